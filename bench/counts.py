@@ -8,7 +8,7 @@ from bench.counting import Counts, counting
 from bench.journals import ACTING, fresh
 from bench.report import Line, at_most
 from bench.workload import fill, pushed, turns
-from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.ports import Ports
 
 TITLE = "What an append asks of SQLite"
@@ -23,7 +23,7 @@ def push_of(ports: Ports, name: str) -> Work:
 
     def work(number: int) -> None:
         stream = f"actor/{name}-{number % 20}"
-        append(ports, ACTING, [Decided(stream=stream, events=(pushed(ports.ids),))])
+        append_events(ports, ACTING, [StreamWrite(stream=stream, events=(pushed(ports.ids),))])
 
     return work
 
@@ -33,14 +33,16 @@ def turn_of(ports: Ports, name: str) -> Work:
     drafts = turns(ports.ids)
 
     def work(number: int) -> None:
-        append(ports, ACTING, [Decided(stream=f"actor/{name}", events=(next(drafts),), key=f"{name}-{number}")])
+        append_events(
+            ports, ACTING, [StreamWrite(stream=f"actor/{name}", events=(next(drafts),), key=f"{name}-{number}")]
+        )
 
     return work
 
 
 def load_of(ports: Ports, name: str) -> Work:
     """Loads a stream with one live frame from its rows."""
-    append(ports, ACTING, [Decided(stream=f"actor/{name}", events=(pushed(ports.ids),))])
+    append_events(ports, ACTING, [StreamWrite(stream=f"actor/{name}", events=(pushed(ports.ids),))])
 
     def work(number: int) -> None:
         assert len(ports.journal.load(ACTING.tenant, f"actor/{name}").frames) == 1

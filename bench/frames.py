@@ -25,12 +25,12 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.core.frames import stack
 from holdfast.flow.frames import lifecycle as flow
 from holdfast.flow.frames import takeover
-from holdfast.flow.frames.push import push
-from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.frames.push import push_frame
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.ports import Ports
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSpent, OutcomeContent
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.records.usage import Usage
 
 TITLE = "Frames: push and pop, and a cold resume"
@@ -45,9 +45,9 @@ LONG = "actor/long"
 
 def bodies(ports: Ports) -> list[bytes]:
     """The bytes of one push and of one pop: facts and content."""
-    frame = push(ports, ACTING, "actor/payload", GOAL, tokens=1000)
-    flow.pop(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
-    stored = ports.journal.read(Query(tenant=ACTING.tenant, stream="actor/payload"))
+    frame = push_frame(ports, ACTING, "actor/payload", GOAL, tokens=1000)
+    flow.pop_frame(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
+    stored = ports.journal.read(EventQuery(tenant=ACTING.tenant, stream="actor/payload"))
     return [event.facts + (event.content or b"") for event in stored]
 
 
@@ -55,15 +55,15 @@ def ways(ports: Ports) -> dict[str, Callable[[], object]]:
     """Ways to push and pop one frame."""
     numbers = itertools.count()
     index = Holdfast(ports, ACTING, owner=False).index
-    roots = [push(ports, ACTING, f"actor/roots-{number}", GOAL, tokens=10**9) for number in range(STREAMS)]
+    roots = [push_frame(ports, ACTING, f"actor/roots-{number}", GOAL, tokens=10**9) for number in range(STREAMS)]
 
     def plain() -> None:
-        frame = push(ports, ACTING, f"actor/flow-{next(numbers) % STREAMS}", GOAL, tokens=1000)
-        flow.pop(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
+        frame = push_frame(ports, ACTING, f"actor/flow-{next(numbers) % STREAMS}", GOAL, tokens=1000)
+        flow.pop_frame(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
 
     def child() -> None:
-        frame = push(ports, ACTING, None, GOAL, parent=roots[next(numbers) % STREAMS], tokens=1000)
-        flow.pop(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
+        frame = push_frame(ports, ACTING, None, GOAL, parent=roots[next(numbers) % STREAMS], tokens=1000)
+        flow.pop_frame(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
 
     def through_the_index() -> None:
         scope = f"actor/index-{next(numbers) % STREAMS}"
@@ -131,13 +131,13 @@ def grow(ports: Ports, events: int) -> None:
     """A long history of one actor, in its own stream."""
     live = ports.journal.load(ACTING.tenant, LONG).frames
     if not live:
-        root = push(ports, ACTING, LONG, GOAL, tokens=10**9)
-        child = push(ports, ACTING, None, GOAL, parent=root, tokens=10**6)
-        push(ports, ACTING, None, GOAL, parent=child, tokens=10**3)
+        root = push_frame(ports, ACTING, LONG, GOAL, tokens=10**9)
+        child = push_frame(ports, ACTING, None, GOAL, parent=root, tokens=10**6)
+        push_frame(ports, ACTING, None, GOAL, parent=child, tokens=10**3)
     leaf = stack.leaves(ports.journal.load(ACTING.tenant, LONG).frames)[0].id
     spent = Draft(type="frame.spent", facts=FrameSpent(frame=leaf, usage=Usage(output=1)))
     while (missing := events - ports.journal.position()) > 0:
-        append(ports, ACTING, [Decided(stream=LONG, events=(spent,) * min(500, missing))])
+        append_events(ports, ACTING, [StreamWrite(stream=LONG, events=(spent,) * min(500, missing))])
 
 
 def resuming(quick: bool) -> list[Line]:

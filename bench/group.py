@@ -19,10 +19,10 @@ from bench.harness import Samples, ratios, rounds, spread
 from bench.journals import ACTING, folder, fresh
 from bench.report import Line, at_least, at_most, ratio_line
 from bench.workload import GOAL, pushed
-from holdfast.aio.holdfast import AsyncHoldfast, Threads
+from holdfast.aio.holdfast import AsyncHoldfast, ThreadPools
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import assemble
-from holdfast.flow.journal.append import Decided, append
+from holdfast.connect import assemble_ports
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Ports
 from holdfast.records.settings import Settings
@@ -50,7 +50,7 @@ def threads_rate(ports: Ports, callers: int, seconds: float) -> tuple[float, lis
         stream = f"actor/thread-{index}"
         gate.wait()
         while time.perf_counter() < until:
-            append(ports, ACTING, [Decided(stream=stream, events=(pushed(ports.ids),))])
+            append_events(ports, ACTING, [StreamWrite(stream=stream, events=(pushed(ports.ids),))])
             done[index] += 1
 
     workers = [threading.Thread(target=work, args=(index,)) for index in range(callers)]
@@ -67,7 +67,7 @@ def threads_rate(ports: Ports, callers: int, seconds: float) -> tuple[float, lis
 async def tasks_rate(ports: Ports, callers: int, seconds: float) -> tuple[float, list[int]]:
     """The same with asyncio tasks on one client."""
     content = {"goal": GOAL.goal, "inputs": GOAL.inputs}
-    threads = Threads()
+    threads = ThreadPools()
     hf = AsyncHoldfast(Holdfast(ports, ACTING, owner=False), threads)
 
     async def work(index: int) -> int:
@@ -91,7 +91,7 @@ def slow_journal() -> Iterator[tuple[Ports, Disk]]:
     with folder() as place, Disk(place, sync_delay=DELAY) as disk:
         journal = SqliteJournal(place / "journal.db", vfs=disk.name)
         try:
-            yield assemble(journal, Settings()), disk
+            yield assemble_ports(journal, Settings()), disk
         finally:
             journal.close()
 

@@ -18,7 +18,7 @@ import msgspec
 from bench.journals import ACTING, fresh
 from bench.report import Line, at_most
 from bench.workload import pushed
-from holdfast.flow.journal.append import Drafts, States, change
+from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.ports import Ports
 
 TITLE = "Many scopes through the cache of 1,000"
@@ -47,7 +47,7 @@ def walk(ports: Ports, count: int) -> Iterator[int]:
         def decide(states: States, stream: str = stream) -> Drafts:
             return {stream: [pushed(ports.ids)]}
 
-        change(ports, ACTING, [stream], decide)
+        decide_and_append(ports, ACTING, [stream], decide)
         yield number + 1
 
 

@@ -23,13 +23,13 @@ from bench.journals import ACTING, folder, journal
 from bench.report import Line, ratio_line
 from bench.store_items import LIMIT, QUESTIONS, key, question, text, value
 from holdfast.core.journal.codec import encode
-from holdfast.core.search.words import terms
-from holdfast.flow.journal.append import Decided, append
-from holdfast.flow.state.entry_events import written_draft
-from holdfast.journal.text_index import table
-from holdfast.model.embedders import embedder
+from holdfast.core.search.words import query_terms
+from holdfast.flow.journal.append import StreamWrite, append_events
+from holdfast.flow.state.entry_events import write_draft
+from holdfast.journal.text_index import index_table
+from holdfast.model.embedders import resolve_embedder
 from holdfast.ports import Embedder
-from holdfast.records.entries import Stored
+from holdfast.records.entries import StoredEntry
 
 TITLE = "Search in much that was said and kept"
 COUNT, QUICK_COUNT = 100_000, 5_000
@@ -57,9 +57,9 @@ def load_entries(path: Path, count: int) -> None:
     with journal(path.parent, path.name, durability="fast") as ports:
         for first in range(0, count, TOGETHER):
             some = range(first, min(first + TOGETHER, count))
-            entries = ((key(number), Stored(value=encode(value(number)), written_at=0)) for number in some)
-            drafts = tuple(written_draft(SCOPE, name, entry) for name, entry in entries)
-            append(ports, ACTING, [Decided(stream=SCOPE, events=drafts)])
+            entries = ((key(number), StoredEntry(value=encode(value(number)), written_at=0)) for number in some)
+            drafts = tuple(write_draft(SCOPE, name, entry) for name, entry in entries)
+            append_events(ports, ACTING, [StreamWrite(stream=SCOPE, events=drafts)])
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def bare(path: Path, what: str, model: Embedder) -> Iterator[tuple[Ask, Ask]]:
     connection = apsw.Connection(os.fspath(path))
     try:
         ((tenant,),) = connection.execute("SELECT id FROM tenants WHERE name = ?", (ACTING.tenant,)).fetchall()
-        name = table(tenant)
+        name = index_table(tenant)
         sql = (
             f"SELECT rowid, bm25({name}, 1.0, 0.5, 2.0, 0.0) AS score FROM {name} "
             f"WHERE {name} MATCH ? ORDER BY score LIMIT {LIMIT}"
@@ -89,7 +89,7 @@ def bare(path: Path, what: str, model: Embedder) -> Iterator[tuple[Ask, Ask]]:
         matrix = numpy.frombuffer(together, numpy.int8).reshape(-1, model.dimensions).astype(numpy.float32)
 
         def words(asked: str) -> list[Any]:
-            return connection.execute(sql, (" OR ".join(f'"{term}"' for term in terms(asked)),)).fetchall()
+            return connection.execute(sql, (" OR ".join(f'"{term}"' for term in query_terms(asked)),)).fetchall()
 
         def product(asked: str) -> Any:
             vector = numpy.frombuffer(model.embed([asked], query=True)[0], numpy.int8).astype(numpy.float32)
@@ -134,7 +134,7 @@ def run(quick: bool) -> list[Line]:
     """Messages first, then entries, each in a journal of its own."""
     count = QUICK_COUNT if quick else COUNT
     asked = [question(number, count) for number in range(QUESTIONS)]
-    model = embedder(MODEL)
+    model = resolve_embedder(MODEL)
     assert model is not None
     found: list[Line] = []
     for what, load in (("messages", load_messages), ("entries", load_entries)):

@@ -25,7 +25,7 @@ from bench.journals import ACTING, folder, journal, raw_insert, sync_seconds
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL, pushed
 from holdfast.client.holdfast import Holdfast
-from holdfast.flow.journal.append import Decided, append, change, sealed_batch
+from holdfast.flow.journal.append import StreamWrite, append_events, decide_and_append, seal_batch
 from holdfast.ports import Ports
 
 TITLE = "Append of one event with its rows, chain and FULL commit"
@@ -56,15 +56,17 @@ def ways(ports: Ports) -> dict[str, Way]:
     view = Holdfast(ports, ACTING, owner=False).journal
     content = {"goal": GOAL.goal, "inputs": GOAL.inputs}
 
-    def push(name: str, key: str | None = None) -> list[Decided]:
-        return [Decided(stream=f"actor/{name}-{next(numbers) % STREAMS}", events=(pushed(ports.ids),), key=key)]
+    def push(name: str, key: str | None = None) -> list[StreamWrite]:
+        return [StreamWrite(stream=f"actor/{name}-{next(numbers) % STREAMS}", events=(pushed(ports.ids),), key=key)]
 
     def decide_and_push(stream: str) -> object:
-        return change(ports, ACTING, [stream], lambda states: {stream: [pushed(ports.ids)]})
+        return decide_and_append(ports, ACTING, [stream], lambda states: {stream: [pushed(ports.ids)]})
 
     return {
-        PUSH: Way(lambda: push("push"), lambda decided: append(ports, ACTING, decided)),
-        KEYED: Way(lambda: push("keyed", f"request-{next(numbers)}"), lambda decided: append(ports, ACTING, decided)),
+        PUSH: Way(lambda: push("push"), lambda decided: append_events(ports, ACTING, decided)),
+        KEYED: Way(
+            lambda: push("keyed", f"request-{next(numbers)}"), lambda decided: append_events(ports, ACTING, decided)
+        ),
         CHANGE: Way(lambda: f"actor/change-{next(numbers)}", decide_and_push),
         APP: Way(lambda: f"actor/app-{next(numbers) % STREAMS}", lambda at: view.append(at, "app.noted", content)),
     }
@@ -82,7 +84,7 @@ def each(way: Way, times: int) -> Contender:
 
 def payload(ports: Ports) -> bytes:
     """The bytes of one push: facts and content."""
-    batch = sealed_batch(ports, ACTING, [Decided(stream="actor/payload", events=(pushed(ports.ids),))])
+    batch = seal_batch(ports, ACTING, [StreamWrite(stream="actor/payload", events=(pushed(ports.ids),))])
     event = batch.parts[0].events[0]
     return event.facts + (event.content or b"")
 

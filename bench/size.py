@@ -8,7 +8,7 @@ from bench.journals import ACTING, checkpointed_bytes, folder, journal
 from bench.report import Line, at_most
 from bench.single import payload
 from bench.workload import pushed
-from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.ports import Ports
 
 TITLE = "Bytes on disk per event, after a checkpoint"
@@ -30,14 +30,14 @@ def _append(ports: Ports, numbers: range, streams: int, keyed: bool) -> None:
     for number in numbers:
         parts.setdefault(number % streams, []).append(number)
     decided = [
-        Decided(
+        StreamWrite(
             stream=f"actor/sized-{stream}",
             events=tuple(pushed(ports.ids) for _ in mine),
             key=f"request-{mine[0]}" if keyed else None,
         )
         for stream, mine in parts.items()
     ]
-    append(ports, ACTING, decided)
+    append_events(ports, ACTING, decided)
 
 
 def run(quick: bool) -> list[Line]:

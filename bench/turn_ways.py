@@ -22,7 +22,7 @@ from bench.session_packs import BUDGET
 from bench.session_texts import POOL, role, text
 from bench.turn_words import ARGUMENTS, FUNCTIONS, MODEL, REPLY, SYSTEM, TOOLS, asked, definitions
 from holdfast import CallModel, CallTool, Holdfast, Limits
-from holdfast.aio.executor import Threads
+from holdfast.aio.executor import ThreadPools
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.providers import OpenAIChat
 from holdfast.model.scripted import Scripted, call
@@ -73,7 +73,7 @@ class SentTo:
 
     def __init__(self, hf: Holdfast, shape: str, model: Any, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self.hf, self._run = hf, run
-        self._threads = Threads()
+        self._threads = ThreadPools()
         tools = list(FUNCTIONS.values()) if shape == TOOLS else []
         # Without the tools for its own past, so that everybody's request is the same.
         self._agent: Any = AsyncHoldfast(hf, self._threads).agent(
@@ -92,7 +92,7 @@ class SentTo:
         self._threads.close()
 
 
-async def _ended(threads: Threads) -> None:
+async def _ended(threads: ThreadPools) -> None:
     while threads.endings:
         await threads.endings.pop()()
 

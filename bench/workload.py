@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.journals import ACTING
-from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.ports import Ids, Ports
 from holdfast.records.events.calls import CallContent, ToolRequested, ToolReturned
 from holdfast.records.events.envelope import Draft
@@ -110,7 +110,7 @@ def fill(ports: Ports, events: int, *, first: int = 0) -> int:
     stream = first
     while written < events:
         drafts = [draft for _ in range(EVENTS_A_STREAM // TURN) for draft in turn(ports.ids)]
-        append(ports, ACTING, [Decided(stream=f"actor/filled-{stream}", events=tuple(drafts))])
+        append_events(ports, ACTING, [StreamWrite(stream=f"actor/filled-{stream}", events=tuple(drafts))])
         stream += 1
         written += len(drafts)
     return written

@@ -26,7 +26,7 @@ from holdfast.aio.index import AsyncIndexView
 from holdfast.aio.journal import AsyncJournalView
 from holdfast.aio.session import AsyncSession
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.main import EXIT_CODES, command_of, exit_code, make_app
+from holdfast.cli.main import EXIT_CODES, exit_code, find_command, make_app
 from holdfast.client.effects import Effects
 from holdfast.client.frame import Frame
 from holdfast.client.holdfast import Holdfast
@@ -34,13 +34,13 @@ from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.session import Session
 from holdfast.core.sessions.shorten import Cut
-from holdfast.extras.dual_write import NotStored
+from holdfast.extras.dual_write import RefusedEntry
 from holdfast.records import frames as frame_records
 from holdfast.records import packs, recovery, settings
-from holdfast.records.catalogue import _APP, CATALOGUE, EventType
+from holdfast.records.catalogue import _APP_TYPE, CATALOGUE, EventType
 from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES
-from holdfast.records.events.calls import LeftOut, PackedPiece
-from holdfast.records.events.sessions import CallRef, Segment, Stretch
+from holdfast.records.events.calls import OmittedPiece, PackedPiece
+from holdfast.records.events.sessions import CallRef, MessageSpan, SharedSegment
 from holdfast.records.events.work import TaskNode
 from holdfast.records.usage import Usage
 
@@ -125,7 +125,7 @@ FAMILIES = {
 
 def events() -> str:
     """The catalogue."""
-    written = [_APP, *CATALOGUE.values()]
+    written = [_APP_TYPE, *CATALOGUE.values()]
     parts = [EVENTS_INTRO.format(count=len(CATALOGUE))]
     for module, title in FAMILIES.items():
         rows = [row for row in written if row.facts.__module__.endswith(f".events.{module}")]
@@ -134,7 +134,16 @@ def events() -> str:
     parts.append("## Records inside facts")
     parts.extend(
         f"### {record.__name__}\n\n{summary(record)}{_as_list(record)}\n\n{_fields([(record, '')], frozenset())}"
-        for record in (frame_records.FrameLimits, Usage, PackedPiece, LeftOut, TaskNode, CallRef, Segment, Stretch)
+        for record in (
+            frame_records.FrameLimits,
+            Usage,
+            PackedPiece,
+            OmittedPiece,
+            TaskNode,
+            CallRef,
+            SharedSegment,
+            MessageSpan,
+        )
     )
     return page("Events", *parts)
 
@@ -145,7 +154,7 @@ def _as_list(record: type[Any]) -> str:
 
 
 def _event(row: EventType) -> str:
-    name = "app.…" if row is _APP else row.name
+    name = "app.…" if row is _APP_TYPE else row.name
     content = "no content" if row.content is None else f"content: {summary(row.content)}"
     parts = [(row.facts, "facts")] + ([] if row.content is None else [(row.content, "content")])
     fields = _fields(parts, row.minted)
@@ -288,7 +297,7 @@ def cli() -> str:
     parts = [CLI_INTRO, table(["code", "meaning"], [[str(code), text] for code, text in EXIT_CODES.items()])]
     for name, command in COMMANDS.items():
         usage = f"holdfast {name} [OPTIONS] {command.arguments}".rstrip()
-        rows = [_option(argument) for argument in command_of(app, name).assemble_argument_collection()]
+        rows = [_option(argument) for argument in find_command(app, name).assemble_argument_collection()]
         more = f" {command.more}" if command.more else ""
         parts.append(f"## holdfast {name}\n\n```text\n{usage}\n```\n\n{command.help}{more}\n\n{table(['', ''], rows)}")
     return page("Command line", *parts)
@@ -453,8 +462,8 @@ SLOTS = {
 
 RECORDS = (
     holdfast.Event,
-    holdfast.Appended,
-    holdfast.Verified,
+    holdfast.AppendResult,
+    holdfast.VerificationReport,
     holdfast.Finding,
     holdfast.Erasure,
     holdfast.Usage,
@@ -463,17 +472,17 @@ RECORDS = (
     holdfast.FrameLimits,
     holdfast.FrameInfo,
     holdfast.QuestionInfo,
-    holdfast.Asked,
+    holdfast.QuestionReceipt,
     holdfast.Answer,
     holdfast.ActorResumeState,
     holdfast.PendingWork,
-    holdfast.Swept,
+    holdfast.SweepReport,
     holdfast.Message,
     holdfast.ToolCallRequest,
     holdfast.ToolCallResult,
     holdfast.ToolDef,
     holdfast.SessionInfo,
-    holdfast.SweptSessions,
+    holdfast.SessionSweepReport,
     holdfast.EndedConversation,
     holdfast.BriefContext,
     holdfast.Segment,
@@ -500,7 +509,7 @@ RECORDS = (
     holdfast.Occasion,
     holdfast.Summary,
     holdfast.Window,
-    holdfast.Imported,
+    holdfast.ImportReport,
     holdfast.Repair,
     holdfast.ModelInfo,
     holdfast.Reply,
@@ -513,9 +522,9 @@ RECORDS = (
     holdfast.Revision,
     holdfast.SearchResult,
     holdfast.Edge,
-    holdfast.Reached,
+    holdfast.TraversalResult,
     holdfast.OperatorOutput,
-    holdfast.Operated,
+    holdfast.OperatorResult,
     holdfast.EffectOutcome,
     holdfast.WriteState,
     holdfast.DeleteState,
@@ -529,7 +538,7 @@ RECORDS = (
     holdfast.Custom,
     holdfast.DeclaredEffect,
     holdfast.EffectInfo,
-    holdfast.Dispatched,
+    holdfast.DispatchReport,
 )
 
 PARTS = (
@@ -539,11 +548,11 @@ PARTS = (
     frame_records.ResultRef,
     frame_records.Call,
     frame_records.Question,
-    Stretch,
+    MessageSpan,
     Cut,
-    NotStored,
+    RefusedEntry,
     packs.Origin,
-    packs.Packed,
+    packs.AssembledPack,
     packs.WindowKey,
 )
 
@@ -590,7 +599,9 @@ def python() -> str:
         _methods("DocumentRoot", holdfast.DocumentRoot, FILES, made=True),
         _methods("HttpsFetcher", holdfast.HttpsFetcher, WEB, made=True),
         _methods("OpenTelemetry", holdfast.OpenTelemetry, SPANS, made=True),
-        _functions("Windows over a list", LISTS, holdfast.sliding, holdfast.summarised, holdfast.count_tokens),
+        _functions(
+            "Windows over a list", LISTS, holdfast.slide_window, holdfast.summarise_window, holdfast.count_tokens
+        ),
         _functions("Models", MODELS, holdfast.model_info, holdfast.register_model, holdfast.register_price),
         _methods("ModelSummarizer", holdfast.ModelSummarizer, made=True),
         _methods("DualWrite", holdfast.DualWrite, MIGRATING, made=True),

@@ -123,7 +123,7 @@ def main() -> None:
     """A worker: start it as often as you like, kill it when you like."""
     broker, shop = Broker("jobs.db", again_after=2.0), Shop()
     broker.put(Job("job-1", "alice", "Please refund order 17."))
-    with holdfast.open("agent.db") as hf, hf.shutting_down(grace=25) as stop:
+    with holdfast.open("agent.db") as hf, hf.graceful_shutdown(grace=25) as stop:
         while None in broker.replies().values() and not stop.requested:
             if not deliver(hf, shop, broker):
                 for question in hf.questions():

@@ -75,7 +75,7 @@ def make_app(url: str = "agent.db", *, model: Any = None, shop: Shop | None = No
         async with holdfast.open_async(url) as hf:
             app.state.hf, app.state.agent = hf, support(hf, shop or Shop(), model or SCRIPT)
             # uvicorn gets the signals; when it leaves this block, turns have the grace to end.
-            async with hf.shutting_down(grace=GRACE, signals=()), app.state.agent.recovering(every=every):
+            async with hf.graceful_shutdown(grace=GRACE, signals=()), app.state.agent.recovering(every=every):
                 yield
 
     app = FastAPI(lifespan=lifespan)

@@ -105,9 +105,9 @@ from holdfast.errors import (
     VersionConflict,
     Waiting,
 )
-from holdfast.flow.sessions.import_export import Imported
+from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.ports import EndedConversation
-from holdfast.records.batches import Appended
+from holdfast.records.batches import AppendResult
 from holdfast.records.compaction import (
     Always,
     BudgetGuard,
@@ -125,20 +125,20 @@ from holdfast.records.effects import (
     DeclaredEffect,
     Delegate,
     DeleteState,
-    Dispatched,
+    DispatchReport,
     EffectInfo,
     EffectOutcome,
     Handoff,
     LinkState,
-    Operated,
     OperatorOutput,
+    OperatorResult,
     PushFrame,
     RequestApproval,
     Signal,
     UnlinkState,
     WriteState,
 )
-from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
+from holdfast.records.entries import Edge, Entry, Revision, SearchResult, TraversalResult
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, Repair, ToolCallRequest, ToolCallResult, ToolDef
@@ -162,17 +162,17 @@ from holdfast.records.packs import (
 from holdfast.records.recovery import (
     ActorResumeState,
     Answer,
-    Asked,
     FrameInfo,
     HandleInfo,
     PendingWork,
     QuestionInfo,
+    QuestionReceipt,
     RecoverySummary,
-    Swept,
+    SweepReport,
 )
-from holdfast.records.reports import Erasure, Finding, Verified
+from holdfast.records.reports import Erasure, Finding, VerificationReport
 from holdfast.records.scope import Scope
-from holdfast.records.sessions import SessionInfo, Summary, SweptSessions
+from holdfast.records.sessions import SessionInfo, SessionSweepReport, Summary
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 from holdfast.version import __version__
@@ -201,7 +201,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.tools.mcp import McpServer
     from holdfast.runtime.tools.result import Bytes
     from holdfast.runtime.tools.tool import Tool, tool
-    from holdfast.windows import count_tokens, sliding, summarised
+    from holdfast.windows import count_tokens, slide_window, summarise_window
 
 __all__ = [
     "ActorBusy",
@@ -214,10 +214,10 @@ __all__ = [
     "AnthropicMessages",
     "AnthropicRequest",
     "Appearance",
-    "Appended",
+    "AppendResult",
     "ArgumentsUnfit",
     "Ask",
-    "Asked",
+    "QuestionReceipt",
     "AsyncAgent",
     "AsyncCallModel",
     "AsyncCallTool",
@@ -254,7 +254,7 @@ __all__ = [
     "Delegate",
     "DeleteState",
     "Delta",
-    "Dispatched",
+    "DispatchReport",
     "DocumentRoot",
     "Done",
     "Draining",
@@ -290,7 +290,7 @@ __all__ = [
     "Holdfast",
     "HoldfastError",
     "HttpsFetcher",
-    "Imported",
+    "ImportReport",
     "InsufficientTokens",
     "InvalidMessage",
     "InvalidTransition",
@@ -318,7 +318,7 @@ __all__ = [
     "OpenAIRequest",
     "OpenAIResponses",
     "OpenTelemetry",
-    "Operated",
+    "OperatorResult",
     "OperatorOutput",
     "OutcomeUnknown",
     "PackDiff",
@@ -331,7 +331,7 @@ __all__ = [
     "QuestionExpired",
     "QuestionInfo",
     "QuestionNotFound",
-    "Reached",
+    "TraversalResult",
     "ReadOnly",
     "Recorded",
     "RecoverySummary",
@@ -365,8 +365,8 @@ __all__ = [
     "StreamClosed",
     "Summary",
     "SummaryFailed",
-    "Swept",
-    "SweptSessions",
+    "SweepReport",
+    "SessionSweepReport",
     "TelemetryRecorder",
     "TokenBreakdown",
     "TokenBudget",
@@ -392,7 +392,7 @@ __all__ = [
     "Unsupported",
     "Usage",
     "ValueMismatch",
-    "Verified",
+    "VerificationReport",
     "VersionConflict",
     "Waiting",
     "WebhookSink",
@@ -409,15 +409,15 @@ __all__ = [
     "register_price",
     "register_type",
     "restore",
-    "sliding",
-    "summarised",
+    "slide_window",
+    "summarise_window",
     "tool",
     "verify_webhook",
 ]
 
 
 # Imported on first use: slow to import, or not needed by every program.
-_LATER = {
+_LAZY_IMPORTS = {
     "Agent": "holdfast.runtime.agent",
     "AgentEvent": "holdfast.runtime.reply",
     "AnthropicMessages": "holdfast.model.providers",
@@ -454,14 +454,14 @@ _LATER = {
     "open_store_async": "holdfast.aio.state",
     "register_model": "holdfast.model.registry",
     "register_price": "holdfast.model.prices",
-    "sliding": "holdfast.windows",
-    "summarised": "holdfast.windows",
+    "slide_window": "holdfast.windows",
+    "summarise_window": "holdfast.windows",
     "tool": "holdfast.runtime.tools.tool",
     "verify_webhook": "holdfast.extras.webhook",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(_import_module(_LATER[name]), name)
+    if name in _LAZY_IMPORTS:
+        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

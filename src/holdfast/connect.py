@@ -17,19 +17,19 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.core.entries import shown
+from holdfast.core.entries import short_repr
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
-from holdfast.flow.effects.sinks import Sinks
-from holdfast.flow.frames.leases import Leases
+from holdfast.flow.effects.sinks import SinkRegistry
+from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal import transfer
 from holdfast.flow.journal.caches import RecentCache, StateCache
-from holdfast.flow.journal.observers import Observers
-from holdfast.flow.journal.past import Excerpt, looking_back
+from holdfast.flow.journal.observers import EventCallbacks
+from holdfast.flow.journal.past import ExcerptJournal, build_past_factory
 from holdfast.flow.journal.read import check_cursor
 from holdfast.flow.journal.redact import check_hook
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import Transients
-from holdfast.flow.state.vectors import VectorCache
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.vectors import StreamVectorCache
 from holdfast.flow.turns.queue import TurnQueue
 from holdfast.ports import Clock, Embedder, Ids, Model, Models, Ports, Store, Summarizer, Tokenizer
 from holdfast.ports.journal import Journal
@@ -43,10 +43,10 @@ from holdfast.records.usage import Usage
 from holdfast.system import SystemClock, SystemIds
 
 DURABILITIES = ("full", "fast")
-WHOLE = 100
+MAX_PERCENT = 100
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class ClientExtensions(msgspec.Struct, frozen=True, kw_only=True):
     """The optional extensions that a client may be given in addition to its journal."""
 
     tokenizer: Any = None
@@ -79,7 +79,7 @@ def settings_from_environment(environment: dict[str, str] | None = None) -> Sett
     return Settings(**given)
 
 
-_AT_LEAST_ONE = frozenset(
+_POSITIVE_SETTINGS = frozenset(
     {"event_bytes", "nesting", "group_members", "group_bytes", "lease_ms", "default_context_tokens"}
 )
 
@@ -90,11 +90,11 @@ def check_settings(settings: Settings) -> Settings:
         raise InvalidValue(f"settings must be holdfast.Settings, not {type(settings).__name__}.")
     for name in Settings.__struct_fields__:
         value = getattr(settings, name)
-        least = 1 if name in _AT_LEAST_ONE else 0
+        least = 1 if name in _POSITIVE_SETTINGS else 0
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise InvalidValue(f"The setting {name} must be a whole number of at least {least}, not {value!r}.")
-        if name.endswith("_percent") and value > WHOLE:
-            raise InvalidValue(f"The setting {name} is a share: at most {WHOLE}, not {value!r}.")
+        if name.endswith("_percent") and value > MAX_PERCENT:
+            raise InvalidValue(f"The setting {name} is a share: at most {MAX_PERCENT}, not {value!r}.")
     return settings
 
 
@@ -102,7 +102,7 @@ def open_journal(url: str | os.PathLike[str], settings: Settings, durability: st
     """Open the journal at `memory:`, a path, or `sqlite:///path`."""
     if durability not in DURABILITIES:
         raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}.")
-    text = text_of(url)
+    text = url_text(url)
     if text == "memory:":
         from holdfast.journal.memory.journal import MemoryJournal
 
@@ -112,7 +112,7 @@ def open_journal(url: str | os.PathLike[str], settings: Settings, durability: st
     return SqliteJournal(file_path(text), settings=settings, durability="full" if durability == "full" else "fast")
 
 
-def text_of(url: object) -> str:
+def url_text(url: object) -> str:
     """Return a path or URL as text."""
     if not isinstance(url, str | os.PathLike) or not os.fspath(url) or not isinstance(os.fspath(url), str):
         raise InvalidValue("Give the path of a journal file, or 'memory:'.")
@@ -125,7 +125,7 @@ def file_path(text: str) -> Path:
     if not separator:
         if text == ":memory:":
             raise InvalidValue("A journal in memory is opened with 'memory:'.")
-        return _path(text)
+        return _journal_path(text)
     if scheme != "sqlite":
         raise Unsupported(
             f"{scheme}:// is not a journal that this release opens. Use a path, sqlite:///path or memory:."
@@ -133,10 +133,10 @@ def file_path(text: str) -> Path:
     parts = urlsplit(text)
     if parts.netloc or parts.query or parts.fragment or not parts.path.strip("/"):
         raise InvalidValue(f"{text!r} names no file. Write sqlite:///relative.db or sqlite:////absolute.db.")
-    return _path(unquote(parts.path[1:]))
+    return _journal_path(unquote(parts.path[1:]))
 
 
-def _path(text: str) -> Path:
+def _journal_path(text: str) -> Path:
     if text == "memory:" or not Path(text).name:
         raise InvalidValue(f"{text!r} names no file. Give the path of a file, such as agent.db.")
     try:
@@ -155,72 +155,72 @@ class LazyModels:
         self._given = tokenizer
         self._known: Models | None = None
 
-    def _models(self) -> Models:
+    def _load_models(self) -> Models:
         if self._known is None:
-            from holdfast.model.registry import KnownModels
+            from holdfast.model.registry import ModelRegistry
 
-            self._known = KnownModels(self._given)
+            self._known = ModelRegistry(self._given)
         return self._known
 
     def info(self, model: str | None) -> ModelInfo:
         """Return the known facts about a model."""
-        return self._models().info(model)
+        return self._load_models().info(model)
 
     def tokenizer(self, name: str | None = None) -> Tokenizer:
         """Return a tokenizer by name, or the one that this client was opened with."""
-        return self._models().tokenizer(name)
+        return self._load_models().tokenizer(name)
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
         """Return the factor by which estimated tokens of a model are multiplied, or None."""
-        return self._models().calibration(model, tokenizer, tenant=tenant)
+        return self._load_models().calibration(model, tokenizer, tenant=tenant)
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
         """Record the estimated and the reported tokens of a request."""
-        self._models().note(model, estimated, reported, tokenizer, tenant=tenant)
+        self._load_models().note(model, estimated, reported, tokenizer, tenant=tenant)
 
 
-def prices_for(given: Any) -> Callable[[str | None, Usage], int | None]:
+def make_price_function(given: Any) -> Callable[[str | None, Usage], int | None]:
     """Return a price function for `given`; without one, list prices, loaded when the first call has ended."""
     if given is None:
         return _list_price
-    from holdfast.model.prices import prices
+    from holdfast.model.prices import make_price_hook
 
-    return prices(given)
+    return make_price_hook(given)
 
 
 def _list_price(model: str | None, usage: Usage) -> int | None:
-    from holdfast.model.prices import cost_of
+    from holdfast.model.prices import compute_cost
 
-    return cost_of(usage, model)
+    return compute_cost(usage, model)
 
 
-def model_for(text: str) -> Model:
+def make_model(text: str) -> Model:
     """Return a language model by its name; see model/choosing.py. `scripted` needs no key: it replies by itself."""
     if text == "scripted":
         from holdfast.model.scripted import Scripted
 
         return Scripted()
-    from holdfast.model.providers import model_from
+    from holdfast.model.providers import create_model
 
-    return model_from(text)
+    return create_model(text)
 
 
-def summarizer_for(given: Any, count: Callable[[str], int]) -> Summarizer:
+def make_summarizer(given: Any, count: Callable[[str], int]) -> Summarizer:
     """Return a Summarizer made from `given`; the built-in one counts tokens with `count`."""
-    from holdfast.model.summarizers import summarizer
+    from holdfast.model.summarizers import resolve_summarizer
 
-    return summarizer(given, count=count)
+    return resolve_summarizer(given, count=count)
 
 
-def embedder_for(given: Any) -> Embedder | None:
+def make_embedder(given: Any) -> Embedder | None:
     """Return an Embedder made from `given`, or None without one."""
     if given is None:
         return None
-    from holdfast.model.embedders import embedder
+    from holdfast.model.embedders import resolve_embedder
 
-    return embedder(given)
+    return resolve_embedder(given)
 
 
 def check_memory(memory: Any) -> Any:
@@ -263,34 +263,34 @@ def check_strategies(given: Any) -> dict[str, Callable[..., Any]]:
     return dict(named)
 
 
-def assemble(
+def assemble_ports(
     journal: Journal,
     settings: Settings,
     clock: Clock | None = None,
     ids: Ids | None = None,
-    beside: Beside | None = None,
+    beside: ClientExtensions | None = None,
 ) -> Ports:
     """Return ports around a journal, with every other part made from `beside` or from defaults."""
     clock = clock or SystemClock()
-    beside = beside or Beside()
+    beside = beside or ClientExtensions()
     return Ports(
         journal=journal,
         clock=clock,
         ids=ids or SystemIds(clock),
         states=StateCache(settings.cached_streams),
         settings=settings,
-        leases=Leases(journal, clock, settings.lease_ms),
-        observers=Observers(),
+        leases=StreamLeases(journal, clock, settings.lease_ms),
+        observers=EventCallbacks(),
         models=LazyModels(beside.tokenizer),
-        prices=prices_for(beside.prices),
+        prices=make_price_function(beside.prices),
         redact=check_hook(beside.redact),
         memory=check_memory(beside.memory),
         summarizer=beside.summarizer,
-        embedder=None if beside.embedder is None else embedder_for(beside.embedder),
-        transients=Transients(settings.transient_entries),
-        sinks=Sinks(),
-        vectors=VectorCache(settings.cached_vectors),
-        past=looking_back(_empty),
+        embedder=None if beside.embedder is None else make_embedder(beside.embedder),
+        transients=TransientEntries(settings.transient_entries),
+        sinks=SinkRegistry(),
+        vectors=StreamVectorCache(settings.cached_vectors),
+        past=build_past_factory(_make_empty_journal),
         queues=TurnQueue(),
         recent=RecentCache(settings.cached_windows),
         documents=beside.documents,
@@ -300,7 +300,7 @@ def assemble(
     )
 
 
-def _empty(settings: Settings) -> Excerpt:
+def _make_empty_journal(settings: Settings) -> ExcerptJournal:
     from holdfast.journal.memory.journal import MemoryJournal
 
     return MemoryJournal(settings)
@@ -313,7 +313,7 @@ def connect(
     settings: Settings | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
-    beside: Beside | None = None,
+    beside: ClientExtensions | None = None,
 ) -> Ports:
     """Open the journal at a URL and return its ports."""
     settings = check_settings(settings or settings_from_environment())
@@ -321,14 +321,14 @@ def connect(
         check_hook(beside.redact)
         check_memory(beside.memory)
         check_callable("tokenizer", beside.tokenizer, "count")
-        prices_for(beside.prices)
+        make_price_function(beside.prices)
         check_callable("summarizer", beside.summarizer, "summarise")
         check_port("documents", beside.documents, "read")
         check_port("fetcher", beside.fetcher, "fetch")
         for method in ("span", "begin_call", "end_call"):
             check_port("telemetry", beside.telemetry, method)
         check_strategies(beside.strategies)
-    return assemble(open_journal(url, settings, durability), settings, clock, ids, beside)
+    return assemble_ports(open_journal(url, settings, durability), settings, clock, ids, beside)
 
 
 def restore(
@@ -339,7 +339,7 @@ def restore(
     progress: Progress | None = None,
 ) -> int:
     """Restore a backup to a new path, whole or up to one cursor; return the cursor of its last event."""
-    source_path, target_path = file_path(text_of(backup)), file_path(text_of(into))
+    source_path, target_path = file_path(url_text(backup)), file_path(url_text(into))
     if not source_path.is_file() or not source_path.stat().st_size:
         raise NotFound(f"There is no backup at {source_path}.")
     refuse_leftovers(target_path)
@@ -368,7 +368,7 @@ def _restore_until(source: Ports, target_path: Path, seq: int, progress: Progres
         raise Refused(f"The backup ends at {source.journal.position()}, before {seq}. Give a smaller seq, or none.")
     target = connect(target_path, settings=source.settings)
     try:
-        copies = transfer.unbroken(transfer.items(source, seq, progress))
+        copies = transfer.check_chains(transfer.read_items(source, seq, progress))
         return target.journal.restore(source.journal.secret, copies)
     except BaseException:
         target.journal.close()
@@ -380,13 +380,13 @@ def _restore_until(source: Ports, target_path: Path, seq: int, progress: Progres
         target.journal.close()
 
 
-def known_settings() -> tuple[msgspec.structs.FieldInfo, ...]:
+def list_settings() -> tuple[msgspec.structs.FieldInfo, ...]:
     """Return every setting, for the documentation and `holdfast doctor`."""
     return msgspec.structs.fields(Settings)
 
 
-FORMATS = ("json", "markdown")
-EXAMPLES = "memory:, fs:///folder, sqlite:///file.db, redis://host:6379/0 or cozo:///file.cozo"
+FS_FORMATS = ("json", "markdown")
+STORE_EXAMPLES = "memory:, fs:///folder, sqlite:///file.db, redis://host:6379/0 or cozo:///file.cozo"
 
 
 def open_storage(
@@ -401,71 +401,71 @@ def open_storage(
     settings = check_settings(settings_from_environment() if settings is None else settings)
     given = {name: value for name, value in (options or {}).items() if value is not None}
     # The store is opened last, so that a refusal of another argument leaves nothing open.
-    embeds, text = embedder_for(embedder), _text(url)
+    embeds, text = make_embedder(embedder), _store_url(url)
     return Storage(
-        store=_open(text, settings, given),
+        store=_open_store(text, settings, given),
         clock=clock or SystemClock(),
         settings=settings,
-        transients=Transients(settings.transient_entries),
+        transients=TransientEntries(settings.transient_entries),
         tenant=DEFAULT_TENANT,
         embedder=embeds,
     )
 
 
-def _text(url: object) -> str:
+def _store_url(url: object) -> str:
     try:
-        text = text_of(url)
+        text = url_text(url)
         text.encode()
     except (InvalidValue, UnicodeEncodeError):
-        raise InvalidValue(f"Give the URL of a store: {EXAMPLES}.") from None
+        raise InvalidValue(f"Give the URL of a store: {STORE_EXAMPLES}.") from None
     return text
 
 
-def _open(text: str, settings: Settings, options: dict[str, Any]) -> Store:
+def _open_store(text: str, settings: Settings, options: dict[str, Any]) -> Store:
     scheme, separator, rest = text.partition(":")
-    backend = _BACKENDS.get(scheme) if separator else None
+    backend = _STORE_BACKENDS.get(scheme) if separator else None
     if backend is None:
-        raise Unsupported(f"{_without_secrets(text)!r} is not a store that this release opens. Use {EXAMPLES}.")
+        raise Unsupported(f"{_hide_secrets(text)!r} is not a store that this release opens. Use {STORE_EXAMPLES}.")
     opened, allowed = backend
     for name in options:
         if name not in allowed:
             takes = ", ".join(allowed) or "no options"
             raise InvalidValue(f"A {scheme} store takes {takes}, not {name}.")
     if not isinstance(options.get("search", False), bool):
-        raise InvalidValue(f"search must be True or False, not {shown(options['search'])}.")
+        raise InvalidValue(f"search must be True or False, not {short_repr(options['search'])}.")
     return opened(text, rest, settings, options)
 
 
-def _memory(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+def _open_memory_store(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
     from holdfast.store.memory import MemoryStore
 
     if rest:
-        raise InvalidValue(f"{_without_secrets(text)!r} names nothing: a store in memory is opened with 'memory:'.")
+        raise InvalidValue(f"{_hide_secrets(text)!r} names nothing: a store in memory is opened with 'memory:'.")
     most = options.get("most")
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise InvalidValue(f"most must be a whole number of at least 1, not {shown(most)}.")
+        raise InvalidValue(f"most must be a whole number of at least 1, not {short_repr(most)}.")
     return MemoryStore(most=most, search=bool(options.get("search", False)))
 
 
-def _fs(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+def _open_fs_store(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
     from holdfast.store.fs.store import FsStore
 
     kept = options.get("format", "json")
-    if kept not in FORMATS:
-        raise InvalidValue(f"format must be one of {', '.join(FORMATS)}, not {shown(kept)}.")
+    if kept not in FS_FORMATS:
+        raise InvalidValue(f"format must be one of {', '.join(FS_FORMATS)}, not {short_repr(kept)}.")
     return FsStore(_store_path(text), format=kept, search=bool(options.get("search", False)))
 
 
-def _sqlite(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+def _open_sqlite_store(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
     from holdfast.store.sqlite import SqliteStore
 
     durability = options.get("durability", "full")
     if durability not in DURABILITIES:
-        raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {shown(durability)}.")
+        raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {short_repr(durability)}.")
     return SqliteStore(_store_path(text), settings=settings, durability=durability)
 
 
-def _redis(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+def _open_redis_store(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
     try:
         from holdfast.store.redis import RedisStore
     except ImportError:
@@ -473,7 +473,7 @@ def _redis(text: str, rest: str, settings: Settings, options: dict[str, Any]) ->
     return RedisStore(text, **options)
 
 
-def _cozo(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+def _open_cozo_store(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
     try:
         from holdfast.store.cozo import CozoStore
     except ImportError:
@@ -483,15 +483,15 @@ def _cozo(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> 
     return CozoStore(_store_path(text), engine="sqlite")
 
 
-_Opening = Callable[[str, str, Settings, dict[str, Any]], Store]
-_BACKENDS: dict[str, tuple[_Opening, tuple[str, ...]]] = {
-    "memory": (_memory, ("most", "search")),
-    "fs": (_fs, ("format", "search")),
-    "sqlite": (_sqlite, ("durability",)),
-    "redis": (_redis, ("prefix",)),
-    "rediss": (_redis, ("prefix",)),
-    "unix": (_redis, ("prefix",)),
-    "cozo": (_cozo, ()),
+_StoreOpener = Callable[[str, str, Settings, dict[str, Any]], Store]
+_STORE_BACKENDS: dict[str, tuple[_StoreOpener, tuple[str, ...]]] = {
+    "memory": (_open_memory_store, ("most", "search")),
+    "fs": (_open_fs_store, ("format", "search")),
+    "sqlite": (_open_sqlite_store, ("durability",)),
+    "redis": (_open_redis_store, ("prefix",)),
+    "rediss": (_open_redis_store, ("prefix",)),
+    "unix": (_open_redis_store, ("prefix",)),
+    "cozo": (_open_cozo_store, ()),
 }
 
 
@@ -506,12 +506,12 @@ def _store_path(text: str) -> Path:
         path, odd = "", True
     if odd or not path.strip("/") or "\0" in path:
         raise InvalidValue(
-            f"{_without_secrets(text)!r} names no place. Write {scheme}:///relative or {scheme}:////absolute, "
+            f"{_hide_secrets(text)!r} names no place. Write {scheme}:///relative or {scheme}:////absolute, "
             "with ? # and % percent-encoded."
         )
     return Path(path)
 
 
-def _without_secrets(text: str) -> str:
+def _hide_secrets(text: str) -> str:
     head, at, tail = text.rpartition("@")
     return f"{head.split('://')[0]}://…@{tail}" if at and "://" in head else text

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.journal.chain import SALT_BYTES
-from holdfast.core.msgspec_types import one_at_a_time
+from holdfast.core.msgspec_types import set_type_lock
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
 _ENTROPY_BYTES = 10
 
-one_at_a_time(threading.RLock())
+set_type_lock(threading.RLock())
 
 
 class SystemClock:
@@ -68,31 +68,31 @@ class ProcessName:
 
     def after_fork(self) -> None:
         """Choose a new name: a forked child is another process."""
-        self.name = f"{_place()}:{os.getpid()}:{_started(os.getpid())}:{os.urandom(4).hex()}"
+        self.name = f"{_machine_id()}:{os.getpid()}:{_start_time(os.getpid())}:{os.urandom(4).hex()}"
 
-    def surely_gone(self, name: str) -> bool:
+    def is_gone(self, name: str) -> bool:
         """Return True if the named process ran on this machine and is known to have ended, else False."""
         pieces = name.split(":")
-        if len(pieces) != 4 or pieces[0] != _place() or pieces[0] == _UNKNOWN or name == self.name:
+        if len(pieces) != 4 or pieces[0] != _machine_id() or pieces[0] == _UNKNOWN_MACHINE or name == self.name:
             return False
-        return _started(int(pieces[1])) != pieces[2]
+        return _start_time(int(pieces[1])) != pieces[2]
 
 
-_UNKNOWN = "elsewhere"
+_UNKNOWN_MACHINE = "elsewhere"
 
 
 @cache
-def _place() -> str:
+def _machine_id() -> str:
     """Return a hash of this boot and process-id namespace; a constant where Linux does not provide them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
-        return _UNKNOWN
+        return _UNKNOWN_MACHINE
     return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:16]
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return a process's start time in ticks since boot, or "" if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -15,29 +15,29 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.core.compaction.summary import planned, with_summary
-from holdfast.core.sessions.rounds import Bounds, Conversation, bounds
+from holdfast.core.compaction.summary import insert_summary, plan_summary
+from holdfast.core.sessions.rounds import ConversationRounds, WindowBounds, check_bounds
 from holdfast.core.sessions.tokens import OPENAI, Framing, framing_of, message_tokens, request_tokens
-from holdfast.core.sessions.windows import Window, slid
+from holdfast.core.sessions.windows import Window, fit_window
 from holdfast.core.wire import openai_chat
-from holdfast.core.wire.plain_data import Notes
-from holdfast.core.wire.tools import is_tool_name, tool_defs
+from holdfast.core.wire.plain_data import ReadNotes
+from holdfast.core.wire.tools import is_tool_name, read_tool_defs
 from holdfast.errors import InvalidValue, SummaryFailed
 from holdfast.model.registry import model_info
-from holdfast.model.summarizers import summarizer
-from holdfast.model.tokenizers import Counter
-from holdfast.model.tokenizers import tokenizer as tokenizer_of
+from holdfast.model.summarizers import resolve_summarizer
+from holdfast.model.tokenizers import FunctionTokenizer
+from holdfast.model.tokenizers import resolve_tokenizer as tokenizer_of
 from holdfast.ports import Tokenizer
 from holdfast.records.messages import Message, Repair
 
 T = TypeVar("T")
-Counting = str | Tokenizer | Callable[[str], int]
+TokenizerChoice = str | Tokenizer | Callable[[str], int]
 
 SUMMARY_TOKENS = 1_000
 """The longest summary in tokens, unless a limit in tokens is lower."""
 
 
-class Windowed(list[T], Generic[T]):
+class WindowedMessages(list[T], Generic[T]):
     """The messages that fit, as a list to pass on; `window` describes what was left out or changed."""
 
     def __init__(self, messages: Sequence[T], window: Window) -> None:
@@ -45,25 +45,25 @@ class Windowed(list[T], Generic[T]):
         self.window = window
 
 
-def sliding(
+def slide_window(
     messages: Sequence[T],
     *,
     max_messages: int | None = None,
     max_tokens: int | None = None,
     model: str | None = None,
-    tokenizer: Counting | None = None,
-) -> Windowed[T]:
+    tokenizer: TokenizerChoice | None = None,
+) -> WindowedMessages[T]:
     """Return the first instructions and the newest whole rounds that fit.
 
     Tokens are counted for `model`, or by `tokenizer`; without either, as OpenAI's newest models do.
     If not even the newest round fits after shortening, raise BudgetTooSmall.
     """
-    given = _Given(messages)
-    limits, _ = _limits(max_messages, max_tokens, model, tokenizer)
-    return given.windowed(slid(Conversation(given.messages, limits)))
+    given = _MessageList(messages)
+    limits, _ = _make_limits(max_messages, max_tokens, model, tokenizer)
+    return given.convert_window(fit_window(ConversationRounds(given.messages, limits)))
 
 
-def summarised(
+def summarise_window(
     messages: Sequence[T],
     *,
     summarize: object = None,
@@ -71,40 +71,40 @@ def summarised(
     max_messages: int | None = None,
     max_tokens: int | None = None,
     model: str | None = None,
-    tokenizer: Counting | None = None,
-) -> Windowed[T]:
+    tokenizer: TokenizerChoice | None = None,
+) -> WindowedMessages[T]:
     """Return all messages if they fit; else the newest `keep` rounds, or fewer, behind a summary of the rest.
 
     `summarize` is a function from messages to text, or a summarizer; without it the built-in one is used. If it
     fails or returns nothing, the window slides instead and its `failure` says why.
     """
-    given = _Given(messages)
-    limits, count = _limits(max_messages, max_tokens, model, tokenizer)
-    checked = summarizer(summarize, count=count)
-    plan = planned(Conversation(given.messages, limits), keep)
+    given = _MessageList(messages)
+    limits, count = _make_limits(max_messages, max_tokens, model, tokenizer)
+    checked = resolve_summarizer(summarize, count=count)
+    plan = plan_summary(ConversationRounds(given.messages, limits), keep)
     if isinstance(plan, Window):
-        return given.windowed(plan)
+        return given.convert_window(plan)
     try:
         text = checked.summarise(plan.covered, max_tokens=max(1, min(plan.room, SUMMARY_TOKENS)))
     except SummaryFailed as error:
-        return given.windowed(slid(plan.talk, str(error)))
-    return given.windowed(with_summary(plan, text))
+        return given.convert_window(fit_window(plan.talk, str(error)))
+    return given.convert_window(insert_summary(plan, text))
 
 
 def count_tokens(
     messages: Sequence[Any],
     *,
     model: str | None = None,
-    tokenizer: Counting | None = None,
+    tokenizer: TokenizerChoice | None = None,
     system: str | None = None,
     tools: Sequence[Any] = (),
 ) -> int:
     """Return the tokens of a request with these messages, for example before adding another message."""
-    count, framing = _counted_for(model, tokenizer)
-    return request_tokens(_Given(messages).messages, count, framing, system=system, tools=tool_defs(tools))
+    count, framing = _select_counter(model, tokenizer)
+    return request_tokens(_MessageList(messages).messages, count, framing, system=system, tools=read_tool_defs(tools))
 
 
-class _Given(Generic[T]):
+class _MessageList(Generic[T]):
     """The caller's messages as `Message` records, with a map back to the caller's own objects."""
 
     __slots__ = ("_own", "_repairs", "_sources", "_where", "messages")
@@ -116,7 +116,7 @@ class _Given(Generic[T]):
         self._where: list[int] = []
         self._sources: dict[int, T] = {}
         self._own = all(isinstance(item, Message) for item in items)
-        notes = Notes()
+        notes = ReadNotes()
         for index, item in enumerate(items):
             notes.index = index
             message = item if isinstance(item, Message) else openai_chat.read_message(item, notes)
@@ -129,35 +129,37 @@ class _Given(Generic[T]):
                 self._sources[id(message)] = item
         self._repairs = notes.repairs
 
-    def windowed(self, window: Window) -> Windowed[T]:
+    def convert_window(self, window: Window) -> WindowedMessages[T]:
         """Return the window in the caller's own kind of message, with repairs indexed by the caller's list."""
         moved = [msgspec.structs.replace(repair, index=self._where[repair.index]) for repair in window.repairs]
-        repairs = sorted([*self._repairs, *moved], key=_index)
+        repairs = sorted([*self._repairs, *moved], key=_repair_index)
         window = msgspec.structs.replace(window, repairs=tuple(repairs))
         back: list[Any] = []
-        for part in _rounds(window.messages):
-            back += part if self._own else self._dicts(part)
-        return Windowed(back, window)
+        for part in _split_rounds(window.messages):
+            back += part if self._own else self._render_round(part)
+        return WindowedMessages(back, window)
 
-    def _dicts(self, part: list[Message]) -> list[Any]:
+    def _render_round(self, part: list[Message]) -> list[Any]:
         ids = [call.provider_id for call in part[0].tool_calls]
         named = [call.name for call in part[0].tool_calls]
         named += [message.name for message in part if message.role == "tool" and message.name]
         if None in ids or len({*ids}) < len(ids) or not all(map(is_tool_name, named)):
             # A call id is missing or repeated, or a name is refused: the round is only valid with new ids and names.
-            return openai_chat.render(part)["messages"]
+            return openai_chat.render_request(part)["messages"]
         back: list[Any] = []
         for message in part:
             source = self._sources.get(id(message))
-            back += [source] if source is not None else openai_chat.render([message], ids="provider")["messages"]
+            back += (
+                [source] if source is not None else openai_chat.render_request([message], ids="provider")["messages"]
+            )
         return back
 
 
-def _index(repair: Repair) -> int:
+def _repair_index(repair: Repair) -> int:
     return repair.index
 
 
-def _rounds(messages: list[Message]) -> list[list[Message]]:
+def _split_rounds(messages: list[Message]) -> list[list[Message]]:
     parts: list[list[Message]] = []
     for message in messages:
         if message.role == "tool" and parts:
@@ -167,31 +169,31 @@ def _rounds(messages: list[Message]) -> list[list[Message]]:
     return parts
 
 
-def _limits(
-    max_messages: int | None, max_tokens: int | None, model: str | None, tokenizer: Counting | None
-) -> tuple[Bounds, Callable[[str], int] | None]:
+def _make_limits(
+    max_messages: int | None, max_tokens: int | None, model: str | None, tokenizer: TokenizerChoice | None
+) -> tuple[WindowBounds, Callable[[str], int] | None]:
     """Return the limits and the token counter; nothing is loaded if only messages are limited."""
     if max_tokens is None:
-        return bounds(max_messages, None), None
-    count, framing = _counted_for(model, tokenizer)
-    limits = bounds(
+        return check_bounds(max_messages, None), None
+    count, framing = _select_counter(model, tokenizer)
+    limits = check_bounds(
         max_messages, max_tokens, lambda message: message_tokens(message, count, framing), reserve=framing.reply
     )
     return limits, count
 
 
-def _counted_for(model: str | None, tokenizer: Counting | None) -> tuple[Callable[[str], int], Framing]:
+def _select_counter(model: str | None, tokenizer: TokenizerChoice | None) -> tuple[Callable[[str], int], Framing]:
     """Return the counter for a model's texts, and the framing tokens added to them."""
     framing: Framing = OPENAI
     if model is not None:
         info = model_info(model)
         framing = framing_of(info.provider, model)
         tokenizer = info.tokenizer if tokenizer is None else tokenizer
-    return _counting(tokenizer).count, framing
+    return _make_tokenizer(tokenizer).count, framing
 
 
-def _counting(given: Counting | None) -> Tokenizer:
+def _make_tokenizer(given: TokenizerChoice | None) -> Tokenizer:
     if getattr(given, "__name__", None) == "<lambda>" and callable(given):
         # Nothing is stored here, so the counter needs no stable name.
-        return Counter("given", given)
+        return FunctionTokenizer("given", given)
     return tokenizer_of(given)

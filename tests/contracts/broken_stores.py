@@ -12,12 +12,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.store.memory import MemoryStore
 
 
 class IgnoresExpected(MemoryStore):
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         return super().put(scope, key, entry)
 
 
@@ -29,7 +31,9 @@ class DropsWhateverIsThere(MemoryStore):
 class ComparesAndThenWrites(MemoryStore):
     """The check and the write are two steps, between which others come."""
 
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         if expected is not None and expected != self._version(scope, key):
             return None
         time.sleep(0.001)  # Another thread comes.
@@ -39,7 +43,9 @@ class ComparesAndThenWrites(MemoryStore):
 class CountsFromTheEntry(MemoryStore):
     """A version is one more than the last: after a deletion it begins anew."""
 
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         before = self._version(scope, key)
         if super().put(scope, key, entry, expected, once) is None:
             return None
@@ -50,32 +56,32 @@ class CountsFromTheEntry(MemoryStore):
 class LikePrefix(MemoryStore):
     """`key LIKE 'prefix%'`, with the wildcards and the blindness for case that come with it."""
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         pattern = translate(page.prefix.replace("_", "?").replace("%", "*") + "*")
         found = super().page(scope, replace(page, prefix="", limit=10_000))
         return [item for item in found if match(pattern, item[0], IGNORECASE)][: page.limit]
 
 
 class ListsWhatIsOver(MemoryStore):
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         return super().page(scope, replace(page, now=0))
 
 
 class LimitsBeforeItLooks(MemoryStore):
     """Rows are counted before those that are over are left out: a page ends too soon."""
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
-        return [item for item in super().page(scope, replace(page, now=0)) if item[1].live(page.now)]
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
+        return [item for item in super().page(scope, replace(page, now=0)) if item[1].is_live(page.now)]
 
 
 class PagesOverlap(MemoryStore):
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         found = super().page(scope, replace(page, after=None, limit=10_000))
         return [item for item in found if page.after is None or item[0] >= page.after][: page.limit]
 
 
 class OrdersByUtf16(MemoryStore):
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         found = super().page(scope, replace(page, limit=10_000))
         return sorted(found, key=lambda item: item[0].encode("utf-16-be"))[: page.limit]
 
@@ -83,7 +89,7 @@ class OrdersByUtf16(MemoryStore):
 class ScopesAreFolders(MemoryStore):
     """A scope's listing has what lies in scopes below it."""
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         within = [name for name in self._keys if name == scope or name.startswith(scope + "/")]
         found = [item for name in within for item in super(ScopesAreFolders, self).page(name, page)]
         return sorted(found, key=lambda item: item[0])[: page.limit]
@@ -95,10 +101,12 @@ class Renames(MemoryStore):
     def rename(self, key: str) -> str:
         return key
 
-    def get(self, scope: str, key: str) -> Stored | None:
+    def get(self, scope: str, key: str) -> StoredEntry | None:
         return super().get(scope, self.rename(key))
 
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         return super().put(scope, self.rename(key), entry, expected, once)
 
 
@@ -123,13 +131,15 @@ class TrimsKeys(Renames):
 
 
 class ReadsNumbersAsFloats(MemoryStore):
-    def get(self, scope: str, key: str) -> Stored | None:
+    def get(self, scope: str, key: str) -> StoredEntry | None:
         entry = super().get(scope, key)
         return entry and replace(entry, value=json.dumps(json.loads(entry.value, parse_int=float)).encode())
 
 
 class ForgetsOptions(MemoryStore):
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         return super().put(scope, key, replace(entry, salience=None), expected, once)
 
 
@@ -144,7 +154,7 @@ class PurgesWhatWasWrittenAnew(MemoryStore):
     def _purge(self, now: int, most: int) -> int:
         over = {(scope, key) for at, scope, key, _ in self._dates if at <= now and (scope, key) in self._entries}
         for place in over:
-            self._forget(*place)
+            self._remove(*place)
         return len(over)
 
 
@@ -154,19 +164,21 @@ class PurgesWithoutLooking(MemoryStore):
 
 
 class SearchesEveryScope(MemoryStore):
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         return [found for name in self._keys for found in super(SearchesEveryScope, self).search(name, wanted)]
 
 
 class FindsWhatIsOver(MemoryStore):
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         return super().search(scope, replace(wanted, now=0))
 
 
 class KeepsOldWords(MemoryStore):
     """Words are added to the index when an entry is written, and never taken away."""
 
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         before = self._words.get((scope, key), "")
         version = super().put(scope, key, entry, expected, once)
         self._words[scope, key] += before
@@ -174,7 +186,7 @@ class KeepsOldWords(MemoryStore):
 
 
 class FindsNothing(MemoryStore):
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         return []
 
 
@@ -219,7 +231,9 @@ class JoinsPaths(MemoryStore):
         super().__init__()
         self._root, self._around = root, around
 
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         path = (self._root / scope / f"{key}.json").resolve()
         if path.is_relative_to(self._around):
             with suppress(OSError):  # Names that are too long, and files where a folder should be.

@@ -21,8 +21,8 @@ from holdfast.errors import Conflict, EntryNotFound
 from holdfast.flow.state import store as state_store
 from holdfast.flow.state import write
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import Transients
-from holdfast.records.entries import Stored
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.records.entries import StoredEntry
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
@@ -41,7 +41,7 @@ def run(name: str, make: Callable[[str], MemoryStore]) -> None:
 
     def open_at(place: str = "one", *, settings: Settings | None = None, embedder: Any = None) -> StateStore:
         settings = settings or Settings()
-        transients = Transients(settings.transient_entries)
+        transients = TransientEntries(settings.transient_entries)
         parts = {"clock": clock, "settings": settings, "transients": transients, "tenant": "default"}
         opened.append(StateStore(Storage(store=make(place), embedder=embedder, **parts)))
         return opened[-1]
@@ -123,7 +123,7 @@ def test_a_store_that_counts_anew_when_it_is_opened_does_not_keep_the_contract()
 
 def test_a_store_whose_keys_are_paths_does_not_stay_inside(tmp_path: Path) -> None:
     def make(store: MemoryStore) -> StateStore:
-        parts = {"clock": FrozenClock(), "settings": Settings(), "transients": Transients(1), "tenant": "default"}
+        parts = {"clock": FrozenClock(), "settings": Settings(), "transients": TransientEntries(1), "tenant": "default"}
         return StateStore(Storage(store=store, **parts))
 
     stays_inside(lambda: make(MemoryStore()), tmp_path)
@@ -139,45 +139,45 @@ def time_does_not_pass(patch: pytest.MonkeyPatch) -> None:
 def time_is_not_begun_anew(patch: pytest.MonkeyPatch) -> None:
     known: dict[int, int] = {}
 
-    def expiry(options: rules.Options, now: int) -> int | None:
+    def expiry(options: rules.EntryOptions, now: int) -> int | None:
         return None if options.ttl is None else known.setdefault(0, now + round(options.ttl * 1_000))
 
     patch.setattr(rules, "expiry", expiry)
 
 
 def nothing_lies_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transients, "get", lambda self, place, key, now: None)
+    patch.setattr(TransientEntries, "get", lambda self, place, key, now: None)
 
 
 def search_looks_below(patch: pytest.MonkeyPatch) -> None:
-    def over(self: Transients, place: Any, now: int) -> Iterator[tuple[str, Stored]]:
+    def over(self: TransientEntries, place: Any, now: int) -> Iterator[tuple[str, StoredEntry]]:
         return iter(())
 
-    patch.setattr(Transients, "over", over)
+    patch.setattr(TransientEntries, "live_entries", over)
 
 
 def a_refused_deletion_uncovers(patch: pytest.MonkeyPatch) -> None:
-    original = write.delete
+    original = write.delete_entry
 
     def delete(storage: Storage, scope: Any, key: str, *given: Any) -> bool:
         storage.transients.drop(storage.place(scope), key)
         return original(storage, scope, key, *given)
 
-    patch.setattr(write, "delete", delete)
+    patch.setattr(write, "delete_entry", delete)
 
 
 def transient_sums_race(patch: pytest.MonkeyPatch) -> None:
-    original = Transients.put
+    original = TransientEntries.put
 
-    def put(self: Transients, place: Any, key: str, entry: Stored, before: Stored | None) -> bool:
+    def put(self: TransientEntries, place: Any, key: str, entry: StoredEntry, before: StoredEntry | None) -> bool:
         time.sleep(0.001)
         return original(self, place, key, entry, self.at(place, key))
 
-    patch.setattr(Transients, "put", put)
+    patch.setattr(TransientEntries, "put", put)
 
 
 def values_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(write, "plain", lambda value: json.loads(json.dumps(value, default=repr)))
+    patch.setattr(write, "to_plain", lambda value: json.loads(json.dumps(value, default=repr)))
 
 
 def keys_are_made_to_fit(patch: pytest.MonkeyPatch) -> None:
@@ -188,11 +188,11 @@ def keys_are_made_to_fit(patch: pytest.MonkeyPatch) -> None:
 
 
 def reducers_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(write, "_kept_on", lambda entry, known, wanted: entry)
+    patch.setattr(write, "_inherit_options", lambda entry, known, wanted: entry)
 
 
 def what_is_over_is_handed_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Stored, "live", lambda entry, now: True)
+    patch.setattr(StoredEntry, "is_live", lambda entry, now: True)
 
 
 PATCHES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [

@@ -14,7 +14,7 @@ from holdfast.client.state import StateStore, open_store
 from holdfast.records.scope import Scope
 from holdfast.testing.store_contract import StoreContract
 from holdfast.testing.store_contract.fixtures import MakeStore, OpenAt
-from holdfast.testing.store_contract.hostile_keys import ACCEPTED
+from holdfast.testing.store_contract.hostile_keys import ACCEPTED_KEYS
 from tests import redis_server
 from tests.scale import seeded, volume
 
@@ -84,7 +84,7 @@ def stays_inside(open_there: Callable[[], StateStore], folder: Path) -> None:
     before = outside(folder)
     store = open_there()
     reached = ("../secret", "../../beside/secret", "../../beside/secret.json", f"{folder}/work/secret")
-    for number, key in enumerate((*ACCEPTED, *reached)):
+    for number, key in enumerate((*ACCEPTED_KEYS, *reached)):
         assert store("global").read(key) is None
         store("global").write(key, "written")
         if number % 5 == 0:

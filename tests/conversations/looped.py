@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.aio.executor import Threads
+from holdfast.aio.executor import ThreadPools
 from holdfast.aio.holdfast import AsyncHoldfast
 
 Test = Callable[[AsyncHoldfast], Awaitable[None]]
@@ -31,7 +31,7 @@ def play(test: Test, url: Any = "memory:", **beside: Any) -> None:
     gc.collect()  # What was forgotten would complain here.
 
 
-def counted(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def counted(threads: ThreadPools, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often a client went into a thread."""
     times: list[int] = []
     for name in ("_cross", "submit"):

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.compaction.sentences import sentences
-from holdfast.model.extractive import ExtractiveSummarizer, estimate
+from holdfast.core.compaction.sentences import split_sentences
+from holdfast.model.extractive import ExtractiveSummarizer, estimate_tokens
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 
@@ -144,16 +144,16 @@ def plain_lines(messages: Sequence[Message]) -> list[str]:
     """Everything that was said and done, a sentence a line: what a summary without judgement chooses from."""
     lines: list[str] = []
     for message in messages:
-        lines += sentences(message.text)
+        lines += split_sentences(message.text)
         lines += [f"{call.name}({call.arguments})" for call in message.tool_calls]
-        lines += [line for result in message.tool_results for line in sentences(str(result.result))]
+        lines += [line for result in message.tool_results for line in split_sentences(str(result.result))]
     return lines
 
 
 def filled(lines: Sequence[str]) -> str:
     text = ""
     for line in lines:
-        if estimate(f"{text}\n{line}") <= LIMIT:
+        if estimate_tokens(f"{text}\n{line}") <= LIMIT:
             text = f"{text}\n{line}"
     return text
 
@@ -173,7 +173,7 @@ def kept(conversations: Sequence[tuple[list[Message], list[str]]], summarise: Ca
     found = total = 0
     for messages, needles in conversations:
         text = summarise(messages)
-        assert estimate(text) <= LIMIT
+        assert estimate_tokens(text) <= LIMIT
         found += sum(needle in text for needle in needles)
         total += len(needles)
     return found / total

@@ -26,7 +26,7 @@ def test_a_pack_with_files_is_rendered_without_another_read(monkeypatch: pytest.
         def read(*args: Any) -> Any:
             raise AssertionError("the loop waits for the disk")
 
-        monkeypatch.setattr("holdfast.flow.journal.artifacts.read", read)
+        monkeypatch.setattr("holdfast.flow.journal.artifacts.read_artifact", read)
         with pytest.raises(AssertionError):
             sync.to_openai()
         assert pack.to_openai() == expected
@@ -86,7 +86,7 @@ async def _cancelled_append(hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(asyncio.CancelledError):
             await saying
         gate.opened.set()
-        while not (found := await hf.journal.happened("session/alice/thread/main", "k")):
+        while not (found := await hf.journal.events_by_key("session/alice/thread/main", "k")):
             await asyncio.sleep(0)
     again = await chat.append("pay 5", key="k")
     assert await chat.messages() == [again]

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import EndedConversation, Refused
 from holdfast.aio import callbacks
-from holdfast.aio.callbacks import MemoryOnALoop, on_a_loop
+from holdfast.aio.callbacks import LoopMemory, wrap_memory
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from tests.conversations.looped import count, play
@@ -57,7 +57,7 @@ def test_a_memory_that_is_awaited_takes_each_conversation_once() -> None:
         assert memory.took[1:] == [("alice", ["three"])]
         assert await chat.status() == "closed"
         assert memory.loops == {asyncio.get_running_loop()}
-        assert await hf.sweep_sessions() == holdfast.SweptSessions(ended=0, handed_over=0)
+        assert await hf.sweep_sessions() == holdfast.SessionSweepReport(ended=0, handed_over=0)
         assert len(set(memory.keys)) == len(memory.keys) == 2
 
     play(test, memory=memory)
@@ -137,7 +137,7 @@ def test_a_memory_that_uses_the_client_never_waits_for_itself() -> None:
 
 
 def test_a_hand_over_that_takes_threads_from_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callbacks, "MEMORY", SHORT)
+    monkeypatch.setattr(callbacks, "MEMORY_POOL", SHORT)
     memory = Noting()
     memory.seconds = 0.05
 
@@ -183,12 +183,12 @@ def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatc
 def test_a_loop_that_is_closed_fails_the_offer() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    before = callbacks._loop_of_caller.set(loop)
+    before = callbacks._caller_loop.set(loop)
     try:
         with pytest.raises(holdfast.Unavailable):
-            MemoryOnALoop(Taking()).take(_ended())
+            LoopMemory(Taking()).take(_ended())
     finally:
-        callbacks._loop_of_caller.reset(before)
+        callbacks._caller_loop.reset(before)
     gc.collect()
 
 
@@ -199,18 +199,18 @@ def _ended() -> EndedConversation:
 
 def test_an_async_memory_is_refused_where_nobody_could_await_it() -> None:
     async def main() -> None:
-        before = callbacks._loop_of_caller.set(asyncio.get_running_loop())
+        before = callbacks._caller_loop.set(asyncio.get_running_loop())
         with pytest.raises(Refused, match="asyncio client"):
-            MemoryOnALoop(Taking()).take(_ended())
-        callbacks._loop_of_caller.reset(before)
+            LoopMemory(Taking()).take(_ended())
+        callbacks._caller_loop.reset(before)
 
     asyncio.run(main())
     with pytest.raises(Refused, match="asyncio client"):
-        MemoryOnALoop(Taking()).take(_ended())
+        LoopMemory(Taking()).take(_ended())
     gc.collect()
 
 
 def test_what_is_no_memory_is_passed_on_as_it_is() -> None:
     odd: Any = object()
-    assert on_a_loop(odd) is odd
-    assert on_a_loop(None) is None
+    assert wrap_memory(odd) is odd
+    assert wrap_memory(None) is None

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Conflict, Message, SummaryFailed
-from holdfast.aio.callbacks import Compacting
+from holdfast.aio.callbacks import AsyncCompaction
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.session import AsyncSession
 from tests.conversations.looped import play
@@ -76,14 +76,14 @@ def test_messages_that_arrive_during_a_summary_are_kept_and_none_is_covered_twic
 
 def test_a_summary_noted_for_more_than_it_was_made_from_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: the range is taken when the summary is written, and not when it was begun."""
-    note = Compacting._note
+    note = AsyncCompaction._write_summary
 
-    def late(self: Compacting, plan: Any, text: str, method: str) -> Any:
-        planned = self._plan(0, False)
+    def late(self: AsyncCompaction, plan: Any, text: str, method: str) -> Any:
+        planned = self._make_plan(0, False)
         assert planned is not None
         return note(self, planned[1], text, method)
 
-    monkeypatch.setattr(Compacting, "_note", late)
+    monkeypatch.setattr(AsyncCompaction, "_write_summary", late)
 
     async def test(hf: AsyncHoldfast) -> None:
         with pytest.raises(AssertionError):
@@ -209,7 +209,7 @@ def test_a_plain_summarizer_does_not_hold_up_the_loop() -> None:
 
 
 def test_a_summarizer_that_is_called_on_the_loop_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Compacting, "_off_the_loop", lambda self, chosen: chosen)
+    monkeypatch.setattr(AsyncCompaction, "_make_async", lambda self, chosen: chosen)
 
     async def test(hf: AsyncHoldfast) -> None:
         with pytest.raises(SummaryFailed):

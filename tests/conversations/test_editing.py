@@ -33,7 +33,7 @@ def test_rewinding_takes_the_newest_messages_out_of_the_line_and_keeps_them_in_t
     assert len(chat) == 2
     chat.append("five")
     assert texts(chat) == ["one", "two", "five"]
-    kept = [event.content.text for event in hf.journal.events(chat._line, types=["message.appended"])]
+    kept = [event.content.text for event in hf.journal.events(chat._thread_stream, types=["message.appended"])]
     assert kept == ["one", "two", "three", "four", "five"]
     with pytest.raises(MessageNotFound):
         chat.rewind(to=found[2])

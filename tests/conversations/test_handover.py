@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.core.journal import fold, project_sessions
 from holdfast.errors import SessionClosed
 from holdfast.flow.sessions import handover, sessions
@@ -35,7 +35,9 @@ def client(
     clock = clock or FrozenClock()
     clock.advance(later)
     settings = Settings(handover_attempts=attempts, lease_ms=1_000)
-    return Holdfast(assemble(journal, settings, clock, None, Beside(tokenizer=count_fours, memory=memory)))
+    return Holdfast(
+        assemble_ports(journal, settings, clock, None, ClientExtensions(tokenizer=count_fours, memory=memory))
+    )
 
 
 def talk(hf: Holdfast) -> dict[str, list[str]]:
@@ -179,22 +181,22 @@ def _offers(hf: Holdfast) -> list[tuple[int, bool, bool]]:
 def taken_twice(patch: pytest.MonkeyPatch) -> None:
     """That it was taken is not remembered."""
     patch.setitem(fold.SESSION_RULES, "session.offered", lambda session, facts, version, at: session)
-    patch.setitem(project_sessions.LINE_RULES, "session.offered", lambda facts, version, at: [])
+    patch.setitem(project_sessions.SESSION_ROW_RULES, "session.offered", lambda facts, version, at: [])
 
 
 def history_of_the_window(patch: pytest.MonkeyPatch) -> None:
-    original = handover.span_of
-    patch.setattr(handover, "span_of", lambda *args: list(original(*args))[-2:])
+    original = handover.iter_segment_messages
+    patch.setattr(handover, "iter_segment_messages", lambda *args: list(original(*args))[-2:])
 
 
 def end_and_hand_over_apart(patch: pytest.MonkeyPatch) -> None:
     """A session that ends does not say in the same commit that memory is owed something."""
-    original = sessions._ending
+    original = sessions._end_drafts
 
     def ending(ports: Any, *args: Any) -> Any:
         return original(replace(ports, memory=None), *args)
 
-    patch.setattr(sessions, "_ending", ending)
+    patch.setattr(sessions, "_end_drafts", ending)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.flow.sessions import sessions
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
@@ -21,7 +21,7 @@ from holdfast.ports import EndedConversation
 from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.faults import Died, FaultPoints
+from holdfast.testing.faults import FaultPoints, SimulatedDeath
 from tests.conversations.test_handover import ENDS, HOUR, client, only, talk
 from tests.crash.test_frame_crashes import bury
 from tests.model.frames_walk import StillClock
@@ -44,7 +44,7 @@ class Mortal(Engine):
         for when in ("before", "after"):
             if self.dies == when:
                 self.dies, self.points._dead = None, True
-                raise Died(f"{when} memory has it")
+                raise SimulatedDeath(f"{when} memory has it")
             if when == "before":
                 super().take(ended)
 
@@ -64,7 +64,7 @@ def deaths(cause: str, make: Callable[[], Journal], kind: str) -> Iterator[Left]
         death = ""
         try:
             ENDS[cause](dying)
-        except Died as died:
+        except SimulatedDeath as died:
             death = str(died)
             bury(dying, known=bool((die_at or 0) % 2))
         return points.passed, (f"{die_at}: {death}", journal, engine, said)
@@ -117,7 +117,7 @@ def test_of_two_processes_that_sweep_only_one_offers() -> None:
     def give_sign() -> None:
         head = journal.head("default", "session/a")
         assert head is not None
-        journal.renew("default", "session/a", head.epoch)
+        journal.renew_lease("default", "session/a", head.epoch)
 
     clock.meanwhile = give_sign
     swept = []
@@ -169,9 +169,9 @@ def test_processes_that_sweep_at_once_hand_everything_over_once(clock: FrozenClo
                 engine.take(ended)
 
     settings = Settings(lease_ms=60_000)
-    beside = Beside(tokenizer=count_fours, memory=Locked())
+    beside = ClientExtensions(tokenizer=count_fours, memory=Locked())
     journals = [SqliteJournal(tmp_path / "sweep.db", durability="fast") for _ in range(3)]
-    clients = [Holdfast(assemble(journal, settings, clock, None, beside)) for journal in journals]
+    clients = [Holdfast(assemble_ports(journal, settings, clock, None, beside)) for journal in journals]
     for number in range(many):
         clients[0].session(f"s{number}", idle_timeout=60).append([f"{number}", "so"])
     clock.advance(HOUR)
@@ -228,6 +228,6 @@ def test_a_message_that_races_with_the_sweep_is_never_lost(
 def test_a_sweep_that_does_not_look_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: whether something was said meanwhile is not compared."""
     with monkeypatch.context() as patch:
-        patch.setattr(sessions, "_busy", lambda known, lines, now: False)
+        patch.setattr(sessions, "_is_busy", lambda known, lines, now: False)
         with pytest.raises(AssertionError):
             test_a_message_that_races_with_the_sweep_is_never_lost(sweep, append)

@@ -52,7 +52,7 @@ def test_a_page_looks_at_every_row_once_however_many_there_are() -> None:
 
 
 def test_a_look_for_each_session_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = memory_tables._lines
+    sound = memory_tables._threads_by_session
 
     class Asked(dict[str, Any]):
         def __init__(self, tables: MemoryTables, tenant: str) -> None:
@@ -61,5 +61,5 @@ def test_a_look_for_each_session_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         def get(self, stream: str, otherwise: Any = None) -> Any:
             return sound(*self._of).get(stream, otherwise)
 
-    monkeypatch.setattr(memory_tables, "_lines", Asked)
+    monkeypatch.setattr(memory_tables, "_threads_by_session", Asked)
     assert rows_for(50) > FOR_A_PAGE

@@ -10,7 +10,7 @@ import holdfast
 from holdfast import BudgetTooSmall, Holdfast, Message, ToolCallRequest
 from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import framing_of, request_tokens
-from holdfast.model.tokenizers import tokenizer
+from holdfast.model.tokenizers import resolve_tokenizer
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.scale import seeded, volume
 
@@ -37,7 +37,7 @@ def check(pack: holdfast.ContextPack) -> None:
     assert openai_problems(pack.to_openai()["messages"]) == []
     assert responses_problems(pack.to_responses()) == []
     assert anthropic_problems(pack.to_anthropic()) == []
-    count = tokenizer(pack.tokenizer).count
+    count = resolve_tokenizer(pack.tokenizer).count
     counted = request_tokens(pack.messages, count, framing_of("openai"), system=pack.system, tools=pack.tools)
     assert counted == pack.tokens
 

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
 from holdfast.core.wire import anthropic, openai_chat, openai_responses, replies
-from holdfast.core.wire.read import read
+from holdfast.core.wire.read import read_input
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
@@ -108,15 +108,15 @@ class Stream:
 
 
 def one(item: Any, **options: Any) -> Message:
-    (message,) = read(item, **options)
+    (message,) = read_input(item, **options)
     return message
 
 
 def test_text_is_a_users_message() -> None:
-    assert read("My daughter is allergic to nuts.") == [
+    assert read_input("My daughter is allergic to nuts.") == [
         Message(role="user", content="My daughter is allergic to nuts.")
     ]
-    assert read("  \n") == [Message(role="user", content="  \n")]
+    assert read_input("  \n") == [Message(role="user", content="  \n")]
 
 
 @pytest.mark.parametrize("given", [CHAT, ChatCompletion.model_validate(CHAT)], ids=["dict", "object"])
@@ -139,7 +139,7 @@ def test_a_response_is_one_message_and_its_items_go_back_unaltered(given: Any) -
     assert message.tool_calls == (ToolCallRequest(name="find", arguments='{"q": 1}', provider_id="call_1"),)
     assert message.usage == Usage(input=100, cached_input=60, output=20, reasoning=5, model="gpt-5")
     assert (message.provider, message.provider_id) == ("openai", "resp_1")
-    assert openai_responses.render([message])["input"] == RESPONSE["output"]
+    assert openai_responses.render_request([message])["input"] == RESPONSE["output"]
 
 
 @pytest.mark.parametrize("given", [CLAUDE, AnthropicMessage.model_validate(CLAUDE)], ids=["dict", "object"])
@@ -148,7 +148,7 @@ def test_an_anthropic_message_counts_what_was_cached_as_input(given: Any) -> Non
     assert message.text == "Hm."
     assert message.tool_calls == (ToolCallRequest(name="find", arguments='{"q":1}', provider_id="toolu_1"),)
     assert message.usage == Usage(input=100, cached_input=60, cache_write=10, output=20, model="claude-sonnet-4-5")
-    (_, shown) = anthropic.render([message])["messages"]
+    (_, shown) = anthropic.render_request([message])["messages"]
     assert shown == {"role": "assistant", "content": CLAUDE["content"]}
 
 
@@ -169,7 +169,7 @@ def test_what_sdks_say_in_pieces_is_read_as_well() -> None:
     assert one({"role": "assistant", "content": claude.content}) == one(
         {"role": "assistant", "content": CLAUDE["content"]}
     )
-    assert openai_responses.render(read(response.output))["input"] == RESPONSE["output"]
+    assert openai_responses.render_request(read_input(response.output))["input"] == RESPONSE["output"]
 
 
 def test_what_an_sdk_parsed_for_the_caller_is_not_kept() -> None:
@@ -186,10 +186,10 @@ def test_a_short_answer_of_anthropics_is_text() -> None:
 
 def test_a_list_is_read_in_order_and_items_of_responses_together() -> None:
     output = {"type": "function_call_output", "call_id": "call_1", "output": "done"}
-    messages = read(["hi", THOUGHT, FUNCTION_CALL, output, Message(role="assistant", content="ok"), "thanks"])
+    messages = read_input(["hi", THOUGHT, FUNCTION_CALL, output, Message(role="assistant", content="ok"), "thanks"])
     assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant", "user"]
     assert len(messages[1].content or ()) == len(messages[1].tool_calls) == 1
-    assert read([]) == []
+    assert read_input([]) == []
 
 
 def test_messages_in_every_form_are_read_as_their_own_reader_reads_them() -> None:
@@ -197,9 +197,9 @@ def test_messages_in_every_form_are_read_as_their_own_reader_reads_them() -> Non
     for _ in range(volume(40, 3_000)):
         chat, claude, items = openai_form(rng), anthropic_form(rng), responses_form(rng)
         assert [one(each) for each in chat] == openai_chat.read_messages(chat).messages
-        assert openai_responses.render(read(items), ids="provider")["input"] == items
-        found = [message for each in claude for message in read(each)]
-        assert anthropic.render(found, ids="provider")["messages"] == claude
+        assert openai_responses.render_request(read_input(items), ids="provider")["input"] == items
+        found = [message for each in claude for message in read_input(each)]
+        assert anthropic.render_request(found, ids="provider")["messages"] == claude
 
 
 def test_how_a_reply_ended_is_kept_only_if_it_did_not_end_by_itself() -> None:
@@ -234,7 +234,7 @@ def test_a_reply_that_was_cut_in_a_call_says_what_to_do() -> None:
         "message": {"role": "assistant", "content": "Hm", "tool_calls": [torn]},
     }
     with pytest.raises(InvalidMessage, match=r"find are not JSON.*partial=True.*length"):
-        read({**CHAT, "choices": [choice]})
+        read_input({**CHAT, "choices": [choice]})
     message = one({**CHAT, "choices": [choice]}, partial=True)
     assert message.partial
     assert (message.content, message.tool_calls) == ("Hm", ())
@@ -245,7 +245,7 @@ def test_partial_is_for_what_an_assistant_said() -> None:
     assert one("So far I", partial=True) == Message(role="assistant", content="So far I", partial=True)
     assert one(Message(role="assistant", content="So"), partial=True).partial
     with pytest.raises(InvalidMessage, match="assistant"):
-        read({"role": "user", "content": "hi"}, partial=True)
+        read_input({"role": "user", "content": "hi"}, partial=True)
     nameless = {"role": "assistant", "content": "a", "tool_calls": [{"id": "c", "function": {"arguments": ""}}]}
     assert one(nameless, partial=True).tool_calls == ()
 
@@ -288,7 +288,7 @@ def test_a_message_of_holdfasts_own_is_taken_as_it_is() -> None:
 )
 def test_a_message_of_holdfasts_own_that_is_wrong_is_refused(message: Message) -> None:
     with pytest.raises(InvalidMessage) as error:
-        read(message)
+        read_input(message)
     assert str(error.value).endswith(".")
 
 
@@ -326,14 +326,14 @@ def test_a_message_of_holdfasts_own_that_is_wrong_is_refused(message: Message) -
 )
 def test_what_is_no_message_is_refused_and_says_what_to_do(item: Any, word: str) -> None:
     with pytest.raises(InvalidMessage, match=word) as error:
-        read(item)
+        read_input(item)
     assert str(error.value).endswith(".")
 
 
 def test_a_chunk_of_a_stream_is_refused() -> None:
     chunk = {**CHAT, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "a"}}]}
     with pytest.raises(InvalidMessage, match="Collect"):
-        read(ChatCompletionChunk.model_validate(chunk))
+        read_input(ChatCompletionChunk.model_validate(chunk))
 
 
 def test_an_object_that_cannot_be_taken_apart_is_refused() -> None:
@@ -342,7 +342,7 @@ def test_an_object_that_cannot_be_taken_apart_is_refused() -> None:
             raise RuntimeError("broken")
 
     with pytest.raises(InvalidMessage, match="broken"):
-        read(Odd())
+        read_input(Odd())
 
 
 def test_a_very_deep_message_is_refused_and_not_a_crash() -> None:
@@ -350,7 +350,7 @@ def test_a_very_deep_message_is_refused_and_not_a_crash() -> None:
     for _ in range(3_000):
         deep = [deep]
     with pytest.raises(InvalidMessage, match="nested"):
-        read({"role": "user", "content": "a", "x": deep})
+        read_input({"role": "user", "content": "a", "x": deep})
 
 
 def test_what_a_caller_changes_later_does_not_reach_the_message() -> None:
@@ -364,12 +364,12 @@ def test_what_a_caller_changes_later_does_not_reach_the_message() -> None:
 @settings(max_examples=volume(100, 10_000), deadline=None)
 def test_anything_is_read_or_refused_with_an_error_of_holdfasts(item: Any, partial: bool) -> None:
     try:
-        messages = read(item, partial=partial)
+        messages = read_input(item, partial=partial)
     except HoldfastError as error:
         assert isinstance(error, InvalidMessage), "and of no other kind"  # noqa: PT017
         return
     for message in messages:
-        assert read(message) == [message], "what was read could be appended as it is"
+        assert read_input(message) == [message], "what was read could be appended as it is"
 
 
 def test_no_sdk_is_imported() -> None:

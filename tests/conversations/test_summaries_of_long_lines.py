@@ -79,6 +79,6 @@ def test_what_was_flushed_is_not_flushed_again_when_summaries_become_one(hf: Hol
 
 
 def test_summaries_that_never_become_one_are_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction_summaries, "ALIKE", 10**6)
+    monkeypatch.setattr(compaction_summaries, "MERGE_COUNT", 10**6)
     with pytest.raises(AssertionError):
         test_a_rule_leaves_as_many_summaries_as_a_number_has_digits(hf, "eko")

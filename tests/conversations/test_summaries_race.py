@@ -19,7 +19,7 @@ import holdfast
 from holdfast.client.session import Session
 from holdfast.errors import Conflict, SessionClosed, SummaryFailed
 from holdfast.flow.compaction import summaries as compaction_summaries
-from holdfast.flow.compaction.sessions import TRIES
+from holdfast.flow.compaction.sessions import COMPACT_TRIES
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
 from tests.model import sessions_look as look
@@ -149,7 +149,7 @@ class Race(Walk):
             "nothing": again and (self.line.fresh or not self.line.old(keep, whole)),
             "SessionClosed": again and self.line.ended and not self.line.fresh,
             "SummaryFailed": last is not None and not last.text,
-            "Conflict": last is not None and again and len(self.tries) == TRIES,
+            "Conflict": last is not None and again and len(self.tries) == COMPACT_TRIES,
             "summary": last is not None and bool(last.text) and not last.edited,
         }
         assert expected[outcome], f"{outcome} after {self.tries}"
@@ -197,23 +197,23 @@ def test_a_summary_and_everything_that_happens_meanwhile() -> None:
 
 
 def written_whatever_happened(patch: pytest.MonkeyPatch) -> None:
-    original = compaction_summaries.note
+    original = compaction_summaries.write_summary
 
     def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
         return original(ports, acting, replace(plan, at_version=2**60), text, **how)
 
-    patch.setattr(compaction_summaries, "note", note)
+    patch.setattr(compaction_summaries, "write_summary", note)
 
 
 def planned_again_when_written(patch: pytest.MonkeyPatch) -> None:
     """What is covered is looked up when the words are there: then they stand for what nobody put into them."""
-    original = compaction_summaries.note
+    original = compaction_summaries.write_summary
 
     def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
-        newer = compaction_summaries.plan(ports, acting, plan.stream, keep=0) or plan
+        newer = compaction_summaries.plan_summary(ports, acting, plan.stream, keep=0) or plan
         return original(ports, acting, newer, text, **how)
 
-    patch.setattr(compaction_summaries, "note", note)
+    patch.setattr(compaction_summaries, "write_summary", note)
 
 
 @pytest.mark.parametrize("plant", [written_whatever_happened, planned_again_when_written])

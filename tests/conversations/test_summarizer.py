@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.compaction import sentences
-from holdfast.core.compaction.sentences import sentences as sentences_sentences
-from holdfast.core.compaction.sentences import words
+from holdfast.core.compaction.sentences import split_sentences as sentences_sentences
+from holdfast.core.compaction.sentences import split_words
 from holdfast.errors import InvalidValue
 from holdfast.model import extractive
-from holdfast.model.extractive import ExtractiveSummarizer, estimate
-from holdfast.model.summarizers import transcript
+from holdfast.model.extractive import ExtractiveSummarizer, estimate_tokens
+from holdfast.model.summarizers import render_transcript
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 
@@ -64,8 +64,8 @@ def test_identifiers_and_amounts_of_real_conversations_are_kept() -> None:
 def test_without_the_bonus_for_facts_the_measure_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     conversations = generated("no bonus", 10)
     before = kept(conversations, summary)
-    monkeypatch.setattr(sentences, "FACTS", 0.0)
-    monkeypatch.setattr(extractive, "_meaning", lambda text: 0.0)
+    monkeypatch.setattr(sentences, "FACT_WEIGHT", 0.0)
+    monkeypatch.setattr(extractive, "_signal_weight", lambda text: 0.0)
     assert kept(conversations, summary) < min(0.9, before - 0.1)
 
 
@@ -96,7 +96,7 @@ def test_lines_that_differ_in_numbers_only_leave_room_among_the_candidates(monke
     log = [assistant(f"Step {at}/900 must be confirmed: {at * 37} MB, {at * 11} s.") for at in range(900)]
     log.insert(450, user("They will all sleep upstairs with us for now."))
     assert "They will all sleep upstairs" in summary(log)
-    monkeypatch.setattr(extractive, "MOST_ALIKE", 10_000)
+    monkeypatch.setattr(extractive, "SIMILAR_LIMIT", 10_000)
     monkeypatch.setattr(extractive, "MOST_SENTENCES", 100)
     assert "They will all sleep upstairs" not in summary(log)
 
@@ -108,7 +108,7 @@ def long_at_seams(text: str) -> int:
 
 def test_a_summary_is_never_over_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     random = seeded("limits")
-    counts: list[Callable[[str], int]] = [estimate, long_at_seams, len, lambda text: len(text.encode())]
+    counts: list[Callable[[str], int]] = [estimate_tokens, long_at_seams, len, lambda text: len(text.encode())]
 
     def check() -> None:
         messages, _ = conversation(random)
@@ -122,8 +122,8 @@ def test_a_summary_is_never_over_its_limit(monkeypatch: pytest.MonkeyPatch) -> N
         check()
     monkeypatch.setattr(
         ExtractiveSummarizer,
-        "_within",
-        lambda self, picked, did, present, most: extractive._written(picked, did, present),
+        "_fit_summary",
+        lambda self, picked, did, present, most: extractive._render_summary(picked, did, present),
     )
     with pytest.raises(AssertionError):
         check()
@@ -177,10 +177,10 @@ MESSAGES = st.builds(
 @given(messages=st.lists(MESSAGES, max_size=6), limit=st.integers(1, 80))
 def test_any_messages_give_a_summary_that_fits_and_can_be_stored(messages: list[Message], limit: int) -> None:
     text = summary(messages, limit)
-    assert estimate(text) <= limit
+    assert estimate_tokens(text) <= limit
     assert not re.search("[\0-\x09\x0b-\x1f\ud800-\udfff]", text)
     readable = "".join(message.text for message in messages if not message.erased and message.role != "tool")
-    if words(readable) and limit > 1:
+    if split_words(readable) and limit > 1:
         assert text
     for line in text.splitlines():
         assert (
@@ -226,8 +226,8 @@ def test_a_large_text_of_one_kind_takes_time_in_proportion(text: str) -> None:
     # A step that goes with the square would take minutes here.
     assert time.process_time() - started < 6
     assert found
-    assert 0 < estimate(found) <= 100
-    assert 0 < estimate(result) <= 100
+    assert 0 < estimate_tokens(found) <= 100
+    assert 0 < estimate_tokens(result) <= 100
 
 
 def noun(random: Random) -> str:
@@ -237,13 +237,13 @@ def noun(random: Random) -> str:
 def test_the_work_on_the_graph_does_not_grow_with_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[int] = []
     counted: list[int] = []
-    ranks = sentences.ranks
-    monkeypatch.setattr(sentences, "ranks", lambda vectors: entered.append(len(vectors)) or ranks(vectors))
+    ranks = sentences.compute_ranks
+    monkeypatch.setattr(sentences, "compute_ranks", lambda vectors: entered.append(len(vectors)) or ranks(vectors))
     random = seeded("graph")
 
     def count(text: str) -> int:
         counted[-1] += 1
-        return estimate(text)
+        return estimate_tokens(text)
 
     for many in (1_000, volume(4_000, 100_000)):
         counted.append(0)
@@ -351,7 +351,7 @@ def test_erased_messages_leave_no_word() -> None:
     assert "4711" not in text
     assert "no result yet" not in text
     assert summary([spoken]) == ""
-    assert transcript([spoken]) == ""
+    assert render_transcript([spoken]) == ""
 
 
 def test_an_earlier_summary_counts_as_text() -> None:
@@ -394,5 +394,5 @@ def test_sentences_are_whole() -> None:
         "1. First item; one; two",
     ]
     assert list(sentences_sentences("好。很好。ok")) == ["好。", "很好。", "ok"]
-    assert max(map(len, sentences_sentences("long words " * 500))) <= sentences.LONGEST
+    assert max(map(len, sentences_sentences("long words " * 500))) <= sentences.MAX_SENTENCE_CHARS
     assert "".join(sentences_sentences("x" * 1000)) == "x" * 1000

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import EffectFailed, InvalidValue, SummaryFailed
 from holdfast.model.extractive import ExtractiveSummarizer
-from holdfast.model.summarizers import ModelSummarizer, is_async, summarizer
+from holdfast.model.summarizers import ModelSummarizer, is_async, resolve_summarizer
 from holdfast.records.messages import Message
 
 from .summaries import called, user
@@ -33,7 +33,7 @@ def test_a_function_may_take_messages_or_messages_and_a_limit() -> None:
         (functools.partial(lambda style, said: f"{style} {len(said)}", "terse"), "terse 2"),
         (Callable_(), "2 in 9"),
     ]:
-        assert summarizer(function).summarise(messages, max_tokens=9) == answer
+        assert resolve_summarizer(function).summarise(messages, max_tokens=9) == answer
 
 
 def test_a_summarizer_keeps_its_name_and_nothing_means_the_built_in_one() -> None:
@@ -46,17 +46,17 @@ def test_a_summarizer_keeps_its_name_and_nothing_means_the_built_in_one() -> Non
     def named(messages: Sequence[Message]) -> str:
         return "x"
 
-    mine = summarizer(Mine())
+    mine = resolve_summarizer(Mine())
     assert mine.summarise([user("a")], max_tokens=4) == "1 of 4 ?"
-    assert summarizer(mine) is mine
-    assert [summarizer(each).name for each in (None, Mine(), named, lambda said: "", ModelSummarizer(str))] == [
+    assert resolve_summarizer(mine) is mine
+    assert [resolve_summarizer(each).name for each in (None, Mine(), named, lambda said: "", ModelSummarizer(str))] == [
         "extractive",
         "mine_v2",
         "named",
         "function",
         "model",
     ]
-    built_in = summarizer(None, count=len).summarise([user("The code is 4711. " * 3)], max_tokens=30)
+    built_in = resolve_summarizer(None, count=len).summarise([user("The code is 4711. " * 3)], max_tokens=30)
     assert "4711" in built_in
     assert len(built_in) <= 30
 
@@ -64,13 +64,13 @@ def test_a_summarizer_keeps_its_name_and_nothing_means_the_built_in_one() -> Non
 @pytest.mark.parametrize("given", [17, "text", [], object()])
 def test_what_cannot_summarise_is_refused_at_once(given: object) -> None:
     with pytest.raises(InvalidValue, match="function"):
-        summarizer(given)
+        resolve_summarizer(given)
 
 
 def test_a_function_that_cannot_be_called_so_is_refused_at_once() -> None:
     for function in (lambda: "x", lambda one, two, three: "x", lambda said, *, style: "x"):
         with pytest.raises(InvalidValue, match=r"\(messages, max_tokens\)"):
-            summarizer(function)
+            resolve_summarizer(function)
 
 
 def test_a_failed_empty_or_odd_answer_is_one_typed_error() -> None:
@@ -78,22 +78,22 @@ def test_a_failed_empty_or_odd_answer_is_one_typed_error() -> None:
         raise ConnectionError("no route to model")
 
     with pytest.raises(SummaryFailed, match="no route to model") as caught:
-        summarizer(raises).summarise([user("a")], max_tokens=5)
+        resolve_summarizer(raises).summarise([user("a")], max_tokens=5)
     assert isinstance(caught.value, EffectFailed)
     assert isinstance(caught.value.__cause__, ConnectionError)
     for answer in (None, 7, b"bytes", "", "  \n", "\0"):
         with pytest.raises(SummaryFailed, match="Nothing was changed"):
-            summarizer(lambda said, answer=answer: answer).summarise([user("a")], max_tokens=5)
+            resolve_summarizer(lambda said, answer=answer: answer).summarise([user("a")], max_tokens=5)
     with pytest.raises(SummaryFailed):
-        summarizer(None).summarise([], max_tokens=5)
+        resolve_summarizer(None).summarise([], max_tokens=5)
     with pytest.raises(InvalidValue):
-        summarizer(raises).summarise([user("a")], max_tokens=0)
+        resolve_summarizer(raises).summarise([user("a")], max_tokens=0)
 
     def interrupted(messages: Sequence[Message]) -> str:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        summarizer(interrupted).summarise([user("a")], max_tokens=5)
+        resolve_summarizer(interrupted).summarise([user("a")], max_tokens=5)
 
 
 async def awaited(messages: Sequence[Message], max_tokens: int) -> str:
@@ -126,25 +126,28 @@ def test_what_must_be_awaited_is_recognised() -> None:
     ]
     for each in slow:
         assert is_async(each)
-        assert is_async(summarizer(each))
-    for each in (None, summarizer(None), lambda said: "", ExtractiveSummarizer(), ModelSummarizer(str), Async):
+        assert is_async(resolve_summarizer(each))
+    for each in (None, resolve_summarizer(None), lambda said: "", ExtractiveSummarizer(), ModelSummarizer(str), Async):
         assert not is_async(each)
 
 
 def test_the_async_edge_awaits_and_the_plain_edge_refuses_a_coroutine() -> None:
     messages = [user("a")]
-    assert asyncio.run(summarizer(awaited).summarise_async(messages, max_tokens=6)) == "1 in 6"
-    assert asyncio.run(summarizer(lambda said: awaited(said, 2)).summarise_async(messages, max_tokens=6)) == "1 in 2"
-    assert asyncio.run(summarizer(ModelSummarizer(prompted)).summarise_async(messages, max_tokens=6)) == "True"
-    assert asyncio.run(summarizer(None).summarise_async(messages, max_tokens=6)) == "User: a"
+    assert asyncio.run(resolve_summarizer(awaited).summarise_async(messages, max_tokens=6)) == "1 in 6"
+    assert (
+        asyncio.run(resolve_summarizer(lambda said: awaited(said, 2)).summarise_async(messages, max_tokens=6))
+        == "1 in 2"
+    )
+    assert asyncio.run(resolve_summarizer(ModelSummarizer(prompted)).summarise_async(messages, max_tokens=6)) == "True"
+    assert asyncio.run(resolve_summarizer(None).summarise_async(messages, max_tokens=6)) == "User: a"
 
     async def broken(messages: Sequence[Message]) -> str:
         raise TimeoutError("too slow")
 
     with pytest.raises(SummaryFailed, match="too slow"):
-        asyncio.run(summarizer(broken).summarise_async(messages, max_tokens=6))
+        asyncio.run(resolve_summarizer(broken).summarise_async(messages, max_tokens=6))
     with pytest.raises(SummaryFailed, match="async client"):
-        summarizer(awaited).summarise(messages, max_tokens=6)
+        resolve_summarizer(awaited).summarise(messages, max_tokens=6)
 
 
 def test_a_model_gets_instructions_and_a_fenced_record() -> None:
@@ -161,7 +164,7 @@ def test_a_model_gets_instructions_and_a_fenced_record() -> None:
         Message(role="user", content="secret", erased=True),
         Message(role="user", content=[{"type": "file", "name": "lease.pdf"}]),
     ]
-    model = summarizer(ModelSummarizer(call))
+    model = resolve_summarizer(ModelSummarizer(call))
     assert model.summarise(messages, max_tokens=77) == "Short."
     assert model.summarise(messages, max_tokens=77) == "Short."
     assert prompts[0] == prompts[1]

@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.core.sessions import pairing, windows
 from holdfast.core.sessions import rounds as conversation_module
-from holdfast.core.sessions.rounds import Conversation
-from holdfast.core.sessions.shorten import cut
+from holdfast.core.sessions.rounds import ConversationRounds
+from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import OPENAI, message_tokens
-from holdfast.core.sessions.windows import sliding
+from holdfast.core.sessions.windows import slide_window
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.conversations.generated import conversation
@@ -45,13 +45,16 @@ def kinds(rng: random.Random, times: int) -> Iterator[list[Message]]:
 def judged(messages: list[Message], **limits: Any) -> list[str]:
     """What is wrong with the window of this limit, or with the refusal to make one."""
     try:
-        window = sliding(messages, count=count, **limits)
+        window = slide_window(messages, count=count, **limits)
     except BudgetTooSmall as error:
         name, limit = next(iter(limits.items()))
         if error.required <= limit:
             return [f"{limit} is refused, {error.required} is said to be enough"]
         return complaints(
-            messages, sliding(messages, count=count, **{name: error.required}), count=count, **{name: error.required}
+            messages,
+            slide_window(messages, count=count, **{name: error.required}),
+            count=count,
+            **{name: error.required},
         )
     return complaints(messages, window, count=count, **limits)
 
@@ -76,7 +79,7 @@ def test_both_limits_hold_together() -> None:
         for _ in range(6):
             limits = {"max_messages": rng.randint(2, 20), "max_tokens": rng.randint(100, 3_000)}
             try:
-                window = sliding(messages, count=count, **limits)
+                window = slide_window(messages, count=count, **limits)
             except BudgetTooSmall:
                 continue
             assert complaints(messages, window, count=count, **limits) == []
@@ -84,17 +87,17 @@ def test_both_limits_hold_together() -> None:
 
 def test_a_conversation_that_fits_is_shown_as_it_is() -> None:
     messages = [SYSTEM, user(), asks("a"), gives("a=1"), Message(role="assistant", content="done")]
-    window = sliding(messages, max_messages=5)
+    window = slide_window(messages, max_messages=5)
     assert all(one is other for one, other in zip(window.messages, messages, strict=True))
     assert (window.left_out, window.shortened, window.repairs, window.tokens) == (0, (), (), None)
-    assert sliding([], max_messages=0).messages == []
+    assert slide_window([], max_messages=0).messages == []
 
 
 def test_a_smaller_window_is_the_instructions_and_the_newest_whole_rounds() -> None:
     messages = [SYSTEM, user("1"), asks("a", "b"), gives("a=1"), gives("b=2"), user("2")]
-    assert sliding(messages, max_messages=4).messages == [SYSTEM, user("2")]
-    assert shape(sliding(messages, max_messages=5).messages) == ["system", "assistant", "1", "2", "user"]
-    assert sliding(messages, max_messages=5).left_out == 1
+    assert slide_window(messages, max_messages=4).messages == [SYSTEM, user("2")]
+    assert shape(slide_window(messages, max_messages=5).messages) == ["system", "assistant", "1", "2", "user"]
+    assert slide_window(messages, max_messages=5).left_out == 1
 
 
 def test_a_round_too_long_in_messages_keeps_its_newest_calls_with_their_results() -> None:
@@ -103,7 +106,7 @@ def test_a_round_too_long_in_messages_keeps_its_newest_calls_with_their_results(
         asks("a", "b", "c"), content=parts, metadata={"openai": {"calls": {"0": {"x": 0}, "2": {"x": 2}}}}
     )
     messages = [SYSTEM, user(), called, gives("c=3"), gives("a=1"), gives("b=2")]
-    window = sliding(messages, max_messages=3)
+    window = slide_window(messages, max_messages=3)
     asked = window.messages[1]
     assert shape(window.messages) == ["system", "assistant", "3"]
     assert [call.provider_id for call in asked.tool_calls] == ["c"]
@@ -111,14 +114,14 @@ def test_a_round_too_long_in_messages_keeps_its_newest_calls_with_their_results(
     assert asked.metadata == {"openai": {"calls": {"0": {"x": 2}}}}
     assert [(each.index, each.what, each.left_out) for each in window.shortened] == [(1, "calls", 2)]
     together = [SYSTEM, asks("a", "b", "c"), gives("c=3", "a=1"), gives("b=2")]
-    assert shape(sliding(together, max_messages=3).messages) == ["system", "assistant", "3"]
-    assert shape(sliding(together, max_messages=4).messages) == ["system", "assistant", "3,1", "2"]
+    assert shape(slide_window(together, max_messages=3).messages) == ["system", "assistant", "3"]
+    assert shape(slide_window(together, max_messages=4).messages) == ["system", "assistant", "3,1", "2"]
 
 
 def test_a_call_is_never_shown_without_its_result_however_small_the_limit() -> None:
     messages = [SYSTEM, asks("a", text="let me look"), gives("a=1")]
     with pytest.raises(BudgetTooSmall) as refusal:
-        sliding(messages, max_messages=2)
+        slide_window(messages, max_messages=2)
     assert refusal.value.required == 3
     assert "3" in str(refusal.value)
 
@@ -128,7 +131,7 @@ def test_the_newest_round_gives_way_in_its_outputs_first_then_in_its_texts() -> 
     asked = Message(role="assistant", content=long, tool_calls=(ToolCallRequest(name="f", provider_id="a"),))
     answer = Message(role="tool", tool_results=(ToolCallResult(provider_id="a", result=long),))
     little = Message(role="tool", tool_results=(ToolCallResult(provider_id="a", result="short"),))
-    outputs = sliding([SYSTEM, user(), asked, answer], max_tokens=1_600, count=count)
+    outputs = slide_window([SYSTEM, user(), asked, answer], max_tokens=1_600, count=count)
     body = outputs.messages[-1].tool_results[0].result
     assert body.startswith("begin xx")
     assert body.endswith("xx end")
@@ -136,10 +139,10 @@ def test_the_newest_round_gives_way_in_its_outputs_first_then_in_its_texts() -> 
     assert f"[… {len(long) - kept} characters left out …]" in body
     assert outputs.messages[-2] is asked
     assert 1_600 * 0.95 < outputs.tokens <= 1_600
-    both = sliding([SYSTEM, asked, answer], max_tokens=600, count=count)
+    both = slide_window([SYSTEM, asked, answer], max_tokens=600, count=count)
     assert [each.what for each in both.shortened] == ["results", "text"]
     assert both.messages[-2].text.endswith("xx end")
-    texts = sliding([SYSTEM, asked, little], max_tokens=600, count=count)
+    texts = slide_window([SYSTEM, asked, little], max_tokens=600, count=count)
     assert texts.messages[-1] is little
     assert texts.messages[1].tool_calls == asked.tool_calls
 
@@ -147,7 +150,7 @@ def test_the_newest_round_gives_way_in_its_outputs_first_then_in_its_texts() -> 
 def test_arguments_are_cut_only_where_nothing_else_helps_and_stay_json() -> None:
     call = ToolCallRequest(name="write", provider_id="a", arguments=msgspec.json.encode({"text": "x" * 9_000}).decode())
     asked = Message(role="assistant", content="y" * 400, tool_calls=(call,))
-    window = sliding([SYSTEM, asked, gives("a=written")], max_tokens=200, count=count)
+    window = slide_window([SYSTEM, asked, gives("a=written")], max_tokens=200, count=count)
     assert [each.what for each in window.shortened] == ["text", "arguments"]
     shown = window.messages[1].tool_calls[0]
     assert (shown.name, shown.provider_id) == ("write", "a")
@@ -155,7 +158,7 @@ def test_arguments_are_cut_only_where_nothing_else_helps_and_stay_json() -> None
     assert shown.args["SHORTENED_JSON"].startswith('{"text":"xx')
     assert 190 < window.tokens <= 200
     assert refused(window.messages) == []
-    enough = sliding([SYSTEM, asked, gives("a=written")], max_tokens=2_400, count=count)
+    enough = slide_window([SYSTEM, asked, gives("a=written")], max_tokens=2_400, count=count)
     assert enough.messages[1].tool_calls == (call,)
 
 
@@ -170,7 +173,7 @@ def test_of_several_outputs_the_long_ones_give_way_and_short_ones_stay_whole() -
         )
     )
     asked = asks("a", "b", "c", "d")
-    window = sliding([asked, Message(role="tool", tool_results=results)], max_tokens=1_000, count=count)
+    window = slide_window([asked, Message(role="tool", tool_results=results)], max_tokens=1_000, count=count)
     shown = [result.result for result in window.messages[-1].tool_results]
     assert shown[1] == "fine"
     assert "characters left out" in shown[0]
@@ -185,7 +188,7 @@ def test_cutting_keeps_both_ends_and_never_makes_a_text_longer() -> None:
     for length in (0, 10, 33, 34, 35, 36, 100, 5_000):
         text = "".join(chr(97 + at % 26) for at in range(length))
         for keep in (0, 1, 2, 9, 50, length):
-            shorter, left_out = cut(text, keep)
+            shorter, left_out = cut_text(text, keep)
             assert len(shorter) <= len(text)
             assert left_out in (0, length - keep)
             if left_out:
@@ -206,7 +209,7 @@ def test_a_huge_output_is_shortened_without_counting_it_again_and_again() -> Non
         return tokens
 
     huge = Message(role="tool", tool_results=(ToolCallResult(provider_id="a", result="x" * 40_000_000),))
-    window = sliding([SYSTEM, asks("a"), huge], max_tokens=1_000, count=counting)
+    window = slide_window([SYSTEM, asks("a"), huge], max_tokens=1_000, count=counting)
     assert 950 < window.tokens <= 1_000
     assert counted < 10_000_000 + 40 * 1_000
 
@@ -214,26 +217,26 @@ def test_a_huge_output_is_shortened_without_counting_it_again_and_again() -> Non
 def test_what_is_pinned_stays_with_its_round_if_it_fits() -> None:
     pinned = msgspec.structs.replace(gives("a=1"), pinned=True)
     messages = [SYSTEM, user("0"), asks("a"), pinned, *(user(str(number)) for number in range(1, 9))]
-    assert shape(sliding(messages, max_messages=5).messages) == ["system", "assistant", "1", "user", "user"]
-    assert sliding(messages, max_messages=5).messages[-2:] == messages[-2:]
+    assert shape(slide_window(messages, max_messages=5).messages) == ["system", "assistant", "1", "user", "user"]
+    assert slide_window(messages, max_messages=5).messages[-2:] == messages[-2:]
     # It is the newest round that must be there.
-    assert sliding(messages, max_messages=3).messages == [SYSTEM, messages[-2], messages[-1]]
+    assert slide_window(messages, max_messages=3).messages == [SYSTEM, messages[-2], messages[-1]]
 
 
 def test_an_earlier_summary_stays_when_older_rounds_go() -> None:
     summary = Message(role="system", content="Summary of previous context: they met.")
     messages = [SYSTEM, summary, *(user(str(number)) for number in range(9))]
-    assert sliding(messages, max_messages=4).messages == [SYSTEM, summary, *messages[-2:]]
-    assert sliding(messages, max_messages=2).messages == [SYSTEM, messages[-1]]
+    assert slide_window(messages, max_messages=4).messages == [SYSTEM, summary, *messages[-2:]]
+    assert slide_window(messages, max_messages=2).messages == [SYSTEM, messages[-1]]
 
 
 def test_tokens_reserved_for_other_things_are_left_free() -> None:
     messages = [user("hello there") for _ in range(50)]
-    window = sliding(messages, max_tokens=200, reserve=100, count=count)
+    window = slide_window(messages, max_tokens=200, reserve=100, count=count)
     assert sum(map(count, window.messages)) <= 100
     assert window.tokens == 100 + sum(map(count, window.messages))
     with pytest.raises(BudgetTooSmall) as refusal:
-        sliding(messages, max_tokens=90, reserve=100, count=count)
+        slide_window(messages, max_tokens=90, reserve=100, count=count)
     assert refusal.value.required == 100 + count(user("hello there"))
 
 
@@ -245,7 +248,7 @@ def test_only_what_is_shown_is_counted() -> None:
         return count(message)
 
     messages = [SYSTEM, *(user(f"message {number}") for number in range(20_000))]
-    window = sliding(messages, max_tokens=100, count=counting)
+    window = slide_window(messages, max_tokens=100, count=counting)
     assert len(counted) == len(window.messages) + 1
 
 
@@ -255,43 +258,43 @@ def test_only_what_is_shown_is_counted() -> None:
 )
 def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
-        sliding([user()], **limits)
+        slide_window([user()], **limits)
 
 
 @pytest.mark.parametrize("bad", [lambda _: 1 / 0, lambda _: -1, lambda _: None, lambda _: 1.5])
 def test_a_count_that_fails_or_is_no_number_is_a_typed_error(bad: Any) -> None:
     with pytest.raises(InvalidValue):
-        sliding([user()], max_tokens=5, count=bad)
+        slide_window([user()], max_tokens=5, count=bad)
 
 
 def _every_message_is_a_round(patch: pytest.MonkeyPatch) -> None:
-    made = Conversation.__init__
+    made = ConversationRounds.__init__
 
-    def torn_apart(self: Conversation, messages: Sequence[Message], limits: Any, *rest: Any) -> None:
+    def torn_apart(self: ConversationRounds, messages: Sequence[Message], limits: Any, *rest: Any) -> None:
         made(self, messages, limits, *rest)
         begin = len(self.first)
         self._starts = [*range(begin, len(self.messages) + 1)]
         self.rounds = len(self._starts) - 1
 
-    patch.setattr(Conversation, "__init__", torn_apart)
+    patch.setattr(ConversationRounds, "__init__", torn_apart)
 
 
 def _no_instructions(patch: pytest.MonkeyPatch) -> None:
-    made = Conversation.__init__
+    made = ConversationRounds.__init__
 
-    def forgetful(self: Conversation, messages: Sequence[Message], limits: Any, *rest: Any) -> None:
+    def forgetful(self: ConversationRounds, messages: Sequence[Message], limits: Any, *rest: Any) -> None:
         made(self, messages, limits, *rest)
         self.first = []
 
-    patch.setattr(Conversation, "__init__", forgetful)
+    patch.setattr(ConversationRounds, "__init__", forgetful)
 
 
 def _ids_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pairing, "matched", pair_by_id_alone)
+    patch.setattr(pairing, "match_results", pair_by_id_alone)
 
 
 def _nothing_repaired(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(conversation_module, "repaired", lambda messages: pairing.Repaired([*messages], []))
+    patch.setattr(conversation_module, "repair_messages", lambda messages: pairing.RepairResult([*messages], []))
 
 
 def _one_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -303,16 +306,18 @@ def _one_too_few(patch: pytest.MonkeyPatch) -> None:
 
 
 def _oldest_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Conversation, "chosen", lambda self, room, **_: [*range(min(self.rounds - 1, max(room[0], 0)))])
+    patch.setattr(
+        ConversationRounds, "choose_rounds", lambda self, room, **_: [*range(min(self.rounds - 1, max(room[0], 0)))]
+    )
 
 
 def _newest_first(patch: pytest.MonkeyPatch) -> None:
-    made = Conversation.chosen
-    patch.setattr(Conversation, "chosen", lambda self, room, **how: made(self, room, **how)[::-1])
+    made = ConversationRounds.choose_rounds
+    patch.setattr(ConversationRounds, "choose_rounds", lambda self, room, **how: made(self, room, **how)[::-1])
 
 
 def _newest_not_shortened(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(windows, "fitted", lambda messages, room, count: windows.Fitted([*messages], (), 0))
+    patch.setattr(windows, "fit_messages", lambda messages, room, count: windows.ShortenedMessages([*messages], (), 0))
 
 
 @pytest.mark.parametrize(
@@ -336,7 +341,7 @@ def test_each_planted_bug_is_noticed(monkeypatch: pytest.MonkeyPatch, plant: Any
             try:
                 with monkeypatch.context() as patch:
                     plant(patch)
-                    window = sliding(messages, count=count, **limits)
+                    window = slide_window(messages, count=count, **limits)
             except (BudgetTooSmall, IndexError, KeyError):
                 continue
             noticed += bool(complaints(messages, window, count=count, **limits))

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.compaction.summary import summarised
+from holdfast.core.compaction.summary import summarise_window
 from holdfast.core.sessions import rounds as conversation_module
-from holdfast.core.sessions.pairing import repaired
-from holdfast.core.sessions.rounds import Conversation
+from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import ConversationRounds
 from holdfast.core.sessions.tokens import OPENAI, message_tokens
-from holdfast.core.sessions.windows import sliding
+from holdfast.core.sessions.windows import slide_window
 from holdfast.core.wire import openai_chat
 from holdfast.errors import BudgetTooSmall
-from holdfast.model.tokenizers import tokenizer
+from holdfast.model.tokenizers import resolve_tokenizer
 from holdfast.records.messages import Message
-from holdfast.windows import sliding as sliding_dicts
+from holdfast.windows import slide_window as sliding_dicts
 from tests.conversations.generated import airline
 from tests.conversations.provider_rules import openai_problems
 from tests.conversations.window_rules import refused
@@ -50,7 +50,7 @@ def conversations() -> list[list[dict[str, Any]]]:
 def read() -> list[list[Message]]:
     """The same as messages; nothing in them needs repair."""
     found = [openai_chat.read_messages(each) for each in conversations()]
-    assert all(not reading.repairs and not repaired(reading.messages).repairs for reading in found)
+    assert all(not reading.repairs and not repair_messages(reading.messages).repairs for reading in found)
     return [reading.messages for reading in found]
 
 
@@ -71,7 +71,7 @@ _counted: dict[int, int] = {}
 def count(message: Message) -> int:
     """Tokens as OpenAI's models count them; messages of the data are counted once."""
     if id(message) not in _counted:
-        tokens = message_tokens(message, tokenizer().count, OPENAI)
+        tokens = message_tokens(message, resolve_tokenizer().count, OPENAI)
         if message not in _kept():
             return tokens
         _counted[id(message)] = tokens
@@ -106,7 +106,7 @@ def measure(every: int) -> None:
     for messages in requests(every):
         for given, head in ((messages[1:], 0), (messages, 1)):
             for limit in COUNT_LIMITS:
-                shown = sliding(given, max_messages=limit).messages
+                shown = slide_window(given, max_messages=limit).messages
                 made += 1
                 invalid += bool(refused(shown))
                 over += len(shown) > limit
@@ -139,7 +139,7 @@ def test_every_window_by_tokens_is_valid_and_within_its_limit() -> None:
             whole = sum(map(count, given))
             for limit in limits:
                 try:
-                    window = sliding(given, max_tokens=limit, count=count)
+                    window = slide_window(given, max_tokens=limit, count=count)
                 except BudgetTooSmall:
                     refusals += 1
                     continue
@@ -159,7 +159,7 @@ def test_every_summarised_window_is_valid_and_within_its_limit() -> None:
     invalid = over = made = 0
     for messages in requests(volume(40, 4)):
         for limits in ({"max_messages": 8}, {"max_messages": 20}, {"max_tokens": 2_500}, {"max_tokens": 4_000}):
-            window = summarised(messages, summarize=lambda _: "They spoke about a flight.", count=count, **limits)
+            window = summarise_window(messages, summarize=lambda _: "They spoke about a flight.", count=count, **limits)
             made += bool(window.summarised)
             invalid += bool(refused(window.messages)) or window.messages[0] is not messages[0]
             over += len(window.messages) > limits.get("max_messages", 1 << 60)
@@ -181,14 +181,14 @@ def test_windows_over_the_dicts_themselves_hold_the_very_same_dicts() -> None:
 
 
 def _by_messages(patch: pytest.MonkeyPatch) -> None:
-    made = Conversation.__init__
+    made = ConversationRounds.__init__
 
-    def torn_apart(self: Conversation, messages: Any, limits: Any, *rest: Any) -> None:
+    def torn_apart(self: ConversationRounds, messages: Any, limits: Any, *rest: Any) -> None:
         made(self, messages, limits, *rest)
         self._starts = [*range(len(self.first), len(self.messages) + 1)]
         self.rounds = len(self._starts) - 1
 
-    patch.setattr(Conversation, "__init__", torn_apart)
+    patch.setattr(ConversationRounds, "__init__", torn_apart)
 
 
 def _never_full(patch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_conversations_from_everywhere_come_back_equal_one_line_each() -> None:
 
 
 def test_losing_bytes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "_put_back", lambda given, place: None)
+    monkeypatch.setattr(jsonl, "_restore_bytes", lambda given, place: None)
     with pytest.raises(AssertionError):
         test_conversations_from_everywhere_come_back_equal_one_line_each()
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from pydantic import TypeAdapter
 
-from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import calls as wire_calls
 from holdfast.core.wire import openai_chat
 from holdfast.core.wire.parts import ERASED_TEXT
-from holdfast.core.wire.tools import tool_defs
-from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult
+from holdfast.core.wire.tools import read_tool_defs
+from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
 from tests.conversations.garbage import JSON, OPENAI, kept_as_they_are
 from tests.conversations.generated import conversation
 from tests.conversations.provider_rules import openai_problems
@@ -28,7 +28,7 @@ def back(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Read and written again, as an export does."""
     reading = openai_chat.read_messages(messages)
     assert reading.repairs == []
-    written: list[dict[str, Any]] = openai_chat.render(reading.messages, ids="provider")["messages"]
+    written: list[dict[str, Any]] = openai_chat.render_request(reading.messages, ids="provider")["messages"]
     return written
 
 
@@ -43,7 +43,7 @@ def test_the_airline_conversations_come_back_equal_and_nothing_is_repaired() -> 
 
 def test_the_airline_conversations_can_be_sent_though_they_use_ids_again() -> None:
     for wire in airline_conversations(seeded("airline")):
-        assert openai_problems(openai_chat.render(openai_chat.read_messages(wire).messages)["messages"]) == []
+        assert openai_problems(openai_chat.render_request(openai_chat.read_messages(wire).messages)["messages"]) == []
 
 
 def test_every_valid_conversation_comes_back_equal() -> None:
@@ -54,7 +54,7 @@ def test_every_valid_conversation_comes_back_equal() -> None:
 
 
 def test_a_reader_that_tidies_arguments_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_calls, "_arguments", lambda name, given, notes: given.replace(" ", ""))
+    monkeypatch.setattr(wire_calls, "_read_arguments", lambda name, given, notes: given.replace(" ", ""))
     with pytest.raises(AssertionError):
         test_every_valid_conversation_comes_back_equal()
 
@@ -65,11 +65,11 @@ def test_what_is_sent_is_valid_whatever_was_read() -> None:
         messages = (
             conversation(rng, own_ids=nth % 2 == 0) if nth % 3 else openai_chat.read_messages(openai_form(rng)).messages
         )
-        assert openai_problems(openai_chat.render(repaired(messages).messages)["messages"]) == []
+        assert openai_problems(openai_chat.render_request(repair_messages(messages).messages)["messages"]) == []
 
 
 def test_sending_with_providers_ids_as_they_were_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_calls, "_unique", lambda messages, valid, longest: wire_calls._as_given(messages))
+    monkeypatch.setattr(wire_calls, "_unique_ids", lambda messages, valid, longest: wire_calls._provider_ids(messages))
     with pytest.raises(AssertionError):
         test_what_is_sent_is_valid_whatever_was_read()
 
@@ -79,9 +79,9 @@ def test_messages_and_tools_have_the_sdks_types() -> None:
     messages_type = TypeAdapter(list[ChatCompletionMessageParam])
     for nth in range(volume(60, 2_000)):
         messages = conversation(rng) if nth % 2 else openai_chat.read_messages(openai_form(rng)).messages
-        checked_against(messages_type, openai_chat.render(repaired(messages).messages)["messages"])
+        checked_against(messages_type, openai_chat.render_request(repair_messages(messages).messages)["messages"])
     given = [{"name": "find", "input_schema": {"type": "object"}}, {"type": "custom", "name": "shell"}]
-    told = openai_chat.render([], tools=tool_defs(given))["tools"]
+    told = openai_chat.render_request([], tools=read_tool_defs(given))["tools"]
     assert len(checked_against(TypeAdapter(list[ChatCompletionToolUnionParam]), told)) == 2
 
 
@@ -156,8 +156,8 @@ def test_a_function_of_old_and_its_answer_belong_together() -> None:
         {"role": "function", "name": "f", "content": "done"},
     ]
     messages = openai_chat.read_messages(wire).messages
-    assert repaired(messages).repairs == []
-    assert openai_problems(openai_chat.render(messages)["messages"]) == []
+    assert repair_messages(messages).repairs == []
+    assert openai_problems(openai_chat.render_request(messages)["messages"]) == []
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_what_is_broken_is_repaired_or_left_out_and_reported(wire: Any, problem:
     assert {(repair.index, repair.problem) for repair in reading.repairs} >= {(1, problem)}
     assert all(repair.index == 1 and repair.done for repair in reading.repairs)
     assert len(reading.messages) == 2 + left
-    assert openai_problems(openai_chat.render(repaired(reading.messages).messages)["messages"]) == []
+    assert openai_problems(openai_chat.render_request(repair_messages(reading.messages).messages)["messages"]) == []
 
 
 def test_arguments_that_are_not_json_are_kept_as_text() -> None:
@@ -221,14 +221,14 @@ def test_an_object_that_cannot_be_read_is_left_out() -> None:
 @given(JSON)
 @settings(max_examples=volume(60, 5_000), deadline=None)
 def test_no_data_at_all_makes_reading_raise(items: Any) -> None:
-    openai_chat.render(openai_chat.read_messages(items).messages)
+    openai_chat.render_request(openai_chat.read_messages(items).messages)
 
 
 @given(st.lists(OPENAI, max_size=4))
 @settings(max_examples=volume(100, 10_000), deadline=None)
 def test_nothing_that_looks_like_messages_makes_reading_raise(items: list[Any]) -> None:
-    valid = repaired(openai_chat.read_messages(items).messages).messages
-    shown = openai_chat.render(valid)["messages"]
+    valid = repair_messages(openai_chat.read_messages(items).messages).messages
+    shown = openai_chat.render_request(valid)["messages"]
     # Parts of a type that is not known are sent as they are: they may be newer than this code.
     assert openai_problems(shown) == [] or kept_as_they_are(valid)
 
@@ -241,8 +241,14 @@ def test_results_are_shown_as_text_and_say_what_happened() -> None:
         ToolCallResult(provider_id="c", result=None, is_error=True),
         ToolCallResult(provider_id="c", result=[]),
     ]
-    shown = openai_chat.render([Message(role="tool", tool_results=tuple(given))])["messages"]
-    assert [each["content"] for each in shown] == ['{"a":[1]}', "null", INTERRUPTED, wire_calls.NO_REASON, "[]"]
+    shown = openai_chat.render_request([Message(role="tool", tool_results=tuple(given))])["messages"]
+    assert [each["content"] for each in shown] == [
+        '{"a":[1]}',
+        "null",
+        INTERRUPTED_RESULT,
+        wire_calls.UNEXPLAINED_FAILURE,
+        "[]",
+    ]
 
 
 def test_what_was_erased_says_so() -> None:
@@ -252,7 +258,7 @@ def test_what_was_erased_says_so() -> None:
         Message(role="user", erased=True),
         Message(role="tool", tool_results=(ToolCallResult(provider_id="c"),), erased=True),
     ]
-    shown = openai_chat.render(messages)["messages"]
+    shown = openai_chat.render_request(messages)["messages"]
     text = [{"type": "text", "text": ERASED_TEXT}]
     assert [each["content"] for each in shown] == [text, text, ERASED_TEXT]
 
@@ -265,7 +271,7 @@ def test_what_is_for_another_provider_is_left_out_or_named() -> None:
         Message(role="assistant", content=[thought, other, {"type": "text", "text": "a"}]),
         Message(role="user", content=[other, {"type": "file", "file_id": "f", "provider": "anthropic", "name": "n"}]),
     ]
-    assert [each["content"] for each in openai_chat.render(messages)["messages"]] == [
+    assert [each["content"] for each in openai_chat.render_request(messages)["messages"]] == [
         [{"type": "text", "text": "a"}],
         [{"type": "text", "text": "[search_result not shown]"}, {"type": "text", "text": "[file n not shown]"}],
     ]
@@ -279,7 +285,7 @@ def test_ids_that_are_too_long_or_missing_or_used_again_become_unique_ones() -> 
         messages.append(asks(call))
         result = ToolCallResult(provider_id=provider_id, tool_call_id=call.id, result=str(nth))
         messages.append(Message(role="tool", tool_results=(result,)))
-    shown = openai_chat.render(messages)["messages"]
+    shown = openai_chat.render_request(messages)["messages"]
     assert openai_problems(shown) == []
     named = [each["tool_calls"][0]["id"] for each in shown[::2]]
     assert named[3:] == ["same", "01ABC4", "01ABC5"]
@@ -288,23 +294,23 @@ def test_ids_that_are_too_long_or_missing_or_used_again_become_unique_ones() -> 
 
 def test_a_made_id_never_takes_one_that_comes_later() -> None:
     messages = [asks(ToolCallRequest(name="f", provider_id=given)) for given in ("a", "a", "a_2", "a")]
-    shown = openai_chat.render(messages)["messages"]
+    shown = openai_chat.render_request(messages)["messages"]
     assert [each["tool_calls"][0]["id"] for each in shown] == ["a", "a_3", "a_2", "a_4"]
 
 
 def test_the_system_prompt_comes_first_and_tools_only_if_there_are_any() -> None:
-    assert openai_chat.render([Message(role="user", content="hi")], system="Be brief.") == {
+    assert openai_chat.render_request([Message(role="user", content="hi")], system="Be brief.") == {
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     }
 
 
 def test_a_name_is_sent_in_a_form_that_is_accepted_and_exported_as_it_was() -> None:
     message = Message(role="user", content="hi", name="Ann <of> Bath")
-    assert openai_chat.render([message])["messages"][0]["name"] == "Ann_of_Bath"
-    assert openai_chat.render([message], ids="provider")["messages"][0]["name"] == "Ann <of> Bath"
+    assert openai_chat.render_request([message])["messages"][0]["name"] == "Ann_of_Bath"
+    assert openai_chat.render_request([message], ids="provider")["messages"][0]["name"] == "Ann <of> Bath"
 
 
 def test_messages_that_lose_their_results_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_chat, "_results", lambda message, index, wire, exact: [])
+    monkeypatch.setattr(openai_chat, "_render_results", lambda message, index, wire, exact: [])
     with pytest.raises(AssertionError):
         test_what_is_sent_is_valid_whatever_was_read()

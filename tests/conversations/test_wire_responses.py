@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam, ToolParam
 from pydantic import TypeAdapter
 
-from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import openai_responses, parts
-from holdfast.core.wire.tools import tool_defs
+from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import Message, ToolCallRequest
 from tests.conversations.garbage import JSON, RESPONSES, kept_as_they_are
 from tests.conversations.generated import conversation
@@ -36,7 +36,7 @@ def back(items: Any) -> list[dict[str, Any]]:
     """Read and written again, as an export does."""
     reading = openai_responses.read_messages(items)
     assert reading.repairs == []
-    written: list[dict[str, Any]] = openai_responses.render(reading.messages, ids="provider")["input"]
+    written: list[dict[str, Any]] = openai_responses.render_request(reading.messages, ids="provider")["input"]
     return written
 
 
@@ -48,10 +48,10 @@ def test_every_valid_conversation_comes_back_equal() -> None:
 
 
 def test_losing_the_order_of_texts_and_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def calls_last(self: parts.InOrder) -> list[dict[str, Any]]:
+    def calls_last(self: parts.MessageBuilder) -> list[dict[str, Any]]:
         return [part for part in self.parts if part["type"] != "call"]
 
-    monkeypatch.setattr(parts.InOrder, "content", calls_last)
+    monkeypatch.setattr(parts.MessageBuilder, "content", calls_last)
     with pytest.raises(AssertionError):
         test_every_valid_conversation_comes_back_equal()
 
@@ -60,15 +60,15 @@ def test_what_is_sent_is_valid_whatever_was_read() -> None:
     rng = seeded("responses sent")
     for nth in range(volume(150, 20_000)):
         messages = conversation(rng) if nth % 2 else openai_responses.read_messages(responses_form(rng)).messages
-        assert responses_problems(openai_responses.render(repaired(messages).messages)) == []
+        assert responses_problems(openai_responses.render_request(repair_messages(messages).messages)) == []
 
 
 def test_answering_a_custom_call_as_a_functions_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def custom_calls_only(message: Message, index: int) -> bool:
         return message.role == "assistant" and index == 0
 
-    monkeypatch.setattr(openai_responses, "is_custom", custom_calls_only)
-    monkeypatch.setattr(openai_responses.WireIds, "call_place", lambda self, index, at: None)
+    monkeypatch.setattr(openai_responses, "is_custom_call", custom_calls_only)
+    monkeypatch.setattr(openai_responses.WireIds, "call_position", lambda self, index, at: None)
     with pytest.raises(AssertionError):
         test_what_is_sent_is_valid_whatever_was_read()
 
@@ -78,13 +78,13 @@ def test_items_and_tools_have_the_sdks_types() -> None:
     items_type = TypeAdapter(list[ResponseInputItemParam])
     for nth in range(volume(60, 2_000)):
         messages = conversation(rng) if nth % 2 else openai_responses.read_messages(responses_form(rng)).messages
-        checked_against(items_type, openai_responses.render(repaired(messages).messages)["input"])
+        checked_against(items_type, openai_responses.render_request(repair_messages(messages).messages)["input"])
     given = [
         {"name": "find", "description": "Finds.", "input_schema": {"type": "object"}},
         {"type": "web_search"},
         {"type": "custom", "custom": {"name": "shell"}},
     ]
-    told = openai_responses.render([], tools=tool_defs(given))["tools"]
+    told = openai_responses.render_request([], tools=read_tool_defs(given))["tools"]
     assert len(checked_against(TypeAdapter(list[ToolParam]), told)) == 3
 
 
@@ -114,7 +114,7 @@ def test_reasoning_goes_back_to_where_it_came_from_and_nowhere_else() -> None:
     foreign = {"type": "reasoning", "provider": "anthropic", "item": {"type": "thinking"}}
     own = {"type": "reasoning", "provider": "responses", "item": THOUGHT}
     message = Message(role="assistant", content=[foreign, own, {"type": "text", "text": "a"}])
-    assert openai_responses.render([message])["input"] == [THOUGHT, {"role": "assistant", "content": "a"}]
+    assert openai_responses.render_request([message])["input"] == [THOUGHT, {"role": "assistant", "content": "a"}]
 
 
 @pytest.mark.parametrize(
@@ -165,27 +165,27 @@ def test_what_is_broken_is_repaired_or_left_out_and_reported(item: Any, problem:
     reading = openai_responses.read_messages([fine, item, fine])
     assert (1, problem) in {(repair.index, repair.problem) for repair in reading.repairs}
     assert {repair.index for repair in reading.repairs} == {1}
-    assert responses_problems(openai_responses.render(repaired(reading.messages).messages)) == []
+    assert responses_problems(openai_responses.render_request(repair_messages(reading.messages).messages)) == []
 
 
 @given(JSON)
 @settings(max_examples=volume(60, 5_000), deadline=None)
 def test_no_data_at_all_makes_reading_raise(items: Any) -> None:
-    openai_responses.render(openai_responses.read_messages(items, instructions=items).messages)
+    openai_responses.render_request(openai_responses.read_messages(items, instructions=items).messages)
 
 
 @given(st.lists(RESPONSES, max_size=4))
 @settings(max_examples=volume(100, 10_000), deadline=None)
 def test_nothing_that_looks_like_items_makes_reading_raise(items: list[Any]) -> None:
-    valid = repaired(openai_responses.read_messages(items).messages).messages
-    shown = openai_responses.render(valid)
+    valid = repair_messages(openai_responses.read_messages(items).messages).messages
+    shown = openai_responses.render_request(valid)
     assert responses_problems(shown) == [] or kept_as_they_are(valid)
 
 
 def test_instructions_are_beside_the_items() -> None:
     reading = openai_responses.read_messages([{"role": "user", "content": "hi"}], instructions="Be brief.")
     assert reading.system == "Be brief."
-    assert openai_responses.render(reading.messages, system=reading.system) == {
+    assert openai_responses.render_request(reading.messages, system=reading.system) == {
         "instructions": "Be brief.",
         "input": [{"role": "user", "content": "hi"}],
     }

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.core.wire.tools import to_anthropic, to_openai, to_responses, tool_defs
+from holdfast.core.wire.tools import read_tool_defs, render_anthropic_tools, render_openai_tools, render_responses_tools
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import ToolDef
 from tests.conversations.garbage import JSON
@@ -27,36 +27,38 @@ FORMS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_function_is_the_same_in_every_form(form: dict[str, Any]) -> None:
-    assert tool_defs([form]) == (FIND,)
-    assert tool_defs([FIND]) == (FIND,)
+    assert read_tool_defs([form]) == (FIND,)
+    assert read_tool_defs([FIND]) == (FIND,)
 
 
 def test_each_provider_gets_its_own_form_back() -> None:
-    assert [to_openai([FIND]), to_responses([FIND]), to_anthropic([FIND])] == [[form] for form in FORMS]
+    assert [render_openai_tools([FIND]), render_responses_tools([FIND]), render_anthropic_tools([FIND])] == [
+        [form] for form in FORMS
+    ]
 
 
 def test_a_tool_that_takes_nothing_and_says_nothing_is_complete() -> None:
-    (bare,) = tool_defs([{"type": "function", "function": {"name": "now"}}])
+    (bare,) = read_tool_defs([{"type": "function", "function": {"name": "now"}}])
     empty = {"type": "object", "properties": {}}
-    assert to_openai([bare]) == [{"type": "function", "function": {"name": "now", "parameters": empty}}]
-    assert to_responses([bare]) == [{"type": "function", "name": "now", "parameters": empty, "strict": False}]
-    assert to_anthropic([bare]) == [{"name": "now", "input_schema": empty}]
+    assert render_openai_tools([bare]) == [{"type": "function", "function": {"name": "now", "parameters": empty}}]
+    assert render_responses_tools([bare]) == [{"type": "function", "name": "now", "parameters": empty, "strict": False}]
+    assert render_anthropic_tools([bare]) == [{"name": "now", "input_schema": empty}]
 
 
 def test_what_a_provider_hosts_is_told_to_it_alone() -> None:
     search = {"type": "web_search", "search_context_size": "low"}
     dated = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
     custom = {"type": "custom", "name": "shell", "format": {"type": "text"}}
-    tools = tool_defs([search, dated, custom])
+    tools = read_tool_defs([search, dated, custom])
     assert [tool.raw for tool in tools] == [search, dated, custom]
-    assert to_responses(tools) == [search, custom]
-    assert to_anthropic(tools) == [dated]
-    assert to_openai(tools) == [{"type": "custom", "custom": {"name": "shell", "format": {"type": "text"}}}]
-    assert to_responses(tool_defs(to_openai(tools))) == [custom]
+    assert render_responses_tools(tools) == [search, custom]
+    assert render_anthropic_tools(tools) == [dated]
+    assert render_openai_tools(tools) == [{"type": "custom", "custom": {"name": "shell", "format": {"type": "text"}}}]
+    assert render_responses_tools(read_tool_defs(render_openai_tools(tools))) == [custom]
 
 
 def test_none_and_nothing_are_no_tools() -> None:
-    assert tool_defs(None) == tool_defs([]) == ()
+    assert read_tool_defs(None) == read_tool_defs([]) == ()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_none_and_nothing_are_no_tools() -> None:
 )
 def test_what_is_no_list_of_tools_is_refused_with_advice(given: Any) -> None:
     with pytest.raises(InvalidValue) as error:
-        tool_defs(given)
+        read_tool_defs(given)
     assert str(error.value).rstrip().endswith(".")
 
 
@@ -93,7 +95,7 @@ def test_no_tool_can_be_defined_under_a_name_that_providers_refuse(name: str) ->
     written = ({"type": "function", "function": function}, {"name": name, "input_schema": SCHEMA}, custom)
     for form in (ToolDef(name=name), *(written if name else written[:2])):
         with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
-            tool_defs([form])
+            read_tool_defs([form])
     with holdfast.open("memory:") as hf:
         with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
             hf.session("s", tools=[ToolDef(name=name)])
@@ -104,8 +106,8 @@ def test_no_tool_can_be_defined_under_a_name_that_providers_refuse(name: str) ->
 
 
 def test_a_tool_that_a_provider_hosts_has_the_name_that_it_likes() -> None:
-    (hosted,) = tool_defs([{"type": "web_search", "name": "web.search"}])
-    assert to_responses([hosted]) == [{"type": "web_search", "name": "web.search"}]
+    (hosted,) = read_tool_defs([{"type": "web_search", "name": "web.search"}])
+    assert render_responses_tools([hosted]) == [{"type": "web_search", "name": "web.search"}]
 
 
 TOOL_LIKE = st.fixed_dictionaries({"type": st.just("function"), "name": JSON, "parameters": JSON})
@@ -115,7 +117,9 @@ TOOL_LIKE = st.fixed_dictionaries({"type": st.just("function"), "name": JSON, "p
 @settings(max_examples=volume(60, 5_000), deadline=None)
 def test_reading_anything_gives_tools_or_an_error_of_holdfasts(given: list[Any]) -> None:
     try:
-        tools = tool_defs(given)
+        tools = read_tool_defs(given)
     except HoldfastError:
         return
-    assert len(to_openai(tools)) + len(to_responses(tools)) + len(to_anthropic(tools)) >= len(tools)
+    assert len(render_openai_tools(tools)) + len(render_responses_tools(tools)) + len(
+        render_anthropic_tools(tools)
+    ) >= len(tools)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.windows import Window
 from holdfast.core.wire import anthropic, openai_chat
 from holdfast.records.messages import Message
@@ -25,7 +25,7 @@ def complaints(
     count: Count = lambda _: 0,
 ) -> list[str]:
     """Everything that is wrong with a sliding window over these messages."""
-    valid = repaired(given).messages
+    valid = repair_messages(given).messages
     shown = window.messages
     wrong = [*torn(shown), *refused(shown)]
     if len(shown) > max_messages or sum(map(count, shown)) > max_tokens:
@@ -51,8 +51,8 @@ def complaints(
 def refused(messages: list[Message]) -> list[str]:
     """What OpenAI or Anthropic would refuse."""
     return [
-        *(f"openai: {each}" for each in openai_problems(openai_chat.render(messages)["messages"])),
-        *(f"anthropic: {each}" for each in anthropic_problems(anthropic.render(messages))),
+        *(f"openai: {each}" for each in openai_problems(openai_chat.render_request(messages)["messages"])),
+        *(f"anthropic: {each}" for each in anthropic_problems(anthropic.render_request(messages))),
     ]
 
 

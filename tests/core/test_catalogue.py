@@ -11,13 +11,13 @@ import pytest
 from holdfast.core.journal import fold as folding
 from holdfast.core.journal import project as projecting
 from holdfast.core.journal import project_sessions
-from holdfast.core.journal.codec import decode_facts, encode, upcast
+from holdfast.core.journal.codec import decode_facts, encode, upcast_facts
 from holdfast.core.journal.fold import fold_facts
-from holdfast.core.journal.project import project
+from holdfast.core.journal.project import project_event
 from holdfast.core.journal.row_changes import ShadowRows
 from holdfast.core.journal.tables import TABLES
 from holdfast.errors import Corrupt, NewerSchema
-from holdfast.records.batches import Bump, Drop, Put, Replace, Update
+from holdfast.records.batches import RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
 from holdfast.records.catalogue import CATALOGUE, event_type
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
@@ -88,30 +88,32 @@ def test_every_event_is_encoded_decoded_folded_and_projected(name: str) -> None:
     state = fold_facts(StreamState(), name, facts, 1, 1000)
     assert state.version == 1
     shadow = ShadowRows()
-    for change in project(name, facts, 1, 1000):
+    for change in project_event(name, facts, 1, 1000):
         shadow.apply(change)
         table = TABLES[change.table]
-        if isinstance(change, Put | Replace):
-            assert tuple(change.row) == table.names, "a row must fill its table's columns in their order"
+        if isinstance(change, RowInsert | RowReplace):
+            assert tuple(change.row) == table.column_names, "a row must fill its table's columns in their order"
         else:
-            assert isinstance(change, Update | Bump | Drop)
+            assert isinstance(change, RowUpdate | RowIncrement | RowDelete)
             assert len(change.key) == len(table.key)
 
 
 def test_fold_and_project_know_the_same_events() -> None:
-    known = set(folding._RULES) | {"lease.taken", "stream.closed"}
-    assert set(projecting._RULES) <= known
+    known = set(folding._FRAME_RULES) | {"lease.taken", "stream.closed"}
+    assert set(projecting._FRAME_ROW_RULES) <= known
     assert known <= set(CATALOGUE)
-    assert set(folding._RULES) == set(projecting._RULES)
-    conversations = set(folding.LINE_RULES) | set(folding.SESSION_RULES)
-    assert conversations <= set(project_sessions.LINE_RULES)
-    assert set(project_sessions.LINE_RULES) - conversations == {"message.pinned", "tokens.counted"}, "rows, no state"
+    assert set(folding._FRAME_RULES) == set(projecting._FRAME_ROW_RULES)
+    conversations = set(folding.THREAD_RULES) | set(folding.SESSION_RULES)
+    assert conversations <= set(project_sessions.SESSION_ROW_RULES)
+    assert set(project_sessions.SESSION_ROW_RULES) - conversations == {"message.pinned", "tokens.counted"}, (
+        "rows, no state"
+    )
 
 
 def test_unknown_types_fold_to_a_version_and_change_no_row() -> None:
     assert event_type("future.happened") is None
     assert fold_facts(StreamState(), "future.happened", {}, 7, 0) == StreamState(version=7)
-    assert project("future.happened", {"a": 1}, 7, 0) == []
+    assert project_event("future.happened", {"a": 1}, 7, 0) == []
 
 
 def test_application_events_are_read_as_such() -> None:
@@ -123,10 +125,10 @@ def test_old_facts_climb_step_by_step() -> None:
         ("frame.pushed", 1): lambda facts: {**facts, "two": 2},
         ("frame.pushed", 2): lambda facts: {**facts, "three": facts["two"] + 1},
     }
-    assert upcast("frame.pushed", 1, 3, {"one": 1}, steps) == {"one": 1, "two": 2, "three": 3}
-    assert upcast("frame.pushed", 3, 3, {"one": 1}, steps) == {"one": 1}
+    assert upcast_facts("frame.pushed", 1, 3, {"one": 1}, steps) == {"one": 1, "two": 2, "three": 3}
+    assert upcast_facts("frame.pushed", 3, 3, {"one": 1}, steps) == {"one": 1}
     with pytest.raises(Corrupt, match="no way up"):
-        upcast("frame.pushed", 1, 4, {}, steps)
+        upcast_facts("frame.pushed", 1, 4, {}, steps)
 
 
 def test_a_newer_schema_of_a_known_event_is_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.journal.chain import content_mac
-from holdfast.core.journal.codec import check_plain, decode, encode, seal
+from holdfast.core.journal.codec import check_plain, decode, encode, seal_draft
 from holdfast.errors import Corrupt, InvalidValue, TooLarge
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.events.frames import FramePushed, FrameSpent
@@ -123,7 +123,7 @@ def test_unreadable_bytes_are_corruption_and_not_a_driver_error() -> None:
 
 
 def _seal(draft: Draft, settings: Settings | None = None) -> object:
-    return seal(draft, id=bytes(16), at=1, salt=bytes(16), settings=settings or Settings())
+    return seal_draft(draft, id=bytes(16), at=1, salt=bytes(16), settings=settings or Settings())
 
 
 def test_an_event_over_the_limit_is_refused_and_the_message_says_what_to_do() -> None:

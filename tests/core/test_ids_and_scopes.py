@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidValue
 from holdfast.records.ids import check_id, check_key, next_ulid, ulid_bytes, ulid_text
-from holdfast.records.scope import KINDS, Scope, parse_scope
+from holdfast.records.scope import SCOPE_KINDS, Scope, parse_scope
 from holdfast.system import SystemIds
 from holdfast.testing.clock import FrozenClock, SeededIds
 
@@ -73,7 +73,9 @@ def test_ids_up_to_the_limits_are_accepted() -> None:
 IDS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=128).filter(
     lambda text: text == __import__("unicodedata").normalize("NFC", text)
 )
-SCOPES = st.lists(st.tuples(st.sampled_from(sorted(KINDS)), IDS), max_size=4).map(lambda parts: Scope(tuple(parts)))
+SCOPES = st.lists(st.tuples(st.sampled_from(sorted(SCOPE_KINDS)), IDS), max_size=4).map(
+    lambda parts: Scope(tuple(parts))
+)
 
 
 @given(SCOPES)

@@ -9,18 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.journal.fold import fold_facts
-from holdfast.core.journal.load import assemble
-from holdfast.core.journal.project import project
-from holdfast.core.journal.row_changes import Coalesced, ShadowRows
-from holdfast.core.journal.tables import OF_LINES, OF_SESSIONS, PROJECTIONS, kind_of
+from holdfast.core.journal.load import build_state
+from holdfast.core.journal.project import project_event
+from holdfast.core.journal.row_changes import RowChangeSet, ShadowRows
+from holdfast.core.journal.tables import PROJECTIONS, SESSION_TABLES, THREAD_TABLES, stream_kind
 from holdfast.errors import Corrupt
-from holdfast.records.batches import Head, Row, Update
+from holdfast.records.batches import Head, Row, RowUpdate
 from holdfast.records.events import sessions as said
 from holdfast.records.frames import StreamState
-from holdfast.records.sessions import Line, SessionState
+from holdfast.records.sessions import SessionState, ThreadState
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.generate_sessions import ConversationStory
+from holdfast.testing.generate_sessions import SessionGenerator
 from tests.scale import seeded, volume
 
 CALL = "01JXT21Q00YR8VZHTCN7CAP2SK"
@@ -38,24 +38,24 @@ class Stream:
 
     def take(self, type: str, facts: Any, at: int = 0) -> StreamState:
         version = self.state.version + 1
-        for change in project(type, facts, version, at):
+        for change in project_event(type, facts, version, at):
             self.rows.apply(change)
         self.state = fold_facts(self.state, type, facts, version, at)
         return self.state
 
     def loaded(self) -> StreamState:
-        names = OF_SESSIONS if kind_of(self.name) == "session" else OF_LINES
-        kept = {table.name: [] for table in PROJECTIONS if "frame_id" in table.names}
+        names = SESSION_TABLES if stream_kind(self.name) == "session" else THREAD_TABLES
+        kept = {table.name: [] for table in PROJECTIONS if "frame_id" in table.column_names}
         rows = {name: list(self.rows.rows(name).values()) for name in names}
         head = Head(id=1, stream=self.name, version=self.state.version, hash=b"", epoch=self.state.epoch)
-        return assemble(replace(head, holder=self.state.holder), {**kept, **rows})
+        return build_state(replace(head, holder=self.state.holder), {**kept, **rows})
 
     def row(self, table: str) -> Row:
         (row,) = self.rows.rows(table).values()
         return row
 
 
-def _events(story: ConversationStory, steps: int) -> Iterator[tuple[str, str, Any]]:
+def _events(story: SessionGenerator, steps: int) -> Iterator[tuple[str, str, Any]]:
     for _ in range(steps):
         for part in story.step():
             yield from ((part.stream, draft.type, draft.facts) for draft in part.events)
@@ -66,7 +66,7 @@ def test_rows_give_what_folding_gives_after_every_event() -> None:
     for number in range(volume(8, 200)):
         ids = SeededIds(FrozenClock(), seed=number)
         streams: dict[str, Stream] = {}
-        story = ConversationStory(random, ids, "s", endings=0.3)
+        story = SessionGenerator(random, ids, "s", endings=0.3)
         for at, (name, type, facts) in enumerate(_events(story, 60)):
             stream = streams.setdefault(name, Stream(name))
             stream.take(type, facts, at)
@@ -76,11 +76,11 @@ def test_rows_give_what_folding_gives_after_every_event() -> None:
 def test_changes_of_many_events_come_to_the_same_at_once() -> None:
     random = seeded("coalesced lines")
     for number in range(volume(4, 100)):
-        one_by_one, at_once, pending = ShadowRows(), ShadowRows(), Coalesced()
-        story = ConversationStory(random, SeededIds(FrozenClock(), seed=number), "s", endings=0.3)
+        one_by_one, at_once, pending = ShadowRows(), ShadowRows(), RowChangeSet()
+        story = SessionGenerator(random, SeededIds(FrozenClock(), seed=number), "s", endings=0.3)
         events = [(type, facts) for name, type, facts in _events(story, 60) if name == LINE]
         for version, (type, facts) in enumerate(events, 1):
-            for change in project(type, facts, version, version):
+            for change in project_event(type, facts, version, version):
                 one_by_one.apply(change)
                 pending.add((1, 1), change)
         for table in PROJECTIONS:
@@ -103,7 +103,7 @@ def test_changes_of_many_events_come_to_the_same_at_once() -> None:
     ],
 )
 def test_only_sessions_and_their_lines_have_rows_of_their_own(stream: str, kind: str | None) -> None:
-    assert kind_of(stream) == kind
+    assert stream_kind(stream) == kind
 
 
 def test_settings_that_are_not_given_keep_their_value() -> None:
@@ -113,8 +113,8 @@ def test_settings_that_are_not_given_keep_their_value() -> None:
     stream.take("session.changed", said.SessionOpened())
     wanted = SessionState(opened_at=100, model="m", tokenizer="t", idle_timeout_ms=5, system=1, title=2)
     assert stream.state.session == wanted
-    assert project("session.changed", said.SessionOpened(), 3, 0) == []
-    stream.take("session.closed", said.SessionClosed(reset=True))
+    assert project_event("session.changed", said.SessionOpened(), 3, 0) == []
+    stream.take("session.closed", said.SessionClosedFacts(reset=True))
     stream.take("session.opened", said.SessionOpened(generation=1), 900)
     assert stream.state.session == replace(wanted, generation=1)
     assert stream.loaded() == stream.state
@@ -140,8 +140,8 @@ def test_usage_adds_up_and_an_unknown_cost_is_told() -> None:
     for cost in (5, None, 7):
         usage = Usage(input=10, cached_input=1, cache_write=2, output=3, reasoning=4, cost=cost, model="m")
         stream.take("message.appended", said.MessageAppended(role="assistant", usage=usage))
-    assert stream.state.line is not None
-    assert stream.state.line.usage == Usage(
+    assert stream.state.thread is not None
+    assert stream.state.thread.usage == Usage(
         input=30, cached_input=3, cache_write=6, output=9, reasoning=12, cost=12, model=None, unpriced=13
     )
     assert stream.loaded() == stream.state
@@ -153,15 +153,15 @@ def test_an_answer_ends_the_waiting_of_its_calls_alone() -> None:
     calls = ((CALL, "p"), (OTHER, "p"))
     stream.take("message.appended", said.MessageAppended(role="assistant", position=1, calls=calls))
     stream.take("message.appended", said.MessageAppended(role="tool", position=2, round=2, answers=(CALL,)))
-    assert stream.state.line is not None
-    assert stream.state.line.calls == {OTHER: said.CallRef(OTHER, 2, "p")}
+    assert stream.state.thread is not None
+    assert stream.state.thread.calls == {OTHER: said.CallRef(OTHER, 2, "p")}
     assert [row["round"] for row in stream.rows.rows("messages").values()] == [2, 2]
     retracted = said.MessageRetracted(
         first=3, last=3, spans=((3, 3),), position=1, newest=2, opened=(said.CallRef(CALL, 2, "p"),)
     )
     stream.take("message.retracted", retracted)
-    assert stream.state.line.calls.keys() == {CALL, OTHER}
-    assert (stream.state.line.messages, stream.state.line.newest) == (1, 2)
+    assert stream.state.thread.calls.keys() == {CALL, OTHER}
+    assert (stream.state.thread.messages, stream.state.thread.newest) == (1, 2)
     assert [row["retracted"] for row in stream.rows.rows("messages").values()] == [None, 4]
     assert stream.loaded() == stream.state
 
@@ -187,20 +187,20 @@ def test_a_summary_retires_those_that_it_replaces() -> None:
         facts = said.SummaryMade(summary=CALL, first=1, last=1, at_version=1, replaces=replaces)
         stream.take("summary.made", facts)
     assert [row["retired"] for row in stream.rows.rows("summaries").values()] == [4, 4, None]
-    assert stream.state.line is not None
-    assert stream.state.line.edited == 4
+    assert stream.state.thread is not None
+    assert stream.state.thread.edited == 4
 
 
 def test_a_reset_line_begins_with_nothing_before_it() -> None:
     stream = Stream(LINE)
-    shared = (said.Segment("session/s/thread/other", 0, 9, 9),)
+    shared = (said.SharedSegment("session/s/thread/other", 0, 9, 9),)
     forked = said.ThreadForked(parent="session/s/thread/other", version=9, shared=shared, position=4)
     stream.take("thread.forked", forked, 1)
     stream.take("message.appended", said.MessageAppended(role="user", position=5), 2)
     stream.take("thread.ended", said.ThreadEnded(reset=True), 3)
-    assert stream.state.line == Line(newest_at=2, floor=3, edited=3, ended=True, fresh=True)
+    assert stream.state.thread == ThreadState(newest_at=2, floor=3, edited=3, ended=True, fresh=True)
     stream.take("thread.opened", said.ThreadOpened(generation=1), 4)
-    assert stream.state.line == Line(newest_at=4, floor=3, edited=3, generation=1)
+    assert stream.state.thread == ThreadState(newest_at=4, floor=3, edited=3, generation=1)
     assert stream.loaded() == stream.state
 
 
@@ -210,8 +210,8 @@ def test_a_line_that_is_closed_for_good_is_not_fresh() -> None:
     stream.take("thread.ended", said.ThreadEnded(reset=True))
     stream.take("thread.ended", said.ThreadEnded(reset=False))
     assert stream.loaded() == stream.state
-    assert stream.state.line is not None
-    assert (stream.state.line.ended, stream.state.line.fresh) == (True, False)
+    assert stream.state.thread is not None
+    assert (stream.state.thread.ended, stream.state.thread.fresh) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_line_that_is_closed_for_good_is_not_fresh() -> None:
         ("session.opened", said.SessionOpened(generation=1)),
         ("session.closing", said.SessionClosing(cause="close")),
         ("session.offered", said.SessionOffered(handover=CALL, taken=True)),
-        ("session.closed", said.SessionClosed()),
+        ("session.closed", said.SessionClosedFacts()),
         ("thread.opened", said.ThreadOpened(generation=1)),
         ("thread.ended", said.ThreadEnded()),
         ("message.retracted", said.MessageRetracted(first=1, last=1)),
@@ -232,7 +232,7 @@ def test_a_line_that_is_closed_for_good_is_not_fresh() -> None:
 def test_what_never_began_is_not_made_up(type: str, facts: Any) -> None:
     assert fold_facts(StreamState(), type, facts, 1, 0) == StreamState(version=1)
     rows = ShadowRows()
-    for change in project(type, facts, 1, 0):
+    for change in project_event(type, facts, 1, 0):
         rows.apply(change)
     assert not rows.rows("sessions")
     assert not rows.rows("threads")
@@ -251,6 +251,6 @@ def test_rows_that_cannot_be_are_corruption(table: str, values: dict[str, Any]) 
     stream.take("thread.opened", said.ThreadOpened())
     stream.take("message.appended", said.MessageAppended(role="assistant", calls=((CALL, None),)))
     (key,) = stream.rows.rows(table)
-    stream.rows.apply(Update(table, key, values))
+    stream.rows.apply(RowUpdate(table, key, values))
     with pytest.raises(Corrupt, match="do not fit together"):
         stream.loaded()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.wire import tools
-from holdfast.core.wire.tools import listed, misfit, unsaid
+from holdfast.core.wire.tools import default_arguments, describe_misfit, describe_parameters
 from holdfast.errors import ArgumentsUnfit
 from holdfast.runtime.tools.tool import tool
 from tests.scale import volume
@@ -74,7 +74,7 @@ def test_what_the_tool_takes_is_never_said_not_to_fit(args: dict[str, Any], stri
         made.read(msgspec.json.encode(args).decode())
     except ArgumentsUnfit:
         return
-    assert misfit(made.name, made.parameters, args) is None
+    assert describe_misfit(made.name, made.parameters, args) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_the_tool_takes_is_never_said_not_to_fit(args: dict[str, Any], stri
     ],
 )
 def test_what_can_never_fit_is_said_with_why(args: Any, why: str) -> None:
-    found = misfit("everything", everything.parameters, args)
+    found = describe_misfit("everything", everything.parameters, args)
     assert found is not None
     assert why in found
     if isinstance(args, dict):
@@ -115,30 +115,30 @@ def test_what_can_never_fit_is_said_with_why(args: Any, why: str) -> None:
     ],
 )
 def test_a_schema_that_says_nothing_known_takes_everything(schema: Any) -> None:
-    assert misfit("x", schema, {"order": ["anything"]}) is None
+    assert describe_misfit("x", schema, {"order": ["anything"]}) is None
 
 
 def test_a_schema_that_goes_round_ends() -> None:
     round_ = {"$defs": {"Node": {"anyOf": [{"$ref": "#/$defs/Node"}]}}, "properties": {"a": {"$ref": "#/$defs/Node"}}}
-    assert misfit("x", round_, {"a": 1}) is None
+    assert describe_misfit("x", round_, {"a": 1}) is None
 
 
 def test_what_nobody_said_is_what_the_schema_says() -> None:
     schema = {"properties": {"a": {"default": 5}, "b": {"default": None}, "c": {}}}
-    assert unsaid(schema, {"c": 1}) == {"a": 5, "b": None}
-    assert unsaid(schema, {"a": None, "b": 2}) == {"a": 5}
-    assert unsaid({"properties": "odd"}, {}) == {}
+    assert default_arguments(schema, {"c": 1}) == {"a": 5, "b": None}
+    assert default_arguments(schema, {"a": None, "b": 2}) == {"a": 5}
+    assert default_arguments({"properties": "odd"}, {}) == {}
 
 
 def test_what_a_tool_takes_fits_on_a_line() -> None:
-    assert listed(strictly.parameters) == (
+    assert describe_parameters(strictly.parameters) == (
         "{order: integer; amount: number or null; tags: array or null; to: object or null}"
     )
-    assert len(listed({"properties": {f"name{at}": {"type": "string"} for at in range(99)}})) < 610
+    assert len(describe_parameters({"properties": {f"name{at}": {"type": "string"} for at in range(99)}})) < 610
 
 
 def test_a_reading_that_knows_no_leniency_would_refuse_what_the_tool_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = {**tools._TAKES, "number": lambda value: isinstance(value, list)}
-    monkeypatch.setattr(tools, "_TAKES", strict)
+    strict = {**tools._TYPE_CHECKS, "number": lambda value: isinstance(value, list)}
+    monkeypatch.setattr(tools, "_TYPE_CHECKS", strict)
     with pytest.raises(AssertionError):
         test_what_the_tool_takes_is_never_said_not_to_fit()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.frames import next_step as steps
-from holdfast.core.frames.next_step import Said, ToolStep, TurnStep
-from holdfast.records.frames import Call, Frame, FrameLimits, Question
+from holdfast.core.frames.next_step import ToolStep, TurnMessage, TurnStep
+from holdfast.records.frames import Call, FrameLimits, FrameState, Question
 from tests.scale import volume
 
 NOW = 1_000
@@ -22,17 +22,17 @@ IDS = ["call1", "call2", "call3", "call4"]
 class World(NamedTuple):
     """Everything that `turn_step` is told."""
 
-    frame: Frame
-    children: dict[str, Frame]
-    below: dict[str, Frame]
+    frame: FrameState
+    children: dict[str, FrameState]
+    below: dict[str, FrameState]
     """What the tools have begun themselves."""
     waiting: list[str]
-    said: list[Said]
+    said: list[TurnMessage]
     stopping: bool
 
 
-def frame(id: str, parent: str | None, **how: Any) -> Frame:
-    return Frame(
+def frame(id: str, parent: str | None, **how: Any) -> FrameState:
+    return FrameState(
         id=id,
         parent=parent,
         depth=0 if parent is None else 1,
@@ -91,7 +91,7 @@ def worlds(draw: st.DrawFn) -> World:
         open_calls["r"] = call("r", "run", draw(policies))
     own = draw(st.none() | st.none() | st.none() | questions())
     said = [
-        Said(
+        TurnMessage(
             version=version,
             role=draw(st.sampled_from(["user", "assistant", "tool", "system"])),
             calls=tuple(draw(st.lists(st.sampled_from(IDS), max_size=2))),
@@ -103,7 +103,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def next_of(world: World) -> TurnStep:
-    return steps.turn_step(
+    return steps.next_turn_step(
         world.frame,
         children=world.children,
         waiting=world.waiting,
@@ -207,7 +207,7 @@ def test_a_turn_goes_on_as_its_rules_say(world: World) -> None:
 @settings(max_examples=volume(40, 5_000), deadline=None)
 @given(worlds(), st.sampled_from(["system", "tool", "assistant", "user"]))
 def test_a_message_that_the_model_has_not_seen_is_never_the_end(world: World, role: str) -> None:
-    spoken = world._replace(said=[Said(version=0, role="user"), *world.said, Said(version=99, role=role)])
+    spoken = world._replace(said=[TurnMessage(version=0, role="user"), *world.said, TurnMessage(version=99, role=role)])
     assert next_of(spoken).next != "finish"
 
 
@@ -225,13 +225,13 @@ def test_what_waits_for_a_person_never_runs_before_the_answer(world: World) -> N
 
 
 def stopping_ignored(patch: pytest.MonkeyPatch) -> None:
-    original = steps.turn_step
-    patch.setattr(steps, "turn_step", lambda frame, **told: original(frame, **{**told, "stopping": False}))
+    original = steps.next_turn_step
+    patch.setattr(steps, "next_turn_step", lambda frame, **told: original(frame, **{**told, "stopping": False}))
 
 
 def calls_forgotten(patch: pytest.MonkeyPatch) -> None:
-    original = steps.turn_step
-    patch.setattr(steps, "turn_step", lambda frame, **told: original(frame, **{**told, "waiting": ()}))
+    original = steps.next_turn_step
+    patch.setattr(steps, "next_turn_step", lambda frame, **told: original(frame, **{**told, "waiting": ()}))
 
 
 def unseen_not_answered(patch: pytest.MonkeyPatch) -> None:
@@ -239,21 +239,21 @@ def unseen_not_answered(patch: pytest.MonkeyPatch) -> None:
 
 
 def torn_runs_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "torn_call", lambda call: "retry")
+    patch.setattr(steps, "interruption_policy", lambda call: "retry")
 
 
 def answer_not_awaited(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "due", lambda question, now: True)
+    patch.setattr(steps, "is_resumable", lambda question, now: True)
 
 
 def torn_model_forgotten(patch: pytest.MonkeyPatch) -> None:
-    original = steps.turn_step
+    original = steps.next_turn_step
 
-    def careless(frame: Frame, **told: Any) -> TurnStep:
+    def careless(frame: FrameState, **told: Any) -> TurnStep:
         kept = {id: one for id, one in frame.calls.items() if one.kind != "model"}
         return original(replace(frame, calls=kept), **told)
 
-    patch.setattr(steps, "turn_step", careless)
+    patch.setattr(steps, "next_turn_step", careless)
 
 
 PLANTED = [

@@ -13,21 +13,21 @@ from functools import partial
 from random import Random
 from typing import Literal
 
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.errors import Conflict, HoldfastError, NotFound, OutcomeUnknown, Refused, Unavailable
-from holdfast.flow.journal.append import Decided, sealed_batch
-from holdfast.flow.journal.artifacts import erase, prepare
+from holdfast.flow.journal.append import StreamWrite, seal_batch
+from holdfast.flow.journal.artifacts import erase_subject, prepare_artifact
 from holdfast.flow.journal.verify import verify
-from holdfast.journal.group_commit import Member
+from holdfast.journal.group_commit import GroupMember
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Acting, Ports
-from holdfast.records.batches import Appended, Batch
+from holdfast.records.batches import AppendResult, Batch
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.writer import note
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.writer import make_note
 
 TENANT = "default"
 SETTINGS = Settings(inline_artifact_bytes=600, busy_ms=200)
@@ -45,7 +45,7 @@ class Ledger:
         self.random = random
         self.clock = FrozenClock()
         self.ids = SeededIds(self.clock, seed=random.getrandbits(32))
-        self.stories = {actor: Story(random, self.ids) for actor in ACTORS}
+        self.stories = {actor: FrameGenerator(random, self.ids) for actor in ACTORS}
         self.sent: dict[bytes, Batch] = {}
         self.fates: dict[bytes, Fate] = {}
         self.erased: set[bytes] = set()
@@ -62,7 +62,7 @@ class Ledger:
     def ports(self, journal: SqliteJournal) -> Ports:
         """A journal with this ledger's clock and ids."""
         if self._ports is None or self._ports.journal is not journal:
-            self._ports = assemble(journal, SETTINGS, self.clock, self.ids)
+            self._ports = assemble_ports(journal, SETTINGS, self.clock, self.ids)
         return self._ports
 
     def batch(self, journal: SqliteJournal) -> Batch:
@@ -71,8 +71,8 @@ class Ledger:
             return self.notes(journal)
         actor = self.random.choice(ACTORS)
         self.clock.advance(1)
-        steps = Decided(stream=actor, events=tuple(self.stories[actor].step()))
-        batch = sealed_batch(self.ports(journal), Acting(tenant=TENANT), [steps])
+        steps = StreamWrite(stream=actor, events=tuple(self.stories[actor].step()))
+        batch = seal_batch(self.ports(journal), Acting(tenant=TENANT), [steps])
         # The power may fail before it is sent, while a file for its neighbour is placed; the story has gone on.
         self.sent[name_of(batch)] = batch
         self.fates[name_of(batch)] = "refused"
@@ -87,23 +87,25 @@ class Ledger:
         placed = []
         if self.random.random() < 0.1:
             body = text.encode() + self.random.randbytes(self.random.choice((100, 900)))
-            placed = [prepare(ports, acting, body)]
+            placed = [prepare_artifact(ports, acting, body)]
         names = tuple(artifact.name.hex() for artifact in placed)
         streams = self.random.sample(SESSIONS, self.random.choice((1, 1, 1, 2)))
         keyed = self.random.random() < 0.5
-        return sealed_batch(ports, acting, [self._part(name, text, subject, names, keyed) for name in streams], placed)
+        return seal_batch(ports, acting, [self._part(name, text, subject, names, keyed) for name in streams], placed)
 
-    def _part(self, stream: str, text: str, subject: str | None, artifacts: Sequence[str], keyed: bool) -> Decided:
+    def _part(self, stream: str, text: str, subject: str | None, artifacts: Sequence[str], keyed: bool) -> StreamWrite:
         text += "x" * self.random.choice((1, 10, 100, 100, 100, 2_000, 20_000))
-        drafts = [note(text, subject=subject, artifacts=artifacts) for _ in range(self.random.choice((1, 1, 1, 3)))]
+        drafts = [
+            make_note(text, subject=subject, artifacts=artifacts) for _ in range(self.random.choice((1, 1, 1, 3)))
+        ]
         self._keys += keyed
-        return Decided(stream=stream, events=tuple(drafts), key=f"k{self._keys}" if keyed else None)
+        return StreamWrite(stream=stream, events=tuple(drafts), key=f"k{self._keys}" if keyed else None)
 
     # sending
 
     def send(
         self, journal: SqliteJournal, *batches: Batch, pool: ThreadPoolExecutor | None = None
-    ) -> list[Appended | HoldfastError]:
+    ) -> list[AppendResult | HoldfastError]:
         """One batch, or several in one group or by the threads of a pool; what each of their callers is told."""
         before = [self.fates.get(name_of(batch)) for batch in batches]
         for batch in batches:
@@ -117,8 +119,8 @@ class Ledger:
             self.fates[name_of(batch)] = self._fate(earlier, answer)
         return told
 
-    def _fate(self, earlier: Fate | None, answer: Appended | HoldfastError) -> Fate:
-        if isinstance(answer, Appended):
+    def _fate(self, earlier: Fate | None, answer: AppendResult | HoldfastError) -> Fate:
+        if isinstance(answer, AppendResult):
             return "acknowledged"
         if isinstance(answer, OutcomeUnknown):
             return "in doubt"
@@ -134,7 +136,7 @@ class Ledger:
         before = set(stored_ids(journal))
         doubtful = {name_of(batch) for batch in self.of("in doubt")}
         told = self.send(journal, *again)
-        if not all(isinstance(answer, Appended) for answer in told):
+        if not all(isinstance(answer, AppendResult) for answer in told):
             return False
         for batch, answer in zip(again, told, strict=True):
             assert answer.repeated == is_stored(batch, before), "a batch was written twice, or not at all"
@@ -158,7 +160,7 @@ class Ledger:
             owned = (event.id for batch in self.of("acknowledged") for event in events_of(batch, subject))
             self.erasing = subject, frozenset(owned)
         try:
-            erase(self.ports(journal), Acting(tenant=TENANT), self.erasing[0])
+            erase_subject(self.ports(journal), Acting(tenant=TENANT), self.erasing[0])
         except NotFound:
             pass  # Nobody wrote for this subject, or an erasure that was in doubt had happened.
         self.erased |= self.erasing[1]
@@ -185,16 +187,16 @@ class Ledger:
         return lost
 
 
-def _alone(journal: SqliteJournal, batch: Batch) -> Appended | HoldfastError:
+def _alone(journal: SqliteJournal, batch: Batch) -> AppendResult | HoldfastError:
     try:
         return journal.append(batch)
     except HoldfastError as error:
         return error
 
 
-def _together(journal: SqliteJournal, batches: Sequence[Batch]) -> list[Appended | HoldfastError]:
-    members = [Member(batch) for batch in batches]
-    journal.writing.commit(members)
+def _together(journal: SqliteJournal, batches: Sequence[Batch]) -> list[AppendResult | HoldfastError]:
+    members = [GroupMember(batch) for batch in batches]
+    journal.writer.commit(members)
     told = [member.answer or member.error for member in members]
     assert all(answer is not None for answer in told), "a caller was told nothing"
     return told
@@ -233,12 +235,12 @@ def is_stored(batch: Batch, ids: set[bytes]) -> bool:
 def everything(journal: SqliteJournal) -> list[StoredEvent]:
     """Every event of the tenant, in order of seq."""
     found: list[StoredEvent] = []
-    while page := journal.read(Query(tenant=TENANT, after=found[-1].seq if found else 0, limit=1_000)):
+    while page := journal.read(EventQuery(tenant=TENANT, after=found[-1].seq if found else 0, limit=1_000)):
         found += page
     return found
 
 
 def stored_ids(journal: SqliteJournal) -> list[bytes]:
     """The id of every event."""
-    with journal.reading() as connection:
+    with journal.reader() as connection:
         return [id for (id,) in connection.execute("SELECT event_id FROM events")]

@@ -11,7 +11,7 @@ from random import Random
 import apsw
 
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing.disk import Disk, Mode
+from holdfast.testing.disk import CutMode, Disk
 from tests.crash.ledger import SETTINGS, Ledger
 
 
@@ -41,10 +41,10 @@ class Machine:
 
     def checkpoint(self) -> None:
         """Fold the log into the database, in any of SQLite's four ways."""
-        with self.journal.writing.exclusively() as connection:
+        with self.journal.writer.exclusive_connection() as connection:
             connection.wal_checkpoint(mode=self.random.randrange(4))
 
-    def after_a_power_cut(self, mode: Mode | None = None) -> Path:
+    def after_a_power_cut(self, mode: CutMode | None = None) -> Path:
         """What the disk holds if the power fails now, or held when it did, as a new folder."""
         self._copies += 1
         into = self.folder / f"after{self._copies}"

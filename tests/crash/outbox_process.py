@@ -102,7 +102,7 @@ def operator(number: int) -> Callable[[Any, Any], OperatorOutput]:
     return order
 
 
-def run_order(hf: holdfast.Holdfast, number: int) -> holdfast.Operated:
+def run_order(hf: holdfast.Holdfast, number: int) -> holdfast.OperatorResult:
     """Order `number`, once."""
     stream = STREAMS[number % len(STREAMS)]
     return hf.operate(operator(number), scope=stream, key=f"order-{number}", name="order")

@@ -18,7 +18,7 @@ from typing import Any
 import holdfast
 from holdfast import CallTool, Settings, tool
 from holdfast.client.holdfast import Holdfast
-from holdfast.client.turn import ToolCalls
+from holdfast.client.turn import TurnToolCalls
 from holdfast.model.scripted import Scripted, call
 from tests.conversations.provider_rules import openai_problems
 from tests.scale import seeded, volume
@@ -171,14 +171,14 @@ def test_an_agent_killed_at_random_moments_pays_once_and_answers_everything(tmp_
 def test_a_program_that_retries_payments_is_caught(tmp_path: Path, monkeypatch: Any) -> None:
     """Planted: the runtime runs what is torn again without asking. The same trial must notice."""
     warmed_up(tmp_path / "warm")
-    monkeypatch.setattr("holdfast.core.frames.next_step.torn_call", lambda torn: "retry")
-    original = ToolCalls.done
+    monkeypatch.setattr("holdfast.core.frames.next_step.interruption_policy", lambda torn: "retry")
+    original = TurnToolCalls.end_call
 
-    def slow(self: ToolCalls, step: CallTool, *args: Any, **how: Any) -> Any:
+    def slow(self: TurnToolCalls, step: CallTool, *args: Any, **how: Any) -> Any:
         time.sleep(0.02)  # Where the payment has happened, and the journal does not know it yet.
         return original(self, step, *args, **how)
 
-    monkeypatch.setattr(ToolCalls, "done", slow)
+    monkeypatch.setattr(TurnToolCalls, "end_call", slow)
     random = seeded("planted")
     noticed = any(_pays_twice(tmp_path / str(number), random) for number in range(10))
     assert noticed, "no payment was repeated, so the trial would not have noticed"

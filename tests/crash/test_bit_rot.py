@@ -15,10 +15,10 @@ from holdfast.flow.journal import artifacts
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.generate_sessions import ConversationStory
-from holdfast.testing.generate_state import StateStory
-from holdfast.testing.writer import Writer, note
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.generate_sessions import SessionGenerator
+from holdfast.testing.generate_state import StateGenerator
+from holdfast.testing.writer import Writer, make_note
 from tests.scale import seeded, volume
 
 CONVERSATIONS = [
@@ -61,24 +61,24 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     journal = SqliteJournal(path)
     writer = Writer(journal, user="alice")
     for number in range(6):
-        story = Story(Random(number), writer.ports.ids, ("alice", "bob"))
+        story = FrameGenerator(Random(number), writer.ports.ids, ("alice", "bob"))
         for count in range(25):
             writer.append(f"actor/a{number}/session/s1/thread/main", *story.step(), key=f"k{number}-{count}")
     for number in (98, 117):
-        told = ConversationStory(Random(number), writer.ports.ids, f"c{number}", ("alice", "bob"), endings=0.3)
+        told = SessionGenerator(Random(number), writer.ports.ids, f"c{number}", ("alice", "bob"), endings=0.3)
         writer.write(*told.step(40))
     for number in (7, 8):
-        kept = StateStory(Random(number), writer.ports.ids, f"user/{number}", ("alice", "bob"))
+        kept = StateGenerator(Random(number), writer.ports.ids, f"user/{number}", ("alice", "bob"))
         writer.append(kept.scope, *(draft for _ in range(60) for draft in kept.step()))
     for size in (50, 5_000):
-        body = artifacts.prepare(writer.ports, writer.acting, Random(size).randbytes(size))
-        writer.append("session/s1", note(artifacts=[body.name.hex()]), artifacts=[body])
+        body = artifacts.prepare_artifact(writer.ports, writer.acting, Random(size).randbytes(size))
+        writer.append("session/s1", make_note(artifacts=[body.name.hex()]), artifacts=[body])
     taken = Draft(type="lease.taken", facts=LeaseTaken(epoch=1, owner="somebody"))
     writer.append("actor/owned", taken)
-    assert journal.renew("default", "actor/owned", 1)
-    Writer(journal, tenant="acme").append("session/s2", note("x" * 9_000))
-    gone = artifacts.prepare(writer.ports, writer.acting, b"of somebody who left")
-    writer.append("session/s1", note(artifacts=[gone.name.hex()], subject="carol"), artifacts=[gone])
+    assert journal.renew_lease("default", "actor/owned", 1)
+    Writer(journal, tenant="acme").append("session/s2", make_note("x" * 9_000))
+    gone = artifacts.prepare_artifact(writer.ports, writer.acting, b"of somebody who left")
+    writer.append("session/s1", make_note(artifacts=[gone.name.hex()], subject="carol"), artifacts=[gone])
     assert journal.position() > 100
     journal.close()
     with holdfast.open(path) as hf:

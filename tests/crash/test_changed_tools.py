@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Scripted, Settings, ToolCall, tool
-from holdfast.flow.turns.tool_calls import CAREFUL, Settling
+from holdfast.flow.turns.tool_calls import CHECK_FIRST, ToolCallSettler
 
 QUICK = Settings(lease_ms=500)
 CHANGED = {"order": 17, "amount": 100, "note": "half"}
@@ -113,7 +113,7 @@ def test_after_a_release_it_is_asked_about_and_paid_once(folder: Path, release: 
     assert reply.questions[0].reason.startswith("pay(17, 100, half) may have run, and ")
     reply, results = send(folder, release, answer={"approve": False})
     assert (reply.text, len(paid(folder))) == ("Done.", 1)
-    assert [CAREFUL in one.result for one in results] == [True]
+    assert [CHECK_FIRST in one.result for one in results] == [True]
 
 
 def test_a_yes_with_arguments_that_fit_pays_under_the_same_key(folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_the_same_release_goes_on_under_the_same_key(folder: Path) -> None:
 
 
 def test_without_the_check_it_is_paid_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Settling, "_unfit", lambda self, one: None)
+    monkeypatch.setattr(ToolCallSettler, "_find_misfit", lambda self, one: None)
     reply, _ = send(folder, without)
     assert reply.text == "Done."
     assert len(set(paid(folder))) == 2, "two keys: no bank can tell that it is the same"

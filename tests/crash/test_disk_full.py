@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.errors import HoldfastError, StorageFull, Unavailable
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.settings import Settings
@@ -42,7 +42,7 @@ def client(disk):
 
 def opened(disk) -> Holdfast:
     journal = SqliteJournal(disk.folder / "agent.db", settings=SETTINGS, vfs=disk.vfs)
-    return Holdfast(assemble(journal, SETTINGS))
+    return Holdfast(assemble_ports(journal, SETTINGS))
 
 
 class Log:
@@ -103,7 +103,7 @@ def read_everything(log: Log) -> None:
     journal = log.client.journal
     assert journal.version("s1") == len(log.acknowledged)
     assert [event.key for event in journal.events("s1")][-3:] == log.acknowledged[-3:]
-    assert len(journal.happened("s1", log.acknowledged[0])) == 1
+    assert len(journal.events_by_key("s1", log.acknowledged[0])) == 1
     assert journal.position() >= len(log.acknowledged)
     assert journal.verify().ok
 

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.journal_contract import dump
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.journal_contract import dump_projections
 from holdfast.testing.writer import Writer
 from tests.scale import seeded
 
@@ -26,7 +26,7 @@ def test_a_hundred_canaries_leave_every_byte(tmp_path: Path) -> None:
     canaries = [b"canary-%016x" % random.getrandbits(64) for _ in range(CANARIES)]
     hf = holdfast.open(tmp_path / "a.db")
     writer = Writer(hf._ports.journal)
-    story = Story(random, writer.ports.ids, subjects=("bob",))
+    story = FrameGenerator(random, writer.ports.ids, subjects=("bob",))
     person = "alice.the.person@example.org"
     for number, canary in enumerate(canaries):
         writer.append("actor/main", *story.step())
@@ -35,14 +35,14 @@ def test_a_hundred_canaries_leave_every_byte(tmp_path: Path) -> None:
         hf.journal.append("s", "app.noted", {"text": canary.decode() * (1 + number % 40)}, subject=person, files=files)
     everything = [*canaries, person.encode()]
     assert _on_disk(tmp_path, everything) == everything
-    live = dump(hf._ports.journal)
+    live = dump_projections(hf._ports.journal)
     erasure = hf.journal.erase(person)
     assert erasure.events == CANARIES
     # With the client still open, in the database, its log, its index and the files.
     assert _on_disk(tmp_path, everything) == []
     assert hf.journal.verify().findings == ()
     hf.journal.rebuild()
-    assert dump(hf._ports.journal) == live
+    assert dump_projections(hf._ports.journal) == live
     assert hf.journal.verify().findings == ()
     hf.close()
     assert _on_disk(tmp_path, everything) == []
@@ -104,7 +104,7 @@ def test_a_reader_that_keeps_the_log_is_named_and_erasing_again_finishes(tmp_pat
         hf.journal.append("s", "app.noted", {"text": "canary"}, subject="alice")
         hf.journal.append("s", "app.noted", {"text": "other"}, subject="bob")
         reader = holdfast.open(path)
-        with reader._ports.journal.reading() as connection:  # type: ignore[attr-defined]
+        with reader._ports.journal.reader() as connection:  # type: ignore[attr-defined]
             connection.execute("SELECT count(*) FROM events").fetchall()
             hf.journal.append("s", "app.noted")
             with pytest.raises(holdfast.Busy, match="erasure is committed"):

@@ -26,8 +26,8 @@ import pytest
 import holdfast
 from holdfast import system
 from holdfast.client.index import IndexView
-from holdfast.connect import assemble
-from holdfast.core.frames.next_step import steps as next_steps
+from holdfast.connect import assemble_ports
+from holdfast.core.frames.next_step import next_steps
 from holdfast.core.journal import load
 from holdfast.errors import FrameEnded, QuestionNotFound, Waiting
 from holdfast.flow.frames import run_once
@@ -40,7 +40,7 @@ from holdfast.records.recovery import Answer
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.faults import Died, FaultPoints
+from holdfast.testing.faults import FaultPoints, SimulatedDeath
 from tests.scale import seeded, volume
 
 SCOPE = "actor/main"
@@ -54,7 +54,7 @@ def client(journal: Any, later: int = 0) -> Holdfast:
     """A process: new clock, new ids, new name, nothing in memory."""
     clock = FrozenClock()
     clock.advance(later)
-    return Holdfast(assemble(journal, Settings(), clock))
+    return Holdfast(assemble_ports(journal, Settings(), clock))
 
 
 def bury(hf: Holdfast, *, known: bool) -> None:
@@ -62,7 +62,7 @@ def bury(hf: Holdfast, *, known: bool) -> None:
     leases: Any = hf._ports.leases
     leases._wake.set()
     if known:
-        leases._process.name = f"{system._place()}:{2**22 + 1}:1:dead"
+        leases._process.name = f"{system._machine_id()}:{2**22 + 1}:1:dead"
 
 
 # what a restart finds
@@ -186,7 +186,7 @@ def live_through(journal: Any, body: Body, world: World, inner: Journal | None =
                 world.answer(client(inner or journal), waiting.question)
             else:
                 return lives
-    except Died:
+    except SimulatedDeath:
         return lives
     raise AssertionError("the work never ends")
 
@@ -216,7 +216,7 @@ def blocks(policy: str) -> Body:
 
 def _model(hf: Holdfast, world: World, frame: str) -> None:
     call = hf.index.begin_model_call(frame, model="m", key=f"{frame}/model")
-    if not hf.journal.happened(SCOPE, f"{call}/end"):
+    if not hf.journal.events_by_key(SCOPE, f"{call}/end"):
         world.effect("model")()
         hf.index.end_model_call(frame, call, usage=Usage(input=100, output=20))
 
@@ -244,7 +244,7 @@ def _tool(hf: Holdfast, world: World, frame: str, name: str) -> None:
     """A loop of one's own: a call that was open before this life may have happened, and is asked about."""
     torn = {call.id for call in hf.index.get_frame(frame).calls}
     call = hf.index.begin_tool_call(frame, name, key=f"{frame}/{name}", if_interrupted="ask")
-    if hf.journal.happened(SCOPE, f"{call}/end"):
+    if hf.journal.events_by_key(SCOPE, f"{call}/end"):
         return
     if call in torn:
         answer = _ask(hf, frame, f"{name} may have run", f"{call}/torn", call)
@@ -418,7 +418,7 @@ def _one_death(inner: Journal, work: Body, world: World, random: Random) -> None
     def meanwhile() -> None:
         if random.random() < 0.4:
             points._dead = True
-            raise Died("in the middle of an effect")
+            raise SimulatedDeath("in the middle of an effect")
 
     world.meanwhile = meanwhile
     for hf in live_through(points, work, world, inner):
@@ -684,7 +684,7 @@ def test_an_operation_happens_or_does_not(name: str, backend: str, quick_path: P
         dying = client(points, op.later)
         try:
             op.run(dying, known)
-        except Died:
+        except SimulatedDeath:
             pass
         if not points._dead:
             break
@@ -749,12 +749,12 @@ def test_a_question_with_a_token_can_always_be_shown() -> None:
 
 
 def pending_work_lost(patch: pytest.MonkeyPatch) -> None:
-    original = load._assemble
+    original = load._build_state
 
     def careless(head: Head, rows: Any) -> StreamState:
         return original(head, {**rows, "frame_calls": []})
 
-    patch.setattr(load, "_assemble", careless)
+    patch.setattr(load, "_build_state", careless)
 
 
 def outcome_not_remembered(patch: pytest.MonkeyPatch) -> None:
@@ -763,14 +763,14 @@ def outcome_not_remembered(patch: pytest.MonkeyPatch) -> None:
 
 
 def torn_step_not_asked_about(patch: pytest.MonkeyPatch) -> None:
-    original = run_once._take_up
+    original = run_once._resume_interrupted
 
     def careless(ports: Any, acting: Any, frame: str, key: str, torn: Any) -> Any:
         if torn.if_interrupted == "ask":
-            return run_once.Begun(call=torn.id)
+            return run_once.RunStart(call=torn.id)
         return original(ports, acting, frame, key, torn)
 
-    patch.setattr(run_once, "_take_up", careless)
+    patch.setattr(run_once, "_resume_interrupted", careless)
 
 
 @pytest.mark.parametrize("plant", [pending_work_lost, outcome_not_remembered, torn_step_not_asked_about])

@@ -16,13 +16,13 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import HoldfastError, NotFound, OutcomeUnknown, Unavailable
-from holdfast.flow.journal.append import Decided, sealed_batch
+from holdfast.flow.journal.append import StreamWrite, seal_batch
 from holdfast.flow.journal.verify import verify
 from holdfast.journal.sqlite import transaction
 from holdfast.records.batches import Batch
-from holdfast.sqlite.pool import Connections
-from holdfast.testing.disk import Kind
-from holdfast.testing.writer import Writer, note
+from holdfast.sqlite.pool import SqlitePool
+from holdfast.testing.disk import FaultKind
+from holdfast.testing.writer import Writer, make_note
 from tests.crash.ledger import TENANT, canary, everything, name_of
 from tests.crash.machine import Machine, reopened, switched_on
 from tests.scale import seeded, volume
@@ -30,8 +30,8 @@ from tests.scale import seeded, volume
 ROUNDS_A_JOURNAL = 25
 GROUP = 8
 
-COMMON: tuple[Kind, ...] = ("read", "short", "write", "full", "sync")
-RARE: tuple[Kind, ...] = ("truncate", "size", "open", "delete", "access")
+COMMON: tuple[FaultKind, ...] = ("read", "short", "write", "full", "sync")
+RARE: tuple[FaultKind, ...] = ("truncate", "size", "open", "delete", "access")
 FAULTS = {
     **{(kind, 1): volume(500, 10_000) for kind in COMMON},
     **{(kind, GROUP): volume(300, 6_000) for kind in COMMON},
@@ -54,7 +54,7 @@ def read(machine: Machine, batches: list[Batch]) -> None:
     machine.journal.position()
     machine.journal.head(TENANT, part.stream)
     machine.journal.load(TENANT, part.stream)
-    machine.journal.by_key(TENANT, part.stream, part.key or "none")
+    machine.journal.events_by_key(TENANT, part.stream, part.key or "none")
     everything(machine.journal)
 
 
@@ -107,7 +107,7 @@ ODDS = {
 }
 
 
-def one_round(machine: Machine, kind: Kind, members: int) -> bool:
+def one_round(machine: Machine, kind: FaultKind, members: int) -> bool:
     """One fault; whether it was met."""
     random, before = machine.random, machine.disk.hits
     batches = [machine.ledger.batch(machine.journal) for _ in range(members)]
@@ -148,7 +148,7 @@ def recover(machine: Machine, batches: list[Batch]) -> None:
     append(machine, batches)
 
 
-def meet_faults(folder: Path, random: Random, kind: Kind, members: int, wanted: int) -> None:
+def meet_faults(folder: Path, random: Random, kind: FaultKind, members: int, wanted: int) -> None:
     met = journals = 0
     told: Counter[str] = Counter()
     while met < wanted:
@@ -174,13 +174,13 @@ def test_a_kernel_that_forgets_what_it_could_not_sync(quick_path):
 
 
 def test_it_finds_failed_commits_that_are_called_failed(quick_path, monkeypatch):
-    translate = transaction.translate
-    monkeypatch.setattr(transaction, "translate", lambda error, committing=False: translate(error))
+    translate = transaction.translate_error
+    monkeypatch.setattr(transaction, "translate_error", lambda error, committing=False: translate(error))
     with pytest.raises(AssertionError, match="a batch that was refused is there"):
         meet_faults(quick_path, seeded("planted"), "sync", GROUP, 1_000)
 
 
-def doubt(machine: Machine, kind: Kind) -> None:
+def doubt(machine: Machine, kind: FaultKind) -> None:
     """A commit that fails and leaves its bytes in the log, and no connection that could fold them into the database."""
     machine.open()
     machine.append()
@@ -207,7 +207,7 @@ def test_a_doubtful_commit_is_safe_before_it_is_believed(quick_path):
 
 
 def test_it_finds_doubtful_commits_that_are_believed(quick_path, monkeypatch):
-    monkeypatch.setattr(Connections, "_make_durable", lambda connections, writer: None)
+    monkeypatch.setattr(SqlitePool, "_make_durable", lambda connections, writer: None)
     with switched_on(quick_path / "machine", Random(0)) as machine:
         doubt(machine, "sync")
         with pytest.raises(AssertionError, match="acknowledged batches are lost"):
@@ -232,8 +232,11 @@ def test_a_doubtful_commit_is_safe_when_the_kernel_forgot_its_pages(quick_path):
 def test_a_batch_of_which_some_parts_have_a_key_can_be_asked_for_again(quick_path):
     with switched_on(quick_path / "machine", Random(0)) as machine:
         writer = Writer(machine.open())
-        parts = [Decided(stream="session/a", events=(note(),), key="k"), Decided(stream="session/b", events=(note(),))]
-        batch = sealed_batch(writer.ports, writer.acting, parts)
+        parts = [
+            StreamWrite(stream="session/a", events=(make_note(),), key="k"),
+            StreamWrite(stream="session/b", events=(make_note(),)),
+        ]
+        batch = seal_batch(writer.ports, writer.acting, parts)
         first, second = machine.journal.append(batch), machine.journal.append(batch)
         assert (first.parts, second.repeated) == (second.parts, True)
 
@@ -267,7 +270,7 @@ def test_callers_in_threads_are_told_the_truth(quick_path):
     print(f"{met} faults met")
 
 
-def one_round_in_threads(machine: Machine, kind: Kind, pool: ThreadPoolExecutor) -> bool:
+def one_round_in_threads(machine: Machine, kind: FaultKind, pool: ThreadPoolExecutor) -> bool:
     before = machine.disk.hits
     batches = [machine.ledger.notes(machine.journal) for _ in range(GROUP * 2)]
     machine.disk.fail(kind, after=machine.random.randint(0, 30), sticky=machine.random.random() < 0.3)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.core.journal import admit
 from holdfast.errors import ActorBusy, Busy, StaleEpoch, TokenNotFound
 from holdfast.journal.memory.journal import MemoryJournal
@@ -268,7 +268,7 @@ class Jumping(FrozenClock):
 
 
 def client(journal: Any, clock: FrozenClock) -> holdfast.Holdfast:
-    return holdfast.Holdfast(assemble(journal, Settings(lease_ms=10_000), clock))
+    return holdfast.Holdfast(assemble_ports(journal, Settings(lease_ms=10_000), clock))
 
 
 @pytest.mark.parametrize("years_ms", [TEN_YEARS_MS, -TEN_YEARS_MS])
@@ -280,7 +280,7 @@ def test_the_wall_clock_neither_extends_nor_ends_a_lease(years_ms: int) -> None:
     block.open()
     mine.jump(years_ms)
     block.run(lambda: 1, key="a")
-    alive = client(journal, Jumping(years_ms, lambda: journal.renew("default", SCOPE, 1)))
+    alive = client(journal, Jumping(years_ms, lambda: journal.renew_lease("default", SCOPE, 1)))
     with pytest.raises(ActorBusy):
         alive.frame("job", key="job").open()
     mine.jump(-years_ms)
@@ -321,6 +321,6 @@ def one_owner() -> None:
 def test_two_clients_are_never_both_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     one_owner()
     with monkeypatch.context() as patch:
-        patch.setattr(admit, "is_owner", lambda type_name: False)
+        patch.setattr(admit, "is_owner_event", lambda type_name: False)
         with pytest.raises(AssertionError, match="two owners"):
             one_owner()

@@ -160,21 +160,21 @@ def _settles_first() -> None:
     real = outbox._deliver
 
     def attempt(ports: Any, acting: Any, lane: Any, row: Any) -> Any:
-        event = outbox.event_at(ports, acting, lane.stream, row["version"])
-        outcome = outbox.settle(ports, acting, lane.stream, row, "applied", attempts=1)
-        sink = outbox.sinks_of(ports).find(acting.tenant, lane.sink)
+        event = outbox.read_event(ports, acting, lane.stream, row["version"])
+        outcome = outbox.settle_effect(ports, acting, lane.stream, row, "applied", attempts=1)
+        sink = outbox.client_sinks(ports).find(acting.tenant, lane.sink)
         assert event is not None
         assert sink is not None
         with suppress(Exception):
-            real(sink, outbox._declared(acting, lane, row, event))
+            real(sink, outbox._build_declared_effect(acting, lane, row, event))
         return outcome
 
-    outbox._attempt = attempt
+    outbox._attempt_effect = attempt
 
 
 def _declares_later() -> None:
     """What is for the outbox is written after the operator's event, in an append of its own."""
-    real = operators.change
+    real = operators.decide_and_append
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **named: Any) -> Any:
         later: list[Any] = []
@@ -189,12 +189,12 @@ def _declares_later() -> None:
             real(ports, acting, streams[:1], lambda states: {streams[0]: list(later)})
         return changed
 
-    operators.change = change
+    operators.decide_and_append = change
 
 
 def _takes_any_order() -> None:
     """The newest effect of a lane goes first."""
-    outbox._next = lambda ports, acting, lane: next(
+    outbox._find_next_row = lambda ports, acting, lane: next(
         iter(reversed(ports.journal.lane(acting.tenant, lane.sink, lane.stream, 100))), None
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, HoldfastError, Usage
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.extras.documents import DocumentRoot
 from holdfast.flow.journal import artifacts
 from holdfast.flow.packs import manifest
@@ -25,7 +25,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.faults import Died, FaultPoints
+from holdfast.testing.faults import FaultPoints, SimulatedDeath
 from tests.packs.journaled import sent
 from tests.scale import SOAK
 
@@ -55,8 +55,8 @@ class Place:
 
     def client(self, journal: Any) -> Holdfast:
         """A process."""
-        beside = Beside(documents=DocumentRoot(self.folder / "docs"))
-        return Holdfast(assemble(journal, SETTINGS, FrozenClock(), None, beside))
+        beside = ClientExtensions(documents=DocumentRoot(self.folder / "docs"))
+        return Holdfast(assemble_ports(journal, SETTINGS, FrozenClock(), None, beside))
 
     def make(self) -> Journal:
         if self.backend == "memory":
@@ -111,7 +111,7 @@ def deaths(place: Place, *, writes: bool) -> Iterator[tuple[str, Journal]]:
             continue
         journal = place.make()
         points: Any = FaultPoints(journal, die_at=number)
-        with pytest.raises(Died):
+        with pytest.raises(SimulatedDeath):
             place.work(points)
         assert points.passed == passing.passed[:number], "the work is not repeatable"
         yield f"{number}: {name}", journal
@@ -173,25 +173,25 @@ def test_a_torn_call_goes_on_with_what_it_was_shown(place: Place) -> None:
 
 def in_two_commits(patch: pytest.MonkeyPatch) -> None:
     """The pack first, then the request."""
-    original = manifest.change
+    original = manifest.decide_and_append
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **given: Any) -> Any:
         line = streams[-1]
         original(ports, acting, streams, lambda states: {line: decide(states)[line]}, artifacts=given["artifacts"])
         return original(ports, acting, streams, lambda states: {streams[0]: decide(states)[streams[0]]}, **given)
 
-    patch.setattr(manifest, "change", change)
+    patch.setattr(manifest, "decide_and_append", change)
 
 
 def key_forgotten(patch: pytest.MonkeyPatch) -> None:
-    original = manifest.change
-    patch.setattr(manifest, "change", lambda *args, key=None, **given: original(*args, **given))
+    original = manifest.decide_and_append
+    patch.setattr(manifest, "decide_and_append", lambda *args, key=None, **given: original(*args, **given))
 
 
 def copy_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a file said is not kept."""
     patch.setattr(manifest, "_is_copy", lambda piece: False)
-    patch.setattr(artifacts, "withdraw", lambda *given: None)
+    patch.setattr(artifacts, "withdraw_artifacts", lambda *given: None)
 
 
 @pytest.mark.parametrize("plant", [in_two_commits, key_forgotten, copy_forgotten])

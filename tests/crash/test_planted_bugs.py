@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.flow.journal import append as changing
 from holdfast.journal import group_commit
 from holdfast.journal.sqlite import SqliteJournal, statements, transaction
-from holdfast.records.batches import Head, Part
+from holdfast.records.batches import BatchPart, Head
 from holdfast.sqlite import connection
 from holdfast.testing.journal_contract import JournalContract
 from holdfast.testing.writer import Writer
@@ -64,33 +64,33 @@ def patched_query(name: str, edit: Callable[[str], str]) -> Callable[[pytest.Mon
 
 
 def epoch_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admit, "is_owner", lambda _: False)
+    patch.setattr(admit, "is_owner_event", lambda _: False)
 
 
 def version_not_compared(patch: pytest.MonkeyPatch) -> None:
-    def careless(part: Part, head: Head) -> HoldfastError | None:
+    def careless(part: BatchPart, head: Head) -> HoldfastError | None:
         return None
 
-    patch.setattr(transaction, "refusal", careless)
+    patch.setattr(transaction, "find_refusal", careless)
 
 
 def foreign_keys_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(connection, "foreign_keys", lambda target: connection._set(target, "foreign_keys", 0))
+    patch.setattr(connection, "enforce_foreign_keys", lambda target: connection._set_pragma(target, "foreign_keys", 0))
 
 
 def row_without_event(patch: pytest.MonkeyPatch) -> None:
-    original = transaction.Plan.write
+    original = transaction.SqlitePlan.write
 
-    def write(self: transaction.Plan) -> None:
+    def write(self: transaction.SqlitePlan) -> None:
         original(self)
         sql = "UPDATE frames SET used = used + 1"
         self._connection.execute(sql)
 
-    patch.setattr(transaction.Plan, "write", write)
+    patch.setattr(transaction.SqlitePlan, "write", write)
 
 
 def event_without_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transaction, "_rows", lambda *_: iter(()))
+    patch.setattr(transaction, "_projection_statements", lambda *_: iter(()))
 
 
 def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
@@ -101,34 +101,34 @@ def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
                 ports.states.put(acting.tenant, part.stream, changing.replace(state, version=state.version + 1))
         return ports.journal.append(batch)
 
-    patch.setattr(changing, "_append", write)
+    patch.setattr(changing, "_append_and_remember", write)
 
 
 def follower_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_group_commit, "WAIT", 0.3)
 
-    def lead(self: group_commit.Group, own: object) -> None:
-        members = self._take()
+    def lead(self: group_commit.GroupCommit, own: object) -> None:
+        members = self._take_members()
         self._commit(members)
         self._hand_over()
 
-    patch.setattr(group_commit.Group, "_lead", lead)
+    patch.setattr(group_commit.GroupCommit, "_lead", lead)
 
 
 def undrained_returning(patch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    original = transaction.Writing.commit
+    original = transaction.SqliteWriter.commit
 
-    def commit(self: transaction.Writing, members: Any) -> None:
+    def commit(self: transaction.SqliteWriter, members: Any) -> None:
         original(self, members)
-        with self._connections.writing() as writer:
+        with self._connections.writer() as writer:
             kept.append(writer.execute("UPDATE meta SET value = value RETURNING name"))
 
-    patch.setattr(transaction.Writing, "commit", commit)
+    patch.setattr(transaction.SqliteWriter, "commit", commit)
 
 
 def content_left_in_free_pages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(connection, "zero_what_is_deleted", lambda target: connection._set(target, "secure_delete", 0))
+    patch.setattr(connection, "enable_secure_delete", lambda target: connection._set_pragma(target, "secure_delete", 0))
 
 
 def log_not_truncated(patch: pytest.MonkeyPatch) -> None:
@@ -143,12 +143,12 @@ def chain_without_facts(patch: pytest.MonkeyPatch) -> None:
     def careless(previous: bytes, event: Any) -> bytes:
         return bytes(event.hash)
 
-    patch.setattr(verify, "link", careless)
+    patch.setattr(verify, "link_hash", careless)
 
 
 def salt_not_erased(patch: pytest.MonkeyPatch) -> None:
     original = chain.content_mac
-    patch.setattr(admit, "link", lambda previous, event: original(previous, event.facts))
+    patch.setattr(admit, "link_hash", lambda previous, event: original(previous, event.facts))
 
 
 def _drop_tenant(sql: str) -> str:

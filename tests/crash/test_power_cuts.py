@@ -18,8 +18,8 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.sqlite import SqliteJournal, artifacts, check, schema
 from holdfast.journal.sqlite.statements import migrations, schema_sql
-from holdfast.journal.sqlite.transaction import Plan
-from holdfast.records.batches import Appended, Placed
+from holdfast.journal.sqlite.transaction import SqlitePlan
+from holdfast.records.batches import AppendResult, PartPlacement
 from holdfast.sqlite import connection
 from holdfast.testing.disk import PowerCut
 from tests.crash.files import Files
@@ -75,7 +75,7 @@ def closed(machine: Machine) -> None:
 def eager(machine: Machine) -> None:
     """Every few commits fold the log into the database."""
     machine.open()
-    with machine.journal.writing.exclusively() as writer:
+    with machine.journal.writer.exclusive_connection() as writer:
         writer.wal_autocheckpoint(4)
 
 
@@ -205,7 +205,7 @@ def cuts_until_found(folder: Path, scene: Scene, cuts: int) -> str:
 
 
 def test_it_finds_commits_that_are_not_synced(quick_path, monkeypatch):
-    monkeypatch.setattr(connection, "durable_commits", lambda writer, durability: writer.pragma("synchronous", 1))
+    monkeypatch.setattr(connection, "set_durability", lambda writer, durability: writer.pragma("synchronous", 1))
     assert "are lost" in cuts_until_found(quick_path, SCENES["appending"], 100)
 
 
@@ -216,14 +216,16 @@ def test_it_finds_answers_that_come_before_the_commit(quick_path, monkeypatch):
         try:
             return append(journal, batch)
         except BaseException:
-            return Appended(parts=tuple(Placed(stream=part.stream, first=1, last=1, seq=1) for part in batch.parts))
+            return AppendResult(
+                parts=tuple(PartPlacement(stream=part.stream, first=1, last=1, seq=1) for part in batch.parts)
+            )
 
     monkeypatch.setattr(SqliteJournal, "append", hasty)
     assert "are lost" in cuts_until_found(quick_path, SCENES["appending"], 100)
 
 
 def test_it_finds_rows_that_are_written_in_their_own_transaction(quick_path, monkeypatch):
-    write = Plan.write
+    write = SqlitePlan.write
 
     def twice(plan):
         changes, plan._changes = plan._changes, []
@@ -233,7 +235,7 @@ def test_it_finds_rows_that_are_written_in_their_own_transaction(quick_path, mon
         for sql, values in changes:
             plan._connection.execute(sql, values)
 
-    monkeypatch.setattr(Plan, "write", twice)
+    monkeypatch.setattr(SqlitePlan, "write", twice)
     found = cuts_until_found(quick_path, SCENES["appending"], 300)
     assert "rows" in found or "that was refused is there" in found, "events without their rows, or without their answer"
 

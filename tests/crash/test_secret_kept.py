@@ -18,7 +18,7 @@ def test_an_import_by_another_client_replaces_the_secret_of_an_empty_journal(tmp
         full.session("s").append("Hello.")
         before, secret = one._ports.journal.secret, full._ports.journal.secret
         assert before == two._ports.journal.secret != secret
-        two._ports.journal.restore(secret, transfer.items(full._ports))
+        two._ports.journal.restore(secret, transfer.read_items(full._ports))
         assert one._ports.journal.secret == two._ports.journal.secret == secret
         with counting(one._ports.journal) as counts:
             assert one._ports.journal.secret == secret

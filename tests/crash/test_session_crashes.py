@@ -20,7 +20,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.errors import InvalidValue, SessionClosed
 from holdfast.flow.journal import artifacts
 from holdfast.flow.sessions import append, sessions
@@ -29,7 +29,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.faults import Died, FaultPoints
+from holdfast.testing.faults import FaultPoints, SimulatedDeath
 from tests.model.sessions_walk import count_fours
 from tests.scale import SOAK
 
@@ -53,7 +53,7 @@ WRITES = ("append", "artifact")
 def client(journal: Any, *, later: bool = False) -> Holdfast:
     """A process; `later` is one that comes after everything that was left behind is old."""
     clock = FrozenClock(round(time.time() * 1000) + 2 * DAY) if later else FrozenClock()
-    return Holdfast(assemble(journal, SETTINGS, clock, None, Beside(tokenizer=count_fours)))
+    return Holdfast(assemble_ports(journal, SETTINGS, clock, None, ClientExtensions(tokenizer=count_fours)))
 
 
 # what is killed
@@ -262,7 +262,7 @@ def torture(op: Op, backend: Backend) -> int:
             continue
         journal = backend.make()
         points: Any = FaultPoints(journal, die_at=number)
-        with pytest.raises(Died):
+        with pytest.raises(SimulatedDeath):
             op.run(client(points))
         assert points.passed == passing.passed[:number], "the work is not repeatable"
         point = f"{number}: {name}"
@@ -305,12 +305,12 @@ def test_every_operation_that_writes_is_killed_here() -> None:
 
 
 def key_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    original = append.change
+    original = append.decide_and_append
 
     def change(*args: Any, key: str | None = None, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
-    patch.setattr(append, "change", change)
+    patch.setattr(append, "decide_and_append", change)
 
 
 def file_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def file_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def body_after_the_commit(patch: pytest.MonkeyPatch) -> None:
     """The file is written once the journal refers to it."""
-    original = artifacts.prepare
+    original = artifacts.prepare_artifact
     held: list[Any] = []
 
     def prepare(ports: Any, acting: Any, body: bytes) -> Any:
@@ -328,12 +328,12 @@ def body_after_the_commit(patch: pytest.MonkeyPatch) -> None:
         held.append((ports, acting, body))
         return replace(original(ports, acting, b"x" * 250), name=name, size=len(body))
 
-    patch.setattr(artifacts, "prepare", prepare)
+    patch.setattr(artifacts, "prepare_artifact", prepare)
 
 
 def lines_opened_apart(patch: pytest.MonkeyPatch) -> None:
     """A session is made in one commit and its line in another."""
-    original = sessions.change
+    original = sessions.decide_and_append
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **kwargs: Any) -> Any:
         decided: dict[str, Any] = {}
@@ -345,7 +345,7 @@ def lines_opened_apart(patch: pytest.MonkeyPatch) -> None:
         original(ports, acting, streams, first, **kwargs)
         return original(ports, acting, streams, lambda states: {streams[-1]: decided.get(streams[-1], [])}, **kwargs)
 
-    patch.setattr(sessions, "change", change)
+    patch.setattr(sessions, "decide_and_append", change)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from random import Random
 import apsw
 import pytest
 
-from holdfast.testing.disk import KINDS, SECTOR, Disk, Folder, Image, Luck, PowerCut
+from holdfast.testing.disk import FAULT_KINDS, SECTOR, Disk, DiskFolder, FileImage, PowerCut, PowerCutOdds
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_fault_is_met_once_or_until_it_is_healed(disk):
     connection.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAULT_KINDS)
 def test_every_kind_of_fault_can_be_met(disk, kind):
     connect(disk, "full").close()
     disk.fail(kind, sticky=True)
@@ -96,11 +96,11 @@ def test_every_kind_of_fault_can_be_met(disk, kind):
 
 
 def test_a_sync_that_forgets_is_never_made_up_for(quick_path):
-    image = Image(b"old")
+    image = FileImage(b"old")
     image.write(b"new", 0)
-    image.fail_sync(Luck(Random(0), "nothing"), forgets=True)
+    image.fail_sync(PowerCutOdds(Random(0), "nothing"), forgets=True)
     image.sync()
-    assert image.after(Luck(Random(0), "everything")) == b"old"
+    assert image.bytes_after_cut(PowerCutOdds(Random(0), "everything")) == b"old"
 
 
 def test_writes_are_torn_at_sectors_only():
@@ -108,9 +108,9 @@ def test_writes_are_torn_at_sectors_only():
     old, new = bytes(8 * SECTOR), b"\1" * (8 * SECTOR)
     seen = set()
     for _ in range(200):
-        image = Image(old)
+        image = FileImage(old)
         image.write(new, 0)
-        after = image.after(Luck(random, "sectors"))
+        after = image.bytes_after_cut(PowerCutOdds(random, "sectors"))
         after += old[len(after) :]
         sectors = tuple(after[start : start + SECTOR] for start in range(0, len(after), SECTOR))
         assert set(sectors) <= {old[:SECTOR], new[:SECTOR]}
@@ -119,16 +119,16 @@ def test_writes_are_torn_at_sectors_only():
 
 
 def test_names_are_safe_once_their_folder_is():
-    folder, first, second = Folder(), Image(b"first"), Image(b"second")
+    folder, first, second = DiskFolder(), FileImage(b"first"), FileImage(b"second")
     folder.put("log", first)
     folder.sync()
     folder.put("log", None)
     folder.put("log", second)
     second.sync()
-    states = {folder.after(Luck(Random(seed), "writes")).get("log") for seed in range(50)}
+    states = {folder.files_after_cut(PowerCutOdds(Random(seed), "writes")).get("log") for seed in range(50)}
     assert states == {b"first", b"second", None}
     folder.sync()
-    assert folder.after(Luck(Random(0), "nothing")) == {"log": b"second"}
+    assert folder.files_after_cut(PowerCutOdds(Random(0), "nothing")) == {"log": b"second"}
 
 
 def test_calls_are_counted_and_syncs_can_be_slow(disk):

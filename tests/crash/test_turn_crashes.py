@@ -19,13 +19,13 @@ from holdfast import Ask, CallModel, CallTool
 from holdfast.core.frames import next_step as core_step
 from holdfast.errors import ActorBusy
 from holdfast.flow.turns import append, calls, turns
-from holdfast.flow.turns.append import Speech
+from holdfast.flow.turns.append import MessageBatch
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
-from holdfast.records.sessions import Line
+from holdfast.records.sessions import ThreadState
 from holdfast.records.usage import Usage
-from holdfast.testing.faults import Died, FaultPoints
+from holdfast.testing.faults import FaultPoints, SimulatedDeath
 from tests.crash.test_frame_crashes import bury, client
 from tests.scale import seeded, volume
 from tests.turns.loops import SESSION, asks, check_valid, place, spoken
@@ -109,7 +109,7 @@ def live_through(journal: Any, inner: Journal, world: World) -> list[Holdfast]:
             if not isinstance(last, Ask):
                 return lives
             world.answer(client(inner), last)
-    except Died:
+    except SimulatedDeath:
         return lives
     raise AssertionError("the turn never ends")
 
@@ -222,7 +222,7 @@ def _one_death(inner: Journal, world: World, random: Random) -> None:
     def meanwhile() -> None:
         if random.random() < 0.3:
             points._dead = True
-            raise Died("in the middle of an effect")
+            raise SimulatedDeath("in the middle of an effect")
 
     world.meanwhile = meanwhile
     for hf in live_through(points, inner, world):
@@ -234,7 +234,7 @@ def _one_death(inner: Journal, world: World, random: Random) -> None:
 
 def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
     """The result is said in one commit, and what that means for the turn is written in another."""
-    original = append.change
+    original = append.decide_and_append
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **how: Any) -> Any:
         decided: dict[str, Any] = {}
@@ -248,48 +248,48 @@ def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
             return original(ports, acting, streams, lambda states: {streams[0]: decided[streams[0]]})
         return original(ports, acting, streams, decide, **how)
 
-    patch.setattr(append, "change", change)
+    patch.setattr(append, "decide_and_append", change)
 
 
 def intent_not_journaled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calls, "begin_tools", lambda ports, acting, turn, wanted: None)
+    patch.setattr(calls, "begin_tool_calls", lambda ports, acting, turn, wanted: None)
 
 
 def torn_not_asked_about(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core_step, "torn_call", lambda call: "retry")
+    patch.setattr(core_step, "interruption_policy", lambda call: "retry")
 
 
 def answer_lost(patch: pytest.MonkeyPatch) -> None:
     """The frame goes on in one commit, and the intent is written in another: a yes may be used up by nothing."""
-    original = calls.begin_tools
+    original = calls.begin_tool_calls
 
     def begin_tools(ports: Any, acting: Any, turn: Any, wanted: Any) -> None:
         for one in wanted:
-            frame = calls.current(ports, acting, turn.actor).frames.get(one.request.id)
+            frame = calls.load_current_state(ports, acting, turn.actor).frames.get(one.request.id)
             if frame is not None and frame.question is not None:
-                holdfast.flow.stack.asking.resume(ports, acting, frame.id)
+                holdfast.flow.stack.build_prompt.resume(ports, acting, frame.id)
         original(ports, acting, turn, wanted)
 
-    patch.setattr(calls, "begin_tools", begin_tools)
+    patch.setattr(calls, "begin_tool_calls", begin_tools)
 
 
 def key_forgotten(patch: pytest.MonkeyPatch) -> None:
-    original = turns.write
-    patch.setattr(turns, "write", lambda *args, **how: original(*args, **{**how, "key": None}))
+    original = turns.append_to_turn
+    patch.setattr(turns, "append_to_turn", lambda *args, **how: original(*args, **{**how, "key": None}))
 
 
 def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
     """A turn ends with the next reply, whoever spoke meanwhile."""
-    original = calls.write
+    original = calls.append_to_turn
 
     def write(ports: Any, acting: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
-            line = Line() if messages else speech.line
-            return decide(state, Speech(speech.versions, speech.ids, speech.calls, line))
+            line = ThreadState() if messages else speech.line
+            return decide(state, MessageBatch(speech.versions, speech.ids, speech.calls, line))
 
         return original(ports, acting, place, messages, careless, **how)
 
-    patch.setattr(calls, "write", write)
+    patch.setattr(calls, "append_to_turn", write)
 
 
 PLANTED = [

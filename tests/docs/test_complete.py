@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.main import EXIT_CODES, command_of, make_app
+from holdfast.cli.main import EXIT_CODES, find_command, make_app
 from holdfast.client.effects import Effects
 from holdfast.client.frame import Frame
 from holdfast.client.holdfast import Holdfast
@@ -78,7 +78,7 @@ def test_every_command_and_option_is_documented(command: str) -> None:
     (section,) = re.findall(
         rf"^## holdfast {command}\n(.*?)(?=^## |\Z)", text("reference/cli.md"), re.MULTILINE | re.DOTALL
     )
-    for argument in command_of(make_app(), command).assemble_argument_collection():
+    for argument in find_command(make_app(), command).assemble_argument_collection():
         assert f"`{argument.name}" in section
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast import Holdfast, Message, OperatorOutput, Session, Settings, State, WriteState
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.edges.tenant_actor import WORDS, SteadyIds, by_words, count_fours, shorter
@@ -52,10 +52,10 @@ class World:
         self.random = random.Random(seed)
         self.clock = StillClock()
         ids, shared = SteadyIds(self.clock, seed), MemoryJournal() if folder is None else None
-        beside = Beside(tokenizer=count_fours, summarizer=shorter, embedder=by_words if meaning else None)
+        beside = ClientExtensions(tokenizer=count_fours, summarizer=shorter, embedder=by_words if meaning else None)
         self.clients = [
             Holdfast(
-                assemble(
+                assemble_ports(
                     shared or SqliteJournal((folder or Path()) / "a.db", durability="fast"),
                     Settings(cached_vectors=self.random.choice((0, 5, 10_000))),
                     self.clock,

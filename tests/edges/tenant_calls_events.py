@@ -27,7 +27,7 @@ from tests.edges.tenant_calls import call
 def append_event(actor: Actor) -> Any:
     scope, key = actor.one(SCOPES), actor.key("event")
     done = actor.someone().journal.append(scope, "app.noted", actor.text(), facts={"n": 1}, key=key)
-    return done, actor.hf.journal.happened(scope, key or "event-1")
+    return done, actor.hf.journal.events_by_key(scope, key or "event-1")
 
 
 @call("journal", "append events artifact")
@@ -124,7 +124,7 @@ def operate_through_middleware(actor: Actor) -> Any:
         actor.between()
         return None if isinstance(effect, Custom) else effect
 
-    undo = actor.hf.effects.middleware(quiet)
+    undo = actor.hf.effects.add_middleware(quiet)
     try:
         return operate_once(actor, actor.hf.effects.operate), seen
     finally:

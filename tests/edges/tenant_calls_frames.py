@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Asked, HoldfastError, Limits, Usage
+from holdfast import HoldfastError, Limits, QuestionReceipt, Usage
 from holdfast.records.ids import ulid_text
 from tests.edges.tenant_actor import FRAME_IDS, USERS, Actor
 from tests.edges.tenant_calls import call
@@ -119,7 +119,7 @@ def calls(actor: Actor) -> Any:
     return model, tool, index.get_frame(frame)
 
 
-def ask(actor: Actor) -> Asked:
+def ask(actor: Actor) -> QuestionReceipt:
     """A new question with a token."""
     frame = actor.note("frame", actor.hf.index.push_frame(actor.text(), scope=actor.actor()))
     return actor.hf.index.suspend_frame(
@@ -132,11 +132,11 @@ def questions(actor: Actor) -> Any:
     asked = actor.note("asked", ask(actor))
     index = actor.hf.index
     token = index.reissue_token(asked.question) if actor.maybe(True, 0.3) else None
-    actor.known["asked"][-1] = asked if token is None else Asked(**{**_fields(asked), "token": token})
+    actor.known["asked"][-1] = asked if token is None else QuestionReceipt(**{**_fields(asked), "token": token})
     return asked, index.question(asked.question), list(index.questions()), list(actor.hf.questions()), token is None
 
 
-def _fields(asked: Asked) -> dict[str, Any]:
+def _fields(asked: QuestionReceipt) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in asked.__struct_fields__}
 
 

@@ -159,7 +159,7 @@ def pack(actor: Actor) -> Any:
     stored(actor, session)
     packed = session.pack(actor.one((200, 4_000)), max_messages=actor.maybe(5), recall=actor.maybe(3))
     forms = [packed.to_openai(), packed.to_responses(), packed.to_anthropic()]
-    return packed, forms, repr(packed), packed._repr_html_(), packed.read_in().digest
+    return packed, forms, repr(packed), packed._repr_html_(), packed.load_files().digest
 
 
 @call("Session", "begin_model_call pack_at history_tools", "ContextPack", "diff")

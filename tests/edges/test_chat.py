@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.cli import chat_session, doctor
-from holdfast.cli.chat_session import read_answer
+from holdfast.cli.chat_session import parse_answer
 from holdfast.cli.main import main
 from holdfast.records.recovery import QuestionInfo
 from holdfast.runtime.agent import Agent
@@ -298,7 +298,7 @@ def test_the_environment_chooses_the_model(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert f"chat in agent.db, model {model}. " in chat().err
-    assert doctor._unknown_variables() == []
+    assert doctor._find_unknown_variables() == []
 
 
 # answers
@@ -312,20 +312,20 @@ def question(**known: Any) -> QuestionInfo:
 def test_answers_are_read_as_they_are_meant() -> None:
     torn, plain = question(call="C", options=["run again", "do not"]), question(options=["approve", "deny"])
     for words in ("yes", " Y ", "run again", "Approve"):
-        assert read_answer(torn, words) == {"approve": True}
+        assert parse_answer(torn, words) == {"approve": True}
     for words in ("no", "N", "do not", "DENY"):
-        assert read_answer(plain, words) == {"approve": False}
-    assert read_answer(torn, 'no {"receipt": 1}') == {"approve": False, "payload": {"receipt": 1}}
-    assert read_answer(torn, "no receipt R-1") == {"approve": False, "payload": "receipt R-1"}
-    assert read_answer(plain, 'yes {"amount": 1}') == {"approve": True, "args": {"amount": 1}}
-    assert read_answer(question(), "[1, 2]") == {"payload": [1, 2]}
-    assert read_answer(question(), "some words") == {"payload": "some words"}
+        assert parse_answer(plain, words) == {"approve": False}
+    assert parse_answer(torn, 'no {"receipt": 1}') == {"approve": False, "payload": {"receipt": 1}}
+    assert parse_answer(torn, "no receipt R-1") == {"approve": False, "payload": "receipt R-1"}
+    assert parse_answer(plain, 'yes {"amount": 1}') == {"approve": True, "args": {"amount": 1}}
+    assert parse_answer(question(), "[1, 2]") == {"payload": [1, 2]}
+    assert parse_answer(question(), "some words") == {"payload": "some words"}
 
 
 @pytest.mark.parametrize("words", ["", "maybe", "yes please", "yes [1]", "42", "{}"])
 def test_a_torn_call_is_never_run_again_by_an_unclear_answer(words: str) -> None:
     with pytest.raises(holdfast.InvalidValue):
-        read_answer(question(call="C", options=["run again", "do not"]), words)
+        parse_answer(question(call="C", options=["run again", "do not"]), words)
 
 
 # at a terminal
@@ -417,7 +417,7 @@ def test_ctrl_c_twice_leaves() -> None:
     pressed: list[object] = []
 
     def press_twice() -> None:
-        with chat_session._stop_button(pressed.append):
+        with chat_session._stop_on_interrupt(pressed.append):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
@@ -470,6 +470,6 @@ def test_it_would_be_noticed_if_any_words_were_a_yes(folder: Path, shop: Chat, m
 def test_it_would_be_noticed_if_things_were_shown_twice(shop: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     shop('call gate {"door": 1}')
     assert shop("hm").out.count("> call gate") == 1
-    monkeypatch.setattr(chat_session.Hearing, "_is_new", lambda self, id: True)
+    monkeypatch.setattr(chat_session.ChatScreen, "_is_new", lambda self, id: True)
     monkeypatch.setattr(Agent, "stream", lambda agent, session, *given, **how: agent.tail(session))
     assert shop("hm").out.count("> call gate") > 1

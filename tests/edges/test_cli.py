@@ -18,7 +18,7 @@ import holdfast
 from holdfast import errors
 from holdfast.cli.commands import COMMANDS, GROUPS
 from holdfast.cli.main import EXIT_CODES, exit_code, main
-from holdfast.cli.output import Waiting
+from holdfast.cli.output import ProgressBar
 from holdfast.client.journal import JournalView
 
 HOSTILE = "red \x1b[31m and \u202e backwards"
@@ -585,7 +585,7 @@ def test_every_error_has_the_code_of_what_can_be_done_about_it() -> None:
 
 def test_what_takes_long_shows_a_bar_on_a_terminal() -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with Waiting("verify", patience=0, on=terminal) as progress:
+    with ProgressBar("verify", patience=0, on=terminal) as progress:
         progress._timer.join()
         progress(250, 1000)
         progress._bar.refresh()
@@ -595,7 +595,7 @@ def test_what_takes_long_shows_a_bar_on_a_terminal() -> None:
 
 def test_what_is_quick_or_unwatched_shows_no_bar() -> None:
     for console in (Console(file=io.StringIO(), force_terminal=True), Console(file=io.StringIO())):
-        with Waiting("verify", patience=0 if not console.is_terminal else 60, on=console) as progress:
+        with ProgressBar("verify", patience=0 if not console.is_terminal else 60, on=console) as progress:
             progress(250, 1000)
         assert isinstance(console.file, io.StringIO)
         assert console.file.getvalue() == ""

@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast.cli import transfer
 from holdfast.cli.main import main
-from holdfast.cli.output import Waiting
+from holdfast.cli.output import ProgressBar
 from holdfast.cli.transfer import read_conversation
 from holdfast.flow.sessions import import_export
 from tests.scale import volume
@@ -218,7 +218,7 @@ def test_strict_refuses_what_would_be_repaired_and_leaves_no_trace(cli: Cli, pat
 def test_a_refusal_that_comes_too_late_would_be_noticed(
     cli: Cli, path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_try_out", lambda *_, **__: None)
+    monkeypatch.setattr(transfer, "_check_import", lambda *_, **__: None)
     before = position(path)
     assert cli("import", path, given([ORPHAN]), "--session", "new", "--strict").code == 2
     assert position(path) > before
@@ -252,7 +252,7 @@ def test_a_new_journal_is_made_for_a_conversation_and_for_nothing_less(cli: Cli,
 
 def test_a_long_import_shows_how_far_it_is(cli: Cli, path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(Waiting, "__call__", lambda _, done, total: seen.append((done, total)))
+    monkeypatch.setattr(ProgressBar, "__call__", lambda _, done, total: seen.append((done, total)))
     assert cli("import", path, given([USER] * 250), "--session", "long").code == 0
     assert len(seen) > 1
     assert {total for _, total in seen} == {250}
@@ -322,13 +322,13 @@ def test_a_file_cut_off_anywhere_is_read_or_refused_and_never_a_crash(given: Giv
     for body in bodies:
         for cut in range(0, len(body), volume(31, 3)):
             with suppress(holdfast.HoldfastError):
-                import_export.read(format, read_conversation(str(given(body[:cut])), format))
+                import_export.read_format(format, read_conversation(str(given(body[:cut])), format))
 
 
 def test_the_wrong_format_would_lose_calls_without_a_word(
     cli: Cli, path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_check_signs", lambda *_: None)
+    monkeypatch.setattr(transfer, "_check_format_marks", lambda *_: None)
     assert cli("import", path, given([USER, TOOL_USE]), "--session", "new").code == 0
     assert "tool_calls" not in said(path, "new")[1]
 

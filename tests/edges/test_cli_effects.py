@@ -17,7 +17,7 @@ from holdfast import Custom, PushFrame, WriteState, verify_webhook
 from holdfast.cli import effects
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
-from holdfast.cli.output import printable
+from holdfast.cli.output import escape_text
 from holdfast.system import SystemClock
 from tests.effects.receiver import Receiver
 from tests.effects.sinks import declare
@@ -101,7 +101,7 @@ def test_effects_are_listed_lane_by_lane_with_why_they_wait(cli: Cli, made: Made
     failed = by_id[made.ids["failed"]]
     assert failed[3:5] == ["failed", "1"]
     assert re.fullmatch(r"in 16 min \d+ s", failed[5])
-    assert failed[6] == printable(f"RetryLater: {HOSTILE}")
+    assert failed[6] == escape_text(f"RetryLater: {HOSTILE}")
     assert by_id[made.ids["behind"]][3:] == ["pending", "0", "after the one before"]
     assert by_id[made.ids["deferred"]][3:6] == ["deferred", "0", "when its sink is there"]
     assert by_id[made.ids["approval"]][3:] == ["approval", "0", "when approved"]
@@ -146,7 +146,7 @@ def test_nothing_in_an_effect_reaches_the_terminal_as_a_command(
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effects, "words", lambda text, nothing: text or nothing)
+    monkeypatch.setattr(effects, "format_text", lambda text, nothing: text or nothing)
     assert shown_unsafely(cli("effects", made.path).out)
 
 
@@ -230,7 +230,7 @@ def test_run_tells_what_failed_and_what_is_dead(cli: Cli, made: Made, receiver: 
 
 
 def test_many_effects_are_given_some_at_a_time(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.effects.AT_ONCE", 2)
+    monkeypatch.setattr("holdfast.cli.effects.BATCH_SIZE", 2)
     with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
         declare(hf, *(PushFrame("main", f"goal {number}") for number in range(5)))
     assert cli("effects", "run", tmp_path / "a.db", "--once").out == "Effects: 5 applied.\n"

@@ -18,8 +18,8 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import main
-from holdfast.cli.output import span
-from holdfast.cli.stack import short_ids
+from holdfast.cli.output import format_duration
+from holdfast.cli.stack import shorten_ids
 from holdfast.records.frames import Limits
 from holdfast.system import SystemClock
 from holdfast.testing.clock import FrozenClock
@@ -207,9 +207,9 @@ def test_looking_writes_nothing(cli: Cli, made: Made) -> None:
 
 
 def test_short_ids_tell_frames_apart() -> None:
-    assert short_ids(["A" * 26]) == {"A" * 26: "…" + "A" * 8}
+    assert shorten_ids(["A" * 26]) == {"A" * 26: "…" + "A" * 8}
     # Made at other times, with the same end: as many characters are shown as it takes.
-    assert set(short_ids(["01A" + "Z" * 23, "01B" + "Z" * 23]).values()) == {"…A" + "Z" * 23, "…B" + "Z" * 23}
+    assert set(shorten_ids(["01A" + "Z" * 23, "01B" + "Z" * 23]).values()) == {"…A" + "Z" * 23, "…B" + "Z" * 23}
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_short_ids_tell_frames_apart() -> None:
     ],
 )
 def test_spans_are_said_in_two_units(milliseconds: int, said: str) -> None:
-    assert span(milliseconds) == said
+    assert format_duration(milliseconds) == said
 
 
 # questions

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.cli import messages as cli_messages
 from holdfast.cli import pack as cli_pack
 from holdfast.cli.main import main
-from holdfast.cli.pack import COLUMNS, DECIDED
+from holdfast.cli.pack import DECISION_COLUMNS, SEGMENT_COLUMNS
 from holdfast.core.packs.manifest import REASONS
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents
@@ -105,7 +105,7 @@ def test_a_pack_made_now_is_shown_with_its_pieces(cli: Cli, made: Made) -> None:
     assert f"{pack.cached_share:.0%} cached" in head
     assert f"{pack.conversation.truncated_count} left out" in head
     assert legend.split("  ")[-1] == f"free {300 - pack.tokens}"
-    rows = table(result.out, COLUMNS)
+    rows = table(result.out, SEGMENT_COLUMNS)
     assert [(row[0], row[1], int(row[2])) for row in rows] == [
         (one.kind, one.id, one.estimated_tokens) for one in pack.segments
     ]
@@ -125,7 +125,7 @@ def test_a_call_is_named_by_its_number_or_its_id(cli: Cli, made: Made, spelled: 
 
 def test_decisions_are_told_in_words(cli: Cli, made: Made) -> None:
     result = cli("pack", made.path, "alice", "--budget", "300", "--why")
-    rows = table(result.out, DECIDED)
+    rows = table(result.out, DECISION_COLUMNS)
     assert any(row[0] == "earlier" and row[2] == "omitted" for row in rows)
     words = set(REASONS.values())
     for row in rows:
@@ -218,7 +218,7 @@ def test_a_long_conversation_is_shown_page_by_page(cli: Cli, tmp_path: Path) -> 
     with holdfast.open(tmp_path / "long.db", durability="fast") as hf:
         chat = hf.session("s", model="gpt-5-mini")
         chat.append([f"message {number}" for number in range(700)])
-    rows = table(cli("pack", tmp_path / "long.db", "s").out, COLUMNS)
+    rows = table(cli("pack", tmp_path / "long.db", "s").out, SEGMENT_COLUMNS)
     assert len(rows) == 701
     code, screen = on_a_terminal("pack", tmp_path / "long.db", "s")
     assert code == 0

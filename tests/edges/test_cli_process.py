@@ -174,7 +174,7 @@ def test_the_demo_would_notice(bug: str, monkeypatch: pytest.MonkeyPatch, capsys
     """A planted bug, in the processes that do the work."""
     code = f"import sys; from holdfast.core import step; from holdfast.flow.turns import questioning; {BUGS[bug]}; "
     code += "from holdfast.cli.demo_agent import main; main(*sys.argv[1:])"
-    monkeypatch.setattr(demo, "_worker", lambda folder, *how: [sys.executable, "-c", code, str(folder), *how])
+    monkeypatch.setattr(demo, "_worker_command", lambda folder, *how: [sys.executable, "-c", code, str(folder), *how])
     assert main(["demo", "--json"]) == 1
     story = json.loads(capsys.readouterr().out)
     assert not story["ok"]
@@ -184,7 +184,7 @@ def test_the_demo_would_notice(bug: str, monkeypatch: pytest.MonkeyPatch, capsys
 def test_a_demo_that_cannot_work_says_so_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "_worker", lambda folder, *how: [sys.executable, "-c", "print('failed here')"])
+    monkeypatch.setattr(demo, "_worker_command", lambda folder, *how: [sys.executable, "-c", "print('failed here')"])
     assert main(["demo", "--json"]) == 3
     assert capsys.readouterr().err == (
         "holdfast: The demo's agent could not do its work (failed here). Run `holdfast doctor`.\n"

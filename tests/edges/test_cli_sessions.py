@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.cli import messages
 from holdfast.cli.main import main
-from holdfast.cli.messages import Page, role_of
-from holdfast.cli.output import brief, compact, harmless, printable
+from holdfast.cli.messages import MessagePage, format_role
+from holdfast.cli.output import encode_json, escape_json, escape_text, shorten_text
 from holdfast.cli.sessions import COLUMNS
-from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult
+from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
 from holdfast.system import SystemClock
 from holdfast.testing.clock import FrozenClock
@@ -76,7 +76,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
         search, book, _ = asked.tool_calls
         ids["search"], ids["book"], ids["wait"] = (call.id for call in asked.tool_calls)
         alice.append_result(search, {"flights": 3})
-        gone = ToolCallResult(tool_call_id=book.id, result=INTERRUPTED, is_error=True, interrupted=True)
+        gone = ToolCallResult(tool_call_id=book.id, result=INTERRUPTED_RESULT, is_error=True, interrupted=True)
         ids["torn"] = alice.append(Message(role="tool", tool_results=(gone,), synthetic=True)).id
         ids["cut"] = alice.append({"role": "assistant", "content": "I was just"}, partial=True).id
         used = Usage(input=1_000, output=234, cost=12_300_000)
@@ -135,7 +135,7 @@ def test_a_session_without_a_title_is_known_by_its_first_words(cli: Cli, made: M
     assert not shown_unsafely(shown)
     listed = {one["id"]: one for one in cli("sessions", made.path, "--json").json["sessions"]}
     assert (listed["alice"]["first_words"], listed["zoes"]["first_words"]) == (None, None)
-    assert listed["bob"]["first_words"] == brief(HOSTILE, 60)
+    assert listed["bob"]["first_words"] == shorten_text(HOSTILE, 60)
     assert listed["done"]["title"] == HOSTILE
 
 
@@ -203,7 +203,7 @@ def test_calls_and_results_carry_the_same_mark(cli: Cli, made: Made) -> None:
         search, book, wait = (f"…{made.ids[name][-8:]}" for name in ("search", "book", "wait"))
         assert f'→ search({{"q": 1}})  {search}' in shown
         assert f'← search  {search}  {{"flights":3}}' in shown
-        assert f"← book  {book}  interrupted: {INTERRUPTED}" in shown
+        assert f"← book  {book}  interrupted: {INTERRUPTED_RESULT}" in shown
         assert f'→ wait({{"q": 1}})  {wait}  no result yet' in shown
         assert shown.count("no result yet") == 1
     # The call is on an earlier page: the mark still tells which one it was.
@@ -229,7 +229,7 @@ def test_nothing_in_a_message_reaches_the_terminal_as_a_command(cli: Cli, made: 
     for option in ([], ["--full"], ["--json"]):
         assert not shown_unsafely(cli("messages", made.path, "bob", *option).out)
     shown = cli("messages", made.path, "bob", "--full").out
-    assert printable(HOSTILE) in shown
+    assert escape_text(HOSTILE) in shown
     assert "user (eve\\x1b[2J)" in shown
     (message,) = cli("messages", made.path, "bob", "--json").json["messages"]
     assert (message["content"], message["name"]) == (HOSTILE, "eve\x1b[2J")
@@ -246,23 +246,23 @@ def test_no_text_of_any_kind_reaches_the_terminal_as_a_command(text: str, full: 
     call = ToolCallRequest(id=NOBODY, name=text, arguments=text)
     result = ToolCallResult(tool_call_id=NOBODY, result={text: text}, is_error=True)
     message = Message(role="user", content=text, name=text, tool_calls=(call,), tool_results=(result,))
-    shown = [piece.text for piece in Page([message], newest=True, full=full).pieces(message)]
-    assert not shown_unsafely("".join([*shown, role_of(message)]))
+    shown = [piece.text for piece in MessagePage([message], newest=True, full=full).pieces(message)]
+    assert not shown_unsafely("".join([*shown, format_role(message)]))
     assert full or not any("\n" in line for line in shown)
-    encoded = harmless(compact({text: text}))
+    encoded = escape_json(encode_json({text: text}))
     assert not shown_unsafely(encoded)
     assert "\n" not in encoded
     assert json.loads(encoded) == {text: text}
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "printable", lambda text: text)
+    monkeypatch.setattr(messages, "escape_text", lambda text: text)
     assert shown_unsafely(cli("messages", made.path, "bob").out)
 
 
 def test_json_is_harmless_and_says_the_same() -> None:
-    assert harmless('{"a":"b é 🙂"}') == '{"a":"b é 🙂"}'
-    assert harmless('"\x7f\x9b\u202e\U000e0001"') == '"\\u007f\\u009b\\u202e\\udb40\\udc01"'
+    assert escape_json('{"a":"b é 🙂"}') == '{"a":"b é 🙂"}'
+    assert escape_json('"\x7f\x9b\u202e\U000e0001"') == '"\\u007f\\u009b\\u202e\\udb40\\udc01"'
 
 
 def test_texts_are_shortened_unless_all_is_wanted(cli: Cli, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ import holdfast
 from holdfast.cli import output, search, state
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
-from holdfast.cli.output import printable
-from holdfast.cli.search import marked
-from holdfast.core.search.words import terms
+from holdfast.cli.output import escape_text
+from holdfast.cli.search import highlight_matches
+from holdfast.core.search.words import query_terms
 from holdfast.records.messages import Message
-from holdfast.testing.store_contract.hostile_keys import HOSTILE_KEYS, REFUSED
+from holdfast.testing.store_contract.hostile_keys import HOSTILE_KEYS, REFUSED_KEYS
 from tests.scale import volume
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents
@@ -111,7 +111,7 @@ def read(path: Path, key: str, scope: str = "user/42") -> Any:
 
 def test_get_shows_text_as_text_and_anything_else_as_json(cli: Cli, path: Path) -> None:
     result = cli("state", "get", path, "user/42", "note")
-    assert result.out == f"{printable(HOSTILE)}\nand a second line about Rome\n"
+    assert result.out == f"{escape_text(HOSTILE)}\nand a second line about Rome\n"
     assert re.fullmatch(r"version 4, written \S+ \S+, hot, salience 0.5, ends in 59 min.*\n", result.err)
     assert cli("state", "get", path, "user/42", "prefs").out == '{"seats":[1,2],"theme":"dark"}\n'
 
@@ -230,7 +230,7 @@ def test_rm_removes_a_key_once_and_its_history_stays(cli: Cli, path: Path) -> No
 def test_ls_shows_entries_in_order_of_key(cli: Cli, path: Path) -> None:
     header, *rows = cli("state", "ls", path, "user/42").out.splitlines()
     assert re.split("  +", header) == list(state.ENTRY_COLUMNS)
-    assert [row.split()[0] for row in rows] == [printable(UNSEEN), "note", "prefs"]
+    assert [row.split()[0] for row in rows] == [escape_text(UNSEEN), "note", "prefs"]
     assert re.search(r"hot, salience 0.5, ends in 59 min \d+ s  red \\x1b\[31m and", rows[1])
     assert rows[2].endswith('{"seats":[1,2],"theme":"dark"}')
     listed = cli("state", "ls", path, "user/42", "--json").json
@@ -307,7 +307,7 @@ def test_graph_shows_each_key_once_below_the_one_that_leads_to_it(cli: Cli, path
         "anna  user/42",
         "  - knows → ben  0.5",
         "    - lives in → rome  global",
-        f"    - sees → {printable(UNSEEN)}",
+        f"    - sees → {escape_text(UNSEEN)}",
         "    - knows → cleo  0.5",
     ]
     shown = cli("state", "graph", path, "user/42", "anna").out.splitlines()
@@ -381,8 +381,8 @@ def test_matches_are_marked_on_a_terminal(cli: Cli, path: Path) -> None:
 
 @given(text=st.text(st.characters(codec="utf-8"), max_size=200), query=st.text(max_size=40))
 def test_marking_changes_no_text_and_is_safe(text: str, query: str) -> None:
-    line = marked(text, terms(query))
-    assert line.plain == printable(" ".join(text.split()))
+    line = highlight_matches(text, query_terms(query))
+    assert line.plain == escape_text(" ".join(text.split()))
     assert not shown_unsafely(line.plain)
 
 
@@ -396,7 +396,7 @@ def test_marking_changes_no_text_and_is_safe(text: str, query: str) -> None:
     ],
 )
 def test_words_are_marked_that_are_like_those_looked_for(text: str, query: str, wanted: list[str]) -> None:
-    line = marked(text, terms(query))
+    line = highlight_matches(text, query_terms(query))
     assert [line.plain[span.start : span.end] for span in line.spans] == wanted
 
 
@@ -425,9 +425,9 @@ def test_a_leak_to_the_terminal_would_be_noticed(
 ) -> None:
     monkeypatch.setattr(module, "printable", lambda text: text)
     assert shown_unsafely(cli(*command.split(), path, *LOOKS[command]).out)
-    monkeypatch.setattr(state, "whole", lambda text: text)
+    monkeypatch.setattr(state, "escape_lines", lambda text: text)
     assert shown_unsafely(cli("state", "get", path, "user/42", "note").out)
-    monkeypatch.setattr(output, "harmless", lambda text: text)
+    monkeypatch.setattr(output, "escape_json", lambda text: text)
     assert shown_unsafely(cli("state", "get", path, "user/42", "note", "--json").out)
 
 
@@ -614,7 +614,7 @@ def test_hostile_keys_are_kept_as_they_are_or_refused(cli: Cli, path: Path, tmp_
             where = place if len(place) == 1 else []
             options = place if len(place) == 2 else []
             result = cli("state", "set", *where, *options, "s", "--", key, f"value of {key!r}")
-            if key in REFUSED:
+            if key in REFUSED_KEYS:
                 assert_one_clear_line(result, 2, "key")
             else:
                 got = cli("state", "get", *where, *options, "--json", "s", "--", key).json

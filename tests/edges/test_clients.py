@@ -17,12 +17,12 @@ import holdfast
 from holdfast.aio.effects import AsyncEffects
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.journal import AsyncJournalView
-from holdfast.aio.state import AsyncReads, AsyncState, AsyncStateReader, AsyncStateStore
+from holdfast.aio.state import AsyncReadableState, AsyncState, AsyncStateReader, AsyncStateStore
 from holdfast.client import holdfast as client
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.journal import JournalView
-from holdfast.client.state import Reads, State, StateReader, StateStore
+from holdfast.client.state import ReadableState, State, StateReader, StateStore
 from holdfast.runtime.agent import Agent, AsyncAgent
 from holdfast.testing.clock import FrozenClock, SeededIds
 
@@ -44,7 +44,7 @@ EITHER = {("operate", "operator"), ("add_sink", "sink")}
     [
         (Holdfast, AsyncHoldfast),
         (JournalView, AsyncJournalView),
-        (Reads, AsyncReads),
+        (ReadableState, AsyncReadableState),
         (State, AsyncState),
         (StateReader, AsyncStateReader),
         (StateStore, AsyncStateStore),
@@ -95,7 +95,7 @@ def _round_trip(hf: Holdfast) -> list[Any]:
     return [
         (event.version, event.content.data, event.facts.data),
         hf.journal.version("s1"),
-        [e.type for e in hf.journal.happened("s1", "k")],
+        [e.type for e in hf.journal.events_by_key("s1", "k")],
         list(hf.journal.streams()),
         erasure,
         hf.journal.artifact(event.facts.artifacts[0]),
@@ -115,7 +115,7 @@ async def _async_round_trip(hf: AsyncHoldfast) -> list[Any]:
     return [
         (event.version, event.content.data, event.facts.data),
         await hf.journal.version("s1"),
-        [e.type for e in await hf.journal.happened("s1", "k")],
+        [e.type for e in await hf.journal.events_by_key("s1", "k")],
         [name async for name in hf.journal.streams()],
         erasure,
         await hf.journal.artifact(event.facts.artifacts[0]),

@@ -12,7 +12,7 @@ from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import Holdfast, Session
 from holdfast.journal.sqlite import rows
-from holdfast.journal.sqlite.statements import span as sound_span
+from holdfast.journal.sqlite.statements import span_sql as sound_span
 from holdfast.records.batches import SessionQuery
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import volume

@@ -16,7 +16,7 @@ from bench.counts import KINDS, counted, difference
 from bench.journals import ACTING, journal
 from bench.workload import fill, pushed, turn
 from holdfast.client.holdfast import Holdfast
-from holdfast.flow.journal.append import Decided, append, change
+from holdfast.flow.journal.append import StreamWrite, append_events, decide_and_append
 from holdfast.ports import Ports
 from tests.scale import volume
 
@@ -71,16 +71,16 @@ def test_a_load_follows_live_frames_and_not_ended_ones(ports: Ports) -> None:
             assert len(ports.journal.load(ACTING.tenant, "actor/worker").frames) == 1
         return counts.vm_steps
 
-    append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+    append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
     before = steps_of_a_load()
     for _ in range(50):
-        append(ports, ACTING, [Decided(stream="actor/worker", events=tuple(turn(ports.ids)))])
+        append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=tuple(turn(ports.ids)))])
     assert difference(before, steps_of_a_load()) <= APART
 
 
 def test_a_decision_on_a_cached_state_reads_nothing_first(ports: Ports) -> None:
     def push() -> None:
-        change(ports, ACTING, ["actor/worker"], lambda states: {"actor/worker": [pushed(ports.ids)]})
+        decide_and_append(ports, ACTING, ["actor/worker"], lambda states: {"actor/worker": [pushed(ports.ids)]})
 
     push()
     with counting(ports.journal) as counts:
@@ -97,16 +97,18 @@ def test_an_app_event_asks_no_more_than_a_frame(ports: Ports) -> None:
 
 
 def test_eight_events_in_one_append_ask_little_more_than_one(ports: Ports) -> None:
-    append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+    append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
     with counting(ports.journal) as counts:
-        append(ports, ACTING, [Decided(stream="actor/worker", events=tuple(pushed(ports.ids) for _ in range(8)))])
+        append_events(
+            ports, ACTING, [StreamWrite(stream="actor/worker", events=tuple(pushed(ports.ids) for _ in range(8)))]
+        )
     assert counts.calls <= CALLS[PUSH]
 
 
 def test_counting_ends_when_left(ports: Ports) -> None:
     with counting(ports.journal) as counts:
-        append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+        append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
     seen = counts.calls
-    append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+    append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
     assert seen > 0
     assert counts.calls == seen

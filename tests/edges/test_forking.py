@@ -41,13 +41,13 @@ def test_parent_and_child_both_go_on(tmp_path: Path) -> None:
 
 
 def test_a_child_forked_in_the_middle_of_something_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "FORK_PATIENCE", 0.05)
+    monkeypatch.setattr(pool, "FORK_WAIT_SECONDS", 0.05)
     path = tmp_path / "a.db"
     with holdfast.open(path) as hf:
         hf.journal.append("s", "app.noted")
         journal = hf._ports.journal
         assert isinstance(journal, SqliteJournal)
-        with journal.reading():
+        with journal.reader():
             assert in_child(lambda: hf.journal.append("s", "app.noted")).startswith("Refused: This process was forked")
             assert in_child(lambda: holdfast.open(path)).startswith("Refused: This process was forked")
         hf.journal.append("s", "app.noted")

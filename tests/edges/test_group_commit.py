@@ -9,22 +9,24 @@ import pytest
 
 import holdfast
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.group_commit import Group, Member, settle
+from holdfast.journal.group_commit import GroupCommit, GroupMember, settle_members
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.records.batches import Appended, Batch, Part, Placed
-from holdfast.records.events.envelope import Sealed
-from holdfast.testing.writer import Writer, note
+from holdfast.records.batches import AppendResult, Batch, BatchPart, PartPlacement
+from holdfast.records.events.envelope import SealedEvent
+from holdfast.testing.writer import Writer, make_note
 
 WAIT = 20
 
 
 def _batch(name: str, size: int = 10) -> Batch:
-    event = Sealed(id=bytes(16), at=0, type="app.x", schema=1, facts=b"x" * size, content=None, salt=None, subject=None)
-    return Batch(tenant="t", parts=(Part(stream=name, events=(event,)),))
+    event = SealedEvent(
+        id=bytes(16), at=0, type="app.x", schema=1, facts=b"x" * size, content=None, salt=None, subject=None
+    )
+    return Batch(tenant="t", parts=(BatchPart(stream=name, events=(event,)),))
 
 
-def _answer(member: Member) -> None:
-    member.answer = Appended(parts=(Placed(stream=member.batch.parts[0].stream, first=1, last=1, seq=1),))
+def _answer(member: GroupMember) -> None:
+    member.answer = AppendResult(parts=(PartPlacement(stream=member.batch.parts[0].stream, first=1, last=1, seq=1),))
 
 
 class Held:
@@ -35,18 +37,18 @@ class Held:
         self.entered = threading.Event()
         self.go = threading.Event()
 
-    def __call__(self, members: Sequence[Member]) -> None:
+    def __call__(self, members: Sequence[GroupMember]) -> None:
         self.groups.append([member.batch.parts[0].stream for member in members])
         self.entered.set()
         assert self.go.wait(WAIT)
         self.settle(members)
 
-    def settle(self, members: Sequence[Member]) -> None:
+    def settle(self, members: Sequence[GroupMember]) -> None:
         for member in members:
             _answer(member)
 
 
-def _submit_all(group: Group, held: Held, followers: int) -> dict[str, object]:
+def _submit_all(group: GroupCommit, held: Held, followers: int) -> dict[str, object]:
     outcomes: dict[str, object] = {}
 
     def submit(name: str) -> None:
@@ -72,7 +74,7 @@ def _submit_all(group: Group, held: Held, followers: int) -> dict[str, object]:
 
 def test_followers_share_the_next_commit() -> None:
     held = Held()
-    outcomes = _submit_all(Group(held, members=64, size=10**6), held, 7)
+    outcomes = _submit_all(GroupCommit(held, members=64, size=10**6), held, 7)
     assert held.groups[0] == ["leader"]
     assert sorted(held.groups[1]) == [f"f{number}" for number in range(7)]
     assert outcomes == {name: name for name in outcomes}
@@ -84,7 +86,7 @@ def test_a_group_has_a_limit_of_members_and_of_bytes() -> None:
         ({"members": 64, "size": 25}, [1, 2, 2, 2, 1]),
     ):
         held = Held()
-        _submit_all(Group(held, **limits), held, 7)
+        _submit_all(GroupCommit(held, **limits), held, 7)
         assert [len(group) for group in held.groups] == sizes
 
 
@@ -101,16 +103,16 @@ def test_followers_are_settled_when_the_leader_breaks(
     raised: type[BaseException], unknown: bool, expected: type[Exception]
 ) -> None:
     class Breaks(Held):
-        def settle(self, members: Sequence[Member]) -> None:
+        def settle(self, members: Sequence[GroupMember]) -> None:
             if len(self.groups) == 1:
                 super().settle(members)
                 return
             if unknown:
-                settle(members, OutcomeUnknown)
+                settle_members(members, OutcomeUnknown)
             raise raised
 
     held = Breaks()
-    outcomes = _submit_all(Group(held, members=64, size=10**6), held, 5)
+    outcomes = _submit_all(GroupCommit(held, members=64, size=10**6), held, 5)
     assert outcomes.pop("leader") == "leader"
     kinds = list(outcomes.values())
     assert kinds.count(raised) == 1, "whoever led gets the error itself"
@@ -120,14 +122,14 @@ def test_followers_are_settled_when_the_leader_breaks(
 def test_after_a_broken_leader_the_group_goes_on() -> None:
     calls = []
 
-    def commit(members: Sequence[Member]) -> None:
+    def commit(members: Sequence[GroupMember]) -> None:
         calls.append(len(members))
         if len(calls) == 1:
             raise RuntimeError
         for member in members:
             _answer(member)
 
-    group = Group(commit, members=64, size=10**6)
+    group = GroupCommit(commit, members=64, size=10**6)
     with pytest.raises(RuntimeError):
         group.submit(_batch("a"))
     assert group.submit(_batch("b")).version == 1
@@ -135,15 +137,15 @@ def test_after_a_broken_leader_the_group_goes_on() -> None:
 
 def test_a_follower_that_is_interrupted_takes_nothing_along(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
-    group = Group(held, members=64, size=10**6)
-    original = Member.wait
+    group = GroupCommit(held, members=64, size=10**6)
+    original = GroupMember.wait
 
-    def wait(self: Member) -> None:
+    def wait(self: GroupMember) -> None:
         if self.batch.parts[0].stream == "f1":
             raise KeyboardInterrupt
         original(self)
 
-    monkeypatch.setattr(Member, "wait", wait)
+    monkeypatch.setattr(GroupMember, "wait", wait)
     outcomes: dict[str, object] = {}
 
     def submit(name: str) -> None:
@@ -170,15 +172,15 @@ def test_a_follower_that_is_interrupted_takes_nothing_along(monkeypatch: pytest.
 
 def test_the_heir_that_is_interrupted_hands_the_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
-    group = Group(held, members=1, size=10**6)
-    original = Member.wait
+    group = GroupCommit(held, members=1, size=10**6)
+    original = GroupMember.wait
 
-    def wait(self: Member) -> None:
+    def wait(self: GroupMember) -> None:
         original(self)
         if self.batch.parts[0].stream == "f0":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Member, "wait", wait)
+    monkeypatch.setattr(GroupMember, "wait", wait)
     outcomes = _submit_all(group, held, 3)
     assert outcomes == {"leader": "leader", "f0": KeyboardInterrupt, "f1": "f1", "f2": "f2"}
 
@@ -192,7 +194,7 @@ def test_threads_share_commits_on_a_real_file(tmp_path) -> None:  # type: ignore
 
     def work(number: int) -> None:
         for _ in range(30):
-            writer.append(f"session/{number}", note())
+            writer.append(f"session/{number}", make_note())
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -15,13 +15,13 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.journal.group_commit import Group, Member
+from holdfast.journal.group_commit import GroupCommit, GroupMember
 from holdfast.journal.sqlite import SqliteJournal, erase, rebuild
-from holdfast.records.batches import Appended, Batch, Part, Placed
-from holdfast.records.events.envelope import Sealed
+from holdfast.records.batches import AppendResult, Batch, BatchPart, PartPlacement
+from holdfast.records.events.envelope import SealedEvent
 from holdfast.sqlite import pool
-from holdfast.testing.journal_contract import dump
-from holdfast.testing.writer import Writer, note
+from holdfast.testing.journal_contract import dump_projections
+from holdfast.testing.writer import Writer, make_note
 
 BIG = b"big" * 100_000
 
@@ -37,26 +37,26 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _batch(name: str) -> Batch:
-    event = Sealed(id=bytes(16), at=0, type="app.x", schema=1, facts=b"{}", content=None, salt=None, subject=None)
-    return Batch(tenant="t", parts=(Part(stream=name, events=(event,)),))
+    event = SealedEvent(id=bytes(16), at=0, type="app.x", schema=1, facts=b"{}", content=None, salt=None, subject=None)
+    return Batch(tenant="t", parts=(BatchPart(stream=name, events=(event,)),))
 
 
-def _settle(members: Sequence[Member]) -> None:
+def _settle(members: Sequence[GroupMember]) -> None:
     for member in members:
-        member.answer = Appended(parts=(Placed(stream="s", first=1, last=1, seq=1),))
+        member.answer = AppendResult(parts=(PartPlacement(stream="s", first=1, last=1, seq=1),))
 
 
 @pytest.mark.parametrize("where", ["_gather", "_take"])
 def test_a_leader_interrupted_before_its_commit_leaves_nobody_waiting(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(_settle, members=8, size=10**6)
+    group = GroupCommit(_settle, members=8, size=10**6)
 
-    def interrupted(self: Group) -> None:
+    def interrupted(self: GroupCommit) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Group, where, interrupted)
+        patch.setattr(GroupCommit, where, interrupted)
         with pytest.raises(KeyboardInterrupt):
             group.submit(_batch("a"))
     assert (group._leading, len(group._queue)) == (False, 0)
@@ -66,11 +66,11 @@ def test_a_leader_interrupted_before_its_commit_leaves_nobody_waiting(
 def test_an_interrupt_after_the_commit_leaves_others_in_doubt_and_not_in_the_wrong(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "a.db")
     writer = Writer(journal)
-    writer.append("session/s", note())
-    members = [Member(writer.batch("session/s", note(str(number)))) for number in range(2)]
-    original = Member.__setattr__
+    writer.append("session/s", make_note())
+    members = [GroupMember(writer.build_batch("session/s", make_note(str(number)))) for number in range(2)]
+    original = GroupMember.__setattr__
 
-    class Interrupting(Member):
+    class Interrupting(GroupMember):
         __slots__ = ()
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -80,7 +80,7 @@ def test_an_interrupt_after_the_commit_leaves_others_in_doubt_and_not_in_the_wro
 
     members[0].__class__ = Interrupting
     with pytest.raises(KeyboardInterrupt):
-        journal.writing.commit(members)
+        journal.writer.commit(members)
     assert isinstance(members[1].error, holdfast.OutcomeUnknown)
     assert journal.position() == 3
     assert journal.append(members[1].batch).repeated
@@ -88,23 +88,23 @@ def test_an_interrupt_after_the_commit_leaves_others_in_doubt_and_not_in_the_wro
 
 
 def test_the_older_of_two_rebuilds_stops_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuild, "BATCH", 10)
+    monkeypatch.setattr(rebuild, "REBUILD_BATCH", 10)
     with holdfast.open(tmp_path / "a.db") as hf:
         for number in range(60):
             hf.journal.append("s", "app.noted", files=[b"%d" % number])
-        before = dump(hf._ports.journal)
+        before = dump_projections(hf._ports.journal)
         calls = itertools.count()
-        original = rebuild._Rebuild._newest
+        original = rebuild._ProjectionRebuild._newest_seq
 
         def overtaken(self: Any) -> int:
             if not self._connection.in_transaction and next(calls) == 2:
                 assert _journal(hf).rebuild() == 60
             return original(self)
 
-        monkeypatch.setattr(rebuild._Rebuild, "_newest", overtaken)
+        monkeypatch.setattr(rebuild._ProjectionRebuild, "_newest_seq", overtaken)
         with pytest.raises(holdfast.Busy, match="Another rebuild"):
             hf.journal.rebuild()
-        assert dump(hf._ports.journal) == before
+        assert dump_projections(hf._ports.journal) == before
         assert hf.journal.verify().findings == ()
 
 
@@ -145,7 +145,7 @@ def test_one_erasure_does_not_call_another_one_done(tmp_path: Path, monkeypatch:
             original(journal)
             monkeypatch.setattr(erase, "_truncate_log", original)
             with monkeypatch.context() as patch:
-                patch.setattr(erase, "finish", lambda journal: (_ for _ in ()).throw(holdfast.Unavailable))
+                patch.setattr(erase, "finish_erasures", lambda journal: (_ for _ in ()).throw(holdfast.Unavailable))
                 with pytest.raises(holdfast.Busy, match="committed"):
                     hf.journal.erase("bob")
 
@@ -183,7 +183,7 @@ def test_a_retry_after_an_erasure_brings_no_file_back(tmp_path: Path) -> None:
 
 
 def test_a_fork_during_a_rebuild_is_refused_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "FORK_PATIENCE", 0.05)
+    monkeypatch.setattr(pool, "FORK_WAIT_SECONDS", 0.05)
     with holdfast.open(tmp_path / "a.db") as hf:
         hf.journal.append("s", "app.noted")
         said: list[str] = []

@@ -256,12 +256,12 @@ def test_every_parameter_that_takes_an_id_is_asked_with_a_foreign_one() -> None:
 
 def finds_by_id_alone(patch: pytest.MonkeyPatch) -> None:
     """Frames, questions and effects are found by their ids, whoever they belong to."""
-    original = MemoryTables.found
+    original = MemoryTables.find_rows
 
     def found(self: Any, tenant: str, *wanted: Any) -> Any:
         return original(self, tenant, *wanted) or original(self, "globex", *wanted)
 
-    patch.setattr(MemoryTables, "found", found)
+    patch.setattr(MemoryTables, "find_rows", found)
 
 
 def finds_any_event(patch: pytest.MonkeyPatch) -> None:

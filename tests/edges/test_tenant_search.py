@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import SearchResult
-from holdfast.core.search.words import text_of
+from holdfast.core.search.words import flatten_value
 from tests.edges.search_steps import STEPS
 from tests.edges.search_world import SCOPES, TENANTS, WORDS, World
 from tests.scale import seeded, volume
@@ -23,7 +23,9 @@ ALL = 1_000
 
 def having(live: dict[Any, Any], words: Sequence[str]) -> set[Any]:
     """What says one of the words."""
-    return {name for name, value in live.items() if set(re.findall("[a-z0-9]+", text_of(value, 9_999))) & set(words)}
+    return {
+        name for name, value in live.items() if set(re.findall("[a-z0-9]+", flatten_value(value, 9_999))) & set(words)
+    }
 
 
 def named(live: dict[str, Any], words: Sequence[str]) -> set[str]:

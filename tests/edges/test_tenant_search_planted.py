@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from holdfast.core.search import documents
 from holdfast.core.search.documents import Hit, TextSearch
-from holdfast.flow.state.transients import Transients
+from holdfast.flow.state.transients import TransientEntries
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.journal.memory.search import MemoryTexts
-from holdfast.records.events.sessions import Segment
+from holdfast.journal.memory.search import MemoryTextIndex
+from holdfast.records.events.sessions import SharedSegment
 from holdfast.sqlite import fts
 from tests.edges.search_steps import delete, erase, fork, lay_over, operate, reset, rewind, say, wait, write
 from tests.edges.search_world import World
@@ -31,7 +31,7 @@ SEEDS = 40
 
 def admitting(patch: Patch, seen: Callable[[TextSearch, Hit], tuple[TextSearch, Hit]], besides: Any = None) -> None:
     """Let every search decide about something other than what it found, besides those of one module."""
-    original = documents.admits
+    original = documents.is_match
     users = [module for name, module in sys.modules.items() if name.startswith("holdfast.") and module is not besides]
     for module in [module for module in users if getattr(module, "admits", None) is original]:
         patch.setattr(module, "admits", lambda search, hit: original(*seen(search, hit)))
@@ -66,38 +66,38 @@ def lines_have_no_end(patch: Patch) -> None:
     """A fork finds what was said in its parent afterwards."""
 
     def seen(search: TextSearch, hit: Hit) -> tuple[TextSearch, Hit]:
-        wide = tuple(Segment(line.stream, line.after, 2**62, line.at) for line in search.lines)
-        return replace(search, lines=wide), hit
+        wide = tuple(SharedSegment(line.stream, line.after, 2**62, line.at) for line in search.threads)
+        return replace(search, threads=wide), hit
 
     admitting(patch, seen)
 
 
 def every_scope_is_searched(patch: Patch) -> None:
-    original = text_index.find
+    original = text_index.find_hits
 
     def find(connection: Any, tenant: int, places: Any, search: TextSearch, hits: Any) -> Any:
         return original(
-            connection, tenant, None, replace(search, lines=(), scopes=()) if search.scopes else search, hits
+            connection, tenant, None, replace(search, threads=(), scopes=()) if search.scopes else search, hits
         )
 
-    patch.setattr(text_index, "find", find)
+    patch.setattr(text_index, "find_hits", find)
 
 
 def every_tenant_is_searched(patch: Patch) -> None:
-    patch.setattr(text_index, "table", lambda tenant: "search_1")
+    patch.setattr(text_index, "index_table", lambda tenant: "search_1")
 
 
 def what_lies_under_is_found(patch: Patch) -> None:
-    patch.setattr(Transients, "over", lambda self, place, now: iter(()))
+    patch.setattr(TransientEntries, "live_entries", lambda self, place, now: iter(()))
 
 
 def the_first_word_is_not_indexed(patch: Patch) -> None:
-    original = fts.indexed
-    patch.setattr(fts, "indexed", lambda text: original(text).partition(" ")[2])
+    original = fts.index_text
+    patch.setattr(fts, "index_text", lambda text: original(text).partition(" ")[2])
 
 
 def erased_texts_stay_as_they_were(patch: Patch) -> None:
-    original = MemoryJournal._hit
+    original = MemoryJournal._make_hit
 
     def hit(self: Any, seq: int, score: float) -> Hit:
         found = original(self, seq, score)
@@ -107,9 +107,9 @@ def erased_texts_stay_as_they_were(patch: Patch) -> None:
         kept[seq] = found.event
         return found
 
-    patch.setattr(MemoryJournal, "_hit", hit)
-    patch.setattr(MemoryJournal, "_holding", lambda self, *place: self._at(*place))
-    patch.setattr(MemoryTexts, "forget", lambda self, tenant, seqs: None)
+    patch.setattr(MemoryJournal, "_make_hit", hit)
+    patch.setattr(MemoryJournal, "_event_with_content", lambda self, *place: self._at(*place))
+    patch.setattr(MemoryTextIndex, "remove", lambda self, tenant, seqs: None)
 
 
 BUGS: dict[Callable[[Patch], None], tuple[Callable[[World], None], ...]] = {

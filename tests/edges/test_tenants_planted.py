@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.connect import VectorCache
-from holdfast.flow.effects.sinks import Sinks
+from holdfast.connect import StreamVectorCache
+from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames import run_once
 from holdfast.flow.journal import observers
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import Transients
+from holdfast.flow.state.transients import TransientEntries
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
 from tests.edges.tenant_actor import by_words
@@ -29,8 +29,8 @@ SEEDS = 20
 
 def one_index_for_all(patch: Patch) -> None:
     """How rare a word is, is counted over everybody's texts."""
-    patch.setattr(text_index, "table", lambda tenant: "search_1")
-    original = text_index.find
+    patch.setattr(text_index, "index_table", lambda tenant: "search_1")
+    original = text_index.find_hits
 
     def find(connection: Any, tenant: int, places: Any, search: Any, hits: Callable[[Any], Any]) -> Any:
         def own(rows: Any) -> Any:
@@ -38,7 +38,7 @@ def one_index_for_all(patch: Patch) -> None:
 
         return original(connection, tenant, places, search, own)
 
-    patch.setattr(text_index, "find", find)
+    patch.setattr(text_index, "find_hits", find)
 
 
 def transients_by_scope_alone(patch: Patch) -> None:
@@ -46,18 +46,18 @@ def transients_by_scope_alone(patch: Patch) -> None:
 
 
 def room_for_transients_is_shared(patch: Patch) -> None:
-    original = Transients._make_room
+    original = TransientEntries._make_room
 
     def make_room(self: Any, tenant: str, now: int) -> None:
         original(self, max(self._counts, key=self._counts.__getitem__, default=tenant), now)
 
-    patch.setattr(Transients, "_make_room", make_room)
+    patch.setattr(TransientEntries, "_make_room", make_room)
 
 
 def vectors_by_scope_alone(patch: Patch) -> None:
-    get, put = VectorCache.get, VectorCache.put
-    patch.setattr(VectorCache, "get", lambda self, place: get(self, ("", *place[1:])))
-    patch.setattr(VectorCache, "put", lambda self, place, *kept: put(self, ("", *place[1:]), *kept))
+    get, put = StreamVectorCache.get, StreamVectorCache.put
+    patch.setattr(StreamVectorCache, "get", lambda self, place: get(self, ("", *place[1:])))
+    patch.setattr(StreamVectorCache, "put", lambda self, place, *kept: put(self, ("", *place[1:]), *kept))
 
 
 def callbacks_hear_everybody(patch: Patch) -> None:
@@ -69,24 +69,24 @@ def sinks_by_name_alone(patch: Patch) -> None:
     def find(self: Any, tenant: str, name: str) -> Any:
         return next((sink for (_, known), sink in self._sinks.items() if known == name), None)
 
-    patch.setattr(Sinks, "find", find)
+    patch.setattr(SinkRegistry, "find", find)
 
 
 def middleware_of_everybody(patch: Patch) -> None:
-    patch.setattr(Sinks, "middleware", lambda self, tenant: [function for _, function in self._middleware])
+    patch.setattr(SinkRegistry, "middleware", lambda self, tenant: [function for _, function in self._middleware])
 
 
 def steps_by_frame_alone(patch: Patch) -> None:
-    patch.setattr(run_once, "_owner", lambda ports, acting, frame: ("", "", frame))
+    patch.setattr(run_once, "_step_owner", lambda ports, acting, frame: ("", "", frame))
 
 
 def keys_of_everybody(patch: Patch) -> None:
-    original = MemoryJournal.by_key
+    original = MemoryJournal.events_by_key
 
     def by_key(self: Any, tenant: str, stream: str, key: str) -> Any:
         return original(self, tenant, stream, key) or original(self, "globex", stream, key)
 
-    patch.setattr(MemoryJournal, "by_key", by_key)
+    patch.setattr(MemoryJournal, "events_by_key", by_key)
 
 
 def pseudonyms_are_numbered_together(patch: Patch) -> None:

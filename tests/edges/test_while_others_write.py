@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.testing.generate_frames import Story
+from holdfast.testing.generate_frames import FrameGenerator
 from holdfast.testing.writer import Writer
 from tests.scale import seeded, volume
 
@@ -27,7 +27,7 @@ def busy(hf: holdfast.Holdfast) -> Iterator[None]:
     def work(number: int) -> None:
         try:
             writer = Writer(hf._ports.journal)
-            story = Story(seeded(f"busy {number}"), writer.ports.ids, ("alice", "bob"))
+            story = FrameGenerator(seeded(f"busy {number}"), writer.ports.ids, ("alice", "bob"))
             for count in itertools.count():
                 if stop.is_set():
                     return

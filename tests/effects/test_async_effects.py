@@ -16,7 +16,7 @@ from holdfast import (
     Closed,
     Custom,
     DeclaredEffect,
-    Dispatched,
+    DispatchReport,
     EffectRefused,
     HoldfastError,
     InvalidValue,
@@ -26,7 +26,7 @@ from holdfast import (
     WriteState,
 )
 from holdfast.aio import effects as async_effects
-from holdfast.aio.effects import AsyncEffects, SinkOnALoop
+from holdfast.aio.effects import AsyncEffects, LoopSink
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import open_store_async
@@ -215,13 +215,13 @@ def test_a_sink_of_any_kind_takes_each_effect_once_in_order(kind: str) -> None:
         }
         undo = hf.effects.add_sink("crm", sinks[kind])
         ids = await _declare(hf, 1, 2, 3)
-        assert await hf.effects.dispatch() == Dispatched(applied=3)
+        assert await hf.effects.dispatch() == DispatchReport(applied=3)
         assert [one.id for one in (plain if kind == "plain" else taking.asked)] == ids
         assert taking.loops <= {asyncio.get_running_loop()}
-        assert await hf.effects.dispatch() == Dispatched()
+        assert await hf.effects.dispatch() == DispatchReport()
         undo()
         await _declare(hf, 4)
-        assert await hf.effects.dispatch() == Dispatched(deferred=1)
+        assert await hf.effects.dispatch() == DispatchReport(deferred=1)
 
     play(test)
 
@@ -245,7 +245,7 @@ def test_a_sink_that_fails_is_asked_again_and_one_that_never_will_is_dead() -> N
         hf.effects.add_sink("crm", taking)
         await _declare(hf, 1)
         for wait, outcome in [(5, "failed"), (61, "failed"), (30, "failed"), (0, "dead")]:
-            assert await hf.effects.dispatch() == Dispatched(**{outcome: 1})
+            assert await hf.effects.dispatch() == DispatchReport(**{outcome: 1})
             clock.advance(wait * 1000)
         assert [one.attempts async for one in hf.effects.dead()] == [4]
         assert [one.attempt for one in taking.asked] == [1, 2, 3, 4]
@@ -270,7 +270,7 @@ async def _all_dispatch(hf: AsyncHoldfast, sink: Using) -> None:
     hf.effects.add_sink("crm", sink)
     await asyncio.gather(*(_declare(one, 1) for one in tenants))
     done = await asyncio.gather(*(one.effects.dispatch() for one in tenants))
-    assert done == [Dispatched(applied=1)] * MANY
+    assert done == [DispatchReport(applied=1)] * MANY
     assert await hf.state("user/42").read("taken") == MANY
 
 
@@ -279,7 +279,7 @@ def test_a_sink_that_uses_the_client_never_waits_for_itself() -> None:
 
 
 def test_dispatches_that_take_threads_from_others_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_effects, "OUTBOX", SHORT)
+    monkeypatch.setattr(async_effects, "OUTBOX_POOL", SHORT)
     sink = Using()
     sink.seconds = 0.05
 
@@ -318,11 +318,11 @@ def test_a_loop_that_is_gone_fails_the_attempt_and_kills_no_effect(tmp_path: Pat
             hf.effects.add_sink("crm", taking)
             await _declare(hf, 1)
             done = await asyncio.to_thread(lambda: hf._client.effects.dispatch())
-            assert done == Dispatched(failed=1)
+            assert done == DispatchReport(failed=1)
             (info,) = [one async for one in hf.effects.pending()]
             assert "asyncio client" in info.reason
             clock.advance(60_000)
-            assert await hf.effects.dispatch() == Dispatched(applied=1)
+            assert await hf.effects.dispatch() == DispatchReport(applied=1)
 
     asyncio.run(main())
     gc.collect()
@@ -354,8 +354,8 @@ def test_what_is_no_sink_is_refused_as_without_asyncio() -> None:
             with pytest.raises(InvalidValue, match="sink"):
                 hf.effects.add_sink("crm", given)  # type: ignore[arg-type]
         with pytest.raises(InvalidValue, match="iddleware"):
-            hf.effects.middleware(awaited)  # type: ignore[arg-type]
-        assert SinkOnALoop(len).deliver("four") == 4  # type: ignore[arg-type]
+            hf.effects.add_middleware(awaited)  # type: ignore[arg-type]
+        assert LoopSink(len).deliver("four") == 4  # type: ignore[arg-type]
 
     play(test)
 

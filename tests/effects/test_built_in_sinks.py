@@ -110,7 +110,7 @@ def test_effects_may_go_to_the_stream_that_declares_them(hf: holdfast.Holdfast) 
         scope="actor/main",
     )
     hf.effects.approve(ids[4])
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=len(ids))
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=len(ids))
     assert hf.state("actor/main").read("n") == 1
     assert {frame.id for frame in hf.index.stack("actor/main")} == {frame, ids[1], ids[2], ids[3], ids[5]}
 
@@ -201,14 +201,14 @@ def test_each_happens_once_even_if_its_outcome_is_lost(
         raise holdfast.Busy("the outcome is not noted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(outbox, "settle", lost)
+        patch.setattr(outbox, "settle_effect", lost)
         with pytest.raises(holdfast.Busy):
             hf.effects.dispatch()
     before = [event.id for event in hf.journal.events() if not event.type.startswith(("lease.", "effect."))]
     assert hf.effects.dispatch().applied == 1
     after = [event.id for event in hf.journal.events() if not event.type.startswith(("lease.", "effect."))]
     assert after == before
-    assert settling.row_of(hf._ports, hf._acting, id) is None
+    assert settling.find_effect_row(hf._ports, hf._acting, id) is None
 
 
 def test_an_actor_that_another_process_works_on_is_waited_for(tmp_path: Path, clock: FrozenClock) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.effects import is_due
+from holdfast.core.effects import is_retry_due
 from holdfast.flow.effects import outbox
 from holdfast.flow.effects import settle as settling
-from holdfast.flow.effects.outbox import lease_of
+from holdfast.flow.effects.outbox import sink_lease_stream
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, notes
 
@@ -50,10 +50,10 @@ def order_kept(one: holdfast.Holdfast, other: holdfast.Holdfast, clock: FrozenCl
 
 
 def _sign(client: holdfast.Holdfast) -> None:
-    journal, place = client._ports.journal, lease_of("crm")
+    journal, place = client._ports.journal, sink_lease_stream("crm")
     head = journal.head("default", place)
     assert head is not None
-    journal.renew("default", place, head.epoch)
+    journal.renew_lease("default", place, head.epoch)
 
 
 EXPECTED = [(word, number) for number in (1, 2, 3) for word in ("begins", "ends")]
@@ -68,8 +68,8 @@ def test_one_process_at_a_time_sends_to_a_sink(
 def test_planted_dispatching_without_a_lease_is_noticed(
     two: tuple[holdfast.Holdfast, holdfast.Holdfast], clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "take_free", lambda *given: 0)
-    monkeypatch.setattr(outbox, "let_go", lambda *given: None)
+    monkeypatch.setattr(outbox, "take_free_stream", lambda *given: 0)
+    monkeypatch.setattr(outbox, "release_stream", lambda *given: None)
     monkeypatch.setattr(outbox, "_check_owner", lambda *given: None)
     assert order_kept(*two, clock) != EXPECTED
 
@@ -131,7 +131,7 @@ def test_what_somebody_decides_while_a_sink_works_stands(
 
     one.effects.add_sink("crm", discarded)
     notes(one, 1, 2)
-    assert one.effects.dispatch() == holdfast.Dispatched(applied=1)
+    assert one.effects.dispatch() == holdfast.DispatchReport(applied=1)
     settled = [event for event in one.journal.events("operator/test") if event.type == "effect.settled"]
     assert [event.facts.outcome for event in settled] == ["skipped", "applied"]
 
@@ -139,15 +139,15 @@ def test_what_somebody_decides_while_a_sink_works_stands(
 def test_an_outcome_is_noted_only_for_what_was_seen(hf: holdfast.Holdfast) -> None:
     hf.effects.add_sink("crm", Noting(lambda effect: ConnectionError("first")))
     (id,) = notes(hf, 1)
-    found = settling.row_of(hf._ports, hf._acting, id)
+    found = settling.find_effect_row(hf._ports, hf._acting, id)
     assert found is not None
     stream, seen = found
     hf.effects.dispatch()
     before = hf.journal.position()
-    assert settling.settle(hf._ports, hf._acting, stream, seen, "applied", attempts=1) is None
+    assert settling.settle_effect(hf._ports, hf._acting, stream, seen, "applied", attempts=1) is None
     assert hf.journal.position() == before
     assert hf.effects.get(id).status == "failed"
-    assert is_due(seen, 0)
+    assert is_retry_due(seen, 0)
 
 
 def test_threads_of_one_client_do_not_send_the_same_effect_twice(tmp_path: Path) -> None:

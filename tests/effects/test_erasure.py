@@ -96,7 +96,7 @@ def test_what_was_erased_before_it_was_sent_is_never_sent(tmp_path: Path) -> Non
         hf.effects.add_sink("later", sink)
         with holdfast.open_store("memory:") as store:
             hf.effects.add_sink("beside", store)
-            assert hf.effects.dispatch() == holdfast.Dispatched(skipped=len(ids))
+            assert hf.effects.dispatch() == holdfast.DispatchReport(skipped=len(ids))
             assert store("user/42").list() == []
         assert sink.asked == []
         assert [event.type for event in hf.journal.events("user/42")].count("app.signal.ping") == 0
@@ -108,7 +108,7 @@ def test_what_was_erased_before_it_was_sent_is_never_sent(tmp_path: Path) -> Non
 def test_an_erased_effect_is_done_with_even_where_nobody_knows_its_sink(hf: holdfast.Holdfast) -> None:
     notes(hf.as_user("42"), 1, sink="nowhere")
     hf.journal.erase("42")
-    assert hf.effects.dispatch() == holdfast.Dispatched(skipped=1)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(skipped=1)
 
 
 def test_who_acts_owns_what_they_declare_elsewhere(hf: holdfast.Holdfast) -> None:

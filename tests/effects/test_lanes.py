@@ -98,50 +98,50 @@ def _last_first(ports: Any, acting: Any, lane: Any) -> Any:
 
 
 def test_planted_a_lane_out_of_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "_next", _last_first)
+    monkeypatch.setattr(outbox, "_find_next_row", _last_first)
     with pytest.raises(AssertionError, match="out of order"):
         _some_schedules()
 
 
 def test_planted_an_effect_that_is_settled_before_it_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = outbox._attempt
+    real = outbox._attempt_effect
 
     def settled_first(ports: Any, acting: Any, lane: Any, row: Any) -> Any:
-        outcome = outbox.settle(ports, acting, lane.stream, row, "applied", attempts=1)
+        outcome = outbox.settle_effect(ports, acting, lane.stream, row, "applied", attempts=1)
         real(ports, acting, lane, row)
         return outcome
 
-    monkeypatch.setattr(outbox, "_attempt", settled_first)
+    monkeypatch.setattr(outbox, "_attempt_effect", settled_first)
     with pytest.raises(AssertionError, match=r"out of order|did not arrive"):
         _some_schedules()
 
 
 def test_planted_a_failure_that_stops_every_lane_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = outbox._by_sink
+    real = outbox._group_lanes_by_sink
 
     def all_or_none(ports: Any, acting: Any, only: Any) -> Any:
         failed = [row for _, _, row in ports.journal.rows("effects") if row["status"] in ("failed", "dead")]
         return [] if failed else real(ports, acting, only)
 
-    monkeypatch.setattr(outbox, "_by_sink", all_or_none)
+    monkeypatch.setattr(outbox, "_group_lanes_by_sink", all_or_none)
     with pytest.raises(AssertionError, match="did not arrive"):
         _some_schedules()
 
 
 def test_planted_an_effect_without_its_row_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(project.STATE_RULES, "effect.declared", lambda facts, version, at: [])
+    monkeypatch.setitem(project.STATE_ROW_RULES, "effect.declared", lambda facts, version, at: [])
     with pytest.raises(AssertionError, match="did not arrive"):
         lanes.run(1, "memory:", steps=40)
 
 
 def test_planted_an_id_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = outbox._declared
+    real = outbox._build_declared_effect
 
     def renamed(acting: Any, lane: Any, row: Any, event: Any) -> Any:
         effect = real(acting, lane, row, event)
         return holdfast.DeclaredEffect(**{**_fields(effect), "id": f"{effect.id[:-1]}{effect.attempt}"})
 
-    monkeypatch.setattr(outbox, "_declared", renamed)
+    monkeypatch.setattr(outbox, "_build_declared_effect", renamed)
     with pytest.raises(AssertionError, match="out of order"):
         _some_schedules()
 

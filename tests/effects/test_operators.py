@@ -234,7 +234,7 @@ def test_effects_of_one_operator_see_each_other_in_order(hf: holdfast.Holdfast) 
 def test_an_operator_may_write_into_the_scope_it_runs_in(hf: holdfast.Holdfast) -> None:
     declare(hf, WriteState("operator/test", "n", 1), Custom("note", 1, sink="crm"), key="k")
     assert hf.state("operator/test").read("n") == 1
-    assert [event.type for event in hf.journal.happened("operator/test", "k")] == [
+    assert [event.type for event in hf.journal.events_by_key("operator/test", "k")] == [
         "operator.ran",
         "state.written",
         "effect.declared",
@@ -250,7 +250,7 @@ def test_what_is_written_for_good_is_not_hidden_by_a_transient_entry(hf: holdfas
 def test_a_view_cannot_write(hf: holdfast.Holdfast) -> None:
     def sly(given: Any, view: Any) -> None:
         assert not hasattr(view, "write")
-        view("user/1")._do(holdfast.State.write, "n", 1)
+        view("user/1")._run_flow(holdfast.State.write, "n", 1)
 
     with pytest.raises(TypeError, match="only reads"):
         hf.operate(sly)
@@ -274,7 +274,7 @@ def test_middleware_may_change_an_effect(hf: holdfast.Holdfast) -> None:
     def shout(effect: Any) -> Any:
         return msgspec.structs.replace(effect, value=effect.value.upper()) if effect.key == "say" else effect
 
-    undo = hf.effects.middleware(shout)
+    undo = hf.effects.add_middleware(shout)
     declare(hf, WriteState("user/1", "say", "hello"))
     assert hf.state("user/1").read("say") == "HELLO"
     undo()
@@ -283,14 +283,14 @@ def test_middleware_may_change_an_effect(hf: holdfast.Holdfast) -> None:
 
 
 def test_middleware_may_suppress_an_effect_and_that_is_noted(hf: holdfast.Holdfast) -> None:
-    hf.effects.middleware(lambda effect: None if isinstance(effect, Custom) else effect)
-    hf.effects.middleware(lambda effect: effect)
+    hf.effects.add_middleware(lambda effect: None if isinstance(effect, Custom) else effect)
+    hf.effects.add_middleware(lambda effect: effect)
     effects = [WriteState("user/1", "a", 1), Custom("crm.note", {}, sink="crm")]
     done = hf.operate(lambda given, view: OperatorOutput(1, effects), key="k", scope="operator/x", name="x")
     again = hf.operate(lambda given, view: OperatorOutput(1, effects), key="k", scope="operator/x", name="x")
     for one in (done, again):
         assert [(out.kind, out.outcome) for out in one.outcomes] == [("write", "applied"), ("crm.note", "skipped")]
-    (ran,) = hf.journal.happened("operator/x", "k")
+    (ran,) = hf.journal.events_by_key("operator/x", "k")
     assert ran.facts.suppressed == (done.outcomes[1].effect,)
     assert list(hf.effects.pending()) == []
 
@@ -301,14 +301,14 @@ def test_middleware_that_gives_something_else_or_raises_refuses_everything(hf: h
 
     wrong: list[Any] = [lambda effect: "an effect", broken]
     for function, error in zip(wrong, (InvalidValue, ZeroDivisionError), strict=True):
-        undo = hf.effects.middleware(function)
+        undo = hf.effects.add_middleware(function)
         with pytest.raises(error):
             declare(hf, WriteState("user/1", "a", 1))
         undo()
     assert hf.journal.position() == 0
     not_callable: Any = 7
     with pytest.raises(InvalidValue):
-        hf.effects.middleware(not_callable)
+        hf.effects.add_middleware(not_callable)
 
 
 # tenants, users, redaction
@@ -319,7 +319,7 @@ def test_tenants_do_not_see_each_others_effects_sinks_or_middleware(hf: holdfast
     ours, everybodys = Noting(), Noting()
     acme.effects.add_sink("crm", ours)
     hf.effects.add_sink("crm", everybodys)
-    acme.effects.middleware(lambda effect: None if isinstance(effect, WriteState) else effect)
+    acme.effects.add_middleware(lambda effect: None if isinstance(effect, WriteState) else effect)
     for view in (acme, other):
         declare(view, WriteState("user/1", "a", 1), Custom("note", view._acting.tenant, sink="crm"))
     assert (acme.state("user/1").list(), other.state("user/1").list()) == ([], ["a"])
@@ -366,16 +366,16 @@ def test_what_is_redacted_changes_what_an_effect_says_and_never_where_it_goes() 
 
 def test_planted_an_operator_that_runs_again_under_its_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open("memory:") as hf:
-        monkeypatch.setattr(operators, "earlier", lambda *given: None)
+        monkeypatch.setattr(operators, "find_earlier_run", lambda *given: None)
         with pytest.raises(AssertionError):
             test_a_repeated_key_gives_the_first_answer_without_running_it_again(hf)
 
 
 def test_planted_effects_that_do_not_see_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(operators.Plan):
+    class Forgetful(operators.EffectPlan):
         def get(self, scope: str, key: str) -> Any:
             return self._under.get(scope, key)
 
-    monkeypatch.setattr(operators, "Plan", Forgetful)
+    monkeypatch.setattr(operators, "EffectPlan", Forgetful)
     with holdfast.open("memory:") as hf, pytest.raises((AssertionError, VersionConflict, holdfast.Conflict)):
         test_effects_of_one_operator_see_each_other_in_order(hf)

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import EffectNotFound, EffectRefused, InvalidValue, Refused, RetryLater
-from holdfast.core.effects import LONGEST_ASKED_MS, retry_ms
+from holdfast.core.effects import MAX_REQUESTED_DELAY_MS, compute_retry_delay
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, declare, notes
 
@@ -23,7 +23,7 @@ def test_effects_of_one_stream_come_to_a_sink_in_order(hf: holdfast.Holdfast) ->
     hf.effects.add_sink("crm", sink)
     ids = notes(hf, 1, 2) + notes(hf, 3)
     assert [info.id for info in hf.effects.pending()] == ids
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=3)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=3)
     assert sink.payloads == [1, 2, 3]
     assert list(hf.effects.pending()) == []
     assert hf.effects.dispatch().attempts == 0
@@ -56,7 +56,7 @@ def test_a_failing_effect_stops_its_lane_alone_and_is_tried_again(hf: holdfast.H
     (bad, _) = notes(hf, "bad", "behind it")
     notes(hf, "beside it", scope="operator/other")
     notes(hf, "elsewhere", sink="mail")
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=2, failed=1)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=2, failed=1)
     assert (crm.payloads, mail.payloads) == (["beside it"], ["elsewhere"])
     info = hf.effects.get(bad)
     assert (info.status, info.attempts, info.reason) == ("failed", 1, "ConnectionError: out of order")
@@ -84,7 +84,7 @@ def test_waiting_grows_up_to_a_limit_and_is_a_little_random(hf: holdfast.Holdfas
         assert 0.8 * steady <= wait <= 1.2 * steady
     assert any(wait != 2**number for number, wait in enumerate(waits))
     assert hf.effects.dispatch().dead == 1
-    assert retry_ms(60, 0.5) == 300_000
+    assert compute_retry_delay(60, 0.5) == 300_000
 
 
 def test_a_sink_that_says_when_to_come_back_is_heard(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
@@ -99,7 +99,7 @@ def test_a_sink_that_says_when_to_come_back_is_heard(hf: holdfast.Holdfast, cloc
         waits.append(at - clock.now_ms())
         clock.advance(at - clock.now_ms())
     assert waits[0] == 90_000
-    assert waits[1] == LONGEST_ASKED_MS
+    assert waits[1] == MAX_REQUESTED_DELAY_MS
     assert all(wait < 60_000 for wait in waits[2:])
 
 
@@ -118,7 +118,7 @@ def test_what_a_sink_refuses_for_good_is_dead_at_once(hf: holdfast.Holdfast, err
     sink = Noting(lambda effect: error if effect.payload == "bad" else None)
     hf.effects.add_sink("crm", sink)
     bad, behind = notes(hf, "bad", "behind it")
-    assert hf.effects.dispatch() == holdfast.Dispatched(dead=1)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(dead=1)
     assert hf.effects.dispatch().attempts == 0
     assert [(info.id, info.attempts) for info in hf.effects.dead()] == [(bad, 1)]
     assert "never" in next(hf.effects.dead()).reason
@@ -150,10 +150,10 @@ def test_a_sink_may_go_on_past_its_dead(hf: holdfast.Holdfast) -> None:
     sink = Noting(lambda effect: EffectRefused("odd") if effect.payload % 2 else None)
     hf.effects.add_sink("crm", sink, when_dead="go_on")
     notes(hf, *range(40))
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=20, dead=20)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=20, dead=20)
     assert sink.payloads == list(range(0, 40, 2))
     notes(hf, 100)
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=1)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1)
     assert [info.payload for info in hf.effects.dead()] == list(range(1, 40, 2))
 
 
@@ -162,14 +162,14 @@ def test_an_effect_without_a_sink_waits_for_one(hf: holdfast.Holdfast) -> None:
     hf.effects.add_sink("mail", mail)
     first, _ = notes(hf, 1, 2)
     notes(hf, 3, sink="mail")
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=1, deferred=1)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, deferred=1)
     assert hf.effects.dispatch().attempts == 0
     info = hf.effects.get(first)
     assert (info.status, info.attempts) == ("deferred", 0)
     assert "No sink" in info.reason
     crm = Noting()
     hf.effects.add_sink("crm", crm)
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=2)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=2)
     assert crm.payloads == [1, 2]
 
 

@@ -70,7 +70,7 @@ def test_a_key_with_another_input_is_another_call(hf: holdfast.Holdfast) -> None
 
 
 def test_planted_inputs_that_are_not_compared_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "digest", lambda *given: None)
+    monkeypatch.setattr(operators, "digest_input", lambda *given: None)
     with holdfast.open("memory:") as hf, pytest.raises(pytest.fail.Exception):
         _key_with_another_input(hf)
 
@@ -85,7 +85,7 @@ def test_a_digest_differs_by_tenant_and_by_journal(tmp_path: Any) -> None:
     for name in ("a.db", "b.db"):
         with holdfast.open(tmp_path / name) as hf:
             for client in (hf, hf.tenant("other")):
-                found.add(operators.digest(client._ports, client._acting, {"id": 1}))
+                found.add(operators.digest_input(client._ports, client._acting, {"id": 1}))
     assert len(found) == 4
 
 
@@ -139,7 +139,7 @@ def test_an_answer_that_cannot_be_looked_at_was_an_answer(hf: holdfast.Holdfast,
 
     hf.effects.add_sink("crm", sink)
     ids = notes(hf, 1, 2)
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=2)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=2)
     assert asked == [1, 2]
     info = hf.effects.get(ids[0])
     assert (info.status, info.answer) == ("applied", None)
@@ -153,7 +153,7 @@ def test_the_asyncio_client_keeps_to_that_too() -> None:
         async with holdfast.open_async("memory:") as hf:
             hf.effects.add_sink("crm", lambda effect: Evil())
             await hf.operate(lambda given, view: OperatorOutput(None, [Custom("n", 1, "crm")]), name="x")
-            assert await hf.effects.dispatch() == holdfast.Dispatched(applied=1)
+            assert await hf.effects.dispatch() == holdfast.DispatchReport(applied=1)
 
     asyncio.run(test())
 
@@ -203,7 +203,7 @@ def test_a_sink_that_is_taken_away_during_a_dispatch_defers_what_is_left(
         real(*given)
 
     monkeypatch.setattr(outbox, "_check_owner", checked)
-    assert hf.effects.dispatch() == holdfast.Dispatched(deferred=1)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(deferred=1)
     assert hf.effects.get(ids[0]).status == "deferred"
 
 
@@ -219,7 +219,7 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
     for number in range(20):
         notes(hf, number, sink="bad", scope=f"user/{number}")
     notes(hf, 1, sink="good")
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=1, failed=10, dead=10)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, failed=10, dead=10)
     asked: list[str] = []
     journal = hf._ports.journal
 
@@ -232,11 +232,11 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
 
     for name in ("lane", "lanes", "head"):
         monkeypatch.setattr(journal, name, noting(name, getattr(journal, name)))
-    assert hf.effects.dispatch() == holdfast.Dispatched()
+    assert hf.effects.dispatch() == holdfast.DispatchReport()
     assert asked == ["lanes"]
     monkeypatch.undo()
     clock.advance(1_300)
-    assert hf.effects.dispatch() == holdfast.Dispatched(failed=10)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(failed=10)
 
 
 def test_the_lanes_of_one_sink_are_found_without_those_of_others(tmp_path: Any) -> None:

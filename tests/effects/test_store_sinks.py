@@ -60,7 +60,7 @@ def test_a_second_delivery_changes_nothing(
     for effect in effects:
         declare(hf, effect)
         with monkeypatch.context() as patch:
-            patch.setattr(outbox, "settle", lost)
+            patch.setattr(outbox, "settle_effect", lost)
             for _ in range(3):
                 with pytest.raises(holdfast.Busy):
                     hf.effects.dispatch()
@@ -78,7 +78,7 @@ def test_what_a_store_will_never_take_is_dead_at_once(hf: holdfast.Holdfast, sto
         Custom("note", 1, sink="beside"),
         WriteState("user/1", "m", 1, store="beside"),
     )
-    assert hf.effects.dispatch() == holdfast.Dispatched(applied=1, dead=3)
+    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, dead=3)
     assert store("user/1").read("n") == "text"
 
 
@@ -98,7 +98,7 @@ def test_a_store_takes_effects_of_one_tenant_alone(hf: holdfast.Holdfast, store:
     declare(hf, WriteState("user/1", "n", "ours", store="beside"))
     declare(other, WriteState("user/1", "n", "theirs", store="beside"))
     assert hf.effects.dispatch().applied == 1
-    assert other.effects.dispatch() == holdfast.Dispatched(deferred=1)
+    assert other.effects.dispatch() == holdfast.DispatchReport(deferred=1)
     assert store("user/1").read("n") == "ours"
 
 
@@ -113,7 +113,7 @@ def _crashing(*given: Any, **named: Any) -> None:
     raise Crash
 
 
-BEFORE, BETWEEN, AFTER = (sinks, "apply"), (sinks, "_take_note"), (outbox, "settle")
+BEFORE, BETWEEN, AFTER = (sinks, "apply_effect"), (sinks, "_record_taken"), (outbox, "settle_effect")
 """Before the store is changed, before the store notes the id, and before the journal notes what came of it."""
 
 CHANGES: dict[str, tuple[Any, Any]] = {
@@ -189,7 +189,7 @@ def _crash_after_delivery(
     there = _begin(hf, store)
     (id,) = declare(hf, CHANGES[name][0])
     _crash_at(hf, monkeypatch, AFTER)
-    answer = store(sinks.TAKEN).read(id)
+    answer = store(sinks.TAKEN_SCOPE).read(id)
     now = _others_write(there, name)
     _crash_at(hf, monkeypatch, AFTER)
     assert hf.effects.dispatch().applied == 1
@@ -200,7 +200,7 @@ def _crash_after_delivery(
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_planted_a_store_that_notes_nothing_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "_take_note", lambda *given: None)
+    monkeypatch.setattr(sinks, "_record_taken", lambda *given: None)
     with holdfast.open("memory:") as hf, holdfast.open_store("memory:") as store, pytest.raises(AssertionError):
         _crash_after_delivery(hf, store, name, monkeypatch)
 
@@ -211,7 +211,7 @@ def test_what_a_store_noted_has_an_end_and_is_found_by_nobody(
     hf.effects.add_sink("beside", store)
     ids = declare(hf, WriteState("user/1", "n", 1, store="beside"), WriteState("user/1", "n", 2, store="beside"))
     hf.effects.dispatch()
-    noted = store(sinks.TAKEN).entries()
+    noted = store(sinks.TAKEN_SCOPE).entries()
     assert [entry.key for entry in noted] == ids
-    assert {entry.expires_at - entry.written_at for entry in noted} == {sinks.TAKEN_MS}  # type: ignore[operator]
-    assert store(sinks.TAKEN).search("version") == []
+    assert {entry.expires_at - entry.written_at for entry in noted} == {sinks.TAKEN_RETENTION_MS}  # type: ignore[operator]
+    assert store(sinks.TAKEN_SCOPE).search("version") == []

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Custom, InvalidValue, WebhookSink, verify_webhook
-from holdfast.core.effects import LONGEST_ASKED_MS
+from holdfast.core.effects import MAX_REQUESTED_DELAY_MS
 from holdfast.extras import webhook as module
 from holdfast.testing.clock import FrozenClock
 from tests.effects.receiver import Receiver
@@ -124,7 +124,7 @@ def test_when_to_come_back_is_heard_as_seconds_or_as_a_date(hf: holdfast.Holdfas
             waits.append(at - clock.now_ms())
             hf.effects.discard(id)
             undo()
-    assert waits[:4] == [77_000, 90_000, LONGEST_ASKED_MS, LONGEST_ASKED_MS]
+    assert waits[:4] == [77_000, 90_000, MAX_REQUESTED_DELAY_MS, MAX_REQUESTED_DELAY_MS]
     assert all(wait < 2_000 for wait in waits[4:])
 
 
@@ -281,17 +281,17 @@ def test_a_sink_that_cannot_work_is_refused_when_it_is_made(url: Any, options: d
 
 
 def test_ports_and_addresses_of_every_kind_are_understood() -> None:
-    assert module._parts("https://example.com") == (True, "example.com", 443, "/")
-    assert module._parts("http://[::1]/x?y=1") == (False, "::1", 80, "/x?y=1")
-    assert module._parts("http://[::1]:8080/") == (False, "::1", 8080, "/")
+    assert module._split_url("https://example.com") == (True, "example.com", 443, "/")
+    assert module._split_url("http://[::1]/x?y=1") == (False, "::1", 80, "/x?y=1")
+    assert module._split_url("http://[::1]:8080/") == (False, "::1", 8080, "/")
 
 
 def test_planted_a_signature_over_the_body_alone_is_noticed(
     hf: holdfast.Holdfast, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module._signature
+    real = module._sign
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_signature", lambda secret, id, stamp, body: real(secret, "", "", body))
+        patch.setattr(module, "_sign", lambda secret, id, stamp, body: real(secret, "", "", body))
         with pytest.raises(AssertionError):
             test_an_effect_is_posted_signed_under_its_id(hf, clock)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.records.batches import Appended, Batch
+from holdfast.records.batches import AppendResult, Batch
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 
@@ -29,15 +29,15 @@ class Flaky:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    def append(self, batch: Batch) -> Appended:
+    def append(self, batch: Batch) -> AppendResult:
         if self.error is not None:
             raise self.error
-        appended: Appended = self._journal.append(batch)
+        appended: AppendResult = self._journal.append(batch)
         return appended
 
 
 def client(journal: Any = None, clock: FrozenClock | None = None) -> Holdfast:
-    return Holdfast(assemble(journal or MemoryJournal(), Settings(), clock or FrozenClock()))
+    return Holdfast(assemble_ports(journal or MemoryJournal(), Settings(), clock or FrozenClock()))
 
 
 def holder(hf: Holdfast) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.errors import ActorBusy, StaleEpoch
 from holdfast.flow.frames import takeover
-from holdfast.flow.frames.leases import Leases
+from holdfast.flow.frames.leases import StreamLeases
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
@@ -34,7 +34,7 @@ def test_threads_share_the_lease_and_the_last_one_gives_it_back() -> None:
     for thread in threads:
         thread.start()
     inside.wait(10)
-    assert (hf._ports.leases.users(), holder(hf)) == (2, name(hf))
+    assert (hf._ports.leases.count_users(), holder(hf)) == (2, name(hf))
     done.set()
     for thread in threads:
         thread.join(10)
@@ -55,28 +55,28 @@ def test_a_thread_that_enters_while_another_leaves_gets_a_lease_of_its_own(monke
             errors.append(error)
 
     thread = threading.Thread(target=enter)
-    original = Leases.left
+    original = StreamLeases.remove_user
 
-    def left(self: Leases, tenant: str, stream: str, epoch: int) -> None:
+    def left(self: StreamLeases, tenant: str, stream: str, epoch: int) -> None:
         if not thread.ident:
             thread.start()
             thread.join(0.2)  # It must not get in between giving the lease back and noting that.
         original(self, tenant, stream, epoch)
 
-    monkeypatch.setattr(Leases, "left", left)
+    monkeypatch.setattr(StreamLeases, "remove_user", left)
     with hf.frame("first"):
         pass
     thread.join(10)
     assert errors == []
-    assert (holder(hf), hf._ports.leases.users()) == (None, 0)
+    assert (holder(hf), hf._ports.leases.count_users()) == (None, 0)
 
 
 def test_two_threads_that_leave_at_once_leave_no_lease_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     hf = client()
     together, inside = threading.Barrier(2), threading.Barrier(2)
-    original = Leases.left
+    original = StreamLeases.remove_user
 
-    def left(self: Leases, tenant: str, stream: str, epoch: int) -> None:
+    def left(self: StreamLeases, tenant: str, stream: str, epoch: int) -> None:
         try:
             together.wait(0.2)
         except threading.BrokenBarrierError:
@@ -91,7 +91,7 @@ def test_two_threads_that_leave_at_once_leave_no_lease_behind(monkeypatch: pytes
         except KeyboardInterrupt:
             pass
 
-    monkeypatch.setattr(Leases, "left", left)
+    monkeypatch.setattr(StreamLeases, "remove_user", left)
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -106,7 +106,7 @@ def test_the_second_client_of_a_file_waits_for_signs_of_life(tmp_path: Path) -> 
     first = client(journals[0])
     block = first.frame("job", key="job")
     block.open()
-    alive = client(journals[1], Watched(lambda: journals[0].renew("default", SCOPE, 1)))
+    alive = client(journals[1], Watched(lambda: journals[0].renew_lease("default", SCOPE, 1)))
     busy = client(journals[1], Watched(lambda: block.run(lambda: 1, key="a")))
     for watcher in (alive, busy):
         with pytest.raises(ActorBusy):
@@ -129,14 +129,14 @@ def test_whoever_was_quicker_is_not_robbed(monkeypatch: pytest.MonkeyPatch) -> N
     journal = MemoryJournal()
     quick, slow = client(journal), client(journal)
     block = quick.frame("job")
-    original = takeover.await_free
+    original = takeover.await_free_stream
 
     def overtaken(ports: Any, acting: Any, stream: str) -> None:
         original(ports, acting, stream)
         if ports is slow._ports:
             block.open()  # Both saw that nobody was there; this one came first.
 
-    monkeypatch.setattr(takeover, "await_free", overtaken)
+    monkeypatch.setattr(takeover, "await_free_stream", overtaken)
     with pytest.raises(ActorBusy):
         slow.frame("job").open()
     block.run(lambda: 1, key="a")
@@ -172,7 +172,7 @@ def test_a_forked_child_owns_nothing_of_its_parent_s(tmp_path: Path) -> None:
 
 
 def _check_child(hf: Holdfast, frame: holdfast.Frame) -> None:
-    assert in_child(lambda: hf._ports.leases.users()) == "0"
+    assert in_child(lambda: hf._ports.leases.count_users()) == "0"
     assert in_child(lambda: frame.run(never, key="a")).startswith("NotOwner")
     assert in_child(lambda: frame.leave()).startswith("NotOwner")
     assert frame.run(lambda: 1, key="a") == 1

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import ActorBusy, Draining, KeyReused, Limits, StaleEpoch, StorageFull
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -17,7 +17,7 @@ from tests.frames.conftest import ACTOR
 def _another(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
     ports: Any = hf._ports
-    return holdfast.Holdfast(assemble(ports.journal, ports.settings, ports.clock), owner=False)
+    return holdfast.Holdfast(assemble_ports(ports.journal, ports.settings, ports.clock), owner=False)
 
 
 def test_two_blocks_do_not_work_on_one_frame(hf: holdfast.Holdfast) -> None:
@@ -173,7 +173,7 @@ def test_keys_inside_a_frame_are_its_own(hf: holdfast.Holdfast) -> None:
 def test_asking_again_neither_moves_nor_revives_an_expiry(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
 
-    def ask() -> holdfast.Asked:
+    def ask() -> holdfast.QuestionReceipt:
         return hf.index.suspend_frame(frame, "?", token=True, expires_ms=1000, on_expiry="fail", key="q")
 
     first = ask()
@@ -195,7 +195,7 @@ def test_an_expiry_without_a_policy_ends_the_token_and_not_the_question(
     clock.advance(11)
     with pytest.raises(holdfast.QuestionExpired):
         hf.answer(token=asked.token, approve=True)
-    assert hf.index.sweep() == holdfast.Swept()
+    assert hf.index.sweep() == holdfast.SweepReport()
     assert hf.index.resume_frame(asked.question, approve=True) == frame
 
 

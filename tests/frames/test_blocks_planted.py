@@ -17,7 +17,7 @@ from tests.frames.test_leaving import leave_root
 
 
 def lease_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(client_frame.Frame, "_let_go", lambda self, error=None: None)
+    patch.setattr(client_frame.Frame, "_release_block", lambda self, error=None: None)
 
 
 def answered_twice(patch: pytest.MonkeyPatch) -> None:

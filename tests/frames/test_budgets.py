@@ -25,13 +25,13 @@ def test_the_example_of_the_first_document(hf: holdfast.Holdfast) -> None:
 def test_the_arithmetic_of_a_budget() -> None:
     budget = TokenBudget(granted=100, used=40, reserved=30, lent=20)
     assert (budget.available, budget.overdraft, budget.unused) == (10, 0, 40)
-    assert budget.affords(10)
-    assert not budget.affords(11)
+    assert budget.can_afford(10)
+    assert not budget.can_afford(11)
     spent = TokenBudget(granted=100, used=140)
     assert (spent.available, spent.overdraft, spent.unused) == (0, 40, 0)
     unlimited = TokenBudget(used=10**9)
     assert unlimited.available is None
-    assert unlimited.affords(10**12)
+    assert unlimited.can_afford(10**12)
     assert unlimited.overdraft == 0
 
 

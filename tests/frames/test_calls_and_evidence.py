@@ -88,7 +88,7 @@ def test_no_work_begins_after_the_deadline_and_what_was_begun_is_recorded(
     hf.index.record_usage(frame, 5)
     swept = hf.index.sweep()
     assert set(swept.overdue) == {root, frame}
-    assert hf.index.sweep() == holdfast.Swept()
+    assert hf.index.sweep() == holdfast.SweepReport()
     assert hf.index.pop_frame(root, "failed", error="late").status == "failed"
 
 

@@ -124,12 +124,12 @@ def test_a_question_expires_as_agreed(hf: holdfast.Holdfast, clock: FrozenClock,
     frame = hf.index.push_frame("f", scope=ACTOR)
     asked = hf.index.suspend_frame(frame, "?", token=True, expires_ms=1_000, on_expiry=policy)
     clock.advance(1_000)
-    assert hf.index.sweep() == holdfast.Swept()
+    assert hf.index.sweep() == holdfast.SweepReport()
     clock.advance(1)
     with pytest.raises(QuestionExpired):
         hf.answer(token=asked.token, approve=True)
     if policy == "keep":
-        assert hf.index.sweep() == holdfast.Swept()
+        assert hf.index.sweep() == holdfast.SweepReport()
         assert hf.index.get_frame(frame).status == status
         hf.answer(token=hf.index.reissue_token(asked.question, expires_ms=5), approve=True)
         return
@@ -144,7 +144,7 @@ def test_a_question_expires_as_agreed(hf: holdfast.Holdfast, clock: FrozenClock,
 def test_a_timer_rings(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     question = hf.index.suspend_frame(frame, "later", kind="timer", until=clock.now_ms() + 500).question
-    assert hf.index.sweep() == holdfast.Swept()
+    assert hf.index.sweep() == holdfast.SweepReport()
     clock.advance(500)
     assert hf.index.sweep().resumed == (frame,)
     assert hf.index.get_frame(frame).status == "active"
@@ -157,7 +157,7 @@ def test_a_deadline_stands_still_while_suspended(hf: holdfast.Holdfast, clock: F
     clock.advance(500)
     question = hf.index.suspend_frame(child, "?").question
     clock.advance(86_400_000)
-    assert hf.index.sweep() == holdfast.Swept()
+    assert hf.index.sweep() == holdfast.SweepReport()
     hf.index.resume_frame(question, approve=True)
     for frame, left in ((root, 500), (child, 100)):
         assert hf.index.get_frame(frame).deadline == clock.now_ms() + left

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import ActorBusy, InvalidValue, Limits, TokenBudget, Usage, Waiting
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.flow.frames import run_once
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
@@ -106,7 +106,7 @@ def test_a_torn_step_beside_a_child_elsewhere_is_asked_about(hf: holdfast.Holdfa
 
 def test_the_sweep_works_where_the_last_owner_is_gone(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
     ports: Any = hf._ports
-    dead = holdfast.Holdfast(assemble(ports.journal, ports.settings, ports.clock), owner=False)
+    dead = holdfast.Holdfast(assemble_ports(ports.journal, ports.settings, ports.clock), owner=False)
     timer = dead.index.push_frame("timer", scope=ACTOR)
     late = dead.index.push_frame("late", scope=ACTOR)
     dead.index.suspend_frame(timer, "later", kind="timer", until=clock.now_ms() + 10)
@@ -189,7 +189,7 @@ def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
             thread.join(20)
         assert not any(thread.is_alive() for thread in threads)
         assert errors == []
-        assert hf._ports.leases.users() == 0
+        assert hf._ports.leases.count_users() == 0
         hf.on("frame.popped", lambda event: hf.frame("after", actor="c", key="once").open())
         with hf.frame("again", actor="c"):
             pass
@@ -198,15 +198,15 @@ def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
 
 def test_a_step_that_ended_meanwhile_does_not_run_again(hf: holdfast.Holdfast, monkeypatch: Any) -> None:
     ran: list[str] = []
-    enter = run_once.RUNNING.enter
+    enter = run_once.RUNNING_STEPS.enter
     with hf.frame("f") as frame:
 
         def late(owner: str, key: str) -> None:
-            monkeypatch.setattr(run_once.RUNNING, "enter", enter)
+            monkeypatch.setattr(run_once.RUNNING_STEPS, "enter", enter)
             frame.run(lambda: ran.append("first"), key="s")
             enter(owner, key)
 
-        monkeypatch.setattr(run_once.RUNNING, "enter", late)
+        monkeypatch.setattr(run_once.RUNNING_STEPS, "enter", late)
         frame.run(lambda: ran.append("late"), key="s")
     assert ran == ["first"]
 
@@ -406,7 +406,7 @@ def test_a_child_elsewhere_ends_also_after_the_lease_of_its_parents_scope_was_lo
     away = hf.index.push_frame("away", parent=root, scope="actor/away")
     hf.index.resume_actor(ACTOR, incarnation="1")
     ports: Any = hf._ports
-    other = holdfast.Holdfast(assemble(ports.journal, ports.settings, ports.clock), owner=False)
+    other = holdfast.Holdfast(assemble_ports(ports.journal, ports.settings, ports.clock), owner=False)
     other.index.resume_actor(ACTOR, incarnation="2")
     other.index.release_actor(ACTOR)
     with pytest.raises(holdfast.StaleEpoch):

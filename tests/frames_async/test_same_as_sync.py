@@ -20,7 +20,7 @@ from holdfast.client.frame import Frame
 from holdfast.client.index import IndexView
 from holdfast.client.session import Session
 from holdfast.errors import Refused
-from holdfast.records.recovery import ActorResumeState, Asked, FrameInfo
+from holdfast.records.recovery import ActorResumeState, FrameInfo, QuestionReceipt
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted
 from tests.frames_async.conftest import ACTOR, Test
@@ -125,7 +125,7 @@ def _comparable(value: Any) -> Any:
         return repr(value)  # Its marks are of its own journal.
     if isinstance(value, FrameInfo):
         return replace(value, context_hash=None)  # So is this.
-    if isinstance(value, Asked):
+    if isinstance(value, QuestionReceipt):
         return replace(value, token=None)
     return replace(value, holder=None) if isinstance(value, ActorResumeState) else value
 

@@ -122,7 +122,7 @@ def test_cancelled_before_it_was_called_a_step_is_not_asked_about(
     async def test(hf: AsyncHoldfast) -> None:
         from holdfast.flow.frames import run_once as steps
 
-        reached, gate, loop, begin = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), steps.begin
+        reached, gate, loop, begin = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), steps.begin_step
         ran: list[int] = []
 
         def slow(*args: Any) -> Any:
@@ -139,7 +139,7 @@ def test_cancelled_before_it_was_called_a_step_is_not_asked_about(
             async with hf.frame("goal", key="k") as frame:
                 return await frame.run(pay, key="pay")
 
-        monkeypatch.setattr(steps, "begin", slow)
+        monkeypatch.setattr(steps, "begin_step", slow)
         task = asyncio.create_task(work())
         await reached.wait()
         _again_and_again(task)

@@ -21,11 +21,11 @@ from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.generate_sessions import ConversationStory
-from holdfast.testing.generate_state import StateStory
-from holdfast.testing.journal_contract import dump
-from holdfast.testing.writer import Writer, note
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.generate_sessions import SessionGenerator
+from holdfast.testing.generate_state import StateGenerator
+from holdfast.testing.journal_contract import dump_projections
+from holdfast.testing.writer import Writer, make_note
 from tests.golden import packs
 
 FOLDER = Path(__file__).parent
@@ -42,31 +42,37 @@ def tell() -> Iterator[bytes]:
     counter = itertools.count()
     for number in range(3):
         stream = f"actor/a{number}/session/s1/thread/main"
-        story = Story(Random(number), ids, subjects=("alice", "bob"))
+        story = FrameGenerator(Random(number), ids, subjects=("alice", "bob"))
         writer.append(stream, Draft(type="lease.taken", facts=LeaseTaken(epoch=1, owner="w1")))
         for _ in range(50):
             clock.advance(7)
             writer.append(stream, *story.step(), epoch=1, key=f"k{next(counter)}")
     for number in (70, 71):
-        session = ConversationStory(Random(number), ids, f"c{number}", ("alice", "bob"), endings=0.2)
+        session = SessionGenerator(Random(number), ids, f"c{number}", ("alice", "bob"), endings=0.2)
         for _ in range(30):
             clock.advance(7)
             writer.write(*session.step(2))
     for number in (80, 81):
-        kept = StateStory(Random(number), ids, f"user/u{number}", ("alice", "bob"))
+        kept = StateGenerator(Random(number), ids, f"user/u{number}", ("alice", "bob"))
         for _ in range(60):
             clock.advance(7)
             writer.append(kept.scope, *kept.step())
-    body = artifacts.prepare(writer.ports, writer.acting, b"artifact" * 100)
-    other.append(Scope.session("née").text, note("grüße", subject="carol"))
-    writer.append("session/s1", note(subject="alice", artifacts=[body.name.hex()]), note("b"), artifacts=[body])
-    artifacts.erase(writer.ports, writer.acting, "bob")
+    body = artifacts.prepare_artifact(writer.ports, writer.acting, b"artifact" * 100)
+    other.append(Scope.session("née").text, make_note("grüße", subject="carol"))
+    writer.append(
+        "session/s1", make_note(subject="alice", artifacts=[body.name.hex()]), make_note("b"), artifacts=[body]
+    )
+    artifacts.erase_subject(writer.ports, writer.acting, "bob")
     return transfer.export_lines(writer.ports)
 
 
 def digest(journal: Journal) -> str:
     """What all rows of all projections come to."""
-    rows = [[name, tenant, stream, _plain(row)] for name, found in dump(journal) for tenant, stream, row in found]
+    rows = [
+        [name, tenant, stream, _plain(row)]
+        for name, found in dump_projections(journal)
+        for tenant, stream, row in found
+    ]
     return hashlib.sha256(encode(rows)).hexdigest()
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import ContextPack, Holdfast, Session
-from holdfast.connect import Beside, assemble
-from holdfast.core.wire.read import read
+from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.core.wire.read import read_input
 from holdfast.flow.frames import messages as frame_messages
 from holdfast.flow.journal import transfer
 from holdfast.journal.memory.journal import MemoryJournal
@@ -66,10 +66,10 @@ class Telling:
     def __init__(self) -> None:
         clock = FrozenClock()
         outside = Outside()
-        beside = Beside(documents=outside, fetcher=outside, summarizer=_summed)
+        beside = ClientExtensions(documents=outside, fetcher=outside, summarizer=_summed)
         journal = MemoryJournal()
         journal.secret = bytes(range(32))
-        self.hf = Holdfast(assemble(journal, SETTINGS, clock, SeededIds(clock, seed=5), beside))
+        self.hf = Holdfast(assemble_ports(journal, SETTINGS, clock, SeededIds(clock, seed=5), beside))
         self.calls: list[tuple[str, ContextPack]] = []
 
     def tell(self) -> None:
@@ -143,7 +143,7 @@ class Telling:
         self.calls.append((call, pack))
         index.end_model_call(frame, call)
         child = index.push_frame(f"Chop {LONG}", parent=frame, inputs={"what": "onions"}, inherit=["h0", "h2", "h6"])
-        frame_messages.append(self.hf._ports, self.hf._acting, child, read("I chop."))
+        frame_messages.append_frame_messages(self.hf._ports, self.hf._acting, child, read_input("I chop."))
         pack = index.assemble_context_pack(frame=child, **given)
         self.calls.append((index.begin_model_call(child, pack), pack))
         index.pop_frame(child, "failed", error="no knife")

@@ -78,14 +78,14 @@ def test_every_pack_of_every_release_is_sent_again_as_it_was(
     ("where", "name", "planted"),
     [
         (segments, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
-        (segments, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
+        (segments, "fence_text", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
         (segments, "WORK_LABEL", "This is part of:"),
         (segments, "SUMMARY_LABEL", "Summary:"),
         (rebuild, "MEMORY_LABEL", "Memories:"),
         (rebuild, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
         (shorten, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
-        (fences, "_DIGITS", 12),
-        (fences, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
+        (fences, "_MARK_DIGITS", 12),
+        (fences, "_FENCE_LIKE", re.compile("(nothing)")),
     ],
 )
 def test_a_release_that_renders_otherwise_is_caught(

@@ -11,11 +11,11 @@ import pytest
 import holdfast
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.journal.sqlite import SqliteJournal, schema, search
-from holdfast.journal.sqlite.check import expected_schema, schema_of
+from holdfast.journal.sqlite.check import build_expected_schema, read_schema
 from holdfast.journal.sqlite.statements import migrations, queries
 from holdfast.sqlite import connection
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.journal_contract import dump
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.journal_contract import dump_projections
 from holdfast.testing.writer import Writer
 from tests.scale import seeded
 
@@ -25,7 +25,7 @@ def test_the_schema_equals_the_replay_of_every_migration() -> None:
     for _, _, sql in migrations():
         for _ in replayed.execute(sql):
             pass
-    assert schema_of(replayed) == expected_schema()
+    assert read_schema(replayed) == build_expected_schema()
     replayed.close()
 
 
@@ -35,7 +35,7 @@ def test_migrations_are_numbered_without_gaps_and_named() -> None:
 
 
 def test_the_documented_tables_indexes_and_view_exist() -> None:
-    found = expected_schema()
+    found = build_expected_schema()
     for table in ("events", "frames", "frame_handles", "frame_results", "suspended_frames"):
         assert ("table", table) in found
     for index in (
@@ -73,14 +73,14 @@ def test_rows_are_read_in_the_order_in_which_tables_describe_their_columns() -> 
             pass
     for table in PROJECTIONS:
         columns = tuple(row[1] for row in empty.execute("SELECT * FROM pragma_table_info(?)", (table.name,)))
-        assert columns == ("tenant", "stream", *table.names)
+        assert columns == ("tenant", "stream", *table.column_names)
     empty.close()
 
 
 def test_every_query_is_valid(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "a.db")
-    with journal.writing.exclusively() as writer:
-        search.create(writer)  # The one table that is made when it is first needed.
+    with journal.writer.exclusive_connection() as writer:
+        search.create_vector_table(writer)  # The one table that is made when it is first needed.
         found = {name: sql for name, sql in queries().items() if name != "create_vectors"}
         for name, sql in found.items():
             for statement in sql.split(";"):
@@ -130,7 +130,7 @@ def test_every_connection_has_every_pragma_in_force(tmp_path: Path, durability: 
             "trusted_schema": 0,
             "cell_size_check": 1,
         }
-        with journal.writing.exclusively() as writer, journal.reading() as reader:
+        with journal.writer.exclusive_connection() as writer, journal.reader() as reader:
             for found in (writer, reader):
                 assert {name: found.pragma(name) for name in wanted} == wanted
             assert reader.pragma("query_only") == 1
@@ -138,9 +138,9 @@ def test_every_connection_has_every_pragma_in_force(tmp_path: Path, durability: 
 
 def test_a_pragma_that_does_not_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stubborn(target: apsw.Connection) -> None:
-        connection._set(target, "foreign_keys", 7)
+        connection._set_pragma(target, "foreign_keys", 7)
 
-    monkeypatch.setattr(connection, "foreign_keys", stubborn)
+    monkeypatch.setattr(connection, "enforce_foreign_keys", stubborn)
     with pytest.raises(holdfast.Unavailable, match="foreign_keys"):
         holdfast.open(tmp_path / "a.db")
 
@@ -169,17 +169,17 @@ def test_a_rebuild_leaves_the_schema_as_it_was_and_others_go_on(tmp_path: Path) 
     path = tmp_path / "a.db"
     journal, other = SqliteJournal(path), SqliteJournal(path)
     writer, second = Writer(journal), Writer(other)
-    story = Story(seeded("rebuild"), writer.ports.ids)
+    story = FrameGenerator(seeded("rebuild"), writer.ports.ids)
     for _ in range(200):
         writer.append("actor/main", *story.step())
-    before = dump(journal)
+    before = dump_projections(journal)
     journal.rebuild()
-    with journal.reading() as reader:
-        assert schema_of(reader) == expected_schema()
-    assert dump(other) == before
+    with journal.reader() as reader:
+        assert read_schema(reader) == build_expected_schema()
+    assert dump_projections(other) == before
     for _ in range(20):
         second.append("actor/main", *story.step())
-    assert dump(other) == dump(journal)
+    assert dump_projections(other) == dump_projections(journal)
     assert list(journal.check()) == []
     journal.close()
     other.close()
@@ -190,20 +190,20 @@ def test_a_rebuild_that_died_is_made_good_by_the_next(tmp_path: Path, monkeypatc
 
     journal = SqliteJournal(tmp_path / "a.db")
     writer = Writer(journal)
-    story = Story(seeded("rebuild"), writer.ports.ids)
+    story = FrameGenerator(seeded("rebuild"), writer.ports.ids)
     for _ in range(50):
         writer.append("actor/main", *story.step())
-    before = dump(journal)
+    before = dump_projections(journal)
 
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rebuilding._Rebuild, "_finish", dies)
+    monkeypatch.setattr(rebuilding._ProjectionRebuild, "_finish", dies)
     with pytest.raises(KeyboardInterrupt):
         journal.rebuild()
-    assert dump(journal) == before
+    assert dump_projections(journal) == before
     assert list(journal.check()) == []
     monkeypatch.undo()
     journal.rebuild()
-    assert dump(journal) == before
+    assert dump_projections(journal) == before
     journal.close()

@@ -8,10 +8,10 @@ from typing import Any
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.fold import fold_all
-from holdfast.records.frames import Frame, StreamState
+from holdfast.core.journal.fold import fold_events
+from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.recovery import FrameInfo
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from tests.model.frames_model import LIVE, USAGE, Unit
 from tests.model.frames_owners_model import Model
 from tests.model.frames_questions_model import PEOPLE
@@ -55,15 +55,15 @@ def expected(model: Model, unit: Unit) -> dict[str, Any]:
     }
 
 
-def seen(frame: Frame | FrameInfo) -> dict[str, Any]:
+def seen(frame: FrameState | FrameInfo) -> dict[str, Any]:
     """A frame as it was loaded or shown."""
-    live = isinstance(frame, Frame)
+    live = isinstance(frame, FrameState)
     wait = frame.question
-    handles: Iterable[Any] = frame.handles.values() if isinstance(frame, Frame) else frame.handles
-    calls: Iterable[Any] = frame.calls.values() if isinstance(frame, Frame) else frame.calls
+    handles: Iterable[Any] = frame.handles.values() if isinstance(frame, FrameState) else frame.handles
+    calls: Iterable[Any] = frame.calls.values() if isinstance(frame, FrameState) else frame.calls
     tokens = frame.tokens
     return {
-        "above": (frame.parent or frame.outer) if isinstance(frame, Frame) else frame.parent,
+        "above": (frame.parent or frame.outer) if isinstance(frame, FrameState) else frame.parent,
         "depth": frame.depth,
         "status": frame.status,
         "tokens": (tokens.granted, tokens.used, tokens.reserved, tokens.lent),
@@ -80,7 +80,7 @@ def seen(frame: Frame | FrameInfo) -> dict[str, Any]:
             for handle in (sorted(handles, key=lambda handle: handle.position) if live else handles)
         ],
         "results": [(result.kind, result.ref) for result in frame.results],
-        "away": frame.away if isinstance(frame, Frame) else frame.children_elsewhere,
+        "away": frame.away if isinstance(frame, FrameState) else frame.children_elsewhere,
         "question": None
         if wait is None
         else {
@@ -129,7 +129,7 @@ def at_budgets(model: Model, states: States) -> None:
     """Count what the journal says: nothing is lent twice, refunded or lost, and too much only if it was reported."""
     frames = {id: frame for state in states.values() for id, frame in state.frames.items()}
     held: dict[str, int] = {}
-    below: dict[str, list[Frame]] = {}
+    below: dict[str, list[FrameState]] = {}
     for frame in frames.values():
         above = frame.parent or frame.outer
         if above is not None:
@@ -150,7 +150,7 @@ def at_budgets(model: Model, states: States) -> None:
             assert total == model.spent.get(frame.id, 0), f"{total} were used below {frame.id}, not {model.spent}"
 
 
-def _used(frame: Frame, below: dict[str, list[Frame]]) -> int:
+def _used(frame: FrameState, below: dict[str, list[FrameState]]) -> int:
     return frame.used + sum(_used(child, below) for child in below.get(frame.id, ()))
 
 
@@ -163,7 +163,7 @@ def at_order(model: Model, journal: Any, after: int, scopes: tuple[str, ...]) ->
         head = journal.head(TENANT, scope)
         if head is None:
             continue
-        stored = journal.read(Query(tenant=TENANT, stream=scope, types=("frame.popped",), limit=100_000))
+        stored = journal.read(EventQuery(tenant=TENANT, stream=scope, types=("frame.popped",), limit=100_000))
         mine = [decode_event(event).facts.frame for event in stored if event.seq > after]
         for place, frame in enumerate(mine):
             line = {other.id for other in model.line(model.units[frame])[1:]}
@@ -225,8 +225,8 @@ def at_the_end(model: Model, hf: Holdfast, journal: Any, scopes: tuple[str, ...]
     """The journal is sound, folding gives what loading gives, and rebuilding changes nothing."""
     assert hf.journal.verify().findings == ()
     for scope in scopes:
-        stored = journal.read(Query(tenant=TENANT, stream=scope, limit=1_000_000))
-        folded = fold_all(decode_event(event) for event in stored)
+        stored = journal.read(EventQuery(tenant=TENANT, stream=scope, limit=1_000_000))
+        folded = fold_events(decode_event(event) for event in stored)
         assert folded == journal.load(TENANT, scope), f"folding {scope} gives something else than loading it"
     journal.rebuild()
     at_live_frames(model, states_of(journal, scopes))

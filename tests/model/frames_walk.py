@@ -15,12 +15,12 @@ from typing import Any
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.errors import HoldfastError, OutcomeUnknown, StaleEpoch
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
-from holdfast.records.batches import Appended, Batch
+from holdfast.records.batches import AppendResult, Batch
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -56,7 +56,7 @@ class Flaky:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    def append(self, batch: Batch) -> Appended:
+    def append(self, batch: Batch) -> AppendResult:
         if not self.times:
             return self._journal.append(batch)
         if self.after:
@@ -73,7 +73,7 @@ class Client:
         self.journal = Flaky(journal)
         # The signs of life of a real thread would come by real time: a lease that lasts long gives none in a walk.
         settings = Settings(cached_streams=cached, lease_ms=3_600_000)
-        self.hf = Holdfast(assemble(self.journal, settings, clock, ids))
+        self.hf = Holdfast(assemble_ports(self.journal, settings, clock, ids))
 
     @property
     def index(self) -> IndexView:
@@ -152,7 +152,7 @@ class Walk:
         """What a lively client's thread would do while somebody else watches."""
         for number, scope in list(self.model.leases):
             if number in self.model.lively and self.model.thinks_it_owns(number, scope):
-                self.journal.renew(look.TENANT, scope, self.model.leases[number, scope].epoch)
+                self.journal.renew_lease(look.TENANT, scope, self.model.leases[number, scope].epoch)
 
     # one step
 

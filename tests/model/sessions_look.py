@@ -9,9 +9,9 @@ from typing import Any
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import OTHER, message_tokens, system_tokens
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read
-from holdfast.records.messages import INTERRUPTED, Message
+from holdfast.records.messages import INTERRUPTED_RESULT, Message
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.model.sessions_life_model import Talk
 from tests.model.sessions_model import INSTRUCTIONS, Line, Said
@@ -36,15 +36,15 @@ def told(said: Said) -> Shape:
 def at_line(walk: Walk, id: str, line: Line, client: Client | None = None) -> None:
     """A thread shows what it should, counts it, and knows which calls wait."""
     session = walk.session(id, line.name, client)
-    ports, acting, stream = session._ports, session._acting, session._line
+    ports, acting, stream = session._ports, session._acting, session._thread_stream
     shown, expected = [seen(message) for message in session.messages()], [told(said) for said in line.said]
     assert shown == expected, f"{stream} shows {shown}, not {expected}"
     assert len(session) == len(line.said), f"{stream} counts {len(session)} messages, not {len(line.said)}"
-    positions = [place.row["position"] for place in read.places_after(ports, acting, stream)]
+    positions = [place.row["position"] for place in read.iter_places_after(ports, acting, stream)]
     assert positions == list(range(1, len(line.said) + 1)), f"{stream} has the positions {positions}"
-    state = current(ports, acting, stream)
-    assert state.line is not None
-    assert set(state.line.calls) == line.waiting, f"{stream}: {list(state.line.calls)} wait, not {line.waiting}"
+    state = load_current_state(ports, acting, stream)
+    assert state.thread is not None
+    assert set(state.thread.calls) == line.waiting, f"{stream}: {list(state.thread.calls)} wait, not {line.waiting}"
     assert state == ports.journal.load(acting.tenant, stream), "the rows do not give what the events give"
     at_summaries(session, line)
 
@@ -64,7 +64,7 @@ def at_talk(walk: Walk, client: Client, id: str, talk: Talk) -> None:
     """A session's status, threads, settings and place in the list."""
     session = walk.session(id, next(iter(talk.lines)), client)
     assert session.status == talk.status, f"{id} is {session.status}, not {talk.status}"
-    assert session._state().generation == talk.generation, f"{id} is in another generation"
+    assert session._load_state().generation == talk.generation, f"{id} is in another generation"
     assert session.threads == tuple(sorted(talk.lines))
     assert (session.system, session.title) == (talk.settings.get("system"), talk.settings.get("title"))
     assert session.metadata == talk.settings.get("metadata", {})
@@ -72,7 +72,7 @@ def at_talk(walk: Walk, client: Client, id: str, talk: Talk) -> None:
     assert (listed.status, listed.threads) == (talk.status, len(talk.lines))
     assert listed.messages == sum(len(line.said) for line in talk.lines.values())
     assert listed.active_at == talk.active
-    handovers = session._state().handovers.values()
+    handovers = session._load_state().handovers.values()
     assert sorted(one.attempts for one in handovers) == sorted(one.attempts for one in talk.pending)
 
 
@@ -128,7 +128,7 @@ def _at_pins(pack: ContextPack, line: Line, session: Session, count: Count, most
     if not missing:
         return
     stored = {message.id: message for message in session.messages()}
-    stand_in = OTHER.message + OTHER.result + count(INTERRUPTED)
+    stand_in = OTHER.message + OTHER.result + count(INTERRUPTED_RESULT)
     for index in missing:
         calls = {id for id, _ in line.said[index].calls}
         round = [line.said[index], *(said for said in line.said if calls & set(said.answers))]

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.errors import HoldfastError
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
@@ -71,8 +71,8 @@ class Client:
         cached = walk.random.choice((0, 1, 1000, 1000))
         settings = Settings(cached_streams=cached, lease_ms=3_600_000, handover_attempts=ATTEMPTS)
         count = count_threes if number % 3 == 0 else count_fours
-        beside = Beside(tokenizer=count, memory=walk.engine)
-        self.hf = Holdfast(assemble(self.journal, settings, walk.clock, walk.ids, beside))
+        beside = ClientExtensions(tokenizer=count, memory=walk.engine)
+        self.hf = Holdfast(assemble_ports(self.journal, settings, walk.clock, walk.ids, beside))
 
     def end(self, *, close: bool) -> None:
         self.hf._ports.leases.close()

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import pytest
 
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.fold import fold
+from holdfast.core.journal.fold import fold_event
 from holdfast.errors import (
     Conflict,
     FrameEnded,
@@ -34,9 +34,9 @@ from holdfast.errors import (
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
-from holdfast.records.batches import Appended, Batch
-from holdfast.records.frames import Frame, Limits, StreamState
-from holdfast.records.reports import Query
+from holdfast.records.batches import AppendResult, Batch
+from holdfast.records.frames import FrameState, Limits, StreamState
+from holdfast.records.reports import EventQuery
 from holdfast.records.settings import Settings
 from tests.scale import seeded, volume
 
@@ -61,7 +61,7 @@ class Doubtful:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    def append(self, batch: Batch) -> Appended:
+    def append(self, batch: Batch) -> AppendResult:
         chance = self._random.random()
         if chance < 0.2:
             raise OutcomeUnknown
@@ -101,7 +101,7 @@ class Family:
         self.seen: set[int] = set()
 
     def client(self, journal: Journal) -> Holdfast:
-        return Holdfast(assemble(journal, Settings(cached_streams=8)))
+        return Holdfast(assemble_ports(journal, Settings(cached_streams=8)))
 
     def close(self) -> None:
         for client in self.clients:
@@ -218,7 +218,7 @@ def check(state: StreamState, root_id: str) -> int:
     return state.version
 
 
-def held(frame: Frame) -> int:
+def held(frame: FrameState) -> int:
     return (frame.granted or 0) - (0 if frame.question is None else frame.question.released)
 
 
@@ -276,8 +276,8 @@ def look_back(one: Family) -> None:
     """Every version that ever was, and what is left at the end."""
     journal, index = one.journals[0], one.clients[0].index
     state, grants = StreamState(), 0
-    for stored in journal.read(Query(tenant=TENANT, stream=ROOT, limit=10_000_000)):
-        state = fold(state, decode_event(stored))
+    for stored in journal.read(EventQuery(tenant=TENANT, stream=ROOT, limit=10_000_000)):
+        state = fold_event(state, decode_event(stored))
         grants += stored.type in ("frame.pushed", "child.pushed")
         check(state, one.root)
     assert grants == one.pushed + 1

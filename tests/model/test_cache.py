@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from holdfast.errors import OutcomeUnknown, Refused, Unavailable, VersionConflict
 from holdfast.flow.journal import append as changing
-from holdfast.flow.journal.append import change, state_of
+from holdfast.flow.journal.append import decide_and_append, load_state
 from holdfast.flow.journal.caches import StateCache
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
-from holdfast.records.batches import Appended, Batch
+from holdfast.records.batches import AppendResult, Batch
 from holdfast.records.frames import StreamState
 from holdfast.records.settings import Settings
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.journal_contract import pushed
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.journal_contract import make_push
 from holdfast.testing.writer import Writer
 from tests.scale import seeded, volume
 
@@ -44,7 +44,7 @@ class Flaky:
         self.loads += 1
         return self._journal.load(tenant, stream)
 
-    def append(self, batch: Batch) -> Appended:
+    def append(self, batch: Batch) -> AppendResult:
         if self.before is not None:
             error, self.before = self.before, None
             raise error
@@ -55,10 +55,12 @@ class Flaky:
         return appended
 
 
-def push_one(writer: Writer) -> Appended:
+def push_one(writer: Writer) -> AppendResult:
     """Push a frame at the version that was loaded."""
 
-    appended = change(writer.ports, writer.acting, [ACTOR], lambda states: {ACTOR: [pushed(writer)]}).appended
+    appended = decide_and_append(
+        writer.ports, writer.acting, [ACTOR], lambda states: {ACTOR: [make_push(writer)]}
+    ).appended
     assert appended is not None
     return appended
 
@@ -69,7 +71,7 @@ def test_what_was_written_is_not_read_back() -> None:
     for _ in range(10):
         push_one(writer)
     assert flaky.loads == 1
-    assert state_of(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+    assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
 
 
 @pytest.mark.parametrize("error", [Unavailable(), KeyboardInterrupt(), VersionConflict(ACTOR, 1, 2)])
@@ -83,9 +85,9 @@ def test_after_any_error_the_next_answer_is_the_journal_s(error: BaseException, 
         push_one(writer)
     except (Unavailable, KeyboardInterrupt):
         pass
-    assert state_of(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+    assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
     push_one(writer)
-    assert state_of(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+    assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
 
 
 def test_an_unknown_outcome_is_asked_about_until_it_is_known() -> None:
@@ -96,12 +98,12 @@ def test_an_unknown_outcome_is_asked_about_until_it_is_known() -> None:
         setattr(flaky, when, OutcomeUnknown())
         assert push_one(writer).version == 2
         assert flaky.position() == 2
-        assert state_of(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+        assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
 
 
 def test_unknown_stays_unknown_when_nobody_can_be_asked() -> None:
     class Gone(Flaky):
-        def append(self, batch: Batch) -> Appended:
+        def append(self, batch: Batch) -> AppendResult:
             self.calls = getattr(self, "calls", 0) + 1
             raise OutcomeUnknown if self.calls == 1 else Unavailable
 
@@ -116,7 +118,7 @@ def test_a_decision_overtaken_by_another_process_is_made_again(tmp_path: Path) -
         push_one(mine)
         push_one(theirs)
     assert mine.ports.journal.load("default", ACTOR).version == 20
-    assert state_of(theirs.ports, theirs.acting, ACTOR).version == 20
+    assert load_state(theirs.ports, theirs.acting, ACTOR).version == 20
     for writer in (mine, theirs):
         writer.ports.journal.close()
 
@@ -133,7 +135,7 @@ def test_a_refusal_counts_only_on_a_state_that_was_just_loaded() -> None:
     other = Writer(writer.ports.journal)
     push_one(other)
     with pytest.raises(Refused, match="no"):
-        change(writer.ports, writer.acting, [ACTOR], decide)
+        decide_and_append(writer.ports, writer.acting, [ACTOR], decide)
     assert seen == [1, 2]
 
 
@@ -143,18 +145,18 @@ def test_answers_are_the_same_with_and_without_the_cache(capacity: int) -> None:
     journal = MemoryJournal()
     writer = Writer(journal, settings=Settings(cached_streams=capacity))
     other = Writer(journal)
-    stories = {f"actor/a{number}": Story(random, writer.ports.ids) for number in range(6)}
+    stories = {f"actor/a{number}": FrameGenerator(random, writer.ports.ids) for number in range(6)}
     for _ in range(volume(400, 20_000)):
         stream = random.choice(list(stories))
         who = random.choice((writer, writer, other))
-        change(who.ports, who.acting, [stream], _next(stream, stories[stream]))
-        seen = state_of(writer.ports, writer.acting, stream)
+        decide_and_append(who.ports, who.acting, [stream], _next(stream, stories[stream]))
+        seen = load_state(writer.ports, writer.acting, stream)
         if who is writer:
             assert seen == journal.load("default", stream)
     assert len(writer.ports.states) <= capacity  # type: ignore[arg-type]
 
 
-def _next(stream: str, story: Story) -> Callable[[changing.States], changing.Drafts]:
+def _next(stream: str, story: FrameGenerator) -> Callable[[changing.States], changing.Drafts]:
     drafts = tuple(story.step())
     return lambda states: {stream: drafts}
 
@@ -188,7 +190,7 @@ def test_streams_are_locked_in_one_order_whatever_order_is_asked_for() -> None:
     def work(seed: int) -> None:
         random = seeded(f"locks {seed}")
         for _ in range(200):
-            with cache.locked("t", random.sample(names, 5)):
+            with cache.lock("t", random.sample(names, 5)):
                 done.append(seed)
 
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]

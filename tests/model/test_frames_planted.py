@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from holdfast.core.frames import budgets, calls, evidence, lifecycle, questions, stack
 from holdfast.core.journal import admit, fold, load, project
 from holdfast.flow.frames import questions as frame_questions
-from holdfast.flow.frames.leases import Leases
+from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal import append as changing
 from holdfast.journal.memory import journal
-from holdfast.records.frames import Frame, FrameLimits, StreamState
+from holdfast.records.frames import FrameLimits, FrameState, StreamState
 from holdfast.records.usage import Usage
 from tests.model.test_budgets_concurrent import live_and_look_back
 from tests.model.test_frames_model import walk_once
@@ -31,26 +31,28 @@ WALKS = 32
 
 def spent_tokens_refunded(patch: Patch) -> None:
     """The whole grant comes back, and what was used of it is forgotten."""
-    lend, settle = fold._lend, project._settle
-    patch.setattr(fold, "_settle", lambda live, parent, facts, version: lend(live, parent, version, -facts.granted))
+    lend, settle = fold._add_lent, project._settle_child_row
+    patch.setattr(
+        fold, "_settle_child", lambda live, parent, facts, version: lend(live, parent, version, -facts.granted)
+    )
 
     def settled(parent: str, facts: Any, place: Any) -> Any:
         return settle(parent, replace(facts, used=0, usage=Usage()), place)
 
-    patch.setattr(project, "_settle", settled)
+    patch.setattr(project, "_settle_child_row", settled)
 
 
 def depth_not_inherited(patch: Patch) -> None:
-    patch.setattr(lifecycle, "tightest", lambda line: list(line)[-1].limits)
-    patch.setattr(lifecycle, "_within", lambda limits, bound: limits)
+    patch.setattr(lifecycle, "tightest_limits", lambda line: list(line)[-1].limits)
+    patch.setattr(lifecycle, "_clamp_limits", lambda limits, bound: limits)
 
 
 def parent_not_woken(patch: Patch) -> None:
-    patch.setattr(lifecycle, "wakes", lambda *_: False)
+    patch.setattr(lifecycle, "should_wake", lambda *_: False)
 
 
 def cascade_omitted(patch: Patch) -> None:
-    patch.setattr(lifecycle, "_cascade", lambda states, stream, frame, drafts: (frame.usage, frame.used))
+    patch.setattr(lifecycle, "_cancel_below", lambda states, stream, frame, drafts: (frame.usage, frame.used))
 
 
 def cascade_root_first(patch: Patch) -> None:
@@ -74,59 +76,59 @@ def deadline_runs_while_suspended(patch: Patch) -> None:
 
 
 def clock_of_an_ancestor_not_stopped(patch: Patch) -> None:
-    patch.setattr(stack, "_matters", lambda *_: False)
+    patch.setattr(stack, "_can_change_clocks", lambda *_: False)
 
 
 def token_usable_twice(patch: Patch) -> None:
     """What a token said before counts as said now."""
-    original = changing.change
+    original = changing.decide_and_append
 
     def change(*args: Any, **kwargs: Any) -> Any:
         return replace(original(*args, **kwargs), repeated=False)
 
-    patch.setattr(frame_questions, "change", change)
+    patch.setattr(frame_questions, "decide_and_append", change)
 
 
 def two_owners(patch: Patch) -> None:
-    patch.setattr(admit, "is_owner", lambda _: False)
-    patch.setattr(changing, "is_owner", lambda _: False)
+    patch.setattr(admit, "is_owner_event", lambda _: False)
+    patch.setattr(changing, "is_owner_event", lambda _: False)
 
 
 def zombie_not_told(patch: Patch) -> None:
-    patch.setattr(Leases, "epoch", lambda self, tenant, stream, state: state.epoch)
+    patch.setattr(StreamLeases, "epoch", lambda self, tenant, stream, state: state.epoch)
 
 
 def open_call_lost_on_load(patch: Patch) -> None:
-    original = load._frame
+    original = load._build_frame
 
-    def frame(id: str, row: Any, parts: Any) -> Frame:
+    def frame(id: str, row: Any, parts: Any) -> FrameState:
         return replace(original(id, row, parts), calls={})
 
-    patch.setattr(load, "_frame", frame)
+    patch.setattr(load, "_build_frame", frame)
 
 
 def grant_not_lent(patch: Patch) -> None:
-    patch.setattr(fold, "_lend", lambda live, frame, version, amount, **changes: None)
+    patch.setattr(fold, "_add_lent", lambda live, frame, version, amount, **changes: None)
 
 
 def grant_not_taken_again(patch: Patch) -> None:
-    original = questions._resume
+    original = questions._resume_subtree
 
-    def resume(state: StreamState, frame: Frame, *args: Any) -> None:
+    def resume(state: StreamState, frame: FrameState, *args: Any) -> None:
         assert frame.question is not None
         original(state, replace(frame, question=replace(frame.question, released=0)), *args)
 
-    patch.setattr(questions, "_resume", resume)
+    patch.setattr(questions, "_resume_subtree", resume)
 
 
 def released_twice(patch: Patch) -> None:
-    patch.setattr(lifecycle, "held", lambda frame: frame.granted or 0)
+    patch.setattr(lifecycle, "outstanding_loan", lambda frame: frame.granted or 0)
 
 
 def resumed_below_what_waits(patch: Patch) -> None:
     original = stack.ancestry
 
-    def ancestry(frames: Any, frame_id: str) -> list[Frame]:
+    def ancestry(frames: Any, frame_id: str) -> list[FrameState]:
         *above, own = original(frames, frame_id)
         return [*(replace(frame, question=None) for frame in above), own]
 
@@ -134,12 +136,12 @@ def resumed_below_what_waits(patch: Patch) -> None:
 
 
 def tool_calls_not_limited(patch: Patch) -> None:
-    patch.setattr(calls, "tightest", lambda line: FrameLimits(tool_calls=1000))
+    patch.setattr(calls, "tightest_limits", lambda line: FrameLimits(tool_calls=1000))
 
 
 def deadline_not_looked_at(patch: Patch) -> None:
-    original = calls.check_working
-    patch.setattr(calls, "check_working", lambda state, frame_id, now: original(state, frame_id, 0))
+    original = calls.check_can_work
+    patch.setattr(calls, "check_can_work", lambda state, frame_id, now: original(state, frame_id, 0))
 
 
 def overdraft_refused(patch: Patch) -> None:
@@ -167,12 +169,12 @@ def handle_loses_its_place(patch: Patch) -> None:
 
 
 def key_not_compared(patch: Patch) -> None:
-    original = changing._earlier
+    original = changing._find_earlier_result
 
     def earlier(ports: Any, acting: Any, stream: str, key: str, same: Any) -> Any:
         return original(ports, acting, stream, key, lambda events: True)
 
-    patch.setattr(changing, "_earlier", earlier)
+    patch.setattr(changing, "_find_earlier_result", earlier)
 
 
 BUGS: list[Callable[[Patch], None]] = [
@@ -222,8 +224,8 @@ def test_a_planted_bug_is_noticed_by_a_short_walk(plant: Callable[[Patch], None]
 
 def version_not_compared(patch: Patch) -> None:
     """Two decisions on the same state are both written."""
-    original = admit.refusal
-    patch.setattr(journal, "refusal", lambda part, head: original(replace(part, expected=None), head))
+    original = admit.find_refusal
+    patch.setattr(journal, "find_refusal", lambda part, head: original(replace(part, expected=None), head))
 
 
 def test_a_planted_bug_is_noticed_by_many_children(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.fold import fold_all
+from holdfast.core.journal.fold import fold_events
 from holdfast.errors import KeyReused, NotFound, StaleEpoch, VersionConflict
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.verify import verify
@@ -29,12 +29,12 @@ from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
 from holdfast.records.events.envelope import Draft
-from holdfast.records.events.journal import LeaseTaken, StreamClosed
-from holdfast.records.reports import Query
+from holdfast.records.events.journal import LeaseTaken, StreamClosedFacts
+from holdfast.records.reports import EventQuery
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.journal_contract import dump
-from holdfast.testing.writer import Writer, note
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.journal_contract import dump_projections
+from holdfast.testing.writer import Writer, make_note
 from tests.scale import SOAK, volume
 
 STREAMS = ("session/a", "session/b", "session/c/thread/main")
@@ -61,7 +61,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.streams: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.keys: dict[tuple[str, str, str], tuple[int, int, str]] = {}
         self.epochs: dict[tuple[str, str], int] = {}
-        self.stories = {name: Story(Random(7), self.ids, SUBJECTS) for name in TENANTS}
+        self.stories = {name: FrameGenerator(Random(7), self.ids, SUBJECTS) for name in TENANTS}
 
     def make_writers(self) -> dict[str, Writer]:
         return {name: Writer(self.journal, tenant=name, clock=self.clock, ids=self.ids) for name in TENANTS}
@@ -80,7 +80,7 @@ class JournalMachine(RuleBasedStateMachine):
     )
     def append(self, tenant: str, stream: str, text: str, count: int, subject: str | None, exact: bool) -> None:
         known = len(self.streams.get((tenant, stream), []))
-        drafts = [note(f"{text}{number}", subject=subject) for number in range(count)]
+        drafts = [make_note(f"{text}{number}", subject=subject) for number in range(count)]
         appended = self.writers[tenant].append(stream, *drafts, expected=known if exact else None)
         assert (appended.parts[0].first, appended.parts[0].last) == (known + 1, known + count)
         for draft in drafts:
@@ -92,7 +92,7 @@ class JournalMachine(RuleBasedStateMachine):
         if known + off < 0:
             return
         with pytest.raises(VersionConflict):
-            self.writers[tenant].append(stream, note("never"), expected=known + off)
+            self.writers[tenant].append(stream, make_note("never"), expected=known + off)
 
     @rule(
         tenant=st.sampled_from(TENANTS),
@@ -103,7 +103,7 @@ class JournalMachine(RuleBasedStateMachine):
     )
     def append_under_a_key(self, tenant: str, stream: str, key: str, text: str, crash: bool) -> None:
         place, known = (tenant, stream), self.keys.get((tenant, stream, key))
-        draft = note(text)
+        draft = make_note(text)
         if known is not None and known[2] != text:
             with pytest.raises(KeyReused):
                 self.writers[tenant].append(stream, draft, key=key)
@@ -116,7 +116,7 @@ class JournalMachine(RuleBasedStateMachine):
         assert appended.parts[0].first == self.keys[tenant, stream, key][0]
         if crash:
             self.crash()
-            assert self.writers[tenant].append(stream, note(text), key=key).repeated
+            assert self.writers[tenant].append(stream, make_note(text), key=key).repeated
 
     @rule(tenant=st.sampled_from(TENANTS), steps=st.integers(1, 6))
     def live_frames(self, tenant: str, steps: int) -> None:
@@ -135,7 +135,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.writers[tenant].append("actor/main", draft)
         self._note(place, draft)
         self.epochs[place] = epoch
-        zombie = Draft(type="stream.closed", facts=StreamClosed())
+        zombie = Draft(type="stream.closed", facts=StreamClosedFacts())
         with pytest.raises(StaleEpoch):
             self.writers[tenant].append("actor/main", zombie, epoch=epoch - 1)
 
@@ -147,9 +147,9 @@ class JournalMachine(RuleBasedStateMachine):
         ]
         if not theirs:
             with pytest.raises(NotFound):
-                artifacts.erase(writer.ports, writer.acting, subject)
+                artifacts.erase_subject(writer.ports, writer.acting, subject)
             return
-        artifacts.erase(writer.ports, writer.acting, subject)
+        artifacts.erase_subject(writer.ports, writer.acting, subject)
         for event in theirs:
             event.update(text=None, subject="erased", gone=True)
         self.streams.setdefault((tenant, "global"), []).append(
@@ -158,9 +158,9 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def rebuild(self) -> None:
-        before = dump(self.journal)
+        before = dump_projections(self.journal)
         assert self.journal.rebuild() == self.journal.position()
-        assert dump(self.journal) == before
+        assert dump_projections(self.journal) == before
 
     @rule(jump=st.sampled_from((-86_400_000 * 3650, -1000, -1, 1, 1000, 86_400_000)))
     def jump_the_clock(self, jump: int) -> None:
@@ -177,7 +177,7 @@ class JournalMachine(RuleBasedStateMachine):
             return
         assert self.journal.position() == sum(map(len, self.streams.values()))
         for (tenant, stream), model in self.streams.items():
-            stored = self.journal.read(Query(tenant=tenant, stream=stream, limit=10_000))
+            stored = self.journal.read(EventQuery(tenant=tenant, stream=stream, limit=10_000))
             assert [event.version for event in stored] == list(range(1, len(model) + 1))
             events = [decode_event(event) for event in stored]
             assert [event.type for event in events] == [event["type"] for event in model]
@@ -185,7 +185,7 @@ class JournalMachine(RuleBasedStateMachine):
                 if event.type == "app.noted":
                     assert (event.content.data["text"] if event.content else None) == known["text"]
             if stream == "actor/main":
-                assert self.journal.load(tenant, stream) == fold_all(events)
+                assert self.journal.load(tenant, stream) == fold_events(events)
 
     def teardown(self) -> None:
         if hasattr(self, "journal"):

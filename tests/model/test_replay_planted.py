@@ -13,10 +13,10 @@ from holdfast.core.journal import fold, project_sessions
 from holdfast.flow.journal import transfer
 from holdfast.flow.journal.verify import verify
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.records.batches import Drop, Put, Replace, Update
+from holdfast.records.batches import RowDelete, RowInsert, RowReplace, RowUpdate
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.generate_sessions import ConversationStory, check_told
-from holdfast.testing.journal_contract import dump
+from holdfast.testing.generate_sessions import SessionGenerator, check_session
+from holdfast.testing.journal_contract import dump_projections
 from holdfast.testing.writer import Writer
 
 Rule = Callable[..., Any]
@@ -35,14 +35,14 @@ def _forgets(table: str, *columns: str) -> Callable[[Rule], Rule]:
     """The rule forgets to update some columns."""
 
     def changed(one: Any) -> Any:
-        if not isinstance(one, Update) or one.table != table:
+        if not isinstance(one, RowUpdate) or one.table != table:
             return one
         values = {name: value for name, value in one.values.items() if name not in columns}
         amounts = {name: value for name, value in one.amounts.items() if name not in columns}
-        return Update(one.table, one.key, values, amounts)
+        return RowUpdate(one.table, one.key, values, amounts)
 
     def kept(one: Any) -> bool:
-        return not isinstance(one, Update) or bool(one.values or one.amounts)
+        return not isinstance(one, RowUpdate) or bool(one.values or one.amounts)
 
     return lambda rule: lambda *given: list(filter(kept, map(changed, rule(*given))))
 
@@ -52,7 +52,7 @@ def _writes(table: str, **columns: Any) -> Callable[[Rule], Rule]:
     return lambda rule: (
         lambda *given: [
             type(one)(one.table, {**one.row, **columns})
-            if isinstance(one, Put | Replace) and one.table == table
+            if isinstance(one, RowInsert | RowReplace) and one.table == table
             else one
             for one in rule(*given)
         ]
@@ -76,32 +76,32 @@ def _folds(**columns: Any) -> Callable[[Rule], Rule]:
 
 
 PROJECTED = {
-    "a session's settings are lost": ("session.changed", _without(Update, "sessions")),
+    "a session's settings are lost": ("session.changed", _without(RowUpdate, "sessions")),
     "a session that closes stays open": ("session.closing", _forgets("sessions", "status")),
-    "a hand-over is not noted": ("session.closing", _without(Put, "session_handovers")),
-    "a hand-over is never done": ("session.offered", _without(Drop, "session_handovers")),
+    "a hand-over is not noted": ("session.closing", _without(RowInsert, "session_handovers")),
+    "a hand-over is never done": ("session.offered", _without(RowDelete, "session_handovers")),
     "a failed hand-over is not counted": ("session.offered", _forgets("session_handovers", "attempts")),
     "a reset session is closed for good": ("session.closed", _forgets("sessions", "status")),
     "a generation is not counted": ("session.opened", _forgets("sessions", "generation")),
-    "a thread is not noted": ("thread.added", _without(Replace, "session_threads")),
+    "a thread is not noted": ("thread.added", _without(RowReplace, "session_threads")),
     "a branch shares nothing": ("thread.forked", _writes("threads", shared=None)),
-    "calls of a branch do not wait": ("thread.forked", _without(Replace, "message_calls")),
+    "calls of a branch do not wait": ("thread.forked", _without(RowReplace, "message_calls")),
     "a line does not end": ("thread.ended", _forgets("threads", "ended")),
     "a reset keeps what was said": ("thread.ended", _forgets("threads", "floor")),
-    "calls wait for ever": ("thread.ended", _without(Drop, "message_calls")),
+    "calls wait for ever": ("thread.ended", _without(RowDelete, "message_calls")),
     "a message is no sign of life": ("message.appended", _forgets("threads", "newest_at")),
     "usage is not added up": ("message.appended", _forgets("threads", "input_tokens", "cost")),
     "what has no price is forgotten": ("message.appended", _forgets("threads", "unpriced_tokens")),
-    "a call does not wait": ("message.appended", _without(Replace, "message_calls")),
-    "an answered call still waits": ("message.appended", _without(Drop, "message_calls")),
+    "a call does not wait": ("message.appended", _without(RowReplace, "message_calls")),
+    "an answered call still waits": ("message.appended", _without(RowDelete, "message_calls")),
     "no message begins pinned": ("message.appended", _writes("messages", pinned=0)),
     "what is retracted stands": ("message.retracted", _forgets("messages", "retracted")),
     "a summary of what is retracted stands": ("message.retracted", _forgets("summaries", "retired")),
     "a branch is not cut": ("message.retracted", _forgets("threads", "shared")),
-    "a retraction reopens no call": ("message.retracted", _without(Replace, "message_calls")),
-    "nothing is pinned": ("message.pinned", _without(Update, "messages")),
+    "a retraction reopens no call": ("message.retracted", _without(RowReplace, "message_calls")),
+    "nothing is pinned": ("message.pinned", _without(RowUpdate, "messages")),
     "a replaced summary stands": ("summary.made", _forgets("summaries", "retired")),
-    "counts are not kept": ("tokens.counted", _without(Replace, "message_counts")),
+    "counts are not kept": ("tokens.counted", _without(RowReplace, "message_counts")),
     "a summary is no edit": ("summary.made", _forgets("threads", "edited")),
     "a pack is not noted": ("context.packed", _forgets("threads", "packed")),
 }
@@ -125,14 +125,14 @@ FOLDED = {
 ONLY_ROWS = {"counts are not kept"}
 
 
-def _tell() -> tuple[Writer, list[ConversationStory]]:
+def _tell() -> tuple[Writer, list[SessionGenerator]]:
     """Many short stories: a wrong rule shows only where its effect was not undone later."""
     clock = FrozenClock()
     writer = Writer(MemoryJournal(), clock=clock)
     stories = []
     for seed in SEEDS:
         endings = 0.6 if seed % 2 else 0.0
-        story = ConversationStory(Random(seed), writer.ports.ids, f"s{seed}", ("alice",), endings=endings)
+        story = SessionGenerator(Random(seed), writer.ports.ids, f"s{seed}", ("alice",), endings=endings)
         for _ in range(2):
             clock.advance(5)
             writer.write(*story.step(8 if seed % 2 else 15))
@@ -140,48 +140,48 @@ def _tell() -> tuple[Writer, list[ConversationStory]]:
     return writer, stories
 
 
-def _noticed(writer: Writer, stories: list[ConversationStory]) -> bool:
+def _noticed(writer: Writer, stories: list[SessionGenerator]) -> bool:
     if verify(writer.ports).findings:
         return True
     try:
         for story in stories:
-            check_told(writer.ports, writer.acting, story)
+            check_session(writer.ports, writer.acting, story)
     except AssertionError:
         return True
     return False
 
 
 @pytest.fixture(scope="module")
-def told() -> tuple[Writer, list[ConversationStory]]:
+def told() -> tuple[Writer, list[SessionGenerator]]:
     """Stories that were written with the rules as they are."""
     return _tell()
 
 
-def test_sound_rules_raise_no_alarm(told: tuple[Writer, list[ConversationStory]]) -> None:
+def test_sound_rules_raise_no_alarm(told: tuple[Writer, list[SessionGenerator]]) -> None:
     assert not _noticed(*told)
 
 
 @pytest.mark.parametrize("bug", sorted(PROJECTED))
 def test_wrong_rows_are_noticed(
-    bug: str, told: tuple[Writer, list[ConversationStory]], monkeypatch: pytest.MonkeyPatch
+    bug: str, told: tuple[Writer, list[SessionGenerator]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, stories = told
     name, plant = PROJECTED[bug]
-    monkeypatch.setitem(project_sessions.LINE_RULES, name, plant(project_sessions.LINE_RULES[name]))
+    monkeypatch.setitem(project_sessions.SESSION_ROW_RULES, name, plant(project_sessions.SESSION_ROW_RULES[name]))
     # A later release that projects otherwise than the one that wrote.
     assert "rows" in {finding.kind for finding in verify(writer.ports).findings}
     # Rows that were wrong from the start.
     twin = Writer(MemoryJournal())
-    twin.ports.journal.restore(writer.ports.journal.secret, transfer.items(writer.ports))
-    assert dump(twin.ports.journal) != dump(writer.ports.journal)
+    twin.ports.journal.restore(writer.ports.journal.secret, transfer.read_items(writer.ports))
+    assert dump_projections(twin.ports.journal) != dump_projections(writer.ports.journal)
     assert _noticed(twin, stories) or bug in ONLY_ROWS
 
 
 @pytest.mark.parametrize("bug", sorted(FOLDED))
 def test_states_that_are_folded_otherwise_are_noticed(
-    bug: str, told: tuple[Writer, list[ConversationStory]], monkeypatch: pytest.MonkeyPatch
+    bug: str, told: tuple[Writer, list[SessionGenerator]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, plant = FOLDED[bug]
-    rules: dict[str, Any] = fold.LINE_RULES if name in fold.LINE_RULES else fold.SESSION_RULES
+    rules: dict[str, Any] = fold.THREAD_RULES if name in fold.THREAD_RULES else fold.SESSION_RULES
     monkeypatch.setitem(rules, name, plant(rules[name]))
     assert "state" in {finding.kind for finding in verify(told[0].ports).findings}

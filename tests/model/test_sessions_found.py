@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.errors import SessionClosed, ToolPairingError
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.settings import Settings
@@ -22,8 +22,8 @@ class World:
     def __init__(self) -> None:
         self.clock, self.engine = FrozenClock(), Engine()
         journal, ids = MemoryJournal(), SeededIds(self.clock)
-        beside = Beside(tokenizer=count_fours, memory=self.engine)
-        self.hf, self.other = (Holdfast(assemble(journal, Settings(), self.clock, ids, beside)) for _ in range(2))
+        beside = ClientExtensions(tokenizer=count_fours, memory=self.engine)
+        self.hf, self.other = (Holdfast(assemble_ports(journal, Settings(), self.clock, ids, beside)) for _ in range(2))
 
 
 @pytest.fixture

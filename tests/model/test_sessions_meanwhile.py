@@ -16,9 +16,9 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.errors import HoldfastError, Refused
-from holdfast.flow.journal.append import state_of
+from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions import branch as session_branch
 from holdfast.flow.sessions import read
 from holdfast.journal.memory.journal import MemoryJournal
@@ -42,12 +42,16 @@ MINTED = re.compile(r"[0-9A-Z]{26}|(?<=data )[0-9]{9}|(?<=\[s)[0-9]+(?=\])")
 def client(journal: Any, engine: Engine) -> Holdfast:
     clock = FrozenClock()
     clock.advance(HOUR)
-    return Holdfast(assemble(journal, Settings(), clock, None, Beside(tokenizer=count_fours, memory=engine)))
+    return Holdfast(
+        assemble_ports(journal, Settings(), clock, None, ClientExtensions(tokenizer=count_fours, memory=engine))
+    )
 
 
 def prepare(journal: MemoryJournal, engine: Engine) -> list[str]:
     """A thread and a branch of it, with a call that waits; gives the ids of its messages."""
-    ports = assemble(journal, Settings(), FrozenClock(), None, Beside(tokenizer=count_fours, memory=engine))
+    ports = assemble_ports(
+        journal, Settings(), FrozenClock(), None, ClientExtensions(tokenizer=count_fours, memory=engine)
+    )
     chat = Holdfast(ports).session("a", idle_timeout=60)
     said = chat.append(["m0", "m1", "m2", {"role": "assistant", "content": "m3", "tool_calls": [CALL]}, "m4", "m5"])
     chat.fork(said[4], thread="b").append("b0")
@@ -119,8 +123,8 @@ def seen(journal: MemoryJournal, engine: Engine) -> tuple[Any, ...]:
     found: list[Any] = [main(hf).status, main(hf).title]
     for thread in main(hf).threads:
         chat = hf.session("a", thread=thread)
-        state = read.line_of(hf._ports, hf._acting, chat._line)
-        places = [place.row["position"] for place in read.places_after(hf._ports, hf._acting, chat._line)]
+        state = read.thread_state(hf._ports, hf._acting, chat._thread_stream)
+        places = [place.row["position"] for place in read.iter_places_after(hf._ports, hf._acting, chat._thread_stream)]
         said = [(label(message), message.pinned) for message in chat.messages()]
         covered = [(one.text, [label(message) for message in chat.expand(one)]) for one in chat.summaries()]
         # Ids and marks are minted.
@@ -186,19 +190,19 @@ def test_two_at_once_are_one_after_the_other() -> None:
 
 
 def parent_as_it_is_remembered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session_branch, "current", state_of)
+    patch.setattr(session_branch, "load_current_state", load_state)
 
 
 def place_looked_up_before_deciding(patch: pytest.MonkeyPatch) -> None:
     """A message that is retracted between two looks is rewound to all the same."""
-    original, known = session_branch.place_of, dict[str, Any]()
+    original, known = session_branch.find_place, dict[str, Any]()
 
     def place_of(ports: Any, acting: Any, stream: str, message: Any) -> Any:
         if message not in known:
             known[message] = original(ports, acting, stream, message)
         return known[message]
 
-    patch.setattr(session_branch, "place_of", place_of)
+    patch.setattr(session_branch, "find_place", place_of)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from holdfast.core.journal import project_sessions
 from holdfast.core.sessions import append as deciding
 from holdfast.errors import ToolPairingError
 from holdfast.flow.compaction import summaries
-from holdfast.flow.journal.append import state_of
+from holdfast.flow.journal.append import load_state
 from holdfast.flow.packs import pack, pins, recent
 from holdfast.flow.sessions import append, branch, handover, read, sessions
-from holdfast.records.batches import Update
-from holdfast.records.events.sessions import Segment, Stretch
+from holdfast.records.batches import RowUpdate
+from holdfast.records.events.sessions import MessageSpan, SharedSegment
 from holdfast.records.messages import Message
 from tests.model.test_sessions_model import walk_once
 
@@ -31,65 +31,65 @@ WALKS = 24
 
 
 def fork_sees_later_retractions(patch: Patch) -> None:
-    original = branch._shared
+    original = branch._segments_to_share
 
-    def shared(found: Sequence[Segment], parent: Any, place: Any) -> Any:
-        return original(found, replace(parent, version=read.NOW), place)
+    def shared(found: Sequence[SharedSegment], parent: Any, place: Any) -> Any:
+        return original(found, replace(parent, version=read.LATEST), place)
 
-    patch.setattr(branch, "_shared", shared)
+    patch.setattr(branch, "_segments_to_share", shared)
 
 
 def fork_forgets_open_calls(patch: Patch) -> None:
-    original = branch._open_at
+    original = branch._open_calls_at
 
     def open_at(ports: Any, acting: Any, stream: str, place: Any, into: str) -> Any:
         return original(ports, acting, stream, place, into) if into == stream else []
 
-    patch.setattr(branch, "_open_at", open_at)
+    patch.setattr(branch, "_open_calls_at", open_at)
 
 
 def rewind_leaves_calls_answered(patch: Patch) -> None:
     """A call whose result is taken back does not wait for another."""
-    original = branch._retraction
+    original = branch._retraction_facts
 
     def retraction(*args: Any) -> Any:
         return replace(original(*args), opened=())
 
-    patch.setattr(branch, "_retraction", retraction)
+    patch.setattr(branch, "_retraction_facts", retraction)
 
 
 def rewind_does_not_set_positions_back(patch: Patch) -> None:
-    original = branch._retraction
+    original = branch._retraction_facts
 
     def retraction(ports: Any, acting: Any, stream: str, line: Any, *args: Any) -> Any:
         return replace(original(ports, acting, stream, line, *args), position=line.messages)
 
-    patch.setattr(branch, "_retraction", retraction)
+    patch.setattr(branch, "_retraction_facts", retraction)
 
 
 def summary_survives_what_it_stands_for(patch: Patch) -> None:
-    patch.setattr(branch, "_voided", lambda *_: [])
+    patch.setattr(branch, "_find_voided_summaries", lambda *_: [])
 
 
 def summary_covers_what_arrived_meanwhile(patch: Patch) -> None:
-    original = summaries.note
+    original = summaries.write_summary
 
     def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
-        newest = read.line_of(ports, acting, plan.stream).newest
+        newest = read.thread_state(ports, acting, plan.stream).newest
         *rest, last = plan.covers
         if last.stream == plan.stream:
-            last = Stretch(last.stream, last.first, newest)
+            last = MessageSpan(last.stream, last.first, newest)
         return original(ports, acting, replace(plan, covers=(*rest, last)), text, **how)
 
-    patch.setattr(summaries, "note", note)
+    patch.setattr(summaries, "write_summary", note)
 
 
 def summary_tears_calls_from_results(patch: Patch) -> None:
-    patch.setattr(summaries, "_older_than", lambda messages, keep: max(len(messages) - keep, 0))
+    patch.setattr(summaries, "_count_older", lambda messages, keep: max(len(messages) - keep, 0))
 
 
 def reset_leaves_old_messages(patch: Patch) -> None:
-    fold, project = journal_fold.LINE_RULES["thread.ended"], project_sessions.LINE_RULES["thread.ended"]
+    fold, project = journal_fold.THREAD_RULES["thread.ended"], project_sessions.SESSION_ROW_RULES["thread.ended"]
 
     def folded(line: Any, facts: Any, version: int, at: int) -> Any:
         after = fold(line, facts, version, at)
@@ -97,15 +97,15 @@ def reset_leaves_old_messages(patch: Patch) -> None:
 
     def projected(facts: Any, version: int, at: int) -> Any:
         first, *rest = project(facts, version, at)
-        assert isinstance(first, Update)
+        assert isinstance(first, RowUpdate)
         return [replace(first, values={k: v for k, v in first.values.items() if k != "floor"}), *rest]
 
-    patch.setitem(journal_fold.LINE_RULES, "thread.ended", folded)
-    patch.setitem(project_sessions.LINE_RULES, "thread.ended", projected)
+    patch.setitem(journal_fold.THREAD_RULES, "thread.ended", folded)
+    patch.setitem(project_sessions.SESSION_ROW_RULES, "thread.ended", projected)
 
 
 def floor_ignored_when_reading(patch: Patch) -> None:
-    original = read.segments
+    original = read.thread_segments
 
     def segments(stream: str, line: Any) -> Any:
         return original(stream, replace(line, floor=0))
@@ -115,35 +115,35 @@ def floor_ignored_when_reading(patch: Patch) -> None:
 
 
 def end_forgets_other_lines(patch: Patch) -> None:
-    original = sessions._ending
+    original = sessions._end_drafts
 
     def ending(*args: Any) -> Any:
         drafts = original(*args)
         return dict(list(drafts.items())[:2])
 
-    patch.setattr(sessions, "_ending", ending)
+    patch.setattr(sessions, "_end_drafts", ending)
 
 
 def retracted_messages_in_packs(patch: Patch) -> None:
-    original = read._walk
+    original = read._iter_segment
 
     def places(ports: Any, acting: Any, stream: str, page: int) -> Iterator[Any]:
         with pytest.MonkeyPatch.context() as within:
-            within.setattr(read, "stands", lambda row, segment: True)
-            line = read.line_of(ports, acting, stream)
-            found = [p for s in read.segments(stream, line) for p in original(ports, acting, s, backwards=True)]
+            within.setattr(read, "is_standing", lambda row, segment: True)
+            line = read.thread_state(ports, acting, stream)
+            found = [p for s in read.thread_segments(stream, line) for p in original(ports, acting, s, backwards=True)]
         yield from found
 
-    patch.setattr(recent, "places", places)
+    patch.setattr(recent, "iter_places", places)
 
 
 def pinned_messages_left_out(patch: Patch) -> None:
-    patch.setattr(pins, "_pinned", lambda ports, acting, line: [])
+    patch.setattr(pins, "_iter_pinned", lambda ports, acting, line: [])
 
 
 def system_prompt_not_counted(patch: Patch) -> None:
-    original = pack._Packing._brief_segment
-    patch.setattr(pack._Packing, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0))
+    original = pack._PackBuilder._brief_segment
+    patch.setattr(pack._PackBuilder, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0))
 
 
 def oldest_call_answered_first(patch: Patch) -> None:
@@ -154,31 +154,31 @@ def oldest_call_answered_first(patch: Patch) -> None:
             raise ToolPairingError
         return next((call for call in fits if call.id == answer.id), min(fits, key=lambda call: call.version))
 
-    patch.setattr(deciding, "_waiting_for", waiting_for)
+    patch.setattr(deciding, "_find_call", waiting_for)
 
 
 def key_appends_twice(patch: Patch) -> None:
-    original = append.change
+    original = append.decide_and_append
 
     def change(*args: Any, key: str | None = None, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
-    patch.setattr(append, "change", change)
+    patch.setattr(append, "decide_and_append", change)
 
 
 def remembered_states_not_compared(patch: Patch) -> None:
     """What another client did is not seen, as long as this one remembers something older."""
     for module in (read, sessions, summaries, pack, handover):
-        patch.setattr(module, "current", state_of)
+        patch.setattr(module, "current", load_state)
 
 
 def history_handed_over_in_part(patch: Patch) -> None:
-    original = handover.span_of
+    original = handover.iter_segment_messages
 
     def span_of(*args: Any) -> Iterator[Message]:
         yield from list(original(*args))[1:]
 
-    patch.setattr(handover, "span_of", span_of)
+    patch.setattr(handover, "iter_segment_messages", span_of)
 
 
 BUGS: list[Callable[[Patch], None]] = [

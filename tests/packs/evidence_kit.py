@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.flow.journal.append import Decided, append
-from holdfast.flow.journal.artifacts import prepare
+from holdfast.flow.journal.append import StreamWrite, append_events
+from holdfast.flow.journal.artifacts import prepare_artifact
 from holdfast.flow.packs import handles
-from holdfast.flow.packs.handles import Resolved
+from holdfast.flow.packs.handles import HandleText
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import AppFacts, Draft, Facts
 from holdfast.records.packs import Origin
@@ -32,35 +32,35 @@ class Evidence:
         name = self.hf.index.add_handle(self.frame, kind, target=target, **given)
         return next(one for one in self.hf.index.handles(self.frame) if one.id == name)
 
-    def follow(self, kind: str, target: str | None = None, **given: Any) -> Resolved:
+    def follow(self, kind: str, target: str | None = None, **given: Any) -> HandleText:
         """What it leads to. Looking writes nothing, and what is of the journal is told again word for word."""
         handle = self.attach(kind, target, **given)
         before = self.hf.journal.position()
-        found = handles.resolve(self.ports, self.acting, self.scope, handle)
+        found = handles.resolve_handle(self.ports, self.acting, self.scope, handle)
         if not found.outside:
-            assert handles.reload(self.ports, self.acting, self.origin(handle, found)) == found.text
+            assert handles.reload_evidence(self.ports, self.acting, self.origin(handle, found)) == found.text
         assert self.hf.journal.position() == before
         return found
 
-    def origin(self, handle: HandleInfo, found: Resolved) -> Origin:
-        return handles.origin_of(self.scope, handle, found)
+    def origin(self, handle: HandleInfo, found: HandleText) -> Origin:
+        return handles.evidence_origin(self.scope, handle, found)
 
-    def again(self, found: Resolved) -> Any:
+    def again(self, found: HandleText) -> Any:
         """The same text later."""
-        return handles.reload(self.ports, self.acting, self.origin(handle_to("event_ref", None), found))
+        return handles.reload_evidence(self.ports, self.acting, self.origin(handle_to("event_ref", None), found))
 
     def happen(self, type_name: str, facts: Facts, content: Any = None, stream: str = ACTOR, **given: Any) -> str:
         """An event as some other part of the library writes it; gives its id."""
         draft = Draft(type=type_name, facts=facts, content=content, **given)
-        appended = append(self.ports, self.acting, [Decided(stream=stream, events=(draft,))])
+        appended = append_events(self.ports, self.acting, [StreamWrite(stream=stream, events=(draft,))])
         return f"{stream}@{appended.parts[0].first}"
 
     def keep(self, body: bytes, subject: str | None = None) -> str:
         """An artifact; gives its name."""
-        placed = prepare(self.ports, self.acting, body)
+        placed = prepare_artifact(self.ports, self.acting, body)
         facts = AppFacts(artifacts=(placed.name.hex(),))
         draft = Draft(type="app.kept", facts=facts, subject=subject)
-        append(self.ports, self.acting, [Decided(stream="custom/kept/id/1", events=(draft,))], [placed])
+        append_events(self.ports, self.acting, [StreamWrite(stream="custom/kept/id/1", events=(draft,))], [placed])
         return placed.name.hex()
 
 

@@ -122,7 +122,7 @@ def shows(text: str, one: Attached) -> bool:
 
 def name(found: World, message: Message) -> str:
     """What a model asks for to read it whole."""
-    own = found.session._line if found.frame is None else found.messages()[-1].stream
+    own = found.session._thread_stream if found.frame is None else found.messages()[-1].stream
     return f"m{message.version}" if message.stream == own else message.id
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import ContextPack, Holdfast, InvalidValue, Session, ToolDef
-from holdfast.core.packs.fences import TRUSTED
+from holdfast.core.packs.fences import TRUSTED_LEVELS
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from tests.packs.journaled import opened
@@ -167,7 +167,7 @@ def check_segments(pack: ContextPack) -> set[str]:
             found = {"output"}  # It repeats the result of the tool.
         for door in found:
             assert (segment.kind, segment.trust) == DOORS[door], (door, segment.kind, segment.trust)
-            assert segment.trust not in TRUSTED
+            assert segment.trust not in TRUSTED_LEVELS
             assert segment.priority != "critical" or segment.kind in ("conversation", "brief", "breadcrumb")
         for message in segment.messages if found else ():
             assert message.role not in ("system", "developer")

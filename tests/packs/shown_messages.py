@@ -6,8 +6,8 @@ import json
 import random
 from typing import Any
 
-from holdfast.core.packs.fences import evidence_label, fenced
-from holdfast.core.sessions.pairing import repaired
+from holdfast.core.packs.fences import evidence_label, fence_text
+from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import anthropic
 from holdfast.records.messages import Message, ToolDef
 from tests.conversations.generated import conversation, text
@@ -26,14 +26,14 @@ def said(role: str, text: str) -> Message:
 
 def fenced_message(rng: random.Random, label: str) -> Message:
     """What others wrote, as data in the user's role."""
-    return Message(role="user", content=fenced(label, text(rng), f"{rng.randrange(16**8):08x}"), synthetic=True)
+    return Message(role="user", content=fence_text(label, text(rng), f"{rng.randrange(16**8):08x}"), synthetic=True)
 
 
 def talked(rng: random.Random) -> list[Message]:
     """A conversation that was made valid, with everything that a provider's messages may hold."""
     if rng.random() < 0.4:
-        return repaired(anthropic.read_messages(anthropic_form(rng)).messages).messages
-    return repaired(conversation(rng, own_ids=rng.random() < 0.7)).messages
+        return repair_messages(anthropic.read_messages(anthropic_form(rng)).messages).messages
+    return repair_messages(conversation(rng, own_ids=rng.random() < 0.7)).messages
 
 
 def packed(rng: random.Random) -> list[Message]:

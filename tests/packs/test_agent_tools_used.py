@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Closed, Holdfast, InvalidValue, NotFound, SessionNotFound
 from holdfast.aio.frame import AsyncHistoryTools
-from holdfast.client.history_tools import FEWEST_TOKENS, HistoryTools
+from holdfast.client.history_tools import MIN_TOKENS, HistoryTools
 from holdfast.core.packs.history_tools import HISTORY_TOOLS
 from tests.model_server import ModelServer, model_server
 from tests.packs.history_kit import by_fours, name_of, texts, tools_of
@@ -118,7 +118,7 @@ def test_what_the_application_did_wrong_is_raised(tmp_path: Path) -> None:
         HistoryTools(client._ports, client._acting, "session/none/thread/main").run("expand", {"handle": "m1"})
     with pytest.raises(NotFound):
         HistoryTools(client._ports, client._acting, "frame/x", frame="0" * 26).run("expand", {"handle": "m1"})
-    for wrong in (0, FEWEST_TOKENS - 1, True, "2000", None):
+    for wrong in (0, MIN_TOKENS - 1, True, "2000", None):
         with pytest.raises(InvalidValue, match="max_tokens"):
             tools_of(chat, max_tokens=wrong)
     client.close()

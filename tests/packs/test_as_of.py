@@ -15,7 +15,7 @@ from holdfast.flow.journal import past as past_flow
 from holdfast.flow.journal.past import PastJournal
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.ports.journal import Journal
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.testing.clock import FrozenClock
 from tests.packs.past_kit import Walk, back, line, recorded, seen, shorter
 from tests.scale import volume
@@ -85,7 +85,7 @@ def test_nothing_of_other_tenants_is_held(hf: Holdfast) -> None:
 
 
 def _all(journal: Journal) -> list[Any]:
-    return [event for name in ("default", "other") for event in journal.read(Query(tenant=name, limit=10_000))]
+    return [event for name in ("default", "other") for event in journal.read(EventQuery(tenant=name, limit=10_000))]
 
 
 def test_only_people_and_artifacts_of_then_are_known(hf: Holdfast) -> None:
@@ -235,8 +235,8 @@ def test_the_past_of_the_past_can_be_looked_at(hf: Holdfast) -> None:
 def test_every_operation_of_a_journal_is_answered_or_refused() -> None:
     named = {name for name, _ in inspect.getmembers(Journal) if not name.startswith("_")}
     own = {name for name in vars(PastJournal) if not name.startswith("_")}
-    assert {*past_flow._READ, *past_flow._WRITTEN, *own} == named
-    assert not {*past_flow._READ} & {*past_flow._WRITTEN, *own}
+    assert {*past_flow._READ_METHODS, *past_flow._WRITE_METHODS, *own} == named
+    assert not {*past_flow._READ_METHODS} & {*past_flow._WRITE_METHODS, *own}
 
 
 def test_a_copy_with_a_gap_is_still_refused_where_a_journal_is_to_go_on(hf: Holdfast) -> None:
@@ -248,19 +248,19 @@ def test_a_copy_with_a_gap_is_still_refused_where_a_journal_is_to_go_on(hf: Hold
 
 def _holds_everything(patch: pytest.MonkeyPatch) -> None:
     """Events after the cursor are held as well."""
-    events = past_flow._Copies._events
+    events = past_flow._TenantCopy._read_events
 
     def later(self: Any) -> Any:
         self._until = None
         return events(self)
 
-    patch.setattr(past_flow._Copies, "_events", later)
+    patch.setattr(past_flow._TenantCopy, "_read_events", later)
 
 
 def _time_goes_on(patch: pytest.MonkeyPatch) -> None:
     """Entries that were there then have expired since."""
-    over = past_flow._over
-    patch.setattr(past_flow, "_over", lambda ports, journal, clock: over(ports, journal, ports.clock))
+    over = past_flow._replace_journal
+    patch.setattr(past_flow, "_replace_journal", lambda ports, journal, clock: over(ports, journal, ports.clock))
 
 
 def _loses_retractions(patch: pytest.MonkeyPatch) -> None:

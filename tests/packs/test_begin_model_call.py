@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import KeyReused
-from holdfast.core.packs.manifest import digest
+from holdfast.core.packs.manifest import compute_digest
 from holdfast.flow.packs import manifest
 from tests.packs.calling_kit import LINE, SCOPE, At
 from tests.packs.journaled import sent
@@ -76,7 +76,7 @@ def test_each_pack_of_a_line_names_the_one_before_it(at: At) -> None:
         at.chat.append("and on")
         calls.append(at.hf.index.begin_model_call(at.frame, at.pack()))
         at.hf.index.end_model_call(at.frame, calls[-1])
-    found = list(manifest.journaled(at.hf._ports, at.hf._acting, LINE))
+    found = list(manifest.iter_packs(at.hf._ports, at.hf._acting, LINE))
     assert [event.facts.call for event in found] == calls[::-1]
     assert found[-1].facts.before == 0
 
@@ -160,6 +160,10 @@ def test_journaling_a_pack_does_not_change_the_next_one(at: At) -> None:
 def test_a_digest_says_nothing_to_who_does_not_have_the_journal(at: At) -> None:
     made = at.pack()._packed
     secret = at.hf._ports.journal.secret
-    names = {digest(secret, "default", made), digest(secret, "other", made), digest(b"x" * 32, "default", made)}
+    names = {
+        compute_digest(secret, "default", made),
+        compute_digest(secret, "other", made),
+        compute_digest(b"x" * 32, "default", made),
+    }
     assert len(names) == 3
-    assert at.pack().digest == digest(secret, "default", made)
+    assert at.pack().digest == compute_digest(secret, "default", made)

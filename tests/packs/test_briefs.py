@@ -15,7 +15,7 @@ from bench.counting import counting
 from holdfast import Holdfast, InvalidValue, KeyReused, TooLarge, ToolDef
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs import briefs
-from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, escaped
+from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, escape_text
 from holdfast.flow.packs import briefs as pack_briefs
 from holdfast.flow.packs import visibility
 from holdfast.flow.packs.briefs import Brief
@@ -53,13 +53,13 @@ def looked_up(hf: Holdfast, role: str = "main", frame: str | None = None) -> Bri
     """The brief of the session s, or of a frame."""
     ports, acting = hf._ports, hf._acting
     if frame is None:
-        return pack_briefs.brief(ports, acting, session="session/s", scopes=("session/s", "global"), role=role)
-    seen = visibility.seen_by(ports, acting, frame)
-    return pack_briefs.brief(ports, acting, session=seen.session, scopes=seen.scopes, role=role, frame=seen.frame)
+        return pack_briefs.load_brief(ports, acting, session="session/s", scopes=("session/s", "global"), role=role)
+    seen = visibility.frame_visibility(ports, acting, frame)
+    return pack_briefs.load_brief(ports, acting, session=seen.session, scopes=seen.scopes, role=role, frame=seen.frame)
 
 
 def again(hf: Holdfast, brief: Brief) -> Brief:
-    return pack_briefs.reload(hf._ports, hf._acting, brief.origins)
+    return pack_briefs.reload_brief(hf._ports, hf._acting, brief.origins)
 
 
 # what people set
@@ -276,7 +276,7 @@ def test_inputs_of_a_frame_are_data_whoever_pushed_it(hf: Holdfast) -> None:
         assert (note.role, note.trust) == ("user", "user")
         assert note.text.startswith(INPUTS_LABEL)
         shown = inputs if isinstance(inputs, str) else encode(inputs).decode()
-        assert escaped(shown, "no mark") in note.text
+        assert escape_text(shown, "no mark") in note.text
         assert note.text.count("</data") == 1
         assert [(origin.part, origin.stream) for origin in brief.origins] == [("inputs", "actor/main")]
         hf.index.update_frame(frame, inputs={"other": 1})
@@ -324,8 +324,10 @@ def test_what_was_erased_is_shown_as_erased_and_hides_what_it_hid(hf: Holdfast) 
 
 def test_origins_that_name_nothing_known_are_damage(hf: Holdfast) -> None:
     with pytest.raises(holdfast.Corrupt):
-        pack_briefs.reload(hf._ports, hf._acting, [Origin(kind="brief", part="from the future")])
-    gone = pack_briefs.reload(hf._ports, hf._acting, [Origin(kind="brief", part="system", stream="session/s", first=9)])
+        pack_briefs.reload_brief(hf._ports, hf._acting, [Origin(kind="brief", part="from the future")])
+    gone = pack_briefs.reload_brief(
+        hf._ports, hf._acting, [Origin(kind="brief", part="system", stream="session/s", first=9)]
+    )
     assert (gone.erased, gone.system) == (("system_prompt",), None)
 
 
@@ -383,7 +385,7 @@ def expected(said: Said, scopes: tuple[str, ...], role: str) -> dict[str, Any]:
 def comes_back(hf: Holdfast, chance: random.Random) -> None:
     """A brief is what was set, and is loaded again as it was, whatever is set later."""
     frame, said = set_up(hf, chance)
-    seen = visibility.seen_by(hf._ports, hf._acting, frame)
+    seen = visibility.frame_visibility(hf._ports, hf._acting, frame)
     kept = []
     for role in (*ROLES, "unknown"):
         brief = looked_up(hf, role, frame)
@@ -428,21 +430,23 @@ def caught() -> None:
 
 def test_a_brief_that_forgot_what_it_took_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        pack_briefs, "_cut", lambda piece: replace(piece, origin=replace(piece.origin, cut=",".join(FIELDS)))
+        pack_briefs,
+        "_note_taken_fields",
+        lambda piece: replace(piece, origin=replace(piece.origin, cut=",".join(FIELDS))),
     )
     with pytest.raises(AssertionError):
         caught()
 
 
 def test_a_brief_that_took_the_farthest_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = briefs.chosen
-    monkeypatch.setattr(pack_briefs, "chosen", lambda found: real(reversed(list(found))))
+    real = briefs.choose_pieces
+    monkeypatch.setattr(pack_briefs, "choose_pieces", lambda found: real(reversed(list(found))))
     with pytest.raises(AssertionError):
         caught()
 
 
 def test_a_stranger_in_the_system_prompt_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(briefs.Piece, "trusted", property(lambda _: True))
+    monkeypatch.setattr(briefs.BriefPiece, "trusted", property(lambda _: True))
     with pytest.raises(AssertionError):
         caught()
 
@@ -473,5 +477,5 @@ def test_what_is_not_there_is_not_read(tmp_path: Path) -> None:
         ports, acting = hf._ports, hf._acting
         hf.session("t")
         with counting(ports.journal) as counts:
-            pack_briefs.brief(ports, acting, session="session/none", scopes=("session/none",))
+            pack_briefs.load_brief(ports, acting, session="session/none", scopes=("session/none",))
         assert counts.statements <= 1

@@ -19,7 +19,7 @@ from holdfast import (
     InvalidValue,
     VersionConflict,
 )
-from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.packs import manifest
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.sessions import MessageAppended, MessageContent
@@ -110,17 +110,17 @@ def test_a_copy_that_was_placed_for_a_refused_call_is_withdrawn(
     pack = at.pack()
     at.hf.index.suspend_frame(at.frame, "Well?")
     placed = list[int]()
-    original = manifest.artifacts.prepare
+    original = manifest.artifacts.prepare_artifact
 
     def prepare(*given: Any) -> Any:
         made = original(*given)
         placed.append(len(at.files()))
         return made
 
-    monkeypatch.setattr(manifest.artifacts, "prepare", prepare)
+    monkeypatch.setattr(manifest.artifacts, "prepare_artifact", prepare)
     refused(at, FrameSuspended, lambda: at.hf.index.begin_model_call(at.frame, pack))
     assert placed == [1]
-    monkeypatch.setattr(manifest.artifacts, "withdraw", lambda *given: None)
+    monkeypatch.setattr(manifest.artifacts, "withdraw_artifacts", lambda *given: None)
     with pytest.raises(AssertionError):
         refused(at, FrameSuspended, lambda: at.hf.index.begin_model_call(at.frame, pack))
     at.hf.close()
@@ -150,7 +150,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
     pack = at.pack()
     call = at.hf.index.begin_model_call(at.frame, pack)
     assert [message.text for message in at.chat.messages()][-2:] == ["four", "five"]
-    found = list(manifest.journaled(at.hf._ports, at.hf._acting, LINE))
+    found = list(manifest.iter_packs(at.hf._ports, at.hf._acting, LINE))
     assert [event.facts.call for event in found] == [call, first]
     assert sent(at.hf.index.pack_at(call)) == sent(pack)
 
@@ -158,7 +158,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
 def _elsewhere(other: Holdfast, text: str) -> None:
     """As another process would: this one holds the stream's lock."""
     draft = Draft(type="message.appended", facts=MessageAppended(role="user"), content=MessageContent(text=text))
-    append(other._ports, other._acting, [Decided(stream=LINE, events=(draft,))])
+    append_events(other._ports, other._acting, [StreamWrite(stream=LINE, events=(draft,))])
 
 
 def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    found = [event.facts.call for event in manifest.journaled(clients[1]._ports, at.hf._acting, LINE)]
+    found = [event.facts.call for event in manifest.iter_packs(clients[1]._ports, at.hf._acting, LINE)]
     assert sorted(found) == sorted(call for call, _ in calls)
     assert len(found) == 4 * volume(5, 40)
     for call, shown in calls:

@@ -212,7 +212,7 @@ def test_an_open_call_is_never_covered_and_a_planted_bug_is_caught(
         check_whole(chat.messages(), summary, chat.expand(summary), waiting)
 
     run("a")
-    monkeypatch.setattr(summaries, "_older_than", lambda messages, keep: max(len(messages) - keep, 0))
+    monkeypatch.setattr(summaries, "_count_older", lambda messages, keep: max(len(messages) - keep, 0))
     with pytest.raises(AssertionError, match="no result"):
         run("b")
 
@@ -492,11 +492,11 @@ def test_a_summary_of_nothing_is_noticed(hf: Holdfast, monkeypatch: pytest.Monke
         assert chat.summaries() == []
 
     run("a")
-    drafted = summaries.drafted
-    monkeypatch.setattr(CheckedSummarizer, "_text", lambda self, answer: str(answer))
+    drafted = summaries.draft_summary
+    monkeypatch.setattr(CheckedSummarizer, "_check_text", lambda self, answer: str(answer))
     monkeypatch.setattr(
         summaries,
-        "drafted",
+        "draft_summary",
         lambda ports, acting, plan, text, **how: drafted(ports, acting, plan, text or "\u200b", **how),
     )
     with pytest.raises(pytest.fail.Exception):
@@ -543,7 +543,7 @@ def test_what_cannot_be_flushed_is_not_compacted(hf: Holdfast, monkeypatch: pyte
     def broken(*args: Any) -> Any:
         raise Unsupported("There is no room for it.")
 
-    monkeypatch.setattr(recall, "flushed", broken)
+    monkeypatch.setattr(recall, "flush_passages", broken)
     for strategy in ("priority", "sliding_window"):
         with pytest.raises(Unsupported):
             hf.index.compact_context(frame, 0, strategy, store=True)

@@ -157,7 +157,7 @@ def test_swapping_while_it_is_read_gains_nothing(what: str, folder: Path, monkey
 
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_an_opening_that_follows_links_is_noticed(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ONLY", os.O_CLOEXEC)
+    monkeypatch.setattr(module, "_SAFE_FLAGS", os.O_CLOEXEC)
     assert swapped(folder, monkeypatch, what) == SECRET
 
 
@@ -169,7 +169,7 @@ def test_a_look_that_misses_links_alone_does_not_lead_out(folder: Path, monkeypa
     monkeypatch.setattr(module, "stat", blind)
     with pytest.raises(InvalidValue, match="link"):
         DocumentRoot(folder).read("file.txt")
-    monkeypatch.setattr(module, "_ONLY", os.O_CLOEXEC)
+    monkeypatch.setattr(module, "_SAFE_FLAGS", os.O_CLOEXEC)
     assert DocumentRoot(folder).read("file.txt") == SECRET
 
 
@@ -215,7 +215,7 @@ def test_what_the_system_says_is_an_error_of_ours_without_the_place(
     def fails(*_: Any, **__: Any) -> int:
         raise OSError(number, os.strerror(number), str(folder))
 
-    monkeypatch.setattr(module, "_step", fails)
+    monkeypatch.setattr(module, "_open_name", fails)
     with pytest.raises(error, match=r"top\.txt") as raised:
         DocumentRoot(folder).read("top.txt")
     assert str(folder) not in str(raised.value)

@@ -19,13 +19,13 @@ import holdfast
 from holdfast import ContextPack, Holdfast, InvalidValue, PackInfo, Session
 from holdfast.cli.main import main
 from holdfast.core.packs import views
-from holdfast.core.packs.manifest import REASONS, sentence
-from holdfast.core.packs.views import COLOURS, FREE, html_of, shares
+from holdfast.core.packs.manifest import REASONS, describe_reason
+from holdfast.core.packs.views import COLOURS, FREE, render_html, token_shares
 from holdfast.flow.packs import manifest, trace_packs, visibility
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import trace as pack_trace
-from holdfast.flow.packs.request import Asked
-from holdfast.records.packs import Packed
+from holdfast.flow.packs.request import PackRequest
+from holdfast.records.packs import AssembledPack
 from tests.packs.traced import by_fours, talk
 
 HOSTILE = '<script>alert("x")</script> & <b>bold</b>'
@@ -169,11 +169,11 @@ def test_the_command_line_only_looks(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def a_look_is_journaled(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks why leaves a pack in the journal, and with it a window."""
-    original = pack_flow.pack
+    original = pack_flow.build_pack
 
     def pack(ports: Any, acting: Any, seen: Any, asked: Any) -> Any:
         made = original(ports, acting, seen, asked)
-        manifest.begin(ports, acting, made, "0" * 64, frame=None)
+        manifest.begin_call(ports, acting, made, "0" * 64, frame=None)
         return made
 
     patch.setattr(trace_packs, "packing", type("P", (), {"pack": staticmethod(pack)}))
@@ -181,14 +181,14 @@ def a_look_is_journaled(patch: pytest.MonkeyPatch) -> None:
 
 def a_list_is_journaled(patch: pytest.MonkeyPatch) -> None:
     """Whoever lists packs leaves one."""
-    original = pack_trace.packs
+    original = pack_trace.list_packs
 
     def packs(ports: Any, acting: Any, line: str, limit: int | None = None) -> Any:
-        made = pack_flow.pack(ports, acting, visibility.seen_in(line), Asked())
-        manifest.begin(ports, acting, made, "0" * 64, frame=None)
+        made = pack_flow.build_pack(ports, acting, visibility.thread_visibility(line), PackRequest())
+        manifest.begin_call(ports, acting, made, "0" * 64, frame=None)
         return original(ports, acting, line, limit)
 
-    patch.setattr(pack_trace, "packs", packs)
+    patch.setattr(pack_trace, "list_packs", packs)
 
 
 @pytest.mark.parametrize("plant", [a_look_is_journaled, a_list_is_journaled])
@@ -301,7 +301,7 @@ def test_a_picture_escapes_what_others_wrote_and_has_a_bar(hf: Holdfast) -> None
 
 
 @cache
-def small() -> Packed:
+def small() -> AssembledPack:
     with holdfast.open("memory:", tokenizer=by_fours) as client:
         chat = client.session("x", system="Be terse.")
         chat.append("hello")
@@ -312,7 +312,7 @@ def small() -> Packed:
 def test_no_text_breaks_out_of_a_picture(text: str, system: str) -> None:
     *others, said = small().segments
     hostile = replace(said, id=text, messages=(replace(said.messages[0], content=text),))
-    shown = html_of(replace(small(), system=system, segments=(*others, hostile)), text)
+    shown = render_html(replace(small(), system=system, segments=(*others, hostile)), text)
     assert set(parsed(shown).tags) <= HARMLESS
 
 
@@ -334,11 +334,11 @@ def test_a_picture_of_a_large_pack_stays_small(hf: Holdfast) -> None:
 def test_shares_are_all_of_the_budget(chat: Session) -> None:
     talk(chat, 12)
     pack = chat.pack(400)
-    found = shares(pack._packed)
+    found = token_shares(pack._packed)
     assert sum(found.values()) == 400
     assert list(found)[-1] == FREE
     assert set(found) - {FREE} <= set(COLOURS)
-    assert html_of(pack._packed, "x")
+    assert render_html(pack._packed, "x")
 
 
 # reasons
@@ -356,4 +356,4 @@ def test_every_decision_has_a_reason_in_words(hf: Holdfast, chat: Session) -> No
             assert pack.decisions
             for one in pack.decisions:
                 assert one.reason in REASONS
-                assert sentence(one.reason) != one.reason
+                assert describe_reason(one.reason) != one.reason

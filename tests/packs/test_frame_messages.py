@@ -16,7 +16,7 @@ from bench.counting import counting
 from holdfast import FrameEnded, FrameNotFound, Holdfast, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
 from holdfast.flow.frames import messages as frame_messages
 from holdfast.flow.packs import visibility
-from holdfast.flow.sessions.append import Preparing
+from holdfast.flow.sessions.append import MessagePreparer
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock
 from tests.scale import seeded, volume
@@ -85,7 +85,7 @@ def test_a_root_without_a_session_has_a_line_of_its_own(hf: Holdfast) -> None:
         one.append("mine")
         assert texts(one.messages()) == ["mine"]
         assert two.messages() == []
-        assert visibility.line_of_frame(hf._ports, hf._acting, one.id) == f"frame/{one.id}"
+        assert visibility.frame_thread(hf._ports, hf._acting, one.id) == f"frame/{one.id}"
 
 
 def test_what_a_root_says_in_a_session_that_nobody_opened_is_refused(hf: Holdfast) -> None:
@@ -149,29 +149,33 @@ def test_nothing_is_said_after_the_end_and_everything_can_be_read(hf: Holdfast) 
 def test_a_frame_that_another_process_ended_says_nothing_more(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as two:
         frame = one.index.push_frame("Work", scope=ACTOR)
-        frame_messages.append(one._ports, one._acting, frame, [holdfast.Message(role="user", content="hello")])
+        frame_messages.append_frame_messages(
+            one._ports, one._acting, frame, [holdfast.Message(role="user", content="hello")]
+        )
         two.index.pop_frame(frame)
         with pytest.raises(FrameEnded):
-            frame_messages.append(
+            frame_messages.append_frame_messages(
                 one._ports, one._acting, frame, [holdfast.Message(role="user", content="still there?")]
             )
-        assert texts(frame_messages.messages(two._ports, two._acting, frame)) == ["hello"]
+        assert texts(frame_messages.read_frame_messages(two._ports, two._acting, frame)) == ["hello"]
 
 
 def test_saying_and_ending_at_once_leaves_no_message_behind_the_end(tmp_path: Path) -> None:
     """The frame is looked at where the message is decided, not before."""
     with holdfast.open(tmp_path / "a.db") as hf:
         frame = hf.index.push_frame("Work", scope=ACTOR)
-        real = Preparing.all
+        real = MessagePreparer.prepare
 
         def meanwhile(self: Any, *given: Any, **how: Any) -> Any:
             hf.index.pop_frame(frame)
             return real(self, *given, **how)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Preparing, "all", meanwhile)
+            patch.setattr(MessagePreparer, "prepare", meanwhile)
             with pytest.raises(FrameEnded):
-                frame_messages.append(hf._ports, hf._acting, frame, [holdfast.Message(role="user", content="late")])
+                frame_messages.append_frame_messages(
+                    hf._ports, hf._acting, frame, [holdfast.Message(role="user", content="late")]
+                )
         assert types(hf, f"frame/{frame}") == []
 
 
@@ -203,7 +207,12 @@ def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
     ports, acting = hf._ports, hf._acting
     frame = hf.index.push_frame("Work", scope=ACTOR)
     unknown = "01JY0000000000000000000000"
-    for ask in (visibility.seen_by, visibility.breadcrumbs, visibility.line_of_frame, frame_messages.messages):
+    for ask in (
+        visibility.frame_visibility,
+        visibility.load_breadcrumbs,
+        visibility.frame_thread,
+        frame_messages.read_frame_messages,
+    ):
         with pytest.raises(FrameNotFound):
             ask(ports, acting, unknown)
         with pytest.raises(FrameNotFound):
@@ -212,7 +221,7 @@ def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
             ask(ports, acting, "nonsense")
     hf.index.pop_frame(frame)
     with pytest.raises(FrameEnded):
-        visibility.seen_by(ports, acting, frame)
+        visibility.frame_visibility(ports, acting, frame)
 
 
 # lines of frames are no sessions
@@ -240,7 +249,7 @@ def test_what_a_user_said_to_a_frame_is_erased_with_the_user(hf: Holdfast) -> No
         hf.journal.erase("ann")
         assert texts(child.messages()) == ["[erased]", "[erased]"]
         child.append("What now?")
-        crumbs = visibility.breadcrumbs(hf._ports, hf._acting, child.id)
+        crumbs = visibility.load_breadcrumbs(hf._ports, hf._acting, child.id)
         assert [crumb.goal for crumb, _ in crumbs] == ["[erased]", "[erased]"]
         assert [visibility.reload_breadcrumb(hf._ports, hf._acting, at) for _, at in crumbs] == [("[erased]", True)] * 2
 
@@ -251,7 +260,7 @@ def test_an_exported_journal_has_the_lines_of_frames(hf: Holdfast, tmp_path: Pat
     hf.journal.export(tmp_path / "all.jsonl")
     with holdfast.open("memory:") as other:
         other.journal.import_(tmp_path / "all.jsonl")
-        assert texts(frame_messages.messages(other._ports, other._acting, frame.id)) == ["private"]
+        assert texts(frame_messages.read_frame_messages(other._ports, other._acting, frame.id)) == ["private"]
 
 
 def test_the_cost_of_saying_something_does_not_follow_what_was_said(tmp_path: Path) -> None:
@@ -287,7 +296,9 @@ def grown(hf: Holdfast, chance: random.Random) -> dict[str, list[str]]:
         own = parent is not None or scope == ACTOR
         for word in range(chance.randint(0, 3) if own or scope == WITHIN else 0):
             text = f"{frame} says {word}"
-            frame_messages.append(hf._ports, hf._acting, frame, [holdfast.Message(role="user", content=text)])
+            frame_messages.append_frame_messages(
+                hf._ports, hf._acting, frame, [holdfast.Message(role="user", content=text)]
+            )
             said.setdefault(frame, []).append(text)
         if own:
             said.setdefault(frame, [])
@@ -299,18 +310,18 @@ def isolated(hf: Holdfast, chance: random.Random) -> None:
     said = grown(hf, chance)
     for frame, own in said.items():
         info = hf.index.get_frame(frame)
-        seen = visibility.seen_by(hf._ports, hf._acting, frame)
-        read = texts(frame_messages.messages(hf._ports, hf._acting, frame))
+        seen = visibility.frame_visibility(hf._ports, hf._acting, frame)
+        read = texts(frame_messages.read_frame_messages(hf._ports, hf._acting, frame))
         if info.parent is None and info.scope == WITHIN:
-            assert seen.line == "session/s/thread/main"
+            assert seen.thread == "session/s/thread/main"
             assert set(own) <= set(read)
             assert not any(
                 "says" in text and text.split(maxsplit=1)[0] in said and _is_child(hf, text) for text in read
             )
         else:
-            assert seen.line == Scope.frame(frame).text
+            assert seen.thread == Scope.frame(frame).text
             assert read == own
-        crumbs = visibility.breadcrumbs(hf._ports, hf._acting, frame)
+        crumbs = visibility.load_breadcrumbs(hf._ports, hf._acting, frame)
         line = hf.index.ancestry(frame)
         assert [(crumb.frame_id, crumb.goal, crumb.status) for crumb, _ in crumbs] == [
             (one.id, one.goal, one.status) for one in line
@@ -329,9 +340,9 @@ def test_no_frame_sees_what_was_said_above_or_beside_it() -> None:
 
 
 def test_a_child_that_saw_the_session_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = visibility.Place.line.fget  # type: ignore[attr-defined]
+    real = visibility.FramePlace.thread.fget  # type: ignore[attr-defined]
     leaky = property(lambda place: real(replace(place, parent=None)))
-    monkeypatch.setattr(visibility.Place, "line", leaky)
+    monkeypatch.setattr(visibility.FramePlace, "thread", leaky)
     with pytest.raises((AssertionError, SessionNotFound)):
         everywhere(isolated)
 
@@ -345,13 +356,13 @@ def test_briefs_are_looked_up_at_the_actor_then_the_session_then_everywhere(hf: 
     child = hf.index.push_frame("Below", parent=root)
     away = hf.index.push_frame("Away", parent=root, scope="actor/far")
     alone = hf.index.push_frame("Alone", scope=ACTOR)
-    seen = {frame: visibility.seen_by(ports, acting, frame) for frame in (root, child, away, alone)}
+    seen = {frame: visibility.frame_visibility(ports, acting, frame) for frame in (root, child, away, alone)}
     assert seen[root].scopes == seen[child].scopes == (WITHIN, "actor/main", "session/s", "global")
     assert (seen[root].session, seen[child].session, seen[away].session) == ("session/s", "session/s", None)
     assert (seen[away].actor, seen[away].scopes) == ("actor/far", ("actor/far", "global"))
     assert seen[alone].scopes == (ACTOR, "global")
     assert seen[child].frame == hf.index.get_frame(child)
-    chat = visibility.seen_in("session/s/thread/main")
+    chat = visibility.thread_visibility("session/s/thread/main")
     assert (chat.session, chat.actor, chat.frame, chat.scopes) == ("session/s", None, None, ("session/s", "global"))
 
 
@@ -370,11 +381,14 @@ def test_a_breadcrumb_is_read_again_as_it_was_shown(hf: Holdfast) -> None:
     ports, acting = hf._ports, hf._acting
     root = hf.index.push_frame("Work", scope=ACTOR)
     child = hf.index.push_frame("Below", parent=root, scope="actor/far")
-    (_, above), (crumb, own) = visibility.breadcrumbs(ports, acting, child)
+    (_, above), (crumb, own) = visibility.load_breadcrumbs(ports, acting, child)
     assert (above.stream, own.stream, crumb.depth, crumb.status) == (ACTOR, "actor/far", 1, "active")
     hf.index.update_frame(root, goal="Other work")
     assert visibility.reload_breadcrumb(ports, acting, above) == ("Work", False)
-    (changed, _), _ = visibility.breadcrumbs(ports, acting, child)
+    (changed, _), _ = visibility.load_breadcrumbs(ports, acting, child)
     assert changed.goal == "Other work"
     hf.index.pop_frame(root, "cancelled")
-    assert [crumb.status for crumb, _ in visibility.breadcrumbs(ports, acting, child)] == ["cancelled", "cancelled"]
+    assert [crumb.status for crumb, _ in visibility.load_breadcrumbs(ports, acting, child)] == [
+        "cancelled",
+        "cancelled",
+    ]

@@ -235,10 +235,10 @@ def test_an_entry_is_trusted_as_who_wrote_it(at: Evidence) -> None:
 
 
 def test_a_long_text_is_cut_and_says_so_and_is_the_same_again(at: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_text, "MOST_CHARS", 200)
+    monkeypatch.setattr(event_text, "MAX_TEXT_CHARS", 200)
     found = at.follow("artifact", at.keep(b"x" * 1_000))
     assert found.text == "x" * 136 + "\n[864 more characters are not shown]"
     assert len(found.text) <= 200
-    assert event_text.capped(found.text) == found.text
+    assert event_text.cap_text(found.text) == found.text
     assert at.follow("document", body="y" * 201).text.endswith("[65 more characters are not shown]")
     assert at.follow("document", body="y" * 200).text == "y" * 200

@@ -135,11 +135,11 @@ def passed_on(hf: Holdfast, chance: random.Random) -> None:
             kind, given = chance.choice(WAYS)(hf, frame, stream, chance)
             hf.index.add_handle(frame, kind, handle=name, **given)
         known = {one.id: one for one in hf.index.handles(frame)}
-        resolved = {name: handles.resolve(ports, acting, stream, one) for name, one in known.items()}
+        resolved = {name: handles.resolve_handle(ports, acting, stream, one) for name, one in known.items()}
         assert all(shown[name] == one.text for name, one in resolved.items() if name in shown)
         shown = {name: one.text for name, one in resolved.items()}
         for name, one in resolved.items():
-            again = handles.reload(ports, acting, handles.origin_of(stream, known[name], one))
+            again = handles.reload_evidence(ports, acting, handles.evidence_origin(stream, known[name], one))
             assert one.outside or again == one.text
         names = chance.sample(sorted(known), chance.randint(1, len(known)))
         away = chance.choice([None, f"actor/far{depth}"])
@@ -180,11 +180,11 @@ def in_several_worlds() -> None:
 
 
 def test_evidence_that_lost_its_source_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = evidence._passed_on
+    real = evidence._handle_facts
 
     def lost(*given: Any) -> Any:
         return replace(real(*given), source_stream=None, source_version=None)
 
-    monkeypatch.setattr(evidence, "_passed_on", lost)
+    monkeypatch.setattr(evidence, "_handle_facts", lost)
     with pytest.raises((AssertionError, holdfast.HoldfastError)):
         in_several_worlds()

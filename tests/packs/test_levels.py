@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast import Frame, Holdfast, Session, Settings
-from holdfast.core.packs.tidy import lightened
+from holdfast.core.packs.tidy import lighten_text
 from holdfast.core.sessions.tokens import OTHER, message_tokens
-from holdfast.model.tokenizers import tokenizer
+from holdfast.model.tokenizers import resolve_tokenizer
 from holdfast.records.messages import Message
 from tests.packs import kinds_of_text
 from tests.packs.pack_rules import MARKER
@@ -93,23 +93,23 @@ def test_long_code_is_not_abbreviated(chat: Session) -> None:
 @pytest.mark.parametrize("kind", kinds_of_text.OTHER)
 def test_long_texts_that_are_not_plainly_prose_stay_as_they_are(kind: str) -> None:
     for text in (kinds_of_text.long(kinds_of_text.OTHER[kind]), kinds_of_text.spaced(kinds_of_text.OTHER[kind])):
-        assert lightened(text, 8_000, "m1") == (text, 0)
+        assert lighten_text(text, 8_000, "m1") == (text, 0)
 
 
 @pytest.mark.parametrize("kind", kinds_of_text.PROSE)
 def test_long_prose_of_any_kind_keeps_its_ends(kind: str) -> None:
     text = kinds_of_text.long(kinds_of_text.PROSE[kind])
-    shown, left_out = lightened(text, 8_000, "m1")
+    shown, left_out = lighten_text(text, 8_000, "m1")
     assert left_out == len(text) - 8_000
     assert shown == f"{text[:4_000]}[… {left_out} characters left out: m1 …]{text[-4_000:]}"
-    assert lightened(kinds_of_text.spaced(kinds_of_text.PROSE[kind]), PLENTY, None) == (text, 0)
+    assert lighten_text(kinds_of_text.spaced(kinds_of_text.PROSE[kind]), PLENTY, None) == (text, 0)
 
 
 def test_telling_prose_takes_no_longer_for_odd_texts() -> None:
     odd = ("a \t", "”", "a'", "Word ", "(", ".", '!"', "*", "A. ", "A.B", "\n", "。", "x(")
     begun = time.perf_counter()
     for text in odd:
-        lightened("A " + text * (100_000 // len(text)) + "b", 8_000, None)
+        lighten_text("A " + text * (100_000 // len(text)) + "b", 8_000, None)
     assert time.perf_counter() - begun < 10  # What grows with the square of its length takes minutes.
 
 
@@ -138,7 +138,7 @@ def test_long_prose_keeps_its_ends_around_a_marker_with_its_name_and_size(hf: Ho
 @pytest.mark.parametrize("kind", [kind for kind in CODE if "fence" not in kind])
 def test_whatever_is_in_a_fence_stays_as_it_is(kind: str) -> None:
     fence = f"~~~\n{CODE[kind]}\n~~~"
-    assert lightened(f"{PROSE}\n{fence}\n{PROSE}", PLENTY, None) == (f"{TIDY}\n{fence}\n{TIDY}", 0)
+    assert lighten_text(f"{PROSE}\n{fence}\n{PROSE}", PLENTY, None) == (f"{TIDY}\n{fence}\n{TIDY}", 0)
 
 
 # the others
@@ -230,7 +230,7 @@ def test_a_breadcrumb_takes_no_more_than_its_share(most: int) -> None:
     shown = next(segment for segment in pack.segments if segment.kind == "breadcrumb").text
     lines = re.findall(r"^\d\. .*$", shown, re.MULTILINE)
     assert [line[:8] for line in lines] == ["1. first", "2. 日本 日本", "3. short"]
-    count = tokenizer(pack.tokenizer).count
+    count = resolve_tokenizer(pack.tokenizer).count
     sizes = [message_tokens(Message(role="user", content=line), count, OTHER) for line in lines]
     assert max(sizes) <= most
     assert min(sizes[:2]) > most - 10

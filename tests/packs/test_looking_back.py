@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Message, Scripted, Session
-from holdfast.flow.packs.expand import Looking
+from holdfast.flow.packs.expand import LookupFilter
 from tests.packs.history_kit import by_fours, name_of, tools_of
 from tests.scale import seeded, volume
 
@@ -147,6 +147,6 @@ def test_looking_changes_nothing_that_is_found(hf: Holdfast) -> None:
 @pytest.mark.parametrize("part", ["is_all_of", "_asks_only", "_calls"])
 def test_searches_that_are_found_would_be_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = frozenset() if part == "_calls" else False
-    monkeypatch.setattr(Looking, part, lambda *given: nothing)
+    monkeypatch.setattr(LookupFilter, part, lambda *given: nothing)
     with holdfast.open("memory:", tokenizer=by_fours) as hf, pytest.raises(AssertionError):
         check_looking_changes_nothing(hf, random.Random(1), 60)

@@ -110,8 +110,8 @@ def test_following_a_handle_takes_a_few_reads_however_long_the_history_is(hf: ho
         targets = [("event_ref", said[0].id), ("event_ref", f"{said[0].stream}@{said[-1].version}"),
                    ("tool_output", call), ("document", f"state:user/{length}#key")]  # fmt: skip
         for kind, target in targets:
-            found = handles.resolve(ports, at.acting, at.scope, handle_to(kind, target))
-            handles.reload(ports, at.acting, handles.origin_of(at.scope, handle_to(kind, target), found))
+            found = handles.resolve_handle(ports, at.acting, at.scope, handle_to(kind, target))
+            handles.reload_evidence(ports, at.acting, handles.evidence_origin(at.scope, handle_to(kind, target), found))
         costs.append(journal.asked)
     assert costs[0] == costs[1]
     assert set(costs[0]) <= {"event", "read", "by_key", "entry"}

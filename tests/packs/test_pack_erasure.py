@@ -12,7 +12,7 @@ import pytest
 from holdfast import ContextPack, Holdfast, ToolDef
 from holdfast.flow.packs import manifest
 from holdfast.records.messages import Message
-from holdfast.testing.journal_contract import dump
+from holdfast.testing.journal_contract import dump_projections
 from tests.packs.journaled import opened, sent
 from tests.packs.reserved import remember
 from tests.packs.working_kit import AtWork
@@ -156,14 +156,14 @@ def test_nothing_is_left_on_disk_and_the_journal_is_sound(talk: Talk) -> None:
     words = talk.made["ann"]
     found = on_disk(talk.folder, words)
     assert len(found) > len(words) / 2
-    live = dump(talk.hf._ports.journal)
+    live = dump_projections(talk.hf._ports.journal)
     talk.hf.journal.erase("ann")
     assert on_disk(talk.folder, words) == []
     assert talk.hf.journal.verify().findings == ()
     known = {call: (talk.hf.index.pack_at(call).digest, sent(talk.hf.index.pack_at(call))) for call in talk.packs}
     talk.hf.journal.rebuild()
     # The marker of the erasure is one more event, in a stream without rows.
-    assert dump(talk.hf._ports.journal) == live
+    assert dump_projections(talk.hf._ports.journal) == live
     talk.hf.journal.export(talk.folder / "all.jsonl")
     with opened(talk.folder, "b.db", fetcher=None) as moved:
         moved.journal.import_(talk.folder / "all.jsonl")

@@ -78,7 +78,7 @@ def prefix_kept(before: ContextPack | None, after: ContextPack) -> float | None:
 def shown(pack: ContextPack) -> list[tuple[str, int]]:
     """The conversation of a pack, message by message as it is sent, with what each takes."""
     said = pack.conversation.messages
-    return [(json.dumps(openai_chat.render([message])["messages"]), message.tokens or 0) for message in said]
+    return [(json.dumps(openai_chat.render_request([message])["messages"]), message.tokens or 0) for message in said]
 
 
 @cache

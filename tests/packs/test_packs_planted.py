@@ -15,13 +15,13 @@ from holdfast.client import pack
 from holdfast.core.packs import fit, segments, tidy, window
 from holdfast.core.packs import rounds as pack_rounds
 from holdfast.core.packs.fit import _Attempt
-from holdfast.core.packs.segments import in_order
+from holdfast.core.packs.segments import order_items
 from holdfast.core.sessions import rounds, shorten
-from holdfast.core.sessions.pairing import Repaired
-from holdfast.flow.frames.read import handle_info
+from holdfast.core.sessions.pairing import RepairResult
+from holdfast.flow.frames.read import read_handle
 from holdfast.flow.packs import evidence, visibility
 from holdfast.flow.packs import pack as pack_flow
-from holdfast.flow.packs.evidence import _Reading
+from holdfast.flow.packs.evidence import _EvidenceReader
 from holdfast.records.packs import CompactionLevel
 from tests.packs import pack_trials, test_least_budgets, test_levels
 from tests.packs import test_evidence_choice as choice
@@ -43,58 +43,60 @@ def tools_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def critical_evidence_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fit, "in_order", lambda found: [item for item in in_order(found) if not item.critical])
+    patch.setattr(fit, "order_items", lambda found: [item for item in order_items(found) if not item.critical])
 
 
 def pins_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_rounds, "_pinned_rounds", lambda talk: {})
+    patch.setattr(pack_rounds, "_find_pinned", lambda talk: {})
 
 
 def the_newest_round_may_go(patch: pytest.MonkeyPatch) -> None:
     def must(self: _Attempt) -> dict[int, Any]:
         return {nth: form for nth, form in whole(self).items() if nth < self._rounds.number - 1}
 
-    whole = _Attempt._must_rounds
-    patch.setattr(_Attempt, "_must_rounds", must)
+    whole = _Attempt._find_required_rounds
+    patch.setattr(_Attempt, "_find_required_rounds", must)
 
 
 def calls_are_torn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds, "repaired", lambda messages: Repaired(list(messages), []))
+    patch.setattr(rounds, "repair_messages", lambda messages: RepairResult(list(messages), []))
 
 
 def markers_of_evidence_have_no_handle(patch: pytest.MonkeyPatch) -> None:
-    cut = shorten.cut
-    patch.setattr(segments, "cut", lambda text, keep, name=None: cut(text, keep))
+    cut = shorten.cut_text
+    patch.setattr(segments, "cut_text", lambda text, keep, name=None: cut(text, keep))
 
 
 def markers_of_messages_have_no_handle(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_rounds.Rounds, "name", lambda self, message: None)
+    patch.setattr(pack_rounds.ThreadRounds, "name", lambda self, message: None)
 
 
 def exclusion_of_critical_evidence_is_honoured(patch: pytest.MonkeyPatch) -> None:
-    asked = pack.asked_for
-    patch.setattr(pack, "asked_for", lambda *given, **how: asked(*given, **how | {"force_exclude": True}))
+    asked = pack.make_pack_request
+    patch.setattr(pack, "make_pack_request", lambda *given, **how: asked(*given, **how | {"force_exclude": True}))
 
 
 def a_child_sees_what_its_ancestors_have(patch: pytest.MonkeyPatch) -> None:
-    def wanted(self: _Reading) -> Iterator[Any]:
+    def wanted(self: _EvidenceReader) -> Iterator[Any]:
         yield from own(self)
         assert self._seen.frame is not None
-        for place in [*visibility.ancestors(self._ports, self._acting, self._seen.frame.id)][1:]:
+        for place in [*visibility.iter_ancestors(self._ports, self._acting, self._seen.frame.id)][1:]:
             for handle in place.live.handles.values() if place.live is not None else ():
-                yield handle_info(self._ports, self._acting, place.stream, handle), place.stream
+                yield read_handle(self._ports, self._acting, place.stream, handle), place.stream
 
-    own = _Reading._wanted
-    patch.setattr(_Reading, "_wanted", wanted)
+    own = _EvidenceReader._iter_handles
+    patch.setattr(_EvidenceReader, "_iter_handles", wanted)
 
 
 def failures_are_not_noted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Reading, "_omit", lambda self, handle, priority, reason: None)
+    patch.setattr(_EvidenceReader, "_omit", lambda self, handle, priority, reason: None)
 
 
 def floors_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        pack_flow, "fit", lambda sources, limits: fit.fit(sources, replace(limits, floor=CompactionLevel.NONE))
+        pack_flow,
+        "fit_pack",
+        lambda sources, limits: fit.fit_pack(sources, replace(limits, floor=CompactionLevel.NONE)),
     )
 
 
@@ -113,8 +115,8 @@ def a_window_begins_a_round_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_required_is_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    too_small = fit.too_small
-    patch.setattr(fit, "too_small", lambda budget, required, parts: too_small(budget, required + 1, parts))
+    too_small = fit.too_small_error
+    patch.setattr(fit, "too_small_error", lambda budget, required, parts: too_small(budget, required + 1, parts))
 
 
 def mandatory_evidence_is_skipped_for_the_next(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +125,7 @@ def mandatory_evidence_is_skipped_for_the_next(patch: pytest.MonkeyPatch) -> Non
     def take(self: _Attempt) -> None:
         self._included = self._room * self._limits.shares.included // 100
         for item in self._items:
-            form = self._forms.whole(item)
+            form = self._forms.whole_form(item)
             if item.mandatory and not item.critical and form.tokens <= self._included:
                 self._included -= form.tokens
                 self._room -= form.tokens
@@ -172,11 +174,11 @@ def tried(trial: Callable[[int], list[str]], seed: int) -> list[str]:
 
 
 def evidence_is_chosen_as_it_came(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fit, "in_order", lambda found: sorted(found, key=lambda item: item.position))
+    patch.setattr(fit, "order_items", lambda found: sorted(found, key=lambda item: item.position))
 
 
 def large_evidence_hides_what_is_small(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(evidence, "LEAST_READ", 0)
+    patch.setattr(evidence, "MIN_CHARS_READ", 0)
 
 
 def code_is_taken_for_prose(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import BudgetTooSmall, Holdfast, InvalidMessage, InvalidValue
 from holdfast.core.packs import fences, segments
-from holdfast.core.packs.fences import TRUSTED
+from holdfast.core.packs.fences import TRUSTED_LEVELS
 from holdfast.core.sessions import message_events
 from holdfast.flow.packs import evidence, handles
 from holdfast.ports import Acting
@@ -96,7 +96,7 @@ def test_an_id_that_is_not_a_plain_one_stands_nowhere_outside_of_a_fence(stage: 
 # critical is for those who may instruct
 
 
-@pytest.mark.parametrize("trust", [level for level in TRUST_LEVELS if level not in TRUSTED])
+@pytest.mark.parametrize("trust", [level for level in TRUST_LEVELS if level not in TRUSTED_LEVELS])
 def test_evidence_of_others_is_never_critical(stage: Stage, trust: str) -> None:
     hf = stage.hf
     frame = hf.index.push_frame("work", scope="actor/main")
@@ -160,7 +160,7 @@ def test_only_a_summary_of_instructions_stands_in_the_system_s_role(stage: Stage
 # planted bugs are seen
 
 
-TAGS = fences._LOOKS_LIKE_ONE
+TAGS = fences._FENCE_LIKE
 
 
 class Planted(NamedTuple):
@@ -173,13 +173,15 @@ class Planted(NamedTuple):
 @pytest.mark.parametrize(
     "planted",
     [
-        Planted("nothing is escaped", fences, "escaped", lambda text, mark: text),
-        Planted("only the mark is broken", fences, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
-        Planted("only tags are broken", fences, "escaped", lambda text, mark: TAGS.sub(r"&lt;\1", text)),
-        Planted("summaries are the system's", segments, "TRUSTED", frozenset(TRUST_LEVELS)),
-        Planted("users are operators", message_events, "TRUST", dict.fromkeys(message_events.TRUST, "operator")),
-        Planted("evidence is trusted", handles, "lowest", lambda *levels: "system"),
-        Planted("there is no fence", segments, "fenced", lambda label, text, mark: f"{label}\n{text}"),
+        Planted("nothing is escaped", fences, "escape_text", lambda text, mark: text),
+        Planted("only the mark is broken", fences, "_FENCE_LIKE", re.compile("(nothing)")),
+        Planted("only tags are broken", fences, "escape_text", lambda text, mark: TAGS.sub(r"&lt;\1", text)),
+        Planted("summaries are the system's", segments, "TRUSTED_LEVELS", frozenset(TRUST_LEVELS)),
+        Planted(
+            "users are operators", message_events, "ROLE_TRUST", dict.fromkeys(message_events.ROLE_TRUST, "operator")
+        ),
+        Planted("evidence is trusted", handles, "lowest_trust", lambda *levels: "system"),
+        Planted("there is no fence", segments, "fence_text", lambda label, text, mark: f"{label}\n{text}"),
         Planted("ids stand in labels", evidence, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
     ],
     ids=lambda planted: planted.name,

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast import BudgetTooSmall, ContextPack, Holdfast, Session, Turn
 from holdfast.core.packs import rounds as pack_rounds
-from holdfast.core.packs.rounds import Rounds
+from holdfast.core.packs.rounds import ThreadRounds
 from tests.packs.pack_rules import MARKER, validity_problems
 from tests.packs.questions_kit import MARK, call, has_words, is_of, least, same
 
@@ -65,14 +65,16 @@ def test_many_messages_that_joined_a_turn_do_not_make_it_unusable(chat: Session)
 
 
 def test_that_they_all_must_be_shown_is_found_out(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rounds, "kept", property(lambda self: sorted({*self.all_pinned, *self.all_asked})))
+    monkeypatch.setattr(
+        ThreadRounds, "rounds_to_keep", property(lambda self: sorted({*self.all_pinned, *self.all_asked}))
+    )
     with pytest.raises(BudgetTooSmall):
         test_many_messages_that_joined_a_turn_do_not_make_it_unusable(chat)
 
 
 def test_that_the_oldest_of_them_is_taken_first_is_found_out(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = pack_rounds.joined
-    monkeypatch.setattr(pack_rounds, "joined", lambda *given: joined(*given)[::-1])
+    joined = pack_rounds.unshown_questions
+    monkeypatch.setattr(pack_rounds, "unshown_questions", lambda *given: joined(*given)[::-1])
     with pytest.raises(AssertionError):
         test_many_messages_that_joined_a_turn_do_not_make_it_unusable(chat)
 
@@ -150,7 +152,7 @@ def test_a_question_is_never_a_bare_mark(chat: Session, question: str, output: i
 
 
 def test_that_a_question_has_no_floor_is_found_out(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_rounds, "floored", lambda rounds, form: rounds.within(form, 0))
+    monkeypatch.setattr(pack_rounds, "shorten_question", lambda rounds, form: rounds.within(form, 0))
     with pytest.raises(AssertionError):
         test_a_question_is_never_a_bare_mark(chat, LONG, 3_000)
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import InvalidValue
-from holdfast.client.history_tools import FEWEST_TOKENS
-from holdfast.core.packs.fences import marks
-from holdfast.core.packs.handles import Name, parse_handle, stretch_handle
-from holdfast.core.packs.history_tools import Page, Piece, page
+from holdfast.client.history_tools import MIN_TOKENS
+from holdfast.core.packs.fences import make_mark
+from holdfast.core.packs.handles import HandleRef, parse_handle, stretch_handle
+from holdfast.core.packs.history_tools import HistoryPiece, PageRequest, render_page
 from tests.packs.history_kit import ONWARDS, by_fours, texts
 from tests.scale import volume
 
@@ -40,7 +40,7 @@ def test_names_are_read_as_models_write_them(text: str, name: str) -> None:
 
 
 def test_what_is_no_version_is_an_id() -> None:
-    assert parse_handle("m0") == Name(kind="id", id="m0")
+    assert parse_handle("m0") == HandleRef(kind="id", id="m0")
     assert parse_handle("m1234567890123456").kind == "id"
 
 
@@ -59,21 +59,25 @@ def test_a_name_reads_back_as_what_it_was_made_of(one: int, other: int) -> None:
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"), min_size=1, max_size=900)
-MARK = marks(b"secret", "t")
+MARK = make_mark(b"secret", "t")
 
 
 @settings(max_examples=volume(60, 2_000), deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(TEXT, min_size=1, max_size=8), st.integers(FEWEST_TOKENS, 600), st.booleans())
+@given(st.lists(TEXT, min_size=1, max_size=8), st.integers(MIN_TOKENS, 600), st.booleans())
 def test_pages_fit_their_tokens_and_give_every_character_once(said: list[str], most: int, named: bool) -> None:
     last, total = len(said), sum(map(len, said))
     pieces = [
-        Piece(name=f"m{n}", who="user", text=text, trust="user", onwards=stretch_handle(n, last) if named else None)
+        HistoryPiece(
+            name=f"m{n}", speaker="user", text=text, trust="user", next_name=stretch_handle(n, last) if named else None
+        )
         for n, text in enumerate(said, 1)
     ]
     asked, offset, seen = stretch_handle(1, last), 0, ""
     while True:
         first = parse_handle(asked).first if named else 1
-        answer = page(iter(pieces[first - 1 :]), Page(name=asked, offset=offset, max_tokens=most), len, MARK)
+        answer = render_page(
+            iter(pieces[first - 1 :]), PageRequest(name=asked, offset=offset, max_tokens=most), len, MARK
+        )
         assert len(answer) <= most
         assert texts(answer)
         seen += "".join(texts(answer))
@@ -88,10 +92,10 @@ def test_pages_fit_their_tokens_and_give_every_character_once(said: list[str], m
 def test_a_page_looks_at_no_more_pieces_than_it_can_show() -> None:
     taken: list[int] = []
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[HistoryPiece]:
         for number in range(1, 10_000):
             taken.append(number)
-            yield Piece(name=f"m{number}", who="user", text="word " * 50, trust="user")
+            yield HistoryPiece(name=f"m{number}", speaker="user", text="word " * 50, trust="user")
 
-    page(pieces(), Page(name="m1-m9999", offset=0, max_tokens=400), by_fours, MARK)
+    render_page(pieces(), PageRequest(name="m1-m9999", offset=0, max_tokens=400), by_fours, MARK)
     assert len(taken) < 50

@@ -132,13 +132,13 @@ def test_a_check_of_packs_finds_nothing_wrong_in_a_sound_journal(worked: Worked)
     ("where", "name", "planted"),
     [
         (segments, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
-        (segments, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
+        (segments, "fence_text", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
         (segments, "WORK_LABEL", "This is part of:"),
         (segments, "SUMMARY_LABEL", "Summary:"),
         (shorten, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
         (rebuild, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
-        (rebuild, "described", lambda description, text: text),
-        (fences, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
+        (rebuild, "prepend_description", lambda description, text: text),
+        (fences, "_FENCE_LIKE", re.compile("(nothing)")),
     ],
 )
 def test_another_rendering_is_noticed(
@@ -161,11 +161,11 @@ def test_a_forgotten_cut_a_lost_piece_and_another_order_are_noticed(
     def turned(run: Any) -> Any:
         return [grouped(run)[0], *grouped(run)[:0:-1]]
 
-    grouped = rebuild._Rebuilding._grouped
+    grouped = rebuild._PackRebuilder._group_pieces
     for where, name, planted in (
-        (rebuild, "retold", all_whole),
-        (rebuild._Rebuilding, "_grouped", one_less),
-        (rebuild._Rebuilding, "_grouped", turned),
+        (rebuild, "remake_with_omissions", all_whole),
+        (rebuild._PackRebuilder, "_group_pieces", one_less),
+        (rebuild._PackRebuilder, "_group_pieces", turned),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, planted)
@@ -175,11 +175,11 @@ def test_a_forgotten_cut_a_lost_piece_and_another_order_are_noticed(
 
 def test_marks_for_the_cache_are_where_they_were(worked: Worked, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not part of what is said, so the digest does not know them: requests are compared as well."""
-    made = rebuild._Rebuilding._packed
+    made = rebuild._PackRebuilder._assemble_pack
 
     def forgotten(run: Any, *given: Any) -> Any:
         return msgspec.structs.replace(made(run, *given), stable=0)
 
-    monkeypatch.setattr(rebuild._Rebuilding, "_packed", forgotten)
+    monkeypatch.setattr(rebuild._PackRebuilder, "_assemble_pack", forgotten)
     with pytest.raises(AssertionError):
         check(worked.hf, worked.calls)

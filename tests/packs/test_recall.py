@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import CompactionConfig, Holdfast, Session
-from holdfast.connect import Beside, assemble
-from holdfast.core.compaction.summary import PREFIX
+from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.core.compaction.summary import PASSAGE_PREFIX
 from holdfast.errors import InvalidValue
 from holdfast.flow.compaction import recall, rules, summaries
 from holdfast.flow.journal import append
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.records.compaction import Recalled
+from holdfast.records.compaction import RecalledEntry
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.faults import Died, FaultPoints
+from holdfast.testing.faults import FaultPoints, SimulatedDeath
 from tests.packs.reserved import remember
 
 FACTS = (
@@ -54,8 +54,8 @@ def talked(hf: Holdfast, id: str = "a", **more: Any) -> Session:
     return chat
 
 
-def found(hf: Holdfast, query: str, scopes: Any = ("a",), limit: int = 5) -> list[Recalled]:
-    return recall.memories(hf._ports, hf._acting, scopes, query, limit)
+def found(hf: Holdfast, query: str, scopes: Any = ("a",), limit: int = 5) -> list[RecalledEntry]:
+    return recall.search_memories(hf._ports, hf._acting, scopes, query, limit)
 
 
 # found again
@@ -68,7 +68,7 @@ def test_what_was_compacted_away_is_found_again(hf: Holdfast) -> None:
     for fact in FACTS:
         best = found(hf, fact.lower())[0]
         assert fact in best.text
-        assert best.key.startswith(f"{PREFIX}{made.id}")
+        assert best.key.startswith(f"{PASSAGE_PREFIX}{made.id}")
         assert (best.scope, best.trust) == ("session/a", "model")
     everything = found(hf, "peanuts garage Lisbon thunder invoice", limit=50)
     assert len({one.id for one in everything}) == len(everything) > 3
@@ -89,13 +89,13 @@ def test_only_what_was_compacted_is_recalled(hf: Holdfast) -> None:
     talked(hf).compact(1, store=True)
     hf.state("a").write("garage", "the garage code is not here")
     remember(hf, "a", "odd", ["garage code"])
-    assert all(one.key.startswith(PREFIX) and "not here" not in one.text for one in found(hf, "garage code"))
+    assert all(one.key.startswith(PASSAGE_PREFIX) and "not here" not in one.text for one in found(hf, "garage code"))
     assert found(hf, "garage code", ()) == []
     assert found(hf, "garage code", limit=0) == []
     assert found(hf, "   ") == []
     assert found(hf, "garage code", ("nobody",)) == []
     assert hf.tenant("other").session("a").compact(1) is None
-    assert recall.memories(hf._ports, hf.tenant("other")._acting, ["a"], "garage code") == []
+    assert recall.search_memories(hf._ports, hf.tenant("other")._acting, ["a"], "garage code") == []
     for wrong in (-1, 1.5, True):
         with pytest.raises(InvalidValue, match="limit"):
             found(hf, "x", limit=wrong)  # type: ignore[arg-type]
@@ -125,18 +125,18 @@ def test_what_was_erased_is_not_recalled(hf: Holdfast) -> None:
 
 def test_the_last_thing_a_user_said_is_what_is_looked_for(hf: Holdfast) -> None:
     chat = hf.session("a")
-    assert recall.query_of(hf._ports, hf._acting, chat._line) == ""
+    assert recall.default_query(hf._ports, hf._acting, chat._thread_stream) == ""
     chat.append(["where is the dog?", {"role": "assistant", "content": "let me look"}])
-    assert recall.query_of(hf._ports, hf._acting, chat._line) == "where is the dog?"
+    assert recall.default_query(hf._ports, hf._acting, chat._thread_stream) == "where is the dog?"
 
 
 def test_rules_say_how_much_is_recalled_and_from_where(hf: Holdfast) -> None:
     chat = hf.session("a")
-    assert rules.recall_of(hf._ports, hf._acting, chat._line) == (0, ("session/a",))
+    assert rules.recall_settings(hf._ports, hf._acting, chat._thread_stream) == (0, ("session/a",))
     chat.add_rule(CompactionConfig(threshold=4, keep=1, store=True, recall=3))
-    assert rules.recall_of(hf._ports, hf._acting, chat._line) == (3, ("session/a",))
+    assert rules.recall_settings(hf._ports, hf._acting, chat._thread_stream) == (3, ("session/a",))
     chat.add_rule(CompactionConfig(threshold=4, keep=1, store="user/ann", recall=2))
-    assert rules.recall_of(hf._ports, hf._acting, chat._line) == (2, ("user/ann",))
+    assert rules.recall_settings(hf._ports, hf._acting, chat._thread_stream) == (2, ("user/ann",))
 
 
 def test_a_pack_shows_again_what_a_rule_compacted_away(hf: Holdfast) -> None:
@@ -165,8 +165,8 @@ def test_another_session_of_the_same_user_finds_it_too(hf: Holdfast) -> None:
 
 
 def process(journal: Any) -> Holdfast:
-    beside = Beside(tokenizer=count, summarizer=short)
-    return Holdfast(assemble(journal, Settings(), FrozenClock(), None, beside))
+    beside = ClientExtensions(tokenizer=count, summarizer=short)
+    return Holdfast(assemble_ports(journal, Settings(), FrozenClock(), None, beside))
 
 
 def by_hand(hf: Holdfast) -> None:
@@ -207,7 +207,7 @@ def flushed_and_compacted(hf: Holdfast) -> tuple[set[str], set[str]]:
         elif event.type == "frame.compacted":
             made.add(event.facts.compaction)
         elif event.type == "state.written":
-            kept.add(event.facts.key.removeprefix(PREFIX).partition("/")[0])
+            kept.add(event.facts.key.removeprefix(PASSAGE_PREFIX).partition("/")[0])
     return made, kept
 
 
@@ -219,7 +219,7 @@ def die_everywhere(run: Any) -> int:
     wanted = [event.type for event in process(journal).journal.events()]
     for number in range(1, len(passing.passed) + 1):
         journal = prepared()
-        with pytest.raises(Died):
+        with pytest.raises(SimulatedDeath):
             run(process(FaultPoints(journal, die_at=number)))  # type: ignore[arg-type]
         hf = process(journal)
         assert hf.journal.verify().findings == ()
@@ -239,11 +239,11 @@ def test_a_flush_after_the_compaction_is_noticed(monkeypatch: pytest.MonkeyPatch
     def note(ports: Any, acting: Any, plan: Any, text: str, *, also: Any, **how: Any) -> Any:
         made = original(ports, acting, plan, text, **how)
         later = also.drafts(made.id)
-        decided = [append.Decided(stream=stream, events=tuple(drafts)) for stream, drafts in later.items()]
-        append.append(ports, acting, decided)
+        decided = [append.StreamWrite(stream=stream, events=tuple(drafts)) for stream, drafts in later.items()]
+        append.append_events(ports, acting, decided)
         return made
 
-    original = summaries.note
-    monkeypatch.setattr(summaries, "note", note)
+    original = summaries.write_summary
+    monkeypatch.setattr(summaries, "write_summary", note)
     with pytest.raises(AssertionError):
         die_everywhere(by_hand)

@@ -69,7 +69,7 @@ class Anything:
 
 
 def own_words_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack._Packing, "_has_words_of_its_own", lambda self: False)
+    patch.setattr(pack._PackBuilder, "_has_own_brief", lambda self: False)
 
 
 def versions_are_not_compared(patch: pytest.MonkeyPatch) -> None:

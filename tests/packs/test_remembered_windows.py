@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallRequest
 from holdfast.flow.journal.caches import RecentCache
 from holdfast.flow.packs import recent
-from holdfast.flow.packs.recent import Ending
+from holdfast.flow.packs.recent import ThreadTail
 from tests.packs.pack_trials import NO_MEMORY
 from tests.packs.worlds import TOOLS
 
@@ -107,7 +107,7 @@ def test_however_many_rows_are_asked_for_at_a_time_the_pack_is_the_same(
     shown = set()
     for rows in (1, 2, 5, 17, 64):
         monkeypatch.setattr(recent, "PAGE", rows)
-        monkeypatch.setattr(recent, "FEWEST", rows)
+        monkeypatch.setattr(recent, "MIN_PAGE", rows)
         shown.add(clients.fresh.session("s").pack(3 * BUDGET).digest)
     assert len(shown) == 1
 
@@ -218,6 +218,6 @@ def test_what_is_kept_does_not_grow_with_the_conversation(clients: Clients) -> N
         chat.pack(BUDGET)
         kept = clients.one._ports.recent
         assert isinstance(kept, RecentCache)
-        (known,) = (one for one in kept._kept.values() if isinstance(one, Ending))
+        (known,) = (one for one in kept._kept.values() if isinstance(one, ThreadTail))
         sizes.append(len(known.messages))
     assert max(sizes[20:]) <= max(sizes[10:20]) + 2

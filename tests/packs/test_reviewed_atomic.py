@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.connect import assemble
+from holdfast.connect import assemble_ports
 from holdfast.core.search.documents import TextSearch
 from holdfast.journal import text_index
 from holdfast.journal.memory import journal as memory_journal
-from holdfast.journal.memory.journal import MemoryJournal, MemoryUndoing
+from holdfast.journal.memory.journal import MemoryJournal, MemoryTransactions
 from holdfast.records.batches import Batch
 from holdfast.records.settings import Settings
 from holdfast.sqlite.fts import TextIndex
@@ -65,7 +65,7 @@ def opened() -> tuple[Holdfast, MemoryJournal]:
     """Always the same journal."""
     journal, clock = MemoryJournal(), FrozenClock()
     journal.secret = b"0" * 32
-    hf = Holdfast(assemble(journal, Settings(), clock, SeededIds(clock, 7)))
+    hf = Holdfast(assemble_ports(journal, Settings(), clock, SeededIds(clock, 7)))
     hf.as_user("ann").session("a").append(["hello", "there"])
     hf.state("user/1").write("colour", "red")
     return hf, journal
@@ -123,7 +123,7 @@ def everything(journal: MemoryJournal) -> Any:
         {name: set(keys) for name, keys in tables._of.items() if keys},
         {name: list(versions) for name, versions in tables._histories.items() if versions},
         set(tables.known_artifacts),
-        TextIndex(index._connection, text_index.table(1)).rowids(),
+        TextIndex(index._connection, text_index.index_table(1)).rowids(),
     )
 
 
@@ -160,7 +160,7 @@ class Trial:
         events = sum(len(part.events) for part in self._batch.parts)
         assert self._journal._position == self._without + events, "some of it is there"
         assert self._journal.append(self._batch).repeated
-        hf = Holdfast(assemble(self._journal, Settings(), FrozenClock(), None))
+        hf = Holdfast(assemble_ports(self._journal, Settings(), FrozenClock(), None))
         assert hf.journal.verify().findings == ()
         self._journal = ready(self._before)
         self._nothing = everything(self._journal)
@@ -168,7 +168,7 @@ class Trial:
     def end(self) -> None:
         """What was taken back so often can be written after all."""
         self._journal.append(self._batch)
-        hf = Holdfast(assemble(self._journal, Settings(), FrozenClock(), None))
+        hf = Holdfast(assemble_ports(self._journal, Settings(), FrozenClock(), None))
         assert hf.journal.verify().findings == ()
         hf.journal.rebuild()
         assert hf.journal.verify().findings == ()
@@ -226,12 +226,12 @@ def test_also_where_the_stack_ends() -> None:
 
 def test_a_part_that_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     (trial,) = trials("messages")
-    original = MemoryUndoing._take_back
+    original = MemoryTransactions._roll_back
 
-    def forgetful(self: MemoryUndoing, before: Any) -> None:
+    def forgetful(self: MemoryTransactions, before: Any) -> None:
         original(self, before)
         self._streams.setdefault(("default", "session/a/thread/main"), []).append(99)
 
-    monkeypatch.setattr(MemoryUndoing, "_take_back", forgetful)
+    monkeypatch.setattr(MemoryTransactions, "_roll_back", forgetful)
     with pytest.raises(AssertionError, match="some of it is there"):
         trial.run(trial.lines // 2)

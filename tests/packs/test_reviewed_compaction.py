@@ -23,11 +23,11 @@ from holdfast import (
     SummaryFailed,
     TooLarge,
 )
-from holdfast.core.sessions.shorten import cut_marker
+from holdfast.core.sessions.shorten import omission_marker
 from holdfast.flow.compaction import sessions, summaries
-from holdfast.flow.compaction.summaries import SMALL, within
+from holdfast.flow.compaction.summaries import SMALL_SUMMARY_TOKENS, fit_tokens
 from holdfast.testing.clock import FrozenClock
-from holdfast.windows import sliding
+from holdfast.windows import slide_window
 from tests.conversations.generated import as_dicts, conversation
 from tests.scale import seeded, volume
 
@@ -77,9 +77,9 @@ def test_a_text_is_cut_to_as_many_tokens_as_fit() -> None:
     for _ in range(volume(300, 5_000)):
         text = "".join(rng.choice(("word ", "x", " ", "é", "\n")) for _ in range(rng.randint(0, 400)))
         most = rng.randint(1, 120)
-        short = within(text, most, count)
+        short = fit_tokens(text, most, count)
         assert count(short) <= most or not short
-        assert short == text or len(short) < len(text) + len(cut_marker(len(text)))
+        assert short == text or len(short) < len(text) + len(omission_marker(len(text)))
         assert short == text if count(text) <= most else True
 
 
@@ -109,7 +109,7 @@ def test_no_strategy_makes_a_conversation_larger(hf: Holdfast, strategy: str) ->
         if summary is None:
             assert shown(chat) == before
         else:
-            assert shown(chat) < before or (summary.tokens or 0) <= SMALL
+            assert shown(chat) < before or (summary.tokens or 0) <= SMALL_SUMMARY_TOKENS
             made += 1
     assert made > 3
 
@@ -141,7 +141,7 @@ def test_where_nothing_makes_it_smaller_nothing_is_written_and_the_note_says_so(
     frame = hf.index.push_frame("work", scope="actor/main/session/a/thread/main")
     chat = hf.session("a")
     chat.append(["a", "b"])
-    monkeypatch.setattr(summaries, "SMALL", 0)
+    monkeypatch.setattr(summaries, "SMALL_SUMMARY_TOKENS", 0)
     events = list(hf.journal.events())
     done = hf.index.compact_context(frame, 1, "summarise_oldest", keep=1, summarizer=lambda messages: HUGE)
     assert (done.summary, done.id, done.reached_target) == (None, None, False)
@@ -200,12 +200,12 @@ def test_what_is_pinned_in_the_same_commit_saves_nothing(hf: Holdfast) -> None:
 def test_the_words_of_our_own_strategies_are_bounded_by_what_they_stand_for(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summaries, "SMALL", 0)
-    monkeypatch.setattr(sessions, "SMALL", 0)
+    monkeypatch.setattr(summaries, "SMALL_SUMMARY_TOKENS", 0)
+    monkeypatch.setattr(sessions, "SMALL_SUMMARY_TOKENS", 0)
     for name in ("a", "b"):
         hf.session(name).append(["Anna sold 12 red cars in Rome. Bob paid 4711 dollars on 3 May.", "ok"])
     assert hf.session("a").compact(1) is not None
-    monkeypatch.setattr(sessions, "allowed", lambda ports, acting, plan, config, method: config.summary_tokens)
+    monkeypatch.setattr(sessions, "token_allowance", lambda ports, acting, plan, config, method: config.summary_tokens)
     with pytest.raises(SummaryFailed, match="what it stands for"):
         hf.session("b").compact(1)
 
@@ -317,5 +317,5 @@ def test_a_window_that_is_too_small_says_in_what() -> None:
         {"role": "tool", "tool_call_id": "p", "content": "y"},
     ]
     with pytest.raises(BudgetTooSmall, match="need 2 messages") as raised:
-        sliding(messages, max_messages=1)
+        slide_window(messages, max_messages=1)
     assert (raised.value.required, raised.value.unit) == (2, "messages")

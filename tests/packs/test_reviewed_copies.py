@@ -12,7 +12,7 @@ import holdfast
 from holdfast import ContextPack, Frame, Holdfast
 from holdfast.extras.documents import DocumentRoot
 from holdfast.flow.packs import evidence
-from holdfast.flow.packs.manifest import journaled
+from holdfast.flow.packs.manifest import iter_packs
 from holdfast.records.frames import Limits
 
 WIDE = Limits(context_tokens=50_000)
@@ -70,7 +70,7 @@ def test_a_page_stays_as_it_was_first_shown_however_long_it_was_not_shown(
         assert (call(hf, frame), web.fetched) == ("page 1", 1)
         for _ in range(20):
             call(hf, frame, exclude=["web"])
-        monkeypatch.setattr(evidence, "LOOK_BACK", 16)
+        monkeypatch.setattr(evidence, "MAX_COPY_PACKS", 16)
         assert (call(hf, frame), web.fetched) == ("page 2", 2)
 
 
@@ -124,11 +124,11 @@ def test_packs_are_read_only_back_to_where_a_page_was_attached(hf: Holdfast, mon
             frame.attach("url", handle=f"web{number}", target=PAGE)
 
         def noted(*how: Any) -> Iterator[Any]:
-            for one in journaled(*how):
+            for one in iter_packs(*how):
                 read.append(one)
                 yield one
 
-        monkeypatch.setattr(evidence, "journaled", noted)
+        monkeypatch.setattr(evidence, "iter_packs", noted)
         call(hf, frame)
         call(hf, frame)
     assert len(read) == 1 + 1

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Frame, Holdfast
 from holdfast.flow.packs import evidence, visibility
 from holdfast.flow.packs import pack as pack_flow
-from holdfast.flow.packs.request import Asked
+from holdfast.flow.packs.request import PackRequest
 from holdfast.records.frames import Limits
 from holdfast.testing.clock import FrozenClock
 from tests.packs.reserved import remember
@@ -88,22 +88,22 @@ def test_memories_are_searched_while_nothing_is_held(far: tuple[Holdfast, Far]) 
 def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], monkeypatch: pytest.MonkeyPatch) -> None:
     hf, embedder = far
     known(hf)
-    search = evidence.with_memories
+    search = evidence.add_memories
 
     def held(ports: Any, *given: Any) -> Any:
         with ports.journal.snapshot():
             return search(ports, *given)
 
-    monkeypatch.setattr(evidence, "with_memories", held)
+    monkeypatch.setattr(evidence, "add_memories", held)
     hf.session("s").pack(recall=2)
     assert embedder.held == [1]
 
 
 def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far]) -> None:
     hf, _ = far
-    seen, asked = visibility.seen_in("session/nobody/thread/main"), Asked(recall=2)
+    seen, asked = visibility.thread_visibility("session/nobody/thread/main"), PackRequest(recall=2)
     with pytest.raises(holdfast.SessionNotFound):
-        pack_flow.pack(hf._ports, hf._acting, seen, asked)
+        pack_flow.build_pack(hf._ports, hf._acting, seen, asked)
 
 
 # relevance

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import BudgetTooSmall, FrameNotFound, Holdfast, InvalidValue, SessionClosed, Settings
-from holdfast.core.packs.handles import is_taken
+from holdfast.core.packs.handles import is_reserved_name
 from tests.conversations.provider_rules import anthropic_problems
 
 MODEL = "gpt-4o"
@@ -142,6 +142,6 @@ def test_evidence_is_not_called_what_a_pack_calls_its_own_pieces(hf: Holdfast, n
     frame = hf.index.push_frame("w", scope="actor/a")
     with pytest.raises(InvalidValue, match="Choose another id"):
         hf.index.add_handle(frame, "document", handle=name, body="x")
-    assert is_taken(name)
+    assert is_reserved_name(name)
     for free in ("m", "s-3", "mm2", "notes", "h1", "..."):
-        assert not is_taken(free)
+        assert not is_reserved_name(free)

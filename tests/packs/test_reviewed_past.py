@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Session
 from holdfast.core.search.documents import TextSearch
-from holdfast.core.search.words import terms
+from holdfast.core.search.words import query_terms
 from holdfast.journal.memory import read
 from holdfast.ports.journal import Journal
 from tests.scale import seeded, volume
@@ -48,7 +48,7 @@ def lived(hf: Holdfast, rng: random.Random) -> Session:
 
 def hits(journal: Journal, tenant: str) -> list[tuple[int, float]]:
     """Everything that a search finds, with its score."""
-    found = journal.search(tenant, TextSearch(terms=terms(QUERY), now=0, limit=500))
+    found = journal.search(tenant, TextSearch(terms=query_terms(QUERY), now=0, limit=500))
     return sorted((hit.event.seq, round(hit.score, 9)) for hit in found)
 
 
@@ -73,6 +73,6 @@ def test_what_was_found_and_recalled_is_so_again_as_of_then(hf: Holdfast) -> Non
 
 
 def test_a_retraction_that_came_later_is_not_seen_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "_stood", lambda retracted, at: retracted is None)
+    monkeypatch.setattr(read, "_was_in_thread", lambda retracted, at: retracted is None)
     with holdfast.open("memory:") as client:
         assert next(differences(client, "planted", 60), None) is not None

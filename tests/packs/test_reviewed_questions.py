@@ -15,7 +15,7 @@ from holdfast import CallModel, ContextPack, Holdfast, Session, Turn
 from holdfast.core.packs import fit
 from holdfast.core.packs import rounds as pack_rounds
 from holdfast.core.packs.fit import _Attempt
-from holdfast.core.packs.rounds import evenly
+from holdfast.core.packs.rounds import share_evenly
 from holdfast.flow.packs import recent as asking
 from holdfast.records.scope import parse_scope
 from tests.packs.questions_kit import MARK, UNMARKED, call, is_of, least, packs_of_a_turn, problems, same, text, told
@@ -118,20 +118,20 @@ def questions_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_said_before_the_end_is_not_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(asking, "users_before", lambda *given: [])
+    patch.setattr(asking, "user_messages_before", lambda *given: [])
 
 
 def only_what_began_the_turn_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(asking, "MOST", 1)
+    patch.setattr(asking, "MAX_QUESTIONS", 1)
 
 
 def the_mark_has_no_room(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Attempt, "_mark_room", lambda self: 0)
+    patch.setattr(_Attempt, "_marker_room", lambda self: 0)
 
 
 def questions_have_no_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_rounds, "floored", lambda rounds, form: rounds.within(form, 0))
-    patch.setattr(fit, "evenly", lambda wanted, room: evenly(wanted, 0))
+    patch.setattr(pack_rounds, "shorten_question", lambda rounds, form: rounds.within(form, 0))
+    patch.setattr(fit, "share_evenly", lambda wanted, room: share_evenly(wanted, 0))
 
 
 PLANTS = (
@@ -181,7 +181,7 @@ def test_a_huge_question_is_shortened_and_leaves_half_to_what_came_of_it(chat: S
 
 
 def test_a_huge_question_that_gets_no_room_is_found_out(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "evenly", lambda wanted, room: evenly(wanted, 0))
+    monkeypatch.setattr(fit, "share_evenly", lambda wanted, room: share_evenly(wanted, 0))
     with pytest.raises(AssertionError):
         test_a_huge_question_is_shortened_and_leaves_half_to_what_came_of_it(chat)
 
@@ -239,7 +239,7 @@ def test_a_turn_that_very_many_join_is_held_to_the_first_and_the_newest_of_them(
         shown = [message.text for message in pack.messages if message.role == "user"]
         assert shown[0] == "Refund order 17 for ACME"
         assert shown[-1] == "And order 199."
-        assert len([one for one in pack.decisions if one.reason == "question"]) == asking.MOST
+        assert len([one for one in pack.decisions if one.reason == "question"]) == asking.MAX_QUESTIONS
         turn.stop()
 
 
@@ -296,7 +296,7 @@ def test_the_window_of_a_turn_stays_where_it_is_with_its_question(chat: Session)
 def test_room_is_shared_evenly_among_those_that_want_more(
     wanted: dict[int, int], room: int, shares: dict[int, int]
 ) -> None:
-    assert evenly(wanted, room) == shares
+    assert share_evenly(wanted, room) == shares
 
 
 def test_a_question_is_told_from_another_by_its_words() -> None:
@@ -305,7 +305,7 @@ def test_a_question_is_told_from_another_by_its_words() -> None:
 
 
 def test_what_is_remembered_of_another_turn_is_not_this_one_s(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_for_turn", lambda known, stream, turn: known)
+    monkeypatch.setattr(asking, "_adapt_to_turn", lambda known, stream, turn: known)
     with pytest.raises(AssertionError):
         test_what_the_last_turn_answered_may_leave(hf.session("s", model="gpt-4o"))
 
@@ -342,6 +342,6 @@ def test_a_turn_asks_for_its_question_once_however_long_it_gets(tmp_path: Path) 
 def test_a_question_that_is_looked_for_anew_each_time_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_for_turn", lambda known, stream, turn: None)
+    monkeypatch.setattr(asking, "_adapt_to_turn", lambda known, stream, turn: None)
     early, late = asked_of_sqlite(tmp_path / "a.db")
     assert late > early * 1.1

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import BudgetTooSmall, Holdfast, Limits, Scripted, Session
-from holdfast.core.packs.inputs import Part, too_small
+from holdfast.core.packs.inputs import RequiredPart, too_small_error
 
 LONG = "what must always hold, however long it takes to say " * 40
 
@@ -78,8 +78,12 @@ def test_first_instructions_and_what_the_turn_answers_are_named(hf: Holdfast) ->
 
 
 def test_only_what_is_large_is_worth_making_smaller() -> None:
-    parts = [Part("one", 900, "cut one", 3), Part("two", 50, "cut two"), Part("three", 0, "cut three")]
-    said = str(too_small(100, 950, parts))
+    parts = [
+        RequiredPart("one", 900, "cut one", 3),
+        RequiredPart("two", 50, "cut two"),
+        RequiredPart("three", 0, "cut three"),
+    ]
+    said = str(too_small_error(100, 950, parts))
     assert "(the most: one 900 (3), two 50)" in said
     assert said.endswith("Raise the budget to 950, or cut one.")
-    assert str(too_small(1, 2, ())).endswith("Raise the budget to 2.")
+    assert str(too_small_error(1, 2, ())).endswith("Raise the budget to 2.")

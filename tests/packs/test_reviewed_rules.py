@@ -183,7 +183,7 @@ def test_what_a_rule_appends_is_no_occasion_for_rules(hf: Holdfast) -> None:
 
 
 def test_without_the_guard_a_rule_that_appends_does_not_end(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "is_at_work", lambda: False)
+    monkeypatch.setattr(rules, "is_rule_running", lambda: False)
     chat = hf.session("a")
     calls: list[int] = []
 
@@ -210,7 +210,7 @@ def test_what_others_append_while_a_rule_is_at_work_is_an_occasion(hf: Holdfast)
     chat.add_rule(Rule("answer", Always(), answer))
     chat.append("first")
     assert seen == ["first", "second"]
-    assert not rules.is_at_work()
+    assert not rules.is_rule_running()
 
 
 def test_a_guard_holds_for_what_a_rule_does_too(hf: Holdfast) -> None:

@@ -97,7 +97,12 @@ def check_nothing_is_spoiled(hf: Holdfast) -> None:
         made = hf.index.begin_model_call(frame.id, pack=frame.pack(20_000))
         shown = chat.pack(20_000)
         alone = shown.digest
-        for pack, other in ((first, small), (shown, shown), (hf.index.pack_at(made), small), (first.read_in(), small)):
+        for pack, other in (
+            (first, small),
+            (shown, shown),
+            (hf.index.pack_at(made), small),
+            (first.load_files(), small),
+        ):
             assert spoil(pack, other) > 100
         assert [first.to_openai(), first.to_responses(), first.to_anthropic()] == sent
         again = frame.pack(20_000)
@@ -111,8 +116,8 @@ def test_whoever_changes_what_a_pack_gave_changes_no_pack(hf: Holdfast) -> None:
     check_nothing_is_spoiled(hf)
 
 
-SHARED = {"parts": (parts, "copied"), "schemas": (tools, "copied"), "messages": (views, "_message"),
-          "data": (views, "copied")}  # fmt: skip
+SHARED = {"parts": (parts, "copy_data"), "schemas": (tools, "copy_data"), "messages": (views, "_copy_message"),
+          "data": (views, "copy_data")}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", SHARED)

@@ -190,7 +190,7 @@ def test_what_turns_out_to_be_of_others_counts_as_high_at_most(
         assert [(one.id, one.reason, one.priority) for one in pack.decisions if one.outcome == "omitted"] == [
             ("theirs", "erased", "high")
         ]
-        monkeypatch.setattr(evidence, "_counting_as", lambda priority, trust: priority)
+        monkeypatch.setattr(evidence, "_cap_priority", lambda priority, trust: priority)
         with pytest.raises(EvidenceFailed):
             frame.pack(9_000)
 

@@ -165,11 +165,11 @@ def check(hf: Holdfast, calls: Sequence[str], packs: Sequence[ContextPack]) -> N
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (rebuild, "retold", lambda messages, recipe, line: (list(messages), 0)),
-        (rebuild, "source_of", lambda ports, acting, origin: origin.stream),
-        (rebuild, "omitted", lambda facts: tuple(one.id for one in facts.left_out)),
-        (manifest, "_reasons", lambda segments, told: ["window" for _ in told]),
-        (rebuild, "row_of", lambda ports, acting, frame: ("", {"depth": 0})),
+        (rebuild, "remake_with_omissions", lambda messages, recipe, line: (list(messages), 0)),
+        (rebuild, "evidence_source", lambda ports, acting, origin: origin.stream),
+        (rebuild, "list_omitted", lambda facts: tuple(one.id for one in facts.left_out)),
+        (manifest, "_guess_reasons", lambda segments, told: ["window" for _ in told]),
+        (rebuild, "find_frame_row", lambda ports, acting, frame: ("", {"depth": 0})),
     ],
 )
 def test_a_planted_mistake_is_noticed(
@@ -289,8 +289,8 @@ def test_without_the_rule_a_child_would_read_everything_above_it(
     def unruly(ports: Any, acting: Any, line: str, frame_id: str, names: tuple[str, ...]) -> Any:
         found = expand.find_handle(ports, acting, frame_id, names[0])
         assert found is not None
-        return expand.Piece(name=names[0], who="evidence", text=str(found[0].body), trust="external")
+        return expand.HistoryPiece(name=names[0], speaker="evidence", text=str(found[0].body), trust="external")
 
-    monkeypatch.setattr(expand, "_from_above", unruly)
+    monkeypatch.setattr(expand, "_ancestor_piece", unruly)
     with pytest.raises(AssertionError):
         test_evidence_from_above_that_a_pack_showed_can_be_read_on(hf, frame)

@@ -25,7 +25,7 @@ from holdfast import (
     TelemetryRecorder,
     TokensOver,
 )
-from holdfast.connect import Beside, assemble
+from holdfast.connect import ClientExtensions, assemble_ports
 from holdfast.errors import BudgetExhausted, InvalidValue, SessionClosed
 from holdfast.flow.compaction import rules, sessions
 from holdfast.journal.memory.journal import MemoryJournal
@@ -104,10 +104,10 @@ def test_a_pack_that_left_messages_out_calls_for_a_summary(hf: Holdfast) -> None
     chat.append(["word " * 30] * 12)
     assert chat.summaries() == []
     whole = packed(chat, 100_000)
-    assert rules.before_call(hf._ports, hf._acting, chat._line, whole) == ()
+    assert rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, whole) == ()
     small = packed(chat, 200)
     assert small.conversation.truncated_count > 0
-    (fired,) = rules.before_call(hf._ports, hf._acting, chat._line, small)
+    (fired,) = rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, small)
     assert fired.made == tuple(chat.summaries())
     assert uncovered(chat) == 2
 
@@ -213,8 +213,8 @@ def test_a_function_may_be_what_a_rule_does_and_may_fail(hf: Holdfast) -> None:
 
 def counting_calls(settings: Settings | None = None) -> tuple[Holdfast, Any]:
     points: Any = FaultPoints(MemoryJournal())
-    beside = Beside(tokenizer=count, summarizer=short)
-    return Holdfast(assemble(points, settings or Settings(), FrozenClock(), None, beside)), points
+    beside = ClientExtensions(tokenizer=count, summarizer=short)
+    return Holdfast(assemble_ports(points, settings or Settings(), FrozenClock(), None, beside)), points
 
 
 def appended(chat: Session, points: Any) -> list[str]:
@@ -364,19 +364,19 @@ def test_a_guard_refuses_the_next_call_and_nothing_else(hf: Holdfast) -> None:
     chat.add_rule(BudgetGuard(tokens=150, pack=2_000))
     chat.append("hello")
     ask = packed(chat)
-    assert rules.before_call(hf._ports, hf._acting, chat._line, ask) == ()
+    assert rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, ask) == ()
     chat.append(reply)
-    rules.before_call(hf._ports, hf._acting, chat._line, ask)
+    rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, ask)
     chat.append(reply)
     with pytest.raises(BudgetExhausted, match="200 tokens, and the rule budget_guard allows 150"):
-        rules.before_call(hf._ports, hf._acting, chat._line, ask)
+        rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, ask)
     assert chat.append("people may go on").text == "people may go on"
     chat.add_rule(BudgetGuard(pack=10))
     used = packed(chat).token_summary.used
     with pytest.raises(
         BudgetExhausted, match=f"{used} tokens, and the rule budget_guard allows 10 for a call"
     ) as raised:
-        rules.before_call(hf._ports, hf._acting, chat._line, packed(chat))
+        rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, packed(chat))
     assert (raised.value.requested, raised.value.available) == (used, 10)
 
 
@@ -387,7 +387,7 @@ def test_a_recorder_is_told_numbers_and_never_what_was_said(hf: Holdfast) -> Non
     chat.add_rule(CompactionConfig(threshold=2, keep=1))
     chat.append("my secret is 12345")
     chat.append(["b", "c"])
-    rules.before_call(hf._ports, hf._acting, chat._line, packed(chat))
+    rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, packed(chat))
     assert [(one["kind"], one["messages"], one["summaries"]) for one in told] == [
         ("appended", 1, 0),
         ("appended", 2, 1),
@@ -431,7 +431,7 @@ def test_without_a_function_the_clients_telemetry_is_told() -> None:
         (told,) = [told for name, told in spans.kept if name == "holdfast.appended"]
         assert told == {
             "kind": "appended",
-            "stream": chat._line,
+            "stream": chat._thread_stream,
             "messages": 1,
             "tokens": told["tokens"],
             "summaries": 0,
@@ -472,7 +472,7 @@ def test_an_async_summarizer_of_a_rule_is_awaited_on_the_loop() -> None:
 
 def test_a_rule_that_were_to_cover_everything_at_once_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were what is left after a limit the limit itself, every further message would be summarised alone."""
-    monkeypatch.setattr("holdfast.flow.compaction.actions.LEAVES", 1.0)
+    monkeypatch.setattr("holdfast.flow.compaction.actions.TARGET_SHARE", 1.0)
     with pytest.raises(AssertionError):
         test_tokens_over_a_limit_are_folded_until_they_fit(hf)
 
@@ -492,7 +492,7 @@ def test_a_compaction_that_loses_the_race_is_made_anew(hf: Holdfast, monkeypatch
     chat.append([str(number) for number in range(7)])
     assert calls == [6, 4]
     assert [one.text for one in chat.summaries()] == ["covers 4"]
-    assert sessions.last_covered(hf._ports, hf._acting, chat._line) == 4
+    assert sessions.last_covered_position(hf._ports, hf._acting, chat._thread_stream) == 4
 
 
 def test_a_trigger_of_ones_own_decides_when(hf: Holdfast) -> None:

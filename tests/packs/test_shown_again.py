@@ -10,7 +10,7 @@ import pytest
 
 from bench.counting import Counts, counting
 from holdfast import CallNotFound, Holdfast, InvalidValue, NewerSchema, NotFound, Settings
-from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.packs import manifest
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.events.envelope import Draft
@@ -74,7 +74,7 @@ def test_a_check_of_packs_finds_one_that_cannot_be_shown_as_it_was(tmp_path: Pat
         id = ulid_text(hf._ports.ids.ulid())
         facts = msgspec.structs.replace(event.facts, pack=id, call=id, before=event.version, **wrong)
         draft = Draft(type="context.packed", facts=facts, id=id)
-        append(hf._ports, hf._acting, [Decided(stream="session/s/thread/main", events=(draft,))])
+        append_events(hf._ports, hf._acting, [StreamWrite(stream="session/s/thread/main", events=(draft,))])
         assert hf.journal.verify().findings == ()
         (found,) = hf.journal.verify(packs=True).findings
         assert (found.kind, found.where) == ("packs", f"default session/s/thread/main version {event.version + 1}")
@@ -97,7 +97,7 @@ def test_only_calls_that_were_given_a_pack_have_one(tmp_path: Path, monkeypatch:
                 chat.pack_at(bad)  # type: ignore[arg-type]
         with pytest.raises(CallNotFound):
             hf.tenant("other").index.pack_at(call)
-        monkeypatch.setattr(manifest, "RENDERER", 2)
+        monkeypatch.setattr(manifest, "RENDERER_VERSION", 2)
         later = chat.begin_model_call(chat.pack())
         with pytest.raises(NewerSchema):
             chat.pack_at(later)

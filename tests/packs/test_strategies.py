@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.compaction import summary
-from holdfast.core.compaction.custom import chosen_by, segments_of
-from holdfast.core.compaction.state_extract import MOST, as_text, extracted
-from holdfast.core.compaction.strategies import Item, by_policy, by_priority, policy_of, priority_of, rounds_within
-from holdfast.core.compaction.summary import PASSAGE, of_messages, remembered
+from holdfast.core.compaction.custom import make_segments, run_strategy
+from holdfast.core.compaction.state_extract import MAX_ENTRIES, extract_state, render_state
+from holdfast.core.compaction.strategies import (
+    CompactionItem,
+    choose_by_policy,
+    choose_by_priority,
+    count_rounds_within,
+    policy_of,
+    priority_of,
+)
+from holdfast.core.compaction.summary import PASSAGE_CHARS, read_passage, split_messages
 from holdfast.errors import InvalidValue, StrategyFailed
 from holdfast.records.compaction import POLICY_PRIORITY
 from holdfast.records.frames import PRIORITY_SCORE
@@ -28,10 +35,10 @@ POLICIES = list(POLICY_PRIORITY)
 
 
 @st.composite
-def some_items(draw: st.DrawFn) -> list[Item]:
+def some_items(draw: st.DrawFn) -> list[CompactionItem]:
     count = draw(st.integers(0, 12))
     return [
-        Item(
+        CompactionItem(
             id=f"h{position}",
             score=draw(st.sampled_from(SCORES)),
             position=position,
@@ -51,7 +58,7 @@ def words(text: str) -> int:
 # evidence
 
 
-def check_choice(items: list[Item], target: int, choose: Any) -> None:
+def check_choice(items: list[CompactionItem], target: int, choose: Any) -> None:
     """What must hold of any choice by priority or policy."""
     chosen = choose(items, target)
     by_id = {item.id: item for item in items}
@@ -66,7 +73,7 @@ def check_choice(items: list[Item], target: int, choose: Any) -> None:
         left -= item.tokens
     rest = [item for item in items if item.id not in chosen.gone]
     if chosen.final > target:
-        assert all(item.stays or not item.tokens for item in rest), "something could still go"
+        assert all(item.is_kept or not item.tokens for item in rest), "something could still go"
     only_critical = all(item.score == PRIORITY_SCORE["critical"] for item in rest)
     wanted = CompactionLevel.CRITICAL_ONLY if only_critical else CompactionLevel.AGGRESSIVE
     assert chosen.level == (wanted if gone else CompactionLevel.NONE)
@@ -74,31 +81,34 @@ def check_choice(items: list[Item], target: int, choose: Any) -> None:
 
 
 @given(some_items(), st.integers(0, 3_000))
-def test_only_what_may_go_goes_and_no_more_than_must(items: list[Item], target: int) -> None:
-    check_choice(items, target, by_priority)
-    check_choice(items, target, by_policy)
+def test_only_what_may_go_goes_and_no_more_than_must(items: list[CompactionItem], target: int) -> None:
+    check_choice(items, target, choose_by_priority)
+    check_choice(items, target, choose_by_policy)
 
 
 @given(some_items(), st.integers(0, 3_000))
-def test_lowest_priority_goes_first_and_of_equals_the_oldest(items: list[Item], target: int) -> None:
+def test_lowest_priority_goes_first_and_of_equals_the_oldest(items: list[CompactionItem], target: int) -> None:
     by_id = {item.id: item for item in items}
-    gone = [(by_id[id].score, by_id[id].position) for id in by_priority(items, target).gone]
+    gone = [(by_id[id].score, by_id[id].position) for id in choose_by_priority(items, target).gone]
     assert gone == sorted(gone)
-    stayed = [item for item in items if not item.stays and item.tokens and (item.score, item.position) not in gone]
+    stayed = [item for item in items if not item.is_kept and item.tokens and (item.score, item.position) not in gone]
     assert all((item.score, item.position) > place for item in stayed for place in gone)
 
 
 def test_a_dropped_critical_item_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [Item(id="a", score=100, position=1, tokens=50), Item(id="b", score=50, position=2, tokens=50)]
-    check_choice(items, 0, by_priority)
-    monkeypatch.setattr(Item, "stays", property(lambda self: False))
+    items = [
+        CompactionItem(id="a", score=100, position=1, tokens=50),
+        CompactionItem(id="b", score=50, position=2, tokens=50),
+    ]
+    check_choice(items, 0, choose_by_priority)
+    monkeypatch.setattr(CompactionItem, "is_kept", property(lambda self: False))
     with pytest.raises(AssertionError):
-        check_choice(items, 0, by_priority)
+        check_choice(items, 0, choose_by_priority)
 
 
 def test_what_was_to_be_discarded_goes_once_it_is_done_and_then_what_is_to_be_compressed() -> None:
-    def item(name: str, policy: str, *, done: bool = True, score: int = 50) -> Item:
-        return Item(id=name, score=score, position=len(name), tokens=10, policy=policy, done=done)
+    def item(name: str, policy: str, *, done: bool = True, score: int = 50) -> CompactionItem:
+        return CompactionItem(id=name, score=score, position=len(name), tokens=10, policy=policy, done=done)
 
     items = [
         item("n", "normal"),
@@ -107,9 +117,9 @@ def test_what_was_to_be_discarded_goes_once_it_is_done_and_then_what_is_to_be_co
         item("wwww", "discard_when_done", done=False),
         item("ppppp", "pinned"),
     ]
-    order = [by_policy(items, target).gone[-1] for target in (40, 30, 20, 10)]
+    order = [choose_by_policy(items, target).gone[-1] for target in (40, 30, 20, 10)]
     assert order == ["ddd", "cc", "n", "wwww"]
-    assert by_policy(items, 0).gone == tuple(order)
+    assert choose_by_policy(items, 0).gone == tuple(order)
 
 
 def test_policies_and_priorities_are_one_order_and_a_given_priority_wins() -> None:
@@ -133,8 +143,8 @@ def test_policies_and_priorities_are_one_order_and_a_given_priority_wins() -> No
 
 def test_at_least_the_newest_round_stays() -> None:
     messages = [Message(role="user", content=str(number)) for number in range(5)]
-    assert [rounds_within(messages, most, lambda _: 10) for most in (0, 10, 25, 50, 500)] == [1, 1, 2, 5, 5]
-    assert rounds_within([], 10, lambda _: 1) == 0
+    assert [count_rounds_within(messages, most, lambda _: 10) for most in (0, 10, 25, 50, 500)] == [1, 1, 2, 5, 5]
+    assert count_rounds_within([], 10, lambda _: 1) == 0
 
 
 def said(role: str, text: str, policy: str | None = None, *, pinned: bool = False) -> Message:
@@ -150,20 +160,20 @@ def test_by_policy_texts_are_shortened_before_they_are_left_out() -> None:
         said("user", f"keep {long}", pinned=True),
         said("user", "and now?"),
     ]
-    whole = summary.by_policy(messages, 10_000, words)
+    whole = summary.reduce_by_policy(messages, 10_000, words)
     assert whole.level == CompactionLevel.LIGHT
     assert "rows" in whole.text
     assert "keep" not in whole.text, "what is pinned is shown as itself"
-    first = summary.by_policy(messages, 500, words)
+    first = summary.reduce_by_policy(messages, 500, words)
     assert first.level == CompactionLevel.AGGRESSIVE
     assert first.text.startswith("[1 earlier message left out]")
     assert "rows" not in first.text
     assert "draft" in first.text
-    second = summary.by_policy(messages, 300, words)
+    second = summary.reduce_by_policy(messages, 300, words)
     assert "draft" in second.text
     assert long.strip() in second.text, "what is normal is still whole"
     assert "characters left out" in second.text
-    last = summary.by_policy(messages, 0, words)
+    last = summary.reduce_by_policy(messages, 0, words)
     assert last.text == "[4 earlier messages left out]"
 
 
@@ -172,7 +182,7 @@ def test_what_is_told_of_older_messages_is_within_its_limit() -> None:
     for _ in range(volume(60, 2_000)):
         messages = conversation(rng, turns=rng.randint(1, 8), pinned=True)
         messages = [replace(one, policy=rng.choice([None, *POLICIES[1:]])) for one in messages]
-        for way in (summary.by_policy, summary.by_priority):
+        for way in (summary.reduce_by_policy, summary.reduce_by_priority):
             most = rng.randint(5, 400)
             told = way(messages, most, words)
             assert words(told.text) <= max(most, 5), way
@@ -192,37 +202,37 @@ TALK = [
 
 
 def test_a_state_is_drawn_from_what_was_said() -> None:
-    state = extracted(TALK)
+    state = extract_state(TALK)
     assert state["goals"][0] == "Please fix the login bug."
     assert state["decisions"] == ["We decided to keep sessions for 30 days."]
     assert any("BUG-42" in fact for fact in state["facts"])
     assert state["open_questions"] == ["Which region do we deploy to?"]
     assert state["files"] == ["config.yaml", "src/app.py"]
-    text = as_text(state, 1_000, words)
+    text = render_state(state, 1_000, words)
     assert text.startswith("Goals:\n- Please fix the login bug.\nDecisions:\n- We decided")
-    assert extracted([]) == {}
-    assert as_text({}, 10, words) == ""
+    assert extract_state([]) == {}
+    assert render_state({}, 10, words) == ""
 
 
 def test_a_state_is_always_the_same_bounded_and_taken_from_the_messages() -> None:
     rng = seeded("state of conversations")
     for _ in range(volume(40, 1_500)):
         messages = conversation(rng, turns=rng.randint(1, 10), huge=rng.random() < 0.05)
-        state = extracted(messages)
-        assert state == extracted(messages)
+        state = extract_state(messages)
+        assert state == extract_state(messages)
         everything = " ".join(" ".join(message.text.split()) for message in messages)
         for name, entries in state.items():
-            assert len(entries) == len(set(entries)) <= MOST
+            assert len(entries) == len(set(entries)) <= MAX_ENTRIES
             if name != "files":
                 assert all(part.strip() in everything for one in entries for part in one.rstrip("…").split(";"))
         most = rng.randint(3, 200)
-        assert words(as_text(state, most, words)) <= most
+        assert words(render_state(state, most, words)) <= most
 
 
 def test_what_was_erased_is_in_no_state_and_in_no_words() -> None:
     gone = [replace(message, content="[erased]", erased=True) for message in TALK]
-    assert extracted(gone) == {}
-    assert summary.by_policy(gone, 1_000, words).text == "[5 earlier messages left out]"
+    assert extract_state(gone) == {}
+    assert summary.reduce_by_policy(gone, 1_000, words).text == "[5 earlier messages left out]"
 
 
 # strategies of the caller's own
@@ -231,7 +241,7 @@ def test_what_was_erased_is_in_no_state_and_in_no_words() -> None:
 def some_segments(rng: random.Random) -> list[Any]:
     messages = conversation(rng, turns=4, broken=False, own_ids=True, system=False, pinned=True)
     numbered = [replace(one, stream="s", version=at, id=f"id{at}") for at, one in enumerate(messages, 1)]
-    return segments_of(numbered, "s", lambda message: 10)
+    return make_segments(numbered, "s", lambda message: 10)
 
 
 def test_a_strategy_may_leave_out_whole_segments() -> None:
@@ -242,7 +252,7 @@ def test_a_strategy_may_leave_out_whole_segments() -> None:
         def keep(segments: list[Any], *, budget: int) -> Any:
             return (one for one in segments if one.priority == "critical" or rng.random() < 0.5)
 
-        kept = chosen_by("mine", keep, given_segments, 10_000)
+        kept = run_strategy("mine", keep, given_segments, 10_000)
         assert [one.id for one in kept] == [one.id for one in given_segments if one in kept]
 
 
@@ -293,7 +303,7 @@ def test_a_strategy_that_breaks_a_rule_is_refused(name: str) -> None:
         and found[0].priority != "critical"
     )
     with pytest.raises(StrategyFailed, match=reason):
-        chosen_by("mine", function, given_segments, 5 if "budget" in name else 10_000)
+        run_strategy("mine", function, given_segments, 5 if "budget" in name else 10_000)
 
 
 # passages
@@ -304,15 +314,15 @@ def test_passages_hold_everything_in_pieces_with_the_lowest_trust() -> None:
     for _ in range(volume(40, 1_000)):
         messages = conversation(rng, turns=rng.randint(1, 6), huge=rng.random() < 0.1)
         trusted = [replace(one, trust=rng.choice(["operator", "user", "tool", "model"])) for one in messages]
-        found = of_messages(trusted)
-        assert all(len(one.text) <= PASSAGE for one in found)
+        found = split_messages(trusted)
+        assert all(len(one.text) <= PASSAGE_CHARS for one in found)
         text = "".join("".join(one.text.split()) for one in found)
         assert all("".join(one.text.split()) in text for one in trusted if one.role != "tool")
 
 
 def test_a_passage_is_trusted_no_further_than_its_writer() -> None:
-    assert remembered({"text": "a", "trust": "system"}, "external").trust == "external"  # type: ignore[union-attr]
-    assert remembered({"text": "a", "trust": "tool"}, "system").trust == "tool"  # type: ignore[union-attr]
-    assert remembered({"text": "a", "trust": "the boss"}, "system").trust == "external"  # type: ignore[union-attr]
+    assert read_passage({"text": "a", "trust": "system"}, "external").trust == "external"  # type: ignore[union-attr]
+    assert read_passage({"text": "a", "trust": "tool"}, "system").trust == "tool"  # type: ignore[union-attr]
+    assert read_passage({"text": "a", "trust": "the boss"}, "system").trust == "external"  # type: ignore[union-attr]
     for nothing in (None, "text", {"text": " "}, {"text": 3}, [], {}):
-        assert remembered(nothing, "system") is None
+        assert read_passage(nothing, "system") is None

@@ -15,7 +15,7 @@ from holdfast.core import telemetry
 from holdfast.errors import InvalidValue
 from holdfast.extras.opentelemetry import OpenTelemetry
 from holdfast.flow.journal import telemetry as journal_telemetry
-from holdfast.records.packs import Packed
+from holdfast.records.packs import AssembledPack
 from holdfast.records.usage import Usage
 
 from .tracing_kit import CALL, SECRET, Traced, check_wordless, secret_pack
@@ -29,15 +29,15 @@ def traced() -> Iterator[Traced]:
 
 
 @pytest.fixture(scope="module")
-def packed() -> Packed:
+def packed() -> AssembledPack:
     return secret_pack()
 
 
 # packs
 
 
-def test_a_pack_is_told_in_numbers(traced: Traced, packed: Packed) -> None:
-    with journal_telemetry.packing(traced.ports) as tell:
+def test_a_pack_is_told_in_numbers(traced: Traced, packed: AssembledPack) -> None:
+    with journal_telemetry.trace_pack(traced.ports) as tell:
         tell(packed)
     (span,) = traced.spans
     summary, told = packed.token_summary, traced.attributes
@@ -60,7 +60,7 @@ def test_a_pack_is_told_in_numbers(traced: Traced, packed: Packed) -> None:
 
 def test_a_pack_that_fails_fails_as_it_did_and_its_span_names_only_the_kind(traced: Traced) -> None:
     error = InvalidValue(SECRET)
-    with pytest.raises(InvalidValue) as caught, journal_telemetry.packing(traced.ports):
+    with pytest.raises(InvalidValue) as caught, journal_telemetry.trace_pack(traced.ports):
         raise error
     assert caught.value is error
     (span,) = traced.spans
@@ -69,10 +69,10 @@ def test_a_pack_that_fails_fails_as_it_did_and_its_span_names_only_the_kind(trac
     check_wordless(traced.spans)
 
 
-def test_a_pack_is_part_of_what_the_application_was_doing(traced: Traced, packed: Packed) -> None:
+def test_a_pack_is_part_of_what_the_application_was_doing(traced: Traced, packed: AssembledPack) -> None:
     with (
         traced.provider.get_tracer("app").start_as_current_span("request") as outer,
-        journal_telemetry.packing(traced.ports),
+        journal_telemetry.trace_pack(traced.ports),
     ):
         pass
     inner = traced.spans[0]
@@ -83,13 +83,13 @@ def test_a_pack_is_part_of_what_the_application_was_doing(traced: Traced, packed
 # calls
 
 
-def test_a_call_is_a_span_by_the_conventions(traced: Traced, packed: Packed) -> None:
-    journal_telemetry.call_begun(
+def test_a_call_is_a_span_by_the_conventions(traced: Traced, packed: AssembledPack) -> None:
+    journal_telemetry.begin_model_span(
         traced.ports, CALL, frame="f1", model="gpt-5-mini", conversation="session/alice/thread/main", packed=packed
     )
     assert traced.spans == []
     usage = Usage(input=120, cached_input=100, cache_write=7, output=9, reasoning=4, cost=2_500_000, model="gpt-5-x")
-    journal_telemetry.call_ended(traced.ports, CALL, usage=usage, finish="stop")
+    journal_telemetry.end_model_span(traced.ports, CALL, usage=usage, finish="stop")
     (span,) = traced.spans
     assert (span.name, span.kind) == ("chat gpt-5-mini", SpanKind.CLIENT)
     assert span.status.status_code is StatusCode.UNSET
@@ -118,8 +118,8 @@ def test_a_call_is_a_span_by_the_conventions(traced: Traced, packed: Packed) -> 
 
 
 def test_a_call_that_failed_says_of_what_kind(traced: Traced) -> None:
-    journal_telemetry.call_begun(traced.ports, CALL)
-    journal_telemetry.call_ended(traced.ports, CALL, error="RateLimitError")
+    journal_telemetry.begin_model_span(traced.ports, CALL)
+    journal_telemetry.end_model_span(traced.ports, CALL, error="RateLimitError")
     (span,) = traced.spans
     assert span.name == "chat"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
@@ -133,8 +133,10 @@ def test_providers_are_spelled_as_the_conventions_do(given: str, told: str | Non
 
 
 def test_names_that_could_be_texts_are_not_told(traced: Traced) -> None:
-    journal_telemetry.call_begun(traced.ports, CALL, model=SECRET, conversation=SECRET, frame=SECRET)
-    journal_telemetry.call_ended(traced.ports, CALL, usage=Usage(input=1, model=SECRET), finish=SECRET, error=SECRET)
+    journal_telemetry.begin_model_span(traced.ports, CALL, model=SECRET, conversation=SECRET, frame=SECRET)
+    journal_telemetry.end_model_span(
+        traced.ports, CALL, usage=Usage(input=1, model=SECRET), finish=SECRET, error=SECRET
+    )
     (span,) = traced.spans
     assert span.name == "chat"
     assert traced.attributes["error.type"] == "_OTHER"
@@ -152,8 +154,8 @@ def test_a_call_begins_and_ends_in_different_threads(traced: Traced) -> None:
         for thread in threads:
             thread.join()
 
-    each(lambda one: journal_telemetry.call_begun(traced.ports, one))
-    each(lambda one: journal_telemetry.call_ended(traced.ports, one, finish="stop"))
+    each(lambda one: journal_telemetry.begin_model_span(traced.ports, one))
+    each(lambda one: journal_telemetry.end_model_span(traced.ports, one, finish="stop"))
     told = [dict(span.attributes or {})["holdfast.call.id"] for span in traced.spans]
     assert sorted(told) == sorted(calls), "each once, although each was begun and ended by four"
 
@@ -161,23 +163,25 @@ def test_a_call_begins_and_ends_in_different_threads(traced: Traced) -> None:
 def test_calls_that_never_end_make_room() -> None:
     traced = Traced(most_open=8)
     for number in range(100):
-        journal_telemetry.call_begun(traced.ports, f"call{number}")
+        journal_telemetry.begin_model_span(traced.ports, f"call{number}")
     for number in range(100):
-        journal_telemetry.call_ended(traced.ports, f"call{number}")
+        journal_telemetry.end_model_span(traced.ports, f"call{number}")
     told = [dict(span.attributes or {})["holdfast.call.id"] for span in traced.spans]
     assert told == [f"call{number}" for number in range(92, 100)]
     assert traced.telemetry._open == {}  # type: ignore[attr-defined]
 
 
 def test_a_call_of_another_process_is_not_told_of(traced: Traced) -> None:
-    journal_telemetry.call_ended(traced.ports, CALL, usage=Usage(input=1))
+    journal_telemetry.end_model_span(traced.ports, CALL, usage=Usage(input=1))
     assert traced.spans == []
 
 
 # planted bugs
 
 
-def test_a_text_in_an_attribute_is_noticed(traced: Traced, packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_in_an_attribute_is_noticed(
+    traced: Traced, packed: AssembledPack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = telemetry.pack_attributes
     monkeypatch.setattr(
         journal_telemetry, "pack_attributes", lambda found: {**original(found), "holdfast.system": found.system}
@@ -187,7 +191,7 @@ def test_a_text_in_an_attribute_is_noticed(traced: Traced, packed: Packed, monke
 
 
 def test_a_name_that_is_told_unseen_is_noticed(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "_word", lambda value: value)
+    monkeypatch.setattr(telemetry, "_safe_name", lambda value: value)
     with pytest.raises(AssertionError):
         test_names_that_could_be_texts_are_not_told(traced)
 
@@ -196,6 +200,6 @@ def test_an_exception_that_is_recorded_is_noticed(traced: Traced, monkeypatch: p
     def careless(self: OpenTelemetry, span: Any, kind: str) -> None:
         span.record_exception(InvalidValue(SECRET))
 
-    monkeypatch.setattr(OpenTelemetry, "_fail", careless)
+    monkeypatch.setattr(OpenTelemetry, "_mark_failed", careless)
     with pytest.raises(AssertionError):
         test_a_pack_that_fails_fails_as_it_did_and_its_span_names_only_the_kind(traced)

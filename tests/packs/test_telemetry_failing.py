@@ -17,14 +17,14 @@ from holdfast.errors import InvalidValue, Unsupported
 from holdfast.extras import opentelemetry
 from holdfast.extras.opentelemetry import OpenTelemetry
 from holdfast.flow.journal import telemetry as journal_telemetry
-from holdfast.records.packs import Packed
+from holdfast.records.packs import AssembledPack
 from holdfast.records.usage import Usage
 
 from .tracing_kit import CALL, SECRET, Traced, secret_pack
 
 
 @pytest.fixture(scope="module")
-def packed() -> Packed:
+def packed() -> AssembledPack:
     return secret_pack()
 
 
@@ -96,38 +96,38 @@ KINDS = ["start", "end", "exporter", "tracer", "enter", "add", "exit", "swallow"
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Telemetry failed:RuntimeWarning")
-def test_telemetry_that_fails_breaks_neither_pack_nor_call(kind: str, packed: Packed) -> None:
+def test_telemetry_that_fails_breaks_neither_pack_nor_call(kind: str, packed: AssembledPack) -> None:
     ports = broken(kind).ports
     done = []
-    with journal_telemetry.packing(ports) as tell:
+    with journal_telemetry.trace_pack(ports) as tell:
         tell(packed)
         done.append("packed")
-    with pytest.raises(ValueError, match="of the pack"), journal_telemetry.packing(ports):
+    with pytest.raises(ValueError, match="of the pack"), journal_telemetry.trace_pack(ports):
         raise ValueError("of the pack")
-    journal_telemetry.call_begun(ports, CALL, model="gpt-5", packed=packed)
-    journal_telemetry.call_ended(ports, CALL, usage=Usage(input=1), error="Timeout")
-    journal_telemetry.told(ports, "holdfast.appended", {"messages": 1})
+    journal_telemetry.begin_model_span(ports, CALL, model="gpt-5", packed=packed)
+    journal_telemetry.end_model_span(ports, CALL, usage=Usage(input=1), error="Timeout")
+    journal_telemetry.record_span(ports, "holdfast.appended", {"messages": 1})
     assert done == ["packed"]
 
 
 def test_telemetry_that_fails_is_warned_about_without_its_words() -> None:
     with pytest.warns(RuntimeWarning, match=r"^Telemetry failed: RuntimeError\.$") as caught:
-        journal_telemetry.call_begun(broken("begin").ports, CALL)
+        journal_telemetry.begin_model_span(broken("begin").ports, CALL)
     assert SECRET not in str(caught[0].message)
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_made_an_error_breaks_nothing_either() -> None:
-    journal_telemetry.call_begun(broken("begin").ports, CALL)
+    journal_telemetry.begin_model_span(broken("begin").ports, CALL)
 
 
-def test_without_telemetry_nothing_is_told(packed: Packed) -> None:
+def test_without_telemetry_nothing_is_told(packed: AssembledPack) -> None:
     ports = connect.connect("memory:")
-    with journal_telemetry.packing(ports) as tell:
+    with journal_telemetry.trace_pack(ports) as tell:
         tell(packed)
-    journal_telemetry.call_begun(ports, CALL)
-    journal_telemetry.call_ended(ports, CALL)
-    journal_telemetry.told(ports, "holdfast.appended", {})
+    journal_telemetry.begin_model_span(ports, CALL)
+    journal_telemetry.end_model_span(ports, CALL)
+    journal_telemetry.record_span(ports, "holdfast.appended", {})
 
 
 # the package
@@ -151,10 +151,10 @@ def test_what_cannot_trace_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_without_a_provider_it_is_the_applications() -> None:
-    journal_telemetry.told(Traced(OpenTelemetry()).ports, "holdfast.appended", {"messages": 1})
+    journal_telemetry.record_span(Traced(OpenTelemetry()).ports, "holdfast.appended", {"messages": 1})
 
 
-def test_a_guard_that_is_missing_is_noticed(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_is_missing_is_noticed(packed: AssembledPack, monkeypatch: pytest.MonkeyPatch) -> None:
     def bare(self: journal_telemetry.SafeSpan) -> journal_telemetry.SafeSpan:
         self._span = self._telemetry.span(self._name, self._attributes)
         self._add = self._span.__enter__()

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast, InvalidValue, Session, Trace
-from holdfast.core.packs.trace import Fact, Look
+from holdfast.core.packs.trace import Fact, FactVisibility
 from holdfast.flow.packs import trace as pack_trace
 from holdfast.flow.packs import trace_packs, trace_sources
-from holdfast.flow.packs.trace_packs import Glimpses
+from holdfast.flow.packs.trace_packs import PackInspector
 from tests.packs.traced import Facts, by_fours, talk
 from tests.scale import seeded, volume
 
@@ -333,7 +333,7 @@ def test_a_text_of_any_kind_is_data(chat: Session) -> None:
 
 def test_beyond_what_is_read_the_index_knows_where_to_look(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     talk(chat, 20)
-    monkeypatch.setattr(trace_sources, "SCANNED", 8)
+    monkeypatch.setattr(trace_sources, "MAX_SCANNED", 8)
     trace = chat.why(NUTS)
     assert trace.found == ("m2",)
     assert trace.left is not None
@@ -345,7 +345,7 @@ def test_of_very_many_packs_the_newest_are_looked_at_and_that_is_said(
     chat: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = talk(chat, 12)
-    monkeypatch.setattr(pack_trace, "MOST_PACKS", 5)
+    monkeypatch.setattr(pack_trace, "MAX_PACKS", 5)
     trace = chat.why(NUTS)
     assert [one.call for one in trace.appearances] == calls[-5:]
     assert trace.note is not None
@@ -357,8 +357,8 @@ def test_what_several_packs_show_is_read_once(chat: Session, monkeypatch: pytest
     chat.append(f"{'x' * 3_000} the code is 7719 {'y' * 3_000}", pinned=True)
     talk(chat, 12)
     read: list[Any] = []
-    original = trace_packs.messages_of
-    monkeypatch.setattr(trace_packs, "messages_of", lambda *args: read.append(args[-1]) or original(*args))
+    original = trace_packs.load_piece_messages
+    monkeypatch.setattr(trace_packs, "load_piece_messages", lambda *args: read.append(args[-1]) or original(*args))
     trace = chat.why("the code is 7719")
     assert {one.state for one in trace.appearances} == {"shortened"}
     assert len(trace.appearances) == 12
@@ -418,47 +418,47 @@ def test_traces_say_of_every_pack_what_was_really_sent() -> None:
 
 
 def cut_is_called_shown(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Glimpses, "_is_left", lambda self, piece, facts: True)
+    patch.setattr(PackInspector, "_is_still_said", lambda self, piece, facts: True)
 
 
 def cut_is_called_absent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Glimpses, "_is_left", lambda self, piece, facts: False)
+    patch.setattr(PackInspector, "_is_still_said", lambda self, piece, facts: False)
 
 
 def run_ends_one_early(patch: pytest.MonkeyPatch) -> None:
-    original = Glimpses._run
+    original = PackInspector._look_at_run
 
-    def _run(self: Glimpses, piece: Any, facts: Any) -> Look | None:
+    def _run(self: PackInspector, piece: Any, facts: Any) -> FactVisibility | None:
         return original(self, replace(piece, last=(piece.last or 1) - 1), facts)
 
-    patch.setattr(Glimpses, "_run", _run)
+    patch.setattr(PackInspector, "_look_at_run", _run)
 
 
 def covered_is_called_repeated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Look, "seen", property(lambda self: self.state in ("shown", "recalled", "summarised")))
+    patch.setattr(FactVisibility, "seen", property(lambda self: self.state in ("shown", "recalled", "summarised")))
 
 
 def repeated_is_called_covered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Look, "seen", property(lambda self: self.state in ("shown", "recalled")))
+    patch.setattr(FactVisibility, "seen", property(lambda self: self.state in ("shown", "recalled")))
 
 
 def taken_back_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(trace_sources, "stands", lambda row, segment: False)
+    patch.setattr(trace_sources, "is_standing", lambda row, segment: False)
 
 
 def only_the_index_is_asked(patch: pytest.MonkeyPatch) -> None:
     """Words in a long tool output that the index does not know are missed."""
-    patch.setattr(trace_sources, "SCANNED", 0)
-    patch.setattr(trace_sources, "search_line", lambda *args: [])
+    patch.setattr(trace_sources, "MAX_SCANNED", 0)
+    patch.setattr(trace_sources, "search_thread", lambda *args: [])
 
 
 def brief_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Glimpses, "_brief", lambda self, facts: None)
+    patch.setattr(PackInspector, "_look_at_brief", lambda self, facts: None)
 
 
 def now_is_the_whole_line(patch: pytest.MonkeyPatch) -> None:
-    original = trace_packs._asked
-    patch.setattr(trace_packs, "_asked", lambda *args: replace(original(*args), budget=90_000))
+    original = trace_packs._repeat_request
+    patch.setattr(trace_packs, "_repeat_request", lambda *args: replace(original(*args), budget=90_000))
 
 
 @pytest.mark.parametrize(
@@ -483,5 +483,5 @@ def test_a_planted_bug_is_caught(plant: Callable[[pytest.MonkeyPatch], None], mo
 
 def test_words_are_compared_plainly() -> None:
     fact = Fact.of("Crème  brûlée")
-    assert fact.within(None, "x", "a CREME BRULEE for two")
-    assert not fact.within("creme", "brulee")
+    assert fact.is_in(None, "x", "a CREME BRULEE for two")
+    assert not fact.is_in("creme", "brulee")

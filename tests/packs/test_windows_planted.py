@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.core.packs import manifest
 from holdfast.flow.packs import manifest as pack_manifest
 from holdfast.flow.packs import recent
-from holdfast.flow.packs.recent import Ending
+from holdfast.flow.packs.recent import ThreadTail
 from tests.packs import test_cached_share as cached
 from tests.packs import test_remembered_windows as remembered
 from tests.packs.interleaved import interleaved
@@ -36,59 +36,59 @@ class Anything:
 
 
 def whatever_happens_is_growth(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recent, "GROWTH", Anything())
-    patch.setattr(recent, "_holds", lambda known, now: known.wanted == now.wanted)
+    patch.setattr(recent, "GROWTH_TYPES", Anything())
+    patch.setattr(recent, "_is_valid", lambda known, now: known.wanted == now.wanted)
 
 
 def erasures_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    held = recent._holds
-    patch.setattr(recent, "_holds", lambda known, now: held(known, replace(now, erased=known.erased)))
+    held = recent._is_valid
+    patch.setattr(recent, "_is_valid", lambda known, now: held(known, replace(now, erased=known.erased)))
 
 
 def lines_that_are_shared_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    held = recent._holds
-    patch.setattr(recent, "_holds", lambda known, now: held(known, replace(now, sources=known.sources)))
+    held = recent._is_valid
+    patch.setattr(recent, "_is_valid", lambda known, now: held(known, replace(now, sources=known.sources)))
 
 
 def first_instructions_and_pins_come_only_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recent, "_changes_what_stays", lambda known, new: False)
+    patch.setattr(recent, "_affects_kept", lambda known, new: False)
 
 
 def what_was_read_once_is_kept_however_long_it_gets(patch: pytest.MonkeyPatch) -> None:
-    end = recent._end
+    end = recent._take_until_full
 
     def all_of_it(newest_first: Any, wanted: Any) -> Any:
         return (newest_first, None) if isinstance(newest_first, list) else end(newest_first, wanted)
 
-    patch.setattr(recent, "_end", all_of_it)
+    patch.setattr(recent, "_take_until_full", all_of_it)
 
 
 def a_result_of_a_pinned_call_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
-    def changes(known: Ending, new: Any) -> bool:
+    def changes(known: ThreadTail, new: Any) -> bool:
         return len(known.places) == known.leading or any(place.row["pinned"] for place in new)
 
-    patch.setattr(recent, "_changes_what_stays", changes)
+    patch.setattr(recent, "_affects_kept", changes)
 
 
 def a_line_always_begins_as_it_once_did(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recent, "_begins_plainly", lambda known, now: bool(known.places) and not known.leading)
+    patch.setattr(recent, "_has_no_instructions", lambda known, now: bool(known.places) and not known.leading)
 
 
 def the_pack_that_was_journaled_first_stays_the_last(patch: pytest.MonkeyPatch) -> None:
-    ending, first = recent.ending, dict[int, Any]()
+    ending, first = recent.read_tail, dict[int, Any]()
 
-    def never_looked_at_again(ports: Any, *rest: Any) -> Ending:
+    def never_looked_at_again(ports: Any, *rest: Any) -> ThreadTail:
         found = ending(ports, *rest)
-        if found.packed is None or found.line is None or not ports.settings.cached_windows:
+        if found.packed is None or found.thread is None or not ports.settings.cached_windows:
             return found
         seen = first.setdefault(id(ports), found.packed)
-        return replace(found, packed=replace(seen, version=found.line.packed))
+        return replace(found, packed=replace(seen, version=found.thread.packed))
 
-    patch.setattr(recent, "ending", never_looked_at_again)
+    patch.setattr(recent, "read_tail", never_looked_at_again)
 
 
 def no_line_has_first_instructions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recent, "_begins_plainly", lambda known, now: True)
+    patch.setattr(recent, "_has_no_instructions", lambda known, now: True)
 
 
 MEMORIES: list[tuple[Plant, Callable[[Clients], None]]] = [
@@ -141,17 +141,19 @@ def test_a_memory_that_never_looks_is_caught(tmp_path: Path, monkeypatch: pytest
 
 
 def gaps_in_what_is_cached_are_not_seen(patch: pytest.MonkeyPatch) -> None:
-    same = manifest._same
+    same = manifest._is_continued_by
     anything = {("session/s/thread/main", at): ("session/s/thread/main", at + 2) for at in range(99)}
-    patch.setattr(manifest, "_same", lambda piece, origin, reached, follows: same(piece, origin, reached, anything))
+    patch.setattr(
+        manifest, "_is_continued_by", lambda piece, origin, reached, follows: same(piece, origin, reached, anything)
+    )
 
 
 def the_rest_of_what_was_there_is_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manifest, "_is_of", lambda piece, segment: False)
+    patch.setattr(manifest, "_belongs_to", lambda piece, segment: False)
 
 
 def erased_texts_are_said_to_be_cached(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_manifest, "erased_since", lambda ports, acting, cursor: False)
+    patch.setattr(pack_manifest, "has_erasure_since", lambda ports, acting, cursor: False)
 
 
 CACHED: list[tuple[Plant, Callable[[Holdfast], None]]] = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import ContextPack, Holdfast, Message, Session, ToolCallRequest
-from holdfast.core.packs.window import STRETCHES, dense_start, grid_start, sticky_start
+from holdfast.core.packs.window import MIN_STRETCHES, dense_start, grid_start, sticky_start
 from tests.conversations.generated import text
 from tests.packs.pack_rules import kept_tokens, size_problems, validity_problems
 from tests.packs.worlds import World
@@ -71,7 +71,7 @@ def test_a_grid_begins_where_it_fits_and_gives_up_a_stretch_at_most(tokens: list
     assert start >= densest
     if start > densest:
         span = places[-1] - places[densest] + 1
-        assert places[start - 1] - places[densest] < span / STRETCHES
+        assert places[start - 1] - places[densest] < span / MIN_STRETCHES
 
 
 def test_a_grid_is_found_again_by_who_knows_nothing_of_the_last_one() -> None:

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import holdfast
 from holdfast import connect
 from holdfast.extras.opentelemetry import OpenTelemetry
-from holdfast.model.registry import KnownModels
+from holdfast.model.registry import ModelRegistry
 from holdfast.ports import Ports, Telemetry
-from holdfast.records.packs import Packed
+from holdfast.records.packs import AssembledPack
 
 SECRET = "her daughter is allergic to nuts, said Berta"
 CALL = "01JAZZ0000000000000000000A"
@@ -30,7 +30,7 @@ class Traced:
         self.provider = provider
         self.telemetry: Telemetry = telemetry or OpenTelemetry(provider, **options)
         self.ports: Ports = msgspec.structs.replace(
-            connect.connect("memory:"), telemetry=self.telemetry, models=KnownModels()
+            connect.connect("memory:"), telemetry=self.telemetry, models=ModelRegistry()
         )
 
     @property
@@ -43,7 +43,7 @@ class Traced:
         return dict(span.attributes or {})
 
 
-def secret_pack() -> Packed:
+def secret_pack() -> AssembledPack:
     """A real pack in which everything that is text holds the secret."""
     tool = {"name": "find", "description": SECRET, "input_schema": {"type": "object"}}
     with holdfast.open("memory:") as hf:

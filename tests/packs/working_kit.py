@@ -9,7 +9,7 @@ from typing import Any
 
 import holdfast
 from holdfast import ContextPack, Holdfast, HoldfastError, Session
-from holdfast.core.wire.read import read
+from holdfast.core.wire.read import read_input
 from holdfast.flow.frames import messages as frame_messages
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits
@@ -180,7 +180,7 @@ class AtWork:
     def murmur(self) -> None:
         """Something said in a frame."""
         frame = self.random.choice(self.frames)
-        frame_messages.append(self.hf._ports, self.hf._acting, frame, read(self.words(30)))
+        frame_messages.append_frame_messages(self.hf._ports, self.hf._acting, frame, read_input(self.words(30)))
 
     def rename(self) -> None:
         self.hf.index.update_frame(self.random.choice(self.frames), goal=self.words(30))
@@ -194,7 +194,7 @@ class AtWork:
         chat = self.line()
         said = chat.messages(1)
         message = said[0].id if said else None
-        stream = chat._line
+        stream = chat._thread_stream
         noted = self.hf.journal.append(
             "custom/notes/id/2", "app.noted", {"text": self.words()}, files=[self.words(50).encode()]
         )

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Refused
 from holdfast.aio import callbacks as async_embedding
-from holdfast.aio.callbacks import EmbedderOnALoop, embedder_on_a_loop
+from holdfast.aio.callbacks import LoopEmbedder, wrap_embedder
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import open_store_async
@@ -204,7 +204,7 @@ def test_an_embedder_that_uses_the_client_never_waits_for_itself() -> None:
 
 
 def test_searches_that_take_threads_from_others_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_embedding, "SEARCH", SHORT)
+    monkeypatch.setattr(async_embedding, "SEARCH_POOL", SHORT)
     embedder = Asking()
     embedder.seconds = 0.05
 
@@ -259,9 +259,9 @@ def test_a_write_that_is_cancelled_while_it_is_embedded_is_carried_out(tmp_path:
 
 
 def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    noticed, stopped = threading.Event(), async_embedding._stopped
+    noticed, stopped = threading.Event(), async_embedding._loop_stopped
     monkeypatch.setattr(async_embedding, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(async_embedding, "_stopped", lambda what: noticed.set() or stopped(what))
+    monkeypatch.setattr(async_embedding, "_loop_stopped", lambda what: noticed.set() or stopped(what))
     asked: list[asyncio.Event] = []
     held = True
 
@@ -301,7 +301,7 @@ def test_an_async_embedder_is_refused_where_nobody_could_await_it() -> None:
         with pytest.raises(Refused, match="asyncio client"):
             hf.state("user/42").reader().search("bike")
         with pytest.raises(Refused, match="asyncio client"):
-            await asyncio.to_thread(EmbedderOnALoop(toy).embed, ["bike"])
+            await asyncio.to_thread(LoopEmbedder(toy).embed, ["bike"])
 
     play(test, embedder=toy)
     gc.collect()
@@ -309,4 +309,4 @@ def test_an_async_embedder_is_refused_where_nobody_could_await_it() -> None:
 
 def test_what_is_not_the_callers_own_is_passed_on_as_it_is() -> None:
     odd: Any = object()
-    assert [embedder_on_a_loop(given) for given in (None, "wordllama", odd)] == [None, "wordllama", odd]
+    assert [wrap_embedder(given) for given in (None, "wordllama", odd)] == [None, "wordllama", odd]

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.errors import InvalidValue, Unavailable, Unsupported
 from holdfast.model.embedder_check import MOST_CHARACTERS, CheckedEmbedder
-from holdfast.model.embedders import EndpointEmbedder, embedder, similarities
+from holdfast.model.embedders import EndpointEmbedder, resolve_embedder, similarities
 from holdfast.model.embedding_local import WeightsEmbedder, wordllama_plan
 from holdfast.ports import Embedder
 from holdfast.sqlite import vectors
@@ -56,7 +56,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def needed(given: object) -> CheckedEmbedder:
-    found = embedder(given)
+    found = resolve_embedder(given)
     assert found is not None
     return found
 
@@ -77,7 +77,7 @@ def test_wordllama_finds_what_is_meant_without_a_network_and_the_same_every_time
 
 
 def test_wordllama_is_loaded_once_and_its_package_is_never_imported() -> None:
-    assert embedder("wordllama") is embedder("wordllama")
+    assert resolve_embedder("wordllama") is resolve_embedder("wordllama")
     code = (
         "import sys, holdfast.model.embedders as e, holdfast.sqlite.vectors;"
         "ours = e.embedder('wordllama'); ours.name; print('numpy' in sys.modules, 'tokenizers' in sys.modules);"
@@ -134,8 +134,8 @@ def test_functions_and_objects_embed_under_their_own_names() -> None:
     assert (theirs.name, theirs.dimensions, vendor.asked) == ("vendor-3", 2, [])
     assert theirs.embed(["x"], query=True) == theirs.embed(["y"]) == [bytes([76, 102])]
     assert vendor.asked == [True, False]
-    assert embedder(theirs) is theirs
-    assert embedder(None) is None
+    assert resolve_embedder(theirs) is theirs
+    assert resolve_embedder(None) is None
 
 
 def test_an_object_that_follows_the_port_passes_its_vectors_through() -> None:
@@ -157,7 +157,7 @@ async def waits(texts: list[str]) -> list[list[float]]:
 )
 def test_what_cannot_embed_is_refused_with_what_can(wrong: Any) -> None:
     with pytest.raises(InvalidValue, match=r"Give|give|Needed"):
-        embedder(wrong)
+        resolve_embedder(wrong)
 
 
 def failing(texts: list[str]) -> Any:
@@ -197,7 +197,7 @@ def test_whatever_foreign_code_does_is_unavailable_and_names_it(
     kind: str, numpy_is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not numpy_is_here:
-        monkeypatch.setattr(vectors, "numpy_or_none", lambda: None)
+        monkeypatch.setattr(vectors, "load_numpy", lambda: None)
     function = WRONG_ANSWERS[kind]
     function.__name__ = "their_model"
     with pytest.raises(Unavailable, match="The embedder their_model failed: "):
@@ -226,9 +226,9 @@ def test_interrupting_an_embedder_interrupts() -> None:
 
 
 def test_addresses_and_folders_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(embedder("http://127.0.0.1:9/v1#m"), EndpointEmbedder)
+    assert isinstance(resolve_embedder("http://127.0.0.1:9/v1#m"), EndpointEmbedder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
     for folder in ("here", "./here", tmp_path / "here", tmp_path / "absent"):
         with pytest.raises(InvalidValue, match=r"Needed are tokenizer\.json and model\.safetensors"):
-            embedder(folder)
+            resolve_embedder(folder)

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.model import embedding_endpoint
-from holdfast.model.embedders import embedder
+from holdfast.model.embedders import resolve_embedder
 from holdfast.model.embedding_endpoint import CHARACTERS_AT_ONCE, TEXTS_AT_ONCE, EndpointEmbedder
-from holdfast.sqlite.vectors import packed
+from holdfast.sqlite.vectors import pack_vectors
 from holdfast.testing.clock import FrozenClock
 from tests.search.embedding_server import Answer, EmbeddingServer, embedded, embedding_server, numbers_of
 
@@ -50,7 +50,7 @@ def failed(status: int, **headers: str) -> Answer:
 
 def check_each_text_has_its_own_vector(ours: EndpointEmbedder) -> None:
     texts = [f"{'a' * (place % 7)} text number {place}" for place in range(2 * TEXTS_AT_ONCE + 3)]
-    assert ours.embed(texts) == packed([numbers_of(text) for text in texts], len(texts), 3)
+    assert ours.embed(texts) == pack_vectors([numbers_of(text) for text in texts], len(texts), 3)
 
 
 def test_each_text_gets_its_own_vector_in_batches(server: EmbeddingServer) -> None:
@@ -67,7 +67,7 @@ def test_planted_answers_in_the_order_they_come_are_caught(
     def as_they_come(self: Any, raw: bytes, count: int) -> list[list[float]]:
         return [item["embedding"] for item in json.loads(raw)["data"]]
 
-    monkeypatch.setattr(EndpointEmbedder, "_read", as_they_come)
+    monkeypatch.setattr(EndpointEmbedder, "_parse_vectors", as_they_come)
     with pytest.raises(AssertionError):
         check_each_text_has_its_own_vector(ask(server))
 
@@ -84,7 +84,7 @@ def test_the_address_may_name_the_model_and_the_environment_the_key(
     server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(embedding_endpoint.KEY_VARIABLE, KEY)
-    ours = embedder(f"{server.url}/embeddings#small-1")
+    ours = resolve_embedder(f"{server.url}/embeddings#small-1")
     assert ours is not None
     assert ours.dimensions == 3
     assert server.requests == [{"model": "small-1", "input": ["How many dimensions?"]}]
@@ -248,6 +248,6 @@ def test_the_key_is_in_no_name_and_no_error(server: EmbeddingServer) -> None:
 def test_planted_errors_that_repeat_what_the_endpoint_says_are_caught(
     server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EndpointEmbedder, "_said", lambda self, answer: answer.decode())
+    monkeypatch.setattr(EndpointEmbedder, "_error_message", lambda self, answer: answer.decode())
     with pytest.raises(AssertionError):
         check_the_key_is_told_to_nobody(server)

@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 from holdfast.errors import InvalidValue, Unavailable
 from holdfast.model import embedding_local
 from holdfast.model.embedder_check import CheckedEmbedder
-from holdfast.model.embedders import embedder
-from holdfast.model.embedding_local import Bert
-from holdfast.sqlite.vectors import packed
+from holdfast.model.embedders import resolve_embedder
+from holdfast.model.embedding_local import BertModel
+from holdfast.sqlite.vectors import pack_vectors
 from tests.forked import in_child
 from tests.search.tiny_models import PLACES, SIZE, WORDS, reference, write_bert, write_tokenizer
 
@@ -26,16 +26,16 @@ TEXTS = ["the cat", "a mat", "cat", "the cat sat on a mat and looked at me the c
 
 
 def loaded(folder: Path) -> CheckedEmbedder:
-    found = embedder(folder)
+    found = resolve_embedder(folder)
     assert found is not None
     return found
 
 
 def check_against_reference(ours: CheckedEmbedder, **how: Any) -> None:
-    numbers = numpy.asarray(ours._numbers(TEXTS, query=False), dtype=float)
+    numbers = numpy.asarray(ours._compute_vectors(TEXTS, query=False), dtype=float)
     for text, row in zip(TEXTS, numbers, strict=True):
         assert row == pytest.approx(reference(text, **how), abs=2e-5), text
-    expected = packed([reference(text, **how) for text in TEXTS], len(TEXTS), SIZE)
+    expected = pack_vectors([reference(text, **how) for text in TEXTS], len(TEXTS), SIZE)
     for one, other in zip(ours.embed(TEXTS), expected, strict=True):
         pairs = zip(memoryview(one).cast("b"), memoryview(other).cast("b"), strict=True)
         assert max(abs(a - b) for a, b in pairs) <= 1
@@ -77,8 +77,8 @@ def in_order_of_length(original: Callable[..., Any]) -> Callable[..., Any]:
     ("place", "planted"),
     [
         ("_pooled", without_mask_in_the_mean),
-        ("_attended", with_padding_in_sight(Bert._attended)),
-        ("vectors", in_order_of_length(Bert.vectors)),
+        ("_attended", with_padding_in_sight(BertModel._attend)),
+        ("vectors", in_order_of_length(BertModel.embed_tokens)),
         ("_gelu", lambda self, x: numpy.maximum(x, 0)),
         ("_norm", lambda self, state, name: state),
     ],
@@ -86,7 +86,7 @@ def in_order_of_length(original: Callable[..., Any]) -> Callable[..., Any]:
 def test_planted_mistakes_in_the_computation_are_caught(
     place: str, planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Bert, place, planted)
+    monkeypatch.setattr(BertModel, place, planted)
     with pytest.raises(AssertionError):
         check_against_reference(loaded(write_bert(tmp_path)))
 
@@ -141,7 +141,7 @@ def test_a_static_model_gives_the_mean_of_its_rows(kind: str, dtype: str, tmp_pa
     ]
     ours = loaded(tmp_path)
     assert (ours.dimensions, ours.name[:9]) == (6, "static-6-")
-    found = numpy.asarray(ours._numbers([*TEXTS, "unheard"], query=False))
+    found = numpy.asarray(ours._compute_vectors([*TEXTS, "unheard"], query=False))
     assert found == pytest.approx(numpy.array(expected), rel=1e-3, abs=1e-3)
 
 
@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_computed_is_refused_at_once_with_what_is_needed
     change, said = LACKS[lack]
     change(write_bert(tmp_path))
     with pytest.raises(InvalidValue, match=said):
-        embedder(tmp_path)
+        resolve_embedder(tmp_path)
 
 
 def test_numbers_of_a_kind_that_numpy_lacks_are_refused(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_numbers_of_a_kind_that_numpy_lacks_are_refused(tmp_path: Path) -> None:
     raw = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(raw.replace(b'"dtype":"F32"', b'"dtype":"BF6"', 1))
     with pytest.raises(InvalidValue, match="Save it as F32"):
-        embedder(tmp_path)
+        resolve_embedder(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "model.safetensors"])

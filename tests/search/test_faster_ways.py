@@ -10,9 +10,9 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.flow.state import vectors
-from holdfast.flow.state.vectors import Blocks, Likeness, grown, size_of
+from holdfast.flow.state.vectors import VectorBlocks, VectorScores, append_vectors, count_vectors
 from holdfast.journal.sqlite import search as sqlite_search
-from holdfast.sqlite.vectors import packed, similarities
+from holdfast.sqlite.vectors import pack_vectors, similarities
 from tests.scale import seeded, volume
 
 COUNT, DIMENSIONS = volume(60, 600), 5
@@ -24,23 +24,23 @@ def _rows() -> list[tuple[int, bytes]]:
     chance = seeded("vectors")
     numbers = [[chance.choice((-1.0, 0.0, 0.5, 1.0)) for _ in range(DIMENSIONS)] for _ in range(COUNT)]
     seqs = sorted(chance.sample(range(1, 10 * COUNT), COUNT))
-    return list(zip(seqs, packed(numbers, COUNT, None), strict=True))
+    return list(zip(seqs, pack_vectors(numbers, COUNT, None), strict=True))
 
 
-def _in_parts(rows: list[tuple[int, bytes]]) -> Blocks:
+def _in_parts(rows: list[tuple[int, bytes]]) -> VectorBlocks:
     """As they come in, a few at a time."""
-    chance, blocks = seeded("parts"), Blocks()
+    chance, blocks = seeded("parts"), VectorBlocks()
     while rows:
         some = chance.randrange(1, 9)
-        blocks, rows = grown(blocks, rows[:some]), rows[some:]
+        blocks, rows = append_vectors(blocks, rows[:some]), rows[some:]
     return blocks
 
 
 @pytest.fixture(params=["numpy", "plain"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(vectors, "ROWS", 7)
+    monkeypatch.setattr(vectors, "BLOCK_ROWS", 7)
     if request.param == "plain":
-        monkeypatch.setattr(vectors, "numpy_or_none", lambda: None)
+        monkeypatch.setattr(vectors, "load_numpy", lambda: None)
     return str(request.param)
 
 
@@ -48,16 +48,16 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_best_come_first_and_of_equals_the_newest_however_they_came_in() -> None:
     rows = _rows()
     blocks = _in_parts(rows)
-    assert size_of(blocks) == COUNT
+    assert count_vectors(blocks) == COUNT
     for _, vector in rows[:10]:
         cosines = dict(zip([seq for seq, _ in rows], similarities(vector, [row for _, row in rows]), strict=True))
         wanted = sorted(((cosine, seq) for seq, cosine in cosines.items() if cosine > 0), reverse=True)
-        found = [pair for part in Likeness(vector, blocks).best(3) for pair in part.items()]
+        found = [pair for part in VectorScores(vector, blocks).iter_best(3) for pair in part.items()]
         assert [seq for seq, _ in found] == [seq for _, seq in _exact(wanted, found)]
         assert [cosine for _, cosine in found] == pytest.approx([cosine for cosine, _ in wanted], abs=1e-6)
         some = [seq for seq, _ in rows[::3]] + [10**9]
         like = {seq: cosine for seq, cosine in cosines.items() if seq in some and cosine > 0}
-        assert Likeness(vector, blocks).of(some) == pytest.approx(like, abs=1e-6)
+        assert VectorScores(vector, blocks).cosines_of(some) == pytest.approx(like, abs=1e-6)
 
 
 def _exact(wanted: list[tuple[float, int]], found: list[tuple[int, float]]) -> list[tuple[float, int]]:
@@ -69,9 +69,9 @@ def _exact(wanted: list[tuple[float, int]], found: list[tuple[int, float]]) -> l
 @pytest.mark.usefixtures("way")
 def test_what_is_known_stays_as_it_was_when_more_comes() -> None:
     rows = _rows()
-    known = grown((), rows[:10])
+    known = append_vectors((), rows[:10])
     before = [(block.seqs.tolist(), block.data) for block in known]
-    more = grown(known, rows[10:])
+    more = append_vectors(known, rows[10:])
     assert [(block.seqs.tolist(), block.data) for block in known] == before
     assert [seq for block in more for seq in block.seqs] == [seq for seq, _ in rows]
     assert more[0] is known[0]
@@ -80,9 +80,9 @@ def test_what_is_known_stays_as_it_was_when_more_comes() -> None:
 @pytest.mark.usefixtures("way")
 def test_a_question_that_is_like_nothing_finds_nothing() -> None:
     blocks = _in_parts(_rows())
-    assert list(Likeness(bytes(DIMENSIONS), blocks).best(3)) == []
-    assert list(Likeness(b"\1" * DIMENSIONS, ()).best(3)) == []
-    assert Likeness(b"\1" * DIMENSIONS, ()).of([1]) == {}
+    assert list(VectorScores(bytes(DIMENSIONS), blocks).iter_best(3)) == []
+    assert list(VectorScores(b"\1" * DIMENSIONS, ()).iter_best(3)) == []
+    assert VectorScores(b"\1" * DIMENSIONS, ()).cosines_of([1]) == {}
 
 
 @pytest.fixture
@@ -109,12 +109,14 @@ def test_whether_the_place_is_named_changes_no_answer(
 ) -> None:
     usual = _answers(hf)
     assert any(usual)
-    monkeypatch.setattr(sqlite_search, "MOSTLY", share)
+    monkeypatch.setattr(sqlite_search, "MOSTLY_SHARE", share)
     assert _answers(hf) == usual
 
 
 def test_an_answer_of_another_place_would_be_seen(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = hf.session("little").search("invoice")
-    monkeypatch.setattr(sqlite_search, "MOSTLY", 0.0)
-    monkeypatch.setattr("holdfast.journal.text_index.admits", lambda search, hit: hit.event.type == "message.appended")
+    monkeypatch.setattr(sqlite_search, "MOSTLY_SHARE", 0.0)
+    monkeypatch.setattr(
+        "holdfast.journal.text_index.is_match", lambda search, hit: hit.event.type == "message.appended"
+    )
     assert hf.session("little").search("invoice") != usual

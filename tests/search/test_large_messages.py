@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Session, Settings
 from holdfast.core.search.documents import INDEXED_CHARS
-from holdfast.flow.state.search import search_line
+from holdfast.flow.state.search import search_thread
 from holdfast.journal.memory import read
 from holdfast.journal.sqlite import search
 from holdfast.sqlite.fts import TextIndex
@@ -118,7 +118,7 @@ def test_the_past_is_searched_with_its_large_messages(hf: Holdfast) -> None:
     chat.append(large("My passport is D02Y."))
     assert hf._ports.past is not None
     past = hf._ports.past(hf._ports, hf._acting, then)
-    assert [one.key for one in search_line(past, hf._acting, chat._line, "passport", 10)] == [said.id]
+    assert [one.key for one in search_thread(past, hf._acting, chat._thread_stream, "passport", 10)] == [said.id]
 
 
 def test_what_was_appended_without_an_index_is_found_after_a_rebuild(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_ordinary_appends_ask_for_no_body(hf: Holdfast, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(module, name, spy)
 
-    noted(search, "_beginning")
-    noted(read.MemoryFinding, "_beginning")
+    noted(search, "_artifact_beginning")
+    noted(read.MemoryFinder, "_artifact_beginning")
     chat = hf.session("s")
     chat.append("One.", files=[("a.bin", b"\0" * 300_000)])
     chat.append(["Two.", "x" * 100_000])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.core.search.documents import INDEXED_CHARS, MOST_PIECES, PIECE, pieces
+from holdfast.core.search.documents import INDEXED_CHARS, MAX_PIECES, PIECE_CHARS, split_pieces
 from holdfast.flow.state import vectors
 from tests.scale import seeded, volume
 
@@ -17,11 +17,11 @@ def test_pieces_are_the_whole_text_in_few_parts_of_about_one_length() -> None:
     for _ in range(volume(200, 5_000)):
         words = ["x" * chance.choice((1, 5, 12, 400)) for _ in range(chance.randrange(1, 200))]
         text = chance.choice((" ", "\n", "")).join(words)[:INDEXED_CHARS]
-        found = pieces(text)
+        found = split_pieces(text)
         assert "".join("".join(found).split()) == "".join(text.split())
-        assert len(found) <= 2 * MOST_PIECES
-        assert max(map(len, found)) <= max(2 * PIECE, -(-len(text) // MOST_PIECES))
-        if len(text) <= PIECE:
+        assert len(found) <= 2 * MAX_PIECES
+        assert max(map(len, found)) <= max(2 * PIECE_CHARS, -(-len(text) // MAX_PIECES))
+        if len(text) <= PIECE_CHARS:
             assert found == [text]
 
 
@@ -39,11 +39,11 @@ def _first_found(folder: Path) -> str:
 
 def test_one_apt_sentence_in_a_long_message_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(_first_found(tmp_path)) > 1_000
-    monkeypatch.setattr(vectors, "pieces", lambda text: [text])
+    monkeypatch.setattr(vectors, "split_pieces", lambda text: [text])
     (tmp_path / "whole").mkdir()
     assert len(_first_found(tmp_path / "whole")) < 100, "as a whole it means a little of everything"
 
 
 def test_pieces_count_the_same_without_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "numpy_or_none", lambda: None)
+    monkeypatch.setattr(vectors, "load_numpy", lambda: None)
     assert len(_first_found(tmp_path)) > 1_000

@@ -30,7 +30,7 @@ def made() -> tuple[People, list[Question]]:
 
 
 def terms_of(said: str) -> list[str]:
-    return [word for word in words.indexed(said).split() if word.isalpha()]
+    return [word for word in words.index_text(said).split() if word.isalpha()]
 
 
 def questions() -> tuple[People, list[Question]]:

@@ -217,6 +217,6 @@ def test_a_hit_that_the_index_no_longer_stands_for_would_be_seen(
 ) -> None:
     from holdfast.journal import text_index as texts
 
-    monkeypatch.setattr(texts, "admits", lambda search, hit: True)
+    monkeypatch.setattr(texts, "is_match", lambda search, hit: True)
     with holdfast.open(tmp_path / "a.db") as hf, pytest.raises(AssertionError):
         test_what_was_retracted_or_reset_is_not_found(hf)

@@ -66,14 +66,14 @@ def test_nobody_sees_the_difference(tmp_path: Path) -> None:
 
 
 def nothing_is_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(documents, "beginning_of", lambda body: "")
+    patch.setattr(documents, "decode_beginning", lambda body: "")
     for module in (search, read):
         patch.setattr(module, "beginning_of", lambda body: "")
 
 
 def results_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    known = documents._stored
-    patch.setattr(documents, "_stored", lambda content, beginning: list(known(content, beginning))[:1])
+    known = documents._content_texts
+    patch.setattr(documents, "_content_texts", lambda content, beginning: list(known(content, beginning))[:1])
 
 
 @pytest.mark.parametrize("plant", [nothing_is_read, results_are_left_out])

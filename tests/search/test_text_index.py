@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.search import words
-from holdfast.core.search.words import terms
+from holdfast.core.search.words import query_terms
 from holdfast.sqlite import fts
-from holdfast.sqlite.fts import Passage, TextIndex
+from holdfast.sqlite.fts import TextIndex, TextRow
 from tests.scale import seeded, volume
 
 KNOWN = ["refund", "gloss", "tulip", "near", "place", "text", "prev", "plumb"]
@@ -40,7 +40,7 @@ def rows(found: list[tuple[int, float]]) -> set[int]:
 
 
 def ask(index: TextIndex, query: str, places: list[str] | None = None, limit: int = 100) -> list[tuple[int, float]]:
-    return index.match(terms(query), places, limit)
+    return index.match(query_terms(query), places, limit)
 
 
 def check_questions_are_words(index: TextIndex, chance: random.Random, times: int) -> None:
@@ -48,7 +48,7 @@ def check_questions_are_words(index: TextIndex, chance: random.Random, times: in
     for _ in range(times):
         pieces = chance.choices([*KNOWN, *HOSTILE, *HOSTILE], k=chance.randrange(12))
         query = "".join(piece + chance.choice(["", " "]) for piece in pieces)
-        asked = terms(query)
+        asked = query_terms(query)
         expected = {number for number, word in enumerate(KNOWN) if word in asked}
         assert rows(index.match(asked, None, 100)) == expected, query
         assert rows(index.match(asked, ["s1"], 100)) == {number for number in expected if number % 2}
@@ -59,9 +59,9 @@ def check_questions_are_words(index: TextIndex, chance: random.Random, times: in
 
 def test_no_question_is_anything_but_words(index: TextIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = seeded("questions")
-    index.add(Passage(number, word, place=f"s{number % 2}") for number, word in enumerate(KNOWN))
+    index.add(TextRow(number, word, place=f"s{number % 2}") for number, word in enumerate(KNOWN))
     check_questions_are_words(index, chance, volume(400, 30_000))
-    monkeypatch.setattr(fts, "_quoted", lambda term: term)
+    monkeypatch.setattr(fts, "_quote_term", lambda term: term)
     with pytest.raises((AssertionError, apsw.SQLError, UnicodeError)):
         check_questions_are_words(index, chance, 400)
 
@@ -72,7 +72,7 @@ def test_no_text_and_no_question_is_refused(text: str) -> None:
     connection = apsw.Connection(":memory:")
     index = TextIndex(connection, "said")
     index.create()
-    index.add([Passage(1, text, text, text, "s1")])
+    index.add([TextRow(1, text, text, text, "s1")])
     ask(index, text)
     index.match([text], ["s1"], 5)
     assert index.rowids() == [1]
@@ -83,14 +83,14 @@ def check_found_by_itself(index: TextIndex, seeds: range) -> None:
     for chance in map(random.Random, seeds):
         letters = [chance.choice(SCRIPTS) if chance.random() < 0.9 else " " for _ in range(chance.randrange(1, 40))]
         text = "".join(letters)
-        index.add([Passage(1, text)])
-        for term in terms(text):
+        index.add([TextRow(1, text)])
+        for term in query_terms(text):
             assert rows(index.match([term], None, 5)) == {1}, (text, term)
 
 
 def test_every_term_of_a_text_finds_it_in_any_script(index: TextIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     check_found_by_itself(index, range(volume(400, 20_000)))
-    monkeypatch.setattr(words, "_letters", lambda: re.compile("(?!)"))
+    monkeypatch.setattr(words, "_letters_pattern", lambda: re.compile("(?!)"))
     with pytest.raises(AssertionError):
         check_found_by_itself(index, range(400))
 
@@ -108,12 +108,12 @@ def test_every_term_of_a_text_finds_it_in_any_script(index: TextIndex, monkeypat
     ],
 )
 def test_a_text_is_found_by_other_forms_of_its_words(index: TextIndex, text: str, query: str) -> None:
-    index.add([Passage(1, text), Passage(2, "something else, 京, in C")])
+    index.add([TextRow(1, text), TextRow(2, "something else, 京, in C")])
     assert rows(ask(index, query)) == {1}
 
 
 def test_words_of_one_stem_may_be_asked_for_together(index: TextIndex) -> None:
-    index.add([Passage(1, "she runs"), Passage(2, "a walk"), Passage(3, "a ride")])
+    index.add([TextRow(1, "she runs"), TextRow(2, "a walk"), TextRow(3, "a ride")])
     assert rows(ask(index, "run runs running walked")) == {1, 2}
 
 
@@ -124,7 +124,7 @@ def fill(index: TextIndex, chance: random.Random, count: int = 60) -> dict[int, 
         places[number] = f"s{chance.randrange(6)}"
         said, before = (" ".join(chance.choices(KNOWN, k=chance.randrange(1, 9))) for _ in range(2))
         date = chance.choice(["8 May 2023", "9 June 2023"])
-        index.add([Passage(number, said, before, date, f"{places[number]} g{number % 2}")])
+        index.add([TextRow(number, said, before, date, f"{places[number]} g{number % 2}")])
     return places
 
 
@@ -133,7 +133,7 @@ def check_places(index: TextIndex, places: dict[int, str], chance: random.Random
     for _ in range(times):
         query = " ".join(chance.choices([*KNOWN, "8 May", "s1", "g1"], k=3))
         everywhere = ask(index, query)
-        assert everywhere or set(terms(query)) <= {"s1", "g1"}
+        assert everywhere or set(query_terms(query)) <= {"s1", "g1"}
         asked = [f"s{number}" for number in chance.sample(range(6), 2)]
         assert ask(index, query, asked) == [hit for hit in everywhere if places[hit[0]] in asked]
         assert ask(index, query, ["g1"]) == [hit for hit in everywhere if hit[0] % 2]
@@ -147,7 +147,7 @@ def test_only_rows_of_the_places_asked_for_are_found(index: TextIndex, monkeypat
     chance = seeded("places")
     places = fill(index, chance)
     check_places(index, places, chance, volume(60, 5_000))
-    monkeypatch.setattr(fts, "_place", lambda token: '"s1" OR place : "s2"' if token == "s1" else f'"{token}"')
+    monkeypatch.setattr(fts, "_quote_place", lambda token: '"s1" OR place : "s2"' if token == "s1" else f'"{token}"')
     with pytest.raises(AssertionError):
         check_places(index, places, chance, 60)
 
@@ -171,7 +171,7 @@ def test_what_another_table_holds_changes_no_score() -> None:
     fill(other, random.Random(2))
     assert [ask(mine, word) for word in KNOWN] == before
     # Within one table, more rows do change scores: this is what the tables are apart for.
-    other.add([Passage(number + 100, "gloss") for number in range(50)])
+    other.add([TextRow(number + 100, "gloss") for number in range(50)])
     assert [ask(mine, word) for word in KNOWN] == before
     assert ask(mine, "gloss") != ask(other, "gloss")
     other.drop()
@@ -181,15 +181,15 @@ def test_what_another_table_holds_changes_no_score() -> None:
 
 
 def test_the_message_before_and_the_date_find_a_row_too(index: TextIndex) -> None:
-    index.add([Passage(1, "Yes, at noon.", prev="Is the plumber coming?", date="8 May 2023")])
-    index.add([Passage(2, "The plumber left.", date="9 June 2023")])
+    index.add([TextRow(1, "Yes, at noon.", prev="Is the plumber coming?", date="8 May 2023")])
+    index.add([TextRow(2, "The plumber left.", date="9 June 2023")])
     assert [rowid for rowid, _ in ask(index, "plumber")] == [2, 1]
     assert [rowid for rowid, _ in ask(index, "What about the plumber in May?")] == [1, 2]
 
 
 def test_a_row_that_is_added_again_is_found_by_its_new_words_alone(index: TextIndex) -> None:
-    index.add([Passage(1, "refund"), Passage(2, "tulip")])
-    index.add([Passage(1, "gloss", place="s1")])
+    index.add([TextRow(1, "refund"), TextRow(2, "tulip")])
+    index.add([TextRow(1, "gloss", place="s1")])
     assert ask(index, "refund") == []
     assert rows(ask(index, "gloss", ["s1"])) == {1}
     assert index.rowids() == [1, 2]
@@ -200,7 +200,7 @@ def test_a_row_that_is_added_again_is_found_by_its_new_words_alone(index: TextIn
 
 def test_nothing_is_kept_of_a_transaction_that_is_undone(index: TextIndex) -> None:
     index._connection.execute("BEGIN")
-    index.add([Passage(1, "refund")])
+    index.add([TextRow(1, "refund")])
     index._connection.execute("ROLLBACK")
     assert ask(index, "refund") == []
-    assert index.sound()
+    assert index.is_sound()

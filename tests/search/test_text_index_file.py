@@ -10,7 +10,7 @@ import pytest
 
 from bench.session_texts import text as of_1_kb
 from holdfast.core.search import words
-from holdfast.sqlite.fts import Passage, TextIndex
+from holdfast.sqlite.fts import TextIndex, TextRow
 from tests.scale import seeded, volume
 
 
@@ -23,12 +23,12 @@ def check_erased(path: Path, chance: random.Random) -> None:
     index.create()
     secrets = ["".join(chance.choices("bcdfghjklmnpqrtvwxz", k=16)) for _ in range(chance.choice([1, 3, 60]))]
     for number, secret in enumerate(secrets):
-        index.add([Passage(number, f"My word is {secret}.", place="s1")])
+        index.add([TextRow(number, f"My word is {secret}.", place="s1")])
     gone = chance.sample(range(len(secrets)), 1 + len(secrets) // 3)
     index.remove(gone)
     index.scrub()
     assert {rowid for rowid, _ in index.match(secrets, None, 100)} == set(range(len(secrets))) - set(gone)
-    assert index.sound()
+    assert index.is_sound()
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     connection.close(True)
     # The beginning may be shared with the word before it, and is not written then.
@@ -48,10 +48,10 @@ def test_a_damaged_index_says_so() -> None:
     connection = apsw.Connection(":memory:")
     index = TextIndex(connection, "said")
     index.create()
-    index.add(Passage(number, of_1_kb(number)) for number in range(20))
-    assert index.sound()
+    index.add(TextRow(number, of_1_kb(number)) for number in range(20))
+    assert index.is_sound()
     connection.execute("DELETE FROM said_data WHERE id = (SELECT max(id) FROM said_data)")
-    assert not index.sound()
+    assert not index.is_sound()
     connection.close(True)
 
 
@@ -63,7 +63,7 @@ def kilobytes(path: Path, count: int) -> float:
     index = TextIndex(connection, "said")
     index.create()
     for number in range(count):
-        index.add([Passage(1 + 3 * number, of_1_kb(number), date="8 May 2023", place="s17")])
+        index.add([TextRow(1 + 3 * number, of_1_kb(number), date="8 May 2023", place="s17")])
     used = connection.pragma("page_count") - connection.pragma("freelist_count")
     connection.close(True)
     return float(used * 4.096 / count)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidValue
-from holdfast.model.embedders import embedder
+from holdfast.model.embedders import resolve_embedder
 from holdfast.sqlite import vectors
 from holdfast.sqlite.vectors import similarities
 from tests.scale import seeded, volume
@@ -25,14 +25,14 @@ plain_numbers = st.floats(min_value=-1e3, max_value=1e3).filter(lambda number: n
 @settings(deadline=None, max_examples=volume(80, 3_000))
 @given(st.integers(1, 24).flatmap(lambda d: st.lists(st.lists(numbers, min_size=d, max_size=d), min_size=1)))
 def test_any_finite_numbers_become_unit_vectors_or_zero_with_numpy_and_without(rows: list[list[float]]) -> None:
-    packed = vectors.packed(rows, len(rows), None)
+    packed = vectors.pack_vectors(rows, len(rows), None)
     for row, vector in zip(rows, packed, strict=True):
         signed = memoryview(vector).cast("b").tolist()
         length = math.sqrt(sum(number * number for number in signed))
         assert length == 0 if max(map(abs, row)) < 1e-300 else abs(length - 127) <= math.sqrt(len(row)) / 2 + 0.01
         for number, byte in zip(row, signed, strict=True):
             assert byte == 0 or (byte > 0) == (number > 0)
-    plainly = vectors._pack_plainly(rows, None)
+    plainly = vectors._pack_without_numpy(rows, None)
     # The two add up in another order, which may tip a half over.
     for one, other in zip(packed, plainly, strict=True):
         pairs = zip(memoryview(one).cast("b"), memoryview(other).cast("b"), strict=True)
@@ -41,7 +41,7 @@ def test_any_finite_numbers_become_unit_vectors_or_zero_with_numpy_and_without(r
 
 def check_bytes_rank_as_numbers_do(rows: list[list[float]]) -> None:
     """Each cosine is off by no more than rounding to bytes can turn two vectors."""
-    packed = vectors.packed(rows, len(rows), None)
+    packed = vectors.pack_vectors(rows, len(rows), None)
     found = similarities(packed[0], packed)
     most = 1.02 * math.sqrt(len(rows[0])) / 127
     for row, cosine in zip(rows, found, strict=True):
@@ -61,11 +61,11 @@ def test_cosines_of_bytes_are_those_of_the_numbers(rows: list[list[float]]) -> N
 
 def test_bytes_lose_nothing_of_the_ranking_of_texts() -> None:
     chance = seeded("ranking")
-    ours = embedder("wordllama")
+    ours = resolve_embedder("wordllama")
     assert ours is not None
     kinds = ["refund", "flight", "violin", "password", "garden", "invoice", "hospital", "football"]
     texts = [" ".join(chance.choices(kinds, k=4)) for _ in range(volume(300, 3_000))]
-    exact = numpy.asarray(ours._numbers(texts, query=False), dtype=float)
+    exact = numpy.asarray(ours._compute_vectors(texts, query=False), dtype=float)
     exact /= numpy.linalg.norm(exact, axis=1, keepdims=True)
     packed = ours.embed(texts)
     for number in range(20):
@@ -81,7 +81,7 @@ def test_similarities_are_the_same_without_numpy(monkeypatch: pytest.MonkeyPatch
     rows = [bytes(chance.randrange(256) for _ in range(40)) for _ in range(50)] + [bytes(40)]
     monkeypatch.setattr(vectors, "_ROWS_AT_ONCE", 7)
     quick = similarities(rows[0], rows)
-    monkeypatch.setattr(vectors, "numpy_or_none", lambda: None)
+    monkeypatch.setattr(vectors, "load_numpy", lambda: None)
     slow = similarities(rows[0], rows)
     assert quick == pytest.approx(slow, abs=1e-6)
     assert (slow[0], slow[-1]) == (1.0, 0.0)
@@ -92,8 +92,8 @@ def test_similarities_are_the_same_without_numpy(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_function_needs_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "numpy_or_none", lambda: None)
-    ours = embedder(by_letters)
+    monkeypatch.setattr(vectors, "load_numpy", lambda: None)
+    ours = resolve_embedder(by_letters)
     assert ours is not None
     wanted, near, far = ours.embed(["bead", "abed", "fff"])
     assert similarities(wanted, [near, far]) == [1.0, 0.0]
@@ -105,6 +105,6 @@ def test_planted_vectors_that_are_not_normalised_are_caught(monkeypatch: pytest.
 
     rows = [[0.3, 0.4], [300.0, 4.0], [2.0, 900.0]]
     check_bytes_rank_as_numbers_do(rows)
-    monkeypatch.setattr(vectors, "_pack", raw)
+    monkeypatch.setattr(vectors, "_pack_with_numpy", raw)
     with pytest.raises(AssertionError):
         check_bytes_rank_as_numbers_do(rows)

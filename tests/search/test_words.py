@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.search import words
-from holdfast.core.search.words import context, indexed, named, snippet, spaced, terms, text_of
+from holdfast.core.search.words import (
+    context_before,
+    find_named,
+    flatten_value,
+    index_text,
+    make_snippet,
+    query_terms,
+    space_letters,
+)
 from tests.scale import volume
 
 ANYTHING = st.text(st.characters())
@@ -49,94 +57,99 @@ JSON = st.recursive(
     ],
 )
 def test_a_question_is_reduced_to_the_words_worth_looking_for(query: str, found: tuple[str, ...]) -> None:
-    assert terms(query) == found
+    assert query_terms(query) == found
 
 
 def test_names_of_people_who_speak_are_left_out_unless_nothing_else_is_asked() -> None:
     people = ["Caroline", "Mary Ann"]
-    assert terms("What did Caroline's sister tell Mary about the cake?", people) == ("sister", "cake")
-    assert terms("Who is Caroline?", people) == ("caroline",)
-    assert named("What did Caroline's sister tell Mary?", people) == {"Caroline"}
-    assert named("did mary ann call", people) == {"Mary Ann"}
-    assert named("anything", ["", "?"]) == frozenset()
+    assert query_terms("What did Caroline's sister tell Mary about the cake?", people) == ("sister", "cake")
+    assert query_terms("Who is Caroline?", people) == ("caroline",)
+    assert find_named("What did Caroline's sister tell Mary?", people) == {"Caroline"}
+    assert find_named("did mary ann call", people) == {"Mary Ann"}
+    assert find_named("anything", ["", "?"]) == frozenset()
 
 
 @settings(deadline=None, max_examples=volume(100, 3_000))
 @given(ANYTHING, st.lists(st.text(max_size=10), max_size=3))
 def test_terms_are_few_different_and_made_of_letters_and_digits(query: str, names: list[str]) -> None:
-    found = terms(query, names)
-    assert len(found) == len(set(found)) <= words.MOST_TERMS
+    found = query_terms(query, names)
+    assert len(found) == len(set(found)) <= words.MAX_TERMS
     assert all(term.isalnum() for term in found)
-    kept = indexed(query)
+    kept = index_text(query)
     kept.encode()
     assert all(letter.isalnum() or letter == " " for letter in kept)
 
 
 def test_a_question_of_any_length_costs_a_bounded_number_of_terms() -> None:
-    assert len(terms(" ".join(f"word{number}" for number in range(100_000)))) == words.MOST_TERMS
-    assert terms("x" * 500) == ("x" * words.LONGEST_WORD,)
-    assert indexed("x" * 500) == "x" * words.LONGEST_WORD
+    assert len(query_terms(" ".join(f"word{number}" for number in range(100_000)))) == words.MAX_TERMS
+    assert query_terms("x" * 500) == ("x" * words.MAX_WORD_CHARS,)
+    assert index_text("x" * 500) == "x" * words.MAX_WORD_CHARS
 
 
 def test_a_text_is_indexed_without_function_words_unless_it_has_no_others() -> None:
-    assert indexed("The IT people gave us a key to the door") == "it people gave key door"
-    assert indexed("To be or not to be") == "not"
-    assert indexed("There it is") == "there it is"
-    assert spaced("東京 tower").split() == ["東", "京", "tower"]
+    assert index_text("The IT people gave us a key to the door") == "it people gave key door"
+    assert index_text("To be or not to be") == "not"
+    assert index_text("There it is") == "there it is"
+    assert space_letters("東京 tower").split() == ["東", "京", "tower"]
 
 
 def test_only_a_short_message_is_given_the_end_of_the_one_before() -> None:
     before = " ".join(f"word{number}" for number in range(100))
-    assert context("Yes, on Tuesday.", "When?") == "When?"
-    found = context("Yes, on Tuesday.", before)
+    assert context_before("Yes, on Tuesday.", "When?") == "When?"
+    found = context_before("Yes, on Tuesday.", before)
     assert before.endswith(f" {found}")
-    assert words.BEFORE - 10 < len(found) < words.BEFORE
-    assert context("long " * 100, before) == context("short", "") == ""
+    assert words.CONTEXT_CHARS - 10 < len(found) < words.CONTEXT_CHARS
+    assert context_before("long " * 100, before) == context_before("short", "") == ""
 
 
 def test_the_text_of_a_value_is_its_fields_strings_and_numbers_in_order() -> None:
     value = {"diet": {"avoid": ["nuts", "milk"], "meals": 3, "strict": True}, "note": None, "weight": 61.5}
-    assert text_of(value, 1_000) == "diet\navoid\nnuts\nmilk\nmeals: 3\nstrict\nnote\nweight: 61.5"
-    assert text_of("plain", 3) == "pla"
-    assert text_of(10**5000, 100) == ""
+    assert flatten_value(value, 1_000) == "diet\navoid\nnuts\nmilk\nmeals: 3\nstrict\nnote\nweight: 61.5"
+    assert flatten_value("plain", 3) == "pla"
+    assert flatten_value(10**5000, 100) == ""
 
 
 @settings(deadline=None, max_examples=volume(60, 2_000))
 @given(JSON, st.integers(0, 60))
 def test_the_text_of_any_value_is_within_its_limit(value: Any, limit: int) -> None:
-    whole = text_of(value, 10_000)
-    assert text_of(value, limit) == whole[:limit].removesuffix("\n") or text_of(value, limit) == whole[:limit]
+    whole = flatten_value(value, 10_000)
+    assert (
+        flatten_value(value, limit) == whole[:limit].removesuffix("\n") or flatten_value(value, limit) == whole[:limit]
+    )
 
 
 def test_a_value_nested_beyond_any_stack_has_a_text() -> None:
     value: Any = "found"
     for _ in range(50_000):
         value = [value]
-    assert text_of(value, 100) == "found"
+    assert flatten_value(value, 100) == "found"
 
 
 def test_a_snippet_shows_where_most_of_the_terms_stand() -> None:
     filler = "nothing to see in this part of it, " * 20
     text = f"{filler}a refund was late. {filler}The refund of the allergic customer was paid. {filler}"
-    shown = snippet(text, ("refund", "allergy", "paid"))
+    shown = make_snippet(text, ("refund", "allergy", "paid"))
     assert "refund of the allergic customer was paid" in shown
     assert shown[0] == shown[-1] == "…"
-    assert "旅館の予約" in snippet("あ" * 400 + "旅館の予約" + "い" * 400, terms("旅館の予約"))
-    assert snippet(text, ()) == snippet(text, ("absent",)) == text[:160].rpartition(" ")[0] + "…"
+    assert "旅館の予約" in make_snippet("あ" * 400 + "旅館の予約" + "い" * 400, query_terms("旅館の予約"))
+    assert make_snippet(text, ()) == make_snippet(text, ("absent",)) == text[:160].rpartition(" ")[0] + "…"
 
 
 @settings(deadline=None, max_examples=volume(60, 2_000))
 @given(st.text(st.characters(), max_size=300), st.lists(st.text(st.characters(), max_size=4), max_size=4))
 def test_a_snippet_is_made_for_any_text_and_any_terms(text: str, looked_for: list[str]) -> None:
-    assert snippet(text, looked_for, 40).removeprefix("…").removesuffix("…") in text
-    assert snippet("a (b) [c*" * 30, ["(", "[c*", "", "\\"], 40).removeprefix("…").removesuffix("…") in "a (b) [c*" * 30
+    assert make_snippet(text, looked_for, 40).removeprefix("…").removesuffix("…") in text
+    assert (
+        make_snippet("a (b) [c*" * 30, ["(", "[c*", "", "\\"], 40).removeprefix("…").removesuffix("…")
+        in "a (b) [c*" * 30
+    )
 
 
 def check_snippets(seeds: range, bag: list[str], *, between_words: bool) -> None:
     for chance in map(random.Random, seeds):
         text = " ".join(chance.choices(bag, k=chance.randrange(120)))
         width = chance.randrange(30, 200)
-        shown = snippet(text, terms(" ".join(chance.choices(bag, k=3))), width)
+        shown = make_snippet(text, query_terms(" ".join(chance.choices(bag, k=3))), width)
         inner = shown.removeprefix("…").removesuffix("…")
         assert inner in text
         assert len(inner) <= width
@@ -150,6 +163,6 @@ def test_a_snippet_is_a_part_of_its_text_cut_between_words(monkeypatch: pytest.M
     short = ["refund", "Zoë", "paid", "a", "42", "C++", "東京", "ééé"]
     check_snippets(seeds, short, between_words=True)
     check_snippets(seeds, [*short, "x" * 300, "東京駅" * 40, "\n\n"], between_words=False)
-    monkeypatch.setattr(words, "SLACK", 0)
+    monkeypatch.setattr(words, "SNIPPET_SLACK", 0)
     with pytest.raises(AssertionError):
         check_snippets(seeds, short, between_words=True)

@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.records.entries import EntryPage, Stored
+from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.store.fs.store import FsStore
 
 
-def entry(value: object, **fields: Any) -> Stored:
+def entry(value: object, **fields: Any) -> StoredEntry:
     """A value as the layers above would hand it over."""
-    return Stored(value=msgspec.json.encode(value, order="sorted"), **{"written_at": 1, **fields})
+    return StoredEntry(value=msgspec.json.encode(value, order="sorted"), **{"written_at": 1, **fields})
 
 
 def listed(store: FsStore, scope: str, **page: Any) -> list[str]:
     """All keys of a scope."""
-    return [key for key, _ in store.page(scope, EntryPage(**{"now": 0, "limit": 10_000, **page}))]
+    return [key for key, _ in store.page(scope, EntryPageQuery(**{"now": 0, "limit": 10_000, **page}))]
 
 
 def files(root: Path) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.records.entries import Stored
+from holdfast.records.entries import StoredEntry
 from holdfast.store.fs.store import FsStore
 
 CHANGES = ("open", "mkdir", "fsync", "replace", "unlink", "rmdir", "pwrite", "ftruncate")
@@ -63,7 +63,7 @@ def count_up(root: Path, key: str, times: int) -> None:
     while done < times:
         known = store.get("global", key)
         value = 0 if known is None else int(known.value)
-        entry = Stored(value=str(value + 1).encode(), written_at=1)
+        entry = StoredEntry(value=str(value + 1).encode(), written_at=1)
         version = store.put("global", key, entry, 0 if known is None else known.version)
         done += version is not None
 

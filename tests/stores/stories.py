@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.records.entries import EntryPage, Stored
+from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.store.memory import MemoryStore
 
 SCOPES = ("user/1", "user/11", "session/%2E")
@@ -15,14 +15,14 @@ LETTERS = ("a", "b", "B", "é", "z", "%", "_", "/", "\ud7ff", "\ue000", "\uffff"
 NOW = 1_000
 
 
-def entry(value: bytes = b"1", **options: Any) -> Stored:
+def entry(value: bytes = b"1", **options: Any) -> StoredEntry:
     """An entry written at time 0."""
-    return Stored(value=value, **options)
+    return StoredEntry(value=value, **options)
 
 
 def keys_of(store: Any, scope: str, **options: Any) -> list[str]:
     """The keys of one page."""
-    return [key for key, _ in store.page(scope, EntryPage(**{"now": NOW, **options}))]
+    return [key for key, _ in store.page(scope, EntryPageQuery(**{"now": NOW, **options}))]
 
 
 def same_as_memory(store: Any, rng: random.Random, steps: int) -> None:
@@ -52,7 +52,7 @@ def _key(rng: random.Random) -> str:
     return "".join(rng.choices(LETTERS, k=rng.randint(1, 3)))
 
 
-def _entry(rng: random.Random) -> Stored:
+def _entry(rng: random.Random) -> StoredEntry:
     return entry(
         rng.choice([b"null", b'"\\u0000"', b'{"a":[1.5,"\xc3\xa9"]}', b"[" + b"1," * 50 + b"1]"]),
         written_at=rng.randint(0, 5),
@@ -66,8 +66,8 @@ def _entry(rng: random.Random) -> Stored:
     )
 
 
-def _page(rng: random.Random) -> EntryPage:
-    return EntryPage(
+def _page(rng: random.Random) -> EntryPageQuery:
+    return EntryPageQuery(
         now=NOW,
         prefix=rng.choice(["", "", _key(rng)[:1], _key(rng)]),
         after=rng.choice([None, None, _key(rng)]),
@@ -76,11 +76,11 @@ def _page(rng: random.Random) -> EntryPage:
     )
 
 
-def _shown(page: list[tuple[str, Stored]]) -> list[tuple[str, Stored | None]]:
+def _shown(page: list[tuple[str, StoredEntry]]) -> list[tuple[str, StoredEntry | None]]:
     return [(key, _plain(found)) for key, found in page]
 
 
-def _plain(found: Stored | None) -> Stored | None:
+def _plain(found: StoredEntry | None) -> StoredEntry | None:
     return None if found is None else replace(found, version=0)
 
 

@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import AsyncState, AsyncStateStore, Closed, HoldfastError, StateReader
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.state import AsyncReads, AsyncStateReader, open_store_async
+from holdfast.aio.state import AsyncReadableState, AsyncStateReader, open_store_async
 from holdfast.client.state import open_store
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted, play
@@ -261,7 +261,7 @@ def test_a_view_that_is_awaited_has_nothing_that_writes() -> None:
     with open_store("memory:") as store:
         view: Any = AsyncStateReader(store.reader(), object())  # type: ignore[arg-type]
     public = {name for name in dir(view) if not name.startswith("_")}
-    assert public == {name for name in dir(AsyncReads) if not name.startswith("_")} | {"scope"}
+    assert public == {name for name in dir(AsyncReadableState) if not name.startswith("_")} | {"scope"}
     assert isinstance(view._of, StateReader)
     with pytest.raises(AttributeError):
         view.write = 1

@@ -15,7 +15,7 @@ from holdfast import AsyncState, Conflict, KeyReused
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.state import State
 from holdfast.flow.state import write as state_write
-from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.state.journal_store import JournalStore
 from holdfast.testing.clock import FrozenClock
 from tests.conversations.looped import play
 from tests.scale import seeded, volume
@@ -76,7 +76,7 @@ async def _cancelled_write(hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(asyncio.CancelledError):
             await writing
         opened.set()
-        while not (found := await hf.journal.happened("user/42", "k")):
+        while not (found := await hf.journal.events_by_key("user/42", "k")):
             await asyncio.sleep(0)
     assert await state.write("count", 5, reducer="sum", key="k") == found[0].version
     assert (await state.read("count"), len(await state.history("count"))) == (5, 1)
@@ -128,7 +128,7 @@ def test_a_write_that_forgets_its_key_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 async def _overtaken(hf: AsyncHoldfast, call: str, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a retry looks, there is nothing under its key yet; by the time it writes, there is."""
-    state, answered = hf.state("user/42"), JournaledStore.answered
+    state, answered = hf.state("user/42"), JournalStore.version_by_key
     before = await state.write("k", 1)
     calls: dict[str, Callable[[], Any]] = {
         "overwrite": lambda: state.write("k", 2, key="once"),
@@ -145,7 +145,7 @@ async def _overtaken(hf: AsyncHoldfast, call: str, clock: FrozenClock, monkeypat
         looks.append(1)
         return None if len(looks) == 1 else answered(self, *asked)
 
-    monkeypatch.setattr(JournaledStore, "answered", late)
+    monkeypatch.setattr(JournalStore, "version_by_key", late)
     assert await calls[call]() == first
     assert len(await state.history("k")) == 2
     with pytest.raises(KeyReused):
@@ -164,7 +164,7 @@ def test_a_retry_while_the_first_call_is_still_under_way_is_given_its_answer(
 @pytest.mark.parametrize("call", ["sum", "expected"])
 def test_a_retry_that_looks_only_once_is_caught(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FrozenClock()
-    monkeypatch.setattr(state_write, "_once", lambda earlier, do: earlier() or do())
+    monkeypatch.setattr(state_write, "_run_once", lambda earlier, do: earlier() or do())
 
     async def test(hf: AsyncHoldfast) -> None:
         with pytest.raises(Conflict):

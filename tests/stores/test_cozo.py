@@ -12,7 +12,7 @@ import pytest
 from cozo_embedded import CozoDbPy
 
 from holdfast.errors import Busy, Closed, Corrupt, HoldfastError, InvalidValue, NewerSchema, NotFound, ReadOnly, Refused
-from holdfast.records.entries import Wanted
+from holdfast.records.entries import EntrySearchQuery
 from holdfast.store import cozo as backend
 from holdfast.store import cozo_engine
 from holdfast.store.cozo import CozoStore
@@ -88,7 +88,7 @@ def test_what_is_written_survives_closing_and_versions_go_on(tmp_path: Path) -> 
     again = CozoStore(path)
     assert again.get("user/1", "k") == before
     assert again.put("user/1", "gone", entry()) == version + 1
-    wanted = Wanted(now=0, terms=("words",), vector=b"\x7f\x00", embedder="two")
+    wanted = EntrySearchQuery(now=0, terms=("words",), vector=b"\x7f\x00", embedder="two")
     (match,) = again.search("user/1", wanted)
     assert match.cosine == pytest.approx(1.0)
     again.close()
@@ -135,7 +135,7 @@ def test_a_killed_process_leaves_what_it_was_told_is_written(tmp_path: Path) -> 
         store = CozoStore(path)
         versions = [store.get("user/1", f"k{number:06}").version for number in range(len(told))]
         assert versions == told, turn
-        found = {match.key for match in store.search("user/1", Wanted(now=0, terms=("word",), limit=5_000))}
+        found = {match.key for match in store.search("user/1", EntrySearchQuery(now=0, terms=("word",), limit=5_000))}
         assert found == set(keys_of(store, "user/1", limit=5_000)), "and what is found is what is there"
         store.close()
 
@@ -212,7 +212,7 @@ def test_a_store_that_was_half_made_is_made_whole(tmp_path: Path, made: int) -> 
     raw.close()
     store = CozoStore(tmp_path / "a")
     assert store.put("user/1", "k", entry(words="hello")) == 1
-    assert len(store.search("user/1", Wanted(now=0, terms=("hello",)))) == 1
+    assert len(store.search("user/1", EntrySearchQuery(now=0, terms=("hello",)))) == 1
     store.close()
 
 

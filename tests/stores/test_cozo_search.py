@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.core.search.words import terms
-from holdfast.records.entries import Match, Wanted
-from holdfast.sqlite.vectors import packed, similarities
+from holdfast.core.search.words import query_terms
+from holdfast.records.entries import EntryMatch, EntrySearchQuery
+from holdfast.sqlite.vectors import pack_vectors, similarities
 from holdfast.store import cozo as backend
 from holdfast.store.cozo import CozoStore
 from tests.scale import seeded, volume
@@ -27,19 +27,19 @@ def store() -> Iterator[CozoStore]:
 
 def found(store: CozoStore, query: str, scope: str = "user/1", **options: object) -> list[str]:
     """The keys that a question finds, the best first."""
-    matches = store.search(scope, Wanted(**{"now": 0, "terms": terms(query), **options}))
+    matches = store.search(scope, EntrySearchQuery(**{"now": 0, "terms": query_terms(query), **options}))
     return [match.key for match in sorted(matches, key=lambda match: (-match.text, match.key))]
 
 
 def vector(*numbers: float) -> bytes:
     """A vector of eight dimensions."""
-    return packed([[*numbers, *[0.0] * (8 - len(numbers))]], 1, 8)[0]
+    return pack_vectors([[*numbers, *[0.0] * (8 - len(numbers))]], 1, 8)[0]
 
 
-def near(store: CozoStore, wanted: bytes, scope: str = "user/1", **options: object) -> list[Match]:
+def near(store: CozoStore, wanted: bytes, scope: str = "user/1", **options: object) -> list[EntryMatch]:
     """What is alike, the most alike first."""
     given = {"now": 0, "terms": (), "vector": wanted, "embedder": "e", **options}
-    return sorted(store.search(scope, Wanted(**given)), key=lambda match: -match.cosine)
+    return sorted(store.search(scope, EntrySearchQuery(**given)), key=lambda match: -match.cosine)
 
 
 def test_words_are_found_by_meaningful_forms(store: CozoStore) -> None:
@@ -68,11 +68,11 @@ def test_more_of_the_words_count_more_and_others_do_not_matter(store: CozoStore)
     store.put("user/1", "one", entry(words="a red tricycle"))
     store.put("user/1", "two", entry(words="a bicycle, red"))
     store.put("user/1", "three", entry(words="a blue bicycle"))
-    before = store.search("user/1", Wanted(now=0, terms=("red", "bicycle")))
+    before = store.search("user/1", EntrySearchQuery(now=0, terms=("red", "bicycle")))
     assert found(store, "red bicycle")[0] == "two"
     for number in range(30):
         store.put("user/2", f"{number}", entry(words="red red bicycle"))
-    assert store.search("user/1", Wanted(now=0, terms=("red", "bicycle"))) == before
+    assert store.search("user/1", EntrySearchQuery(now=0, terms=("red", "bicycle"))) == before
 
 
 def _forgets_old_words(store: CozoStore) -> None:
@@ -130,15 +130,15 @@ def test_a_question_is_data(store: CozoStore, query: str) -> None:
     store.put("user/1", "a", entry(words="red"))
     store.put("user/1", "b", entry(words="blue"))
     store.put("user/2", "a", entry(words=f"red blue {query}"))
-    for asked in (terms(query), (query,), (query, query)):
-        keys = {match.key for match in store.search("user/1", Wanted(now=0, terms=asked))}
+    for asked in (query_terms(query), (query,), (query, query)):
+        keys = {match.key for match in store.search("user/1", EntrySearchQuery(now=0, terms=asked))}
         assert keys <= {"a", "b"}
         assert "b" not in keys or "blue" in query
-    assert len(store.search("user/1", Wanted(now=0, terms=("red",)))) == 1
+    assert len(store.search("user/1", EntrySearchQuery(now=0, terms=("red",)))) == 1
 
 
 def test_no_text_pretends_to_be_in_another_scope(store: CozoStore) -> None:
-    place = backend._place("user/2")
+    place = backend._scope_prefix("user/2")
     store.put("user/1", "a", entry(words=f"{place}red {place} red"))
     store.put("user/2", "b", entry(words="red"))
     assert found(store, "red", "user/2") == ["b"]
@@ -146,9 +146,9 @@ def test_no_text_pretends_to_be_in_another_scope(store: CozoStore) -> None:
     assert found(store, f"{place}red", "user/2") == []
 
 
-@pytest.mark.parametrize("few", [backend.FEW, 0], ids=["compared", "graph"])
+@pytest.mark.parametrize("few", [backend.MAX_COMPARED, 0], ids=["compared", "graph"])
 def test_other_scopes_neither_appear_nor_crowd_out(store: CozoStore, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(backend, "FEW", few)
+    monkeypatch.setattr(backend, "MAX_COMPARED", few)
     for number in range(volume(150, 3_000)):
         store.put("user/2", f"{number}", entry(words="red red red green", vector=vector(1, number / 1e3), embedder="e"))
     store.put("user/1", "mine", entry(words="a long text with one red word", vector=vector(0.5, 1), embedder="e"))
@@ -157,13 +157,13 @@ def test_other_scopes_neither_appear_nor_crowd_out(store: CozoStore, monkeypatch
 
 
 def _ranks_words_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_place", lambda scope: "S0")
-    monkeypatch.setattr(backend, "MOST", 2)
+    monkeypatch.setattr(backend, "_scope_prefix", lambda scope: "S0")
+    monkeypatch.setattr(backend, "MAX_WORD_HITS", 2)
     monkeypatch.setattr(backend, "_HITS", backend._HITS.replace("scope == $scope && ", ""))
 
 
 def _ranks_vectors_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_COMPARED", backend._NEAREST.replace("$wide", "$limit"))
+    monkeypatch.setattr(backend, "_COMPARE_VECTORS", backend._NEAREST.replace("$wide", "$limit"))
 
 
 @pytest.mark.parametrize("plant", [_ranks_words_first, _ranks_vectors_first])
@@ -172,7 +172,7 @@ def test_a_search_that_ranks_before_it_looks_at_the_scope_would_be_seen(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        test_other_scopes_neither_appear_nor_crowd_out(store, monkeypatch, backend.FEW)
+        test_other_scopes_neither_appear_nor_crowd_out(store, monkeypatch, backend.MAX_COMPARED)
 
 
 def test_what_has_expired_is_not_found_and_takes_no_place(store: CozoStore) -> None:
@@ -189,11 +189,11 @@ def test_what_has_expired_is_not_found_and_takes_no_place(store: CozoStore) -> N
     assert len(found(store, "red", limit=100, now=99)) == 20
 
 
-@pytest.mark.parametrize("few", [backend.FEW, 0], ids=["compared", "graph"])
+@pytest.mark.parametrize("few", [backend.MAX_COMPARED, 0], ids=["compared", "graph"])
 def test_the_most_alike_are_found_and_the_cosine_is_exact(
     store: CozoStore, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(backend, "FEW", few)
+    monkeypatch.setattr(backend, "MAX_COMPARED", few)
     rng = seeded("vectors in cozo")
     kept: dict[str, bytes] = {}
     for _ in range(volume(150, 2_000)):

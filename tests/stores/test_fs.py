@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Closed, OutcomeUnknown, Refused, StorageFull, Unsupported
-from holdfast.records.entries import Edge, EdgeQuery, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntrySearchQuery
 from holdfast.store.fs import files, lock
 from holdfast.store.fs.store import FsStore
 from holdfast.store.memory import MemoryStore
@@ -31,12 +31,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> FsStore:
 
 
 def test_it_does_what_the_store_in_memory_does(store: FsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "sync", lambda handle: None)  # Nobody cuts the power here.
+    monkeypatch.setattr(files, "sync_handle", lambda handle: None)  # Nobody cuts the power here.
     same_as_memory(store, seeded("fs as memory"), volume(150, 5_000))
 
 
 def test_it_finds_what_the_store_in_memory_finds(store: FsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "sync", lambda handle: None)
+    monkeypatch.setattr(files, "sync_handle", lambda handle: None)
     chance, plain = seeded("fs finds as memory"), MemoryStore(search=True)
     for key in map(str, range(40)):
         words = " ".join(chance.choices(["crab", "crabs", "river", "the", "Fluss", "日本"], k=3))
@@ -45,10 +45,10 @@ def test_it_finds_what_the_store_in_memory_finds(store: FsStore, monkeypatch: py
         plain.put("user/1", key, made)
     for terms in (("crab",), ("crab", "river"), ("日本", "flu"), ("absent",)):
         for limit in (3, 100):
-            wanted = Wanted(now=10, terms=terms, limit=limit)
+            wanted = EntrySearchQuery(now=10, terms=terms, limit=limit)
             found, known = store.search("user/1", wanted), plain.search("user/1", wanted)
             assert [(match.key, match.text) for match in found] == [(match.key, match.text) for match in known]
-    assert store.search("user/2", Wanted(now=10, terms=("crab",))) == []
+    assert store.search("user/2", EntrySearchQuery(now=10, terms=("crab",))) == []
 
 
 def test_versions_grow_whatever_the_clock_does_and_come_never_twice(
@@ -82,7 +82,7 @@ def test_it_declares_what_it_offers(tmp_path: Path) -> None:
     store = FsStore(tmp_path)
     assert store.capabilities == {"durable", "shared"}
     store.put("global", "a", entry(1, words="a"))
-    assert store.search("global", Wanted(now=0, terms=("a",))) == []
+    assert store.search("global", EntrySearchQuery(now=0, terms=("a",))) == []
     edge = Edge(scope="global", source="a", kind="to", target_scope="global", target="b")
     for work in (
         lambda: store.link(edge),

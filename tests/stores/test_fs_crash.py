@@ -123,13 +123,13 @@ def test_a_writer_killed_at_any_call_leaves_the_old_value_or_the_new_one(tmp_pat
 
 
 def test_writing_in_place_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_place(self: fs_files.Tree, folder: int, name: str, body: bytes) -> None:
+    def in_place(self: fs_files.FileTree, folder: int, name: str, body: bytes) -> None:
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
         os.write(handle, body[: len(body) // 2])
         os.fsync(handle)
         os.write(handle, body[len(body) // 2 :])
 
-    monkeypatch.setattr(fs_files.Tree, "write", in_place)
+    monkeypatch.setattr(fs_files.FileTree, "write", in_place)
     chance = seeded("in place")
     with pytest.raises((AssertionError, Corrupt), match=r"old or new|is damaged"):
         any(not old_or_new(tmp_path, chance, "fsync") for _ in range(20))
@@ -180,7 +180,7 @@ def test_a_sync_that_is_left_out_is_noticed(
         if kept(os.fstat(handle).st_mode):
             os.fsync(handle)
 
-    monkeypatch.setattr(fs_files, "sync", sometimes)
+    monkeypatch.setattr(fs_files, "sync_handle", sometimes)
     with pytest.raises(AssertionError, match="on disk"):
         everything_is_synced(tmp_path, monkeypatch)
 
@@ -202,7 +202,7 @@ def test_what_a_dead_writer_left_is_synced_before_anything_is_built_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert synced_by_the_next(tmp_path / "kept", monkeypatch)
-    monkeypatch.setattr(lock.Turn, "_finish", lambda self, names: None)
+    monkeypatch.setattr(lock.FolderWriter, "_sync_unfinished", lambda self, names: None)
     assert not synced_by_the_next(tmp_path / "broken", monkeypatch), "leaving it out is noticed"
 
 
@@ -221,7 +221,7 @@ def test_processes_that_race_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_racing_without_the_lock_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_wait", lambda handle: None)
+    monkeypatch.setattr(lock, "_wait_for_lock", lambda handle: None)
     assert any(count_together(tmp_path / str(each), 40) != b"120" for each in map(_made(tmp_path), range(5)))
 
 
@@ -238,7 +238,7 @@ def test_a_child_that_is_forked_during_a_write_waits_for_its_turn(tmp_path: Path
     holding, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store._turns.take():
+        with store._turns.acquire():
             holding.set()
             go_on.wait(5)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, Refused
-from holdfast.records.entries import Stored
+from holdfast.records.entries import StoredEntry
 from holdfast.store.fs import files as fs_files
 from holdfast.store.fs import format as file_format
 from holdfast.store.fs.store import FsStore
@@ -68,7 +68,7 @@ def no_two_keys_share_a_name(folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody cuts the power here."""
-    monkeypatch.setattr(fs_files, "sync", lambda handle: None)
+    monkeypatch.setattr(fs_files, "sync_handle", lambda handle: None)
 
 
 def test_hostile_keys_have_a_file_each(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def cleaned(segment: str) -> str:
 
 @pytest.mark.parametrize(
     "wrong",
-    [cleaned, lambda segment: file_format._ODD.sub(lambda found: found[0], segment) or "%empty"],
+    [cleaned, lambda segment: file_format._UNSAFE_CHARACTERS.sub(lambda found: found[0], segment) or "%empty"],
     ids=["cleaned", "as it is"],
 )
 def test_names_that_are_not_encoded_are_noticed(wrong: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_format, "encoded", wrong)
+    monkeypatch.setattr(file_format, "encode_segment", wrong)
     with pytest.raises((AssertionError, Corrupt, Refused)):
         no_two_keys_share_a_name(tmp_path / "state")
 
@@ -98,7 +98,7 @@ def test_names_are_safe_and_say_their_key(some: list[str]) -> None:
     assert len({tuple(name.casefold() for name in path) for path in paths}) == len(some)
     for key, path in zip(some, paths, strict=True):
         assert all(re.fullmatch(r"[a-zA-Z0-9%_-][a-zA-Z0-9%_.-]*", name) and len(name) <= 200 for name in path)
-        assert file_format.digested(path) or file_format.key_of(path) == key
+        assert file_format.is_digest(path) or file_format.key_from_path(path) == key
 
 
 def test_folders_mirror_scopes(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_others_put_there_is_left_alone(store: FsStore) -> None:
 @given(
     values,
     st.builds(
-        Stored,
+        StoredEntry,
         value=st.just(b"0"),
         version=st.integers(1, 2**62),
         written_at=st.integers(0, 2**50),
@@ -168,10 +168,10 @@ def test_what_others_put_there_is_left_alone(store: FsStore) -> None:
     ),
     keys,
 )
-def test_both_formats_give_back_what_was_written(value: object, kept: Stored, key: str) -> None:
+def test_both_formats_give_back_what_was_written(value: object, kept: StoredEntry, key: str) -> None:
     kept = msgspec.structs.replace(kept, value=msgspec.json.encode(value))
     for kind in file_format.SUFFIXES:
-        assert file_format.read(kind, file_format.written(kind, key, kept)) == (key, kept)
+        assert file_format.decode_entry(kind, file_format.encode_entry(kind, key, kept)) == (key, kept)
 
 
 def test_a_text_is_the_body_of_its_markdown(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import ERASED, Holdfast
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.journal_contract import dump
+from holdfast.testing.journal_contract import dump_projections
 
 
 @pytest.fixture(params=["memory:", "sqlite"])
@@ -69,10 +69,10 @@ def test_a_retry_with_the_same_key_changes_nothing(hf: Holdfast) -> None:
 def test_a_key_that_stands_for_something_else_is_refused(hf: Holdfast, other: object) -> None:
     state = hf.state("user/1")
     state.write("n", 1, key="a")
-    before = dump(hf._ports.journal)
+    before = dump_projections(hf._ports.journal)
     with pytest.raises(holdfast.KeyReused):
         other(state)  # type: ignore[operator]
-    assert dump(hf._ports.journal) == before
+    assert dump_projections(hf._ports.journal) == before
 
 
 def test_what_is_kept_about_a_user_is_erased_with_the_user(hf: Holdfast) -> None:
@@ -98,13 +98,21 @@ def test_a_rebuild_and_a_copy_hold_the_same_state(hf: Holdfast, tmp_path: Path) 
         state.write(f"k{number % 7}", {"n": number, "words": "green tea"})
     state.delete("k3")
     state.link("k1", "next", "k2")
-    before = (dump(hf._ports.journal), state.entries(), [one.key for one in state.search("green", limit=50)])
+    before = (
+        dump_projections(hf._ports.journal),
+        state.entries(),
+        [one.key for one in state.search("green", limit=50)],
+    )
     hf.journal.rebuild()
-    assert (dump(hf._ports.journal), state.entries(), [one.key for one in state.search("green", limit=50)]) == before
+    assert (
+        dump_projections(hf._ports.journal),
+        state.entries(),
+        [one.key for one in state.search("green", limit=50)],
+    ) == before
     hf.journal.export(tmp_path / "lines.jsonl")
     with holdfast.open(tmp_path / "copy.db") as copy:
         copy.journal.import_(tmp_path / "lines.jsonl")
-        assert dump(copy._ports.journal) == before[0]
+        assert dump_projections(copy._ports.journal) == before[0]
         assert [one.key for one in copy.state("user/1").search("green", limit=50)] == before[2]
 
 

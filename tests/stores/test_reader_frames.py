@@ -12,10 +12,10 @@ import holdfast
 from holdfast.client.state import State, StateReader, StateStore, open_store
 from holdfast.errors import Corrupt, EntryNotFound, HoldfastError
 from holdfast.flow.state import read_only
-from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.state.journal_store import JournalStore
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import Transients
-from holdfast.records.entries import Stored
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.records.entries import StoredEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.store_contract.fixtures import SCOPE
 
@@ -28,7 +28,7 @@ def _everything_in(frame: Any) -> Iterator[object]:
 
 
 def _writers_in(frames: list[Any]) -> list[object]:
-    writing = (State, StateStore, JournaledStore, MemoryStore, Transients)
+    writing = (State, StateStore, JournalStore, MemoryStore, TransientEntries)
     found = [value for frame in frames for value in _everything_in(frame)]
     bound = [getattr(value, "__self__", None) for value in found]
     return [value for value in (*found, *bound) if isinstance(value, writing)]
@@ -84,7 +84,7 @@ def test_nothing_that_a_reader_raises_or_calls_leads_to_a_writer(
         storages = [value for frame in frames for value in _everything_in(frame) if isinstance(value, Storage)]
         for name in ("put", "drop", "link", "unlink", "purge", "clear", "answered", "close", "datalog"):
             assert not any(hasattr(part, name) for one in storages for part in (one.store, one.transients))
-    monkeypatch.setattr("holdfast.client.state.read_only", lambda storage: storage)
+    monkeypatch.setattr("holdfast.client.state.make_read_only", lambda storage: storage)
     with open_store("memory:") as store:
         store(SCOPE).write("k", 1)
         assert any(_writers_in(frames) for frames in _asked(store.reader(SCOPE)))
@@ -92,7 +92,7 @@ def test_nothing_that_a_reader_raises_or_calls_leads_to_a_writer(
 
 def test_what_fails_inside_the_store_is_told_without_the_way_there() -> None:
     class Damaged(MemoryStore):
-        def get(self, scope: str, key: str) -> Stored | None:
+        def get(self, scope: str, key: str) -> StoredEntry | None:
             try:
                 raise ValueError
             except ValueError:
@@ -115,5 +115,5 @@ def test_what_fails_inside_the_store_is_told_without_the_way_there() -> None:
 
 def test_a_view_of_a_view_is_no_deeper() -> None:
     with open_store("memory:") as store:
-        once = read_only.read_only(store._storage)
-        assert read_only.read_only(once) is once
+        once = read_only.make_read_only(store._storage)
+        assert read_only.make_read_only(once) is once

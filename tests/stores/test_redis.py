@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.errors import Closed, InvalidValue, Unsupported
-from holdfast.records.entries import Edge, EdgeQuery, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntrySearchQuery
 from holdfast.store import redis as backend
-from holdfast.store.redis import RedisStore, Script
+from holdfast.store.redis import LuaScript, RedisStore
 from tests.forked import in_child
 from tests.redis_server import running
 from tests.scale import seeded, volume
@@ -36,9 +36,9 @@ def test_it_does_what_the_store_in_memory_does(store: RedisStore) -> None:
 @pytest.mark.parametrize(
     ("name", "planted"),
     [
-        ("_PUT", Script(backend._PUT.source.replace("ARGV[1] ~= current", "false"))),
-        ("_PUT", Script(backend._PUT.source.replace("ZADD", "ZSCORE").replace("0, ARGV[2]", "ARGV[2]"))),
-        ("_DROP", Script(backend._DROP.source.replace("ARGV[1] ~= current", "false"))),
+        ("_PUT", LuaScript(backend._PUT.source.replace("ARGV[1] ~= current", "false"))),
+        ("_PUT", LuaScript(backend._PUT.source.replace("ZADD", "ZSCORE").replace("0, ARGV[2]", "ARGV[2]"))),
+        ("_DROP", LuaScript(backend._DROP.source.replace("ARGV[1] ~= current", "false"))),
         ("_bounds", lambda prefix, after: (b"(" + (after or "").encode(), b"+")),
         ("_bounds", lambda prefix, after: (b"[" + prefix.encode(), b"(" + prefix.encode() + b"z")),
     ],
@@ -71,19 +71,19 @@ def test_threads_and_processes_that_count_together_lose_nothing(store: RedisStor
 
 def test_a_forked_child_has_sockets_of_its_own(store: RedisStore) -> None:
     store.put("user/1", "k", entry(b'"parent"'))
-    own = store._server.ask("CLIENT", "ID")
-    other = in_child(lambda: (store.get("user/1", "k").value, store._server.ask("CLIENT", "ID")))
+    own = store._server.run_command("CLIENT", "ID")
+    other = in_child(lambda: (store.get("user/1", "k").value, store._server.run_command("CLIENT", "ID")))
     assert other.startswith("(b'\"parent\"', ")
     assert other != str((b'"parent"', own))
-    assert store._server.ask("CLIENT", "ID") == own, "and the parent goes on with its own"
+    assert store._server.run_command("CLIENT", "ID") == own, "and the parent goes on with its own"
 
 
 def test_versions_go_on_after_everything_was_lost() -> None:
     """A version that was given once must not come to mean something else, also not after FLUSHALL or a crash."""
     store = RedisStore(running().url, prefix="lost")
     first = store.put("user/1", "k", entry())
-    for name in store._server.ask("KEYS", "lost:*"):
-        store._server.ask("DEL", name)
+    for name in store._server.run_command("KEYS", "lost:*"):
+        store._server.run_command("DEL", name)
     second = store.put("user/1", "k", entry(), 0)
     assert first < second
     assert store.put("user/1", "k", entry(), first) is None
@@ -96,11 +96,11 @@ def test_the_server_frees_what_has_expired_and_pages_stay_full(
     for number in range(60):
         store.put("user/1", f"k{number:02}", entry(expires_at=1 if number % 3 else None))
     index = store._name("user/1", "keys")
-    assert store._server.ask("ZCARD", index) == 60
-    _until(lambda: len(store._server.ask("KEYS", f"{store._prefix}:*:entry:*")) == 20)
+    assert store._server.run_command("ZCARD", index) == 60
+    _until(lambda: len(store._server.run_command("KEYS", f"{store._prefix}:*:entry:*")) == 20)
     assert keys_of(store, "user/1", limit=15) == [f"k{number:02}" for number in range(0, 45, 3)]
     assert len(keys_of(store, "user/1", limit=1_000)) == 20
-    assert store._server.ask("ZCARD", index) == 20, "and what is freed is taken off the list"
+    assert store._server.run_command("ZCARD", index) == 20, "and what is freed is taken off the list"
     assert store.get("user/1", "k01") is None
     assert store.drop("user/1", "k01") is False
 
@@ -109,14 +109,16 @@ def test_an_entry_is_kept_a_while_after_its_time(store: RedisStore) -> None:
     """Whoever reads has a clock of their own, which may stand where the server's was."""
     store.put("user/1", "k", entry(written_at=5_000, expires_at=5_001))
     assert store.get("user/1", "k") is not None
-    left = store._server.ask("PTTL", store._entry("user/1", "k"))
+    left = store._server.run_command("PTTL", store._entry_name("user/1", "k"))
     assert 0 < left <= backend.GRACE_MS + 1
     store.put("user/1", "k", entry())
-    assert store._server.ask("PTTL", store._entry("user/1", "k")) == -1, "written anew without ttl, it stays"
+    assert store._server.run_command("PTTL", store._entry_name("user/1", "k")) == -1, (
+        "written anew without ttl, it stays"
+    )
 
 
 def test_a_key_that_is_written_again_is_not_swept(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = store._sweep
+    sweep = store._sweep_keys
 
     def late(scope: str, keys: list[str]) -> None:
         store.put(scope, "k", entry())
@@ -124,28 +126,28 @@ def test_a_key_that_is_written_again_is_not_swept(store: RedisStore, monkeypatch
 
     def page_while_it_is_written() -> list[str]:
         store.put("user/1", "k", entry())
-        store._server.ask("DEL", store._entry("user/1", "k"))  # as after an expiry
+        store._server.run_command("DEL", store._entry_name("user/1", "k"))  # as after an expiry
         with monkeypatch.context() as patched:
             patched.setattr(store, "_sweep", late)
             keys_of(store, "user/1")
         return keys_of(store, "user/1")
 
     assert page_while_it_is_written() == ["k"]
-    monkeypatch.setattr(backend, "_SWEEP", Script(backend._SWEEP.source.replace("== 0", ">= 0")))
+    monkeypatch.setattr(backend, "_SWEEP", LuaScript(backend._SWEEP.source.replace("== 0", ">= 0")))
     assert page_while_it_is_written() == [], "without looking again it would be lost"
 
 
 def test_scripts_that_the_server_forgot_are_given_again(store: RedisStore) -> None:
     store.put("user/1", "k", entry())
-    store._server.ask("SCRIPT", "FLUSH")
+    store._server.run_command("SCRIPT", "FLUSH")
     assert store.put("user/1", "k", entry()) is not None
-    store._server.ask("SCRIPT", "FLUSH")
+    store._server.run_command("SCRIPT", "FLUSH")
     assert store.drop("user/1", "k") is True
 
 
 def test_names_in_redis_are_hashes_and_one_scope_stays_together(store: RedisStore) -> None:
     store.put("user/secret-scope", "secret-key}{*", entry(expires_at=10**15))
-    names = [name.decode() for name in store._server.ask("KEYS", f"{store._prefix}:*")]
+    names = [name.decode() for name in store._server.run_command("KEYS", f"{store._prefix}:*")]
     assert len(names) == 3
     assert not [name for name in names if "secret" in name]
     assert len({name[name.index("{") : name.index("}")] for name in names}) == 1
@@ -164,7 +166,7 @@ def test_prefixes_keep_stores_apart(store: RedisStore) -> None:
 def test_what_redis_does_not_offer_is_said(store: RedisStore) -> None:
     assert store.capabilities == {"shared"}
     store.put("user/1", "k", entry(words="hello"))
-    assert store.search("user/1", Wanted(now=0, terms=("hello",))) == []
+    assert store.search("user/1", EntrySearchQuery(now=0, terms=("hello",))) == []
     edge = Edge(scope="user/1", source="a", kind="k", target_scope="user/1", target="b")
     for call in (lambda: store.link(edge), lambda: store.unlink(edge), lambda: store.edges(_at("a"))):
         with pytest.raises(Unsupported, match="graph"):

@@ -65,7 +65,7 @@ def test_a_wrong_password_and_none_where_one_is_needed() -> None:
                 assert "Correct them in the URL" in str(error)
         right = RedisStore(server.url.replace("unix://", f"unix://:{SECRET}@"))
         assert right.put("user/1", "k", entry()) is not None
-        right._server.ask("ACL", "SETUSER", "O", "on", f">{SECRET}", "+@read", "~*")
+        right._server.run_command("ACL", "SETUSER", "O", "on", f">{SECRET}", "+@read", "~*")
         error = failure(calls(RedisStore(server.url.replace("unix://", f"unix://O:{SECRET}@")))[2])
         assert "does not let this user" in str(error)
         right.close()
@@ -149,8 +149,8 @@ def test_a_replica_is_read_and_not_written() -> None:
     with RedisServer() as server:
         store = RedisStore(server.url)
         store.put("user/1", "k", entry())
-        store._server.ask("REPLICAOF", "127.0.0.1", "1")
-        store._server.ask("CONFIG", "SET", "replica-serve-stale-data", "yes")
+        store._server.run_command("REPLICAOF", "127.0.0.1", "1")
+        store._server.run_command("CONFIG", "SET", "replica-serve-stale-data", "yes")
         assert store.get("user/1", "k") is not None
         assert keys_of(store, "user/1") == ["k"]
         for call in calls(store)[2:]:
@@ -163,17 +163,17 @@ def test_a_replica_is_read_and_not_written() -> None:
 @pytest.mark.parametrize("place", ["entry", "keys", "version"])
 def test_something_else_under_our_keys_is_left_alone(place: str) -> None:
     store = RedisStore(running().url, prefix=f"foreign-{place}")
-    name = store._entry("user/1", "k") if place == "entry" else store._name("user/1", place)
+    name = store._entry_name("user/1", "k") if place == "entry" else store._name("user/1", place)
     for other in (("HSET", name, "a", "b"), ("SET", name, "hello")):
-        store._server.ask("DEL", name)
-        store._server.ask(*other)
+        store._server.run_command("DEL", name)
+        store._server.run_command(*other)
         error = failure(lambda: store.put("user/1", "k", entry()))
         assert type(error) is Corrupt
         assert "prefix" in str(error)
         if place == "entry":
             assert type(failure(lambda: store.get("user/1", "k"))) is Corrupt
             assert type(failure(lambda: store.drop("user/1", "k"))) is Corrupt
-        assert len(store._server.ask("KEYS", f"foreign-{place}:*")) == 1, "and nothing is half written"
+        assert len(store._server.run_command("KEYS", f"foreign-{place}:*")) == 1, "and nothing is half written"
     store.close()
 
 

@@ -11,10 +11,10 @@ import holdfast
 from holdfast.client.state import open_store
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, KeyReused, Unavailable
 from holdfast.flow.state import entry_events, journal_store
-from holdfast.records.entries import Direction, Lifetime, Reducer, Stored, Tier
+from holdfast.records.entries import Direction, Lifetime, Reducer, StoredEntry, Tier
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract.fixtures import SCOPE, ToyEmbedder, at_once, port_of
+from holdfast.testing.store_contract.fixtures import SCOPE, ToyEmbedder, run_in_threads, store_backend
 
 # what reducers keep
 
@@ -67,7 +67,7 @@ def test_one_key_is_one_deletion_whoever_is_first() -> None:
     with holdfast.open("memory:") as hf:
         state = hf.state(SCOPE)
         answers: list[bool] = []
-        at_once(4, lambda number: answers.append(state.delete("k", key="once")))
+        run_in_threads(4, lambda number: answers.append(state.delete("k", key="once")))
         assert answers == [False] * 4
         assert hf.journal.version(SCOPE) == 1
         with pytest.raises(KeyReused):
@@ -115,7 +115,7 @@ def test_an_embedder_that_fails_leaves_the_words(tmp_path: Path, error: Holdfast
         state.write("first", "a physician")
         embedder.error = error
         state.write("second", "a doctor and a nurse")
-        kept = port_of(store).get(SCOPE, "second")
+        kept = store_backend(store).get(SCOPE, "second")
         assert kept is not None
         assert (kept.vector, kept.embedder) == (None, None)
         assert [found.key for found in state.search("doctor")] == ["second"]
@@ -139,7 +139,7 @@ def test_the_journal_notes_what_it_purged_and_keeps_what_was_written_anew(monkey
             state.write("a", 1, ttl=1)
             state.write("b", 1, ttl=1)
         clock.advance(1_000)
-        journal = port_of(hf.state)._ports.journal  # type: ignore[attr-defined]
+        journal = store_backend(hf.state)._ports.journal  # type: ignore[attr-defined]
         late = journal.expired("default", clock.now_ms(), 10)
         one.write("a", "anew")
         answers = [late, []]
@@ -159,7 +159,7 @@ def test_the_journal_notes_what_it_purged_and_keeps_what_was_written_anew(monkey
 
 
 def test_purging_goes_on_over_pages_and_over_what_was_erased(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_store, "PURGED", 4)
+    monkeypatch.setattr(journal_store, "PURGE_BATCH", 4)
     clock = FrozenClock()
     with holdfast.open("memory:", clock=clock) as hf:
         hf.as_user("ann").state("global").write("hers", "secret", ttl=1)
@@ -184,8 +184,8 @@ def test_a_tenant_purges_its_own(tmp_path: Path) -> None:
 def test_a_cache_in_memory_does_not_grow_with_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def left(store: MemoryStore) -> tuple[int, int]:
         for now in range(1, 2_000):
-            store.put("global", f"k{now}", Stored(value=b"1", written_at=now, expires_at=now + 10))
-            store.put("global", "same", Stored(value=b"1", written_at=now, expires_at=10**9 + now))
+            store.put("global", f"k{now}", StoredEntry(value=b"1", written_at=now, expires_at=now + 10))
+            store.put("global", "same", StoredEntry(value=b"1", written_at=now, expires_at=10**9 + now))
         return len(store._entries), len(store._dates)
 
     entries, dates = left(MemoryStore())

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import entries as rules
-from holdfast.core.entries import MISSING, Options
+from holdfast.core.entries import MISSING, EntryOptions
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import Edge, EdgeQuery
 from holdfast.records.scope import Scope
-from holdfast.testing.store_contract.hostile_keys import ACCEPTED, BY_KIND, HOSTILE_KEYS, REFUSED
+from holdfast.testing.store_contract.hostile_keys import ACCEPTED_KEYS, HOSTILE_KEYS, HOSTILE_KEYS_BY_KIND, REFUSED_KEYS
 from tests.scale import seeded, volume
 
 JSON = st.recursive(
@@ -27,10 +27,10 @@ OBJECTS = st.dictionaries(st.text(max_size=2), JSON, max_size=5)
 
 def test_there_are_108_hostile_keys_and_each_has_one_verdict() -> None:
     assert len(HOSTILE_KEYS) == len(set(HOSTILE_KEYS)) == 108
-    assert set(ACCEPTED) | REFUSED == set(HOSTILE_KEYS)
-    assert len(BY_KIND) >= 18
+    assert set(ACCEPTED_KEYS) | REFUSED_KEYS == set(HOSTILE_KEYS)
+    assert len(HOSTILE_KEYS_BY_KIND) >= 18
     for key in HOSTILE_KEYS:
-        if key in REFUSED:
+        if key in REFUSED_KEYS:
             with pytest.raises(InvalidValue):
                 rules.check_entry_key(key)
         else:
@@ -55,9 +55,9 @@ def test_a_key_is_counted_in_characters_and_in_bytes() -> None:
         rules.check_direction,
         rules.check_kinds,
         rules.check_prefix,
-        lambda value: rules.check_options(Options(ttl=value), Scope.GLOBAL),
-        lambda value: rules.check_options(Options(salience=value), Scope.GLOBAL),
-        lambda value: rules.check_options(Options(tier=value), Scope.GLOBAL),
+        lambda value: rules.check_options(EntryOptions(ttl=value), Scope.GLOBAL),
+        lambda value: rules.check_options(EntryOptions(salience=value), Scope.GLOBAL),
+        lambda value: rules.check_options(EntryOptions(tier=value), Scope.GLOBAL),
     ],
 )
 def test_whatever_is_given_is_taken_or_refused_and_nothing_else(check: Any) -> None:
@@ -90,7 +90,7 @@ def test_appending_one_by_one_makes_the_list(items: list[Any]) -> None:
     held: Any = MISSING
     for item in items:
         before = copy.deepcopy(held) if held is not MISSING else held
-        after = rules.reduced("append", "k", held, item)
+        after = rules.apply_reducer("append", "k", held, item)
         assert held is MISSING or held == before
         held = after
     assert held == items or (held is MISSING and not items)
@@ -100,7 +100,7 @@ def test_appending_one_by_one_makes_the_list(items: list[Any]) -> None:
 @settings(max_examples=volume(60, 3_000), deadline=None)
 def test_merging_goes_into_objects_and_takes_the_new_elsewhere(known: dict[str, Any], given: dict[str, Any]) -> None:
     before = copy.deepcopy((known, given))
-    merged = rules.reduced("merge", "k", known, given)
+    merged = rules.apply_reducer("merge", "k", known, given)
     assert (known, given) == before
     assert merged.keys() == known.keys() | given.keys()
     for name, value in merged.items():
@@ -108,11 +108,11 @@ def test_merging_goes_into_objects_and_takes_the_new_elsewhere(known: dict[str, 
         if name not in given:
             assert value == old
         elif isinstance(old, dict) and isinstance(new, dict):
-            assert value == rules.reduced("merge", "k", old, new)
+            assert value == rules.apply_reducer("merge", "k", old, new)
         else:
             assert value == new
-    assert rules.reduced("merge", "k", merged, given) == merged
-    assert rules.reduced("merge", "k", MISSING, given) == given
+    assert rules.apply_reducer("merge", "k", merged, given) == merged
+    assert rules.apply_reducer("merge", "k", MISSING, given) == given
 
 
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1))
@@ -120,7 +120,7 @@ def test_merging_goes_into_objects_and_takes_the_new_elsewhere(known: dict[str, 
 def test_sums_are_sums(numbers: list[int]) -> None:
     held: Any = MISSING
     for number in numbers:
-        held = rules.reduced("sum", "k", held, number)
+        held = rules.apply_reducer("sum", "k", held, number)
     assert held == sum(numbers)
 
 
@@ -134,7 +134,7 @@ def test_a_refused_reducer_names_what_it_needs() -> None:
         ("sum", 1, True, "given value is bool"),
     ):
         with pytest.raises(InvalidValue, match=part):
-            rules.reduced(reducer, "k", current, value)
+            rules.apply_reducer(reducer, "k", current, value)
 
 
 def test_time_is_over_when_its_milliseconds_are() -> None:
@@ -143,17 +143,17 @@ def test_time_is_over_when_its_milliseconds_are() -> None:
         (0.0014, 1),
         (1, 1_000),
         (1.5, 1_500),
-        (rules.LONGEST_TTL, 3_162_240_000_000),
+        (rules.MAX_TTL, 3_162_240_000_000),
     ):
-        assert rules.expiry(rules.check_options(Options(ttl=ttl), Scope.GLOBAL), 5) == 5 + milliseconds
-    assert rules.expiry(Options(), 5) is None
+        assert rules.expiry(rules.check_options(EntryOptions(ttl=ttl), Scope.GLOBAL), 5) == 5 + milliseconds
+    assert rules.expiry(EntryOptions(), 5) is None
 
 
 def edge(source: str, target: str, kind: str = "to") -> Edge:
     return Edge(scope="global", source=source, kind=kind, target_scope="global", target=target)
 
 
-def asking(edges: list[Edge], asked: list[EdgeQuery]) -> rules.Edges:
+def asking(edges: list[Edge], asked: list[EdgeQuery]) -> rules.EdgeReader:
     """A backend's answers, in order and within the limit."""
     ordered = sorted(edges, key=lambda one: (one.source, one.kind, one.target))
 
@@ -172,7 +172,7 @@ def test_a_key_with_more_edges_than_an_answer_holds_loses_none() -> None:
     assert [one.key for one in reached] == [one.target for one in edges]
     assert len(asked) == 2
     exact = [edge("hub", f"leaf{number:06}") for number in range(10_000)]
-    assert len(rules.beside(asking(exact, asked), [("global", "hub")], "both", ())) == 10_000
+    assert len(rules.load_edges(asking(exact, asked), [("global", "hub")], "both", ())) == 10_000
 
 
 def test_many_keys_are_asked_for_in_few_questions_of_bounded_size() -> None:
@@ -181,7 +181,7 @@ def test_many_keys_are_asked_for_in_few_questions_of_bounded_size() -> None:
     asked: list[EdgeQuery] = []
     reached = rules.traverse(asking(edges, asked), ("global", "a"), 5, "out", (), 100_000)
     assert [(one.key, one.depth) for one in reached] == [(key, 1) for key in middle] + [("z", 2)]
-    assert max(len(query.keys) for query in asked) <= rules.MOST_KEYS
+    assert max(len(query.keys) for query in asked) <= rules.MAX_QUERY_KEYS
     assert len(asked) <= 6
 
 

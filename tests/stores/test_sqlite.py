@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Busy, Closed, NewerSchema, NotAJournal, Refused
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage
+from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.settings import Settings
 from holdfast.store import sqlite as backend
 from holdfast.store.memory import MemoryStore
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def rows(store: SqliteStore, sql: str, *values: Any) -> list[Any]:
-    with store._connections.reading() as connection:
+    with store._connections.reader() as connection:
         return connection.execute(sql, values).fetchall()
 
 
@@ -76,10 +76,10 @@ def steps(store: SqliteStore, work: Callable[[], object]) -> int:
         taken += 1
         return False
 
-    with store._connections.reading() as connection:
+    with store._connections.reader() as connection:
         connection.set_progress_handler(count, 1)
     work()
-    with store._connections.reading() as connection:
+    with store._connections.reader() as connection:
         connection.set_progress_handler(None, 1)
     return taken
 
@@ -90,7 +90,7 @@ def fill(store: SqliteStore, count: int, start: int = 0) -> None:
         for number in range(start, count):
             place, version = connection.execute(backend.queries()["count_on"], (SCOPE, False)).fetchall()[0]
             made = entry(lifetime="session" if number % 1_000 == 7 else None)
-            values = (place, f"k{number:06}", *backend._values(made, version))
+            values = (place, f"k{number:06}", *backend._entry_values(made, version))
             connection.execute(backend.queries()["insert"], values).fetchall()
 
 
@@ -116,7 +116,7 @@ def test_cost_follows_the_answer(store: SqliteStore) -> None:
 
 
 def test_a_page_that_looks_at_every_entry_is_noticed(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_end", lambda prefix: b"")
+    monkeypatch.setattr(backend, "_prefix_end", lambda prefix: b"")
     with pytest.raises(AssertionError):
         cost_follows_the_answer(store)
 
@@ -262,7 +262,7 @@ def test_a_lock_that_is_kept_too_long_is_busy_and_nothing_is_written(tmp_path: P
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Busy):
         store.put(SCOPE, "a", entry(b"2"))
-    assert store.page(SCOPE, EntryPage(now=0))[0][1].value == b"1"
+    assert store.page(SCOPE, EntryPageQuery(now=0))[0][1].value == b"1"
     other.close()
     assert store.put(SCOPE, "a", entry(b"2"))
     store.close()

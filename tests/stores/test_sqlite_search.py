@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from holdfast.core.search.words import terms
-from holdfast.records.entries import Match, Wanted
+from holdfast.core.search.words import query_terms
+from holdfast.records.entries import EntryMatch, EntrySearchQuery
 from holdfast.sqlite import vectors
 from holdfast.store import sqlite as backend
 from holdfast.store.sqlite import SqliteStore
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def vector(chance: Random) -> bytes:
-    return vectors.packed([[chance.gauss(0, 1) for _ in range(SIZE)]], 1, SIZE)[0]
+    return vectors.pack_vectors([[chance.gauss(0, 1) for _ in range(SIZE)]], 1, SIZE)[0]
 
 
 def cosine(one: bytes, other: bytes) -> float:
@@ -38,7 +38,7 @@ def cosine(one: bytes, other: bytes) -> float:
 
 
 def found(store: SqliteStore, scope: str, query: str, **wanted: object) -> list[str]:
-    matches = store.search(scope, Wanted(now=10, terms=terms(query), **wanted))  # type: ignore[arg-type]
+    matches = store.search(scope, EntrySearchQuery(now=10, terms=query_terms(query), **wanted))  # type: ignore[arg-type]
     return [match.key for match in sorted(matches, key=lambda match: -match.text)]
 
 
@@ -96,7 +96,7 @@ def expected(known: dict[str, bytes], wanted: bytes, limit: int) -> dict[str, fl
     return {key: scored[key] for key in best if scored[key] > 0}
 
 
-def shown(matches: list[Match]) -> dict[str, float]:
+def shown(matches: list[EntryMatch]) -> dict[str, float]:
     return {match.key: match.cosine for match in matches}
 
 
@@ -117,7 +117,7 @@ def answers_follow_the_rows(store: SqliteStore, other: SqliteStore, chance: Rand
         else:
             writer.drop(scope, key)
         wanted, limit = vector(chance), chance.choice([3, 100])
-        matches = store.search(scope, Wanted(now=0, terms=(), vector=wanted, embedder="e", limit=limit))
+        matches = store.search(scope, EntrySearchQuery(now=0, terms=(), vector=wanted, embedder="e", limit=limit))
         assert shown(matches) == pytest.approx(expected(known[scope], wanted, limit), abs=1e-5)
 
 
@@ -136,11 +136,11 @@ def test_vectors_that_are_out_of_date_are_noticed(
         edited["vectors"] = edited["vectors"].replace("embedder = ?3", "?3 IS NOT NULL")
         monkeypatch.setattr(backend, "queries", lambda: edited)
     else:
-        real = backend.Place
+        real = backend.ScopeSnapshot
         wrong = (lambda id, name, newest, reset: real(id, name, 1, 0)) if "read" in bug else (
             lambda id, name, newest, reset: real(id, name, newest, 0)
         )  # fmt: skip
-        monkeypatch.setattr(backend, "Place", wrong)
+        monkeypatch.setattr(backend, "ScopeSnapshot", wrong)
     with pytest.raises(AssertionError):
         answers_follow_the_rows(store, store, Random(1), 200)
 
@@ -151,14 +151,16 @@ def test_without_numpy_the_same_are_found(store: SqliteStore, monkeypatch: pytes
         made = entry(vector=vector(chance), embedder="e", words="crab" if number % 7 == 0 else None)
         store.put("user/1", f"k{number}", made)
     store.put("user/1", "zero", entry(vector=bytes(SIZE), embedder="e"))
-    questions = [Wanted(now=0, terms=("crab",), vector=vector(chance), embedder="e", limit=9) for _ in range(5)]
+    questions = [
+        EntrySearchQuery(now=0, terms=("crab",), vector=vector(chance), embedder="e", limit=9) for _ in range(5)
+    ]
     before = [shown(store.search("user/1", wanted)) for wanted in questions]
     for module in (vectors, backend):
         monkeypatch.setattr(module, "numpy_or_none", lambda: None)
     store._vectors._known.clear()
     for wanted, known in zip(questions, before, strict=True):
         assert shown(store.search("user/1", wanted)) == pytest.approx(known, abs=1e-5)
-    assert store.search("user/1", Wanted(now=0, terms=(), vector=bytes(SIZE), embedder="e")) == []
+    assert store.search("user/1", EntrySearchQuery(now=0, terms=(), vector=bytes(SIZE), embedder="e")) == []
 
 
 def test_both_kinds_of_match_are_united_with_both_scores(store: SqliteStore) -> None:
@@ -169,7 +171,7 @@ def test_both_kinds_of_match_are_united_with_both_scores(store: SqliteStore) -> 
     store.put("user/1", "meant", entry(words="lobster", vector=near, embedder="e"))
     store.put("user/1", "both", entry(words="a crab", vector=near, embedder="e"))
     store.put("user/1", "neither", entry(words="stone", vector=far, embedder="e"))
-    matches = store.search("user/1", Wanted(now=0, terms=("crab",), vector=near, embedder="e"))
+    matches = store.search("user/1", EntrySearchQuery(now=0, terms=("crab",), vector=near, embedder="e"))
     assert {m.key: (m.text > 0, m.cosine > 0.99) for m in matches} == {
         "said": (True, False),
         "meant": (False, True),
@@ -185,6 +187,6 @@ def test_memory_for_vectors_has_a_cap(store: SqliteStore, monkeypatch: pytest.Mo
         for number in range(10):
             store.put(f"user/{scope}", f"k{number}", entry(vector=vector(chance), embedder="e"))
     for scope in [*range(6), 0, 5]:
-        wanted = Wanted(now=0, terms=(), vector=vector(chance), embedder="e")
+        wanted = EntrySearchQuery(now=0, terms=(), vector=vector(chance), embedder="e")
         assert store.search(f"user/{scope}", wanted)
         assert sum(one.size for one in store._vectors._known.values()) <= 3_000

@@ -14,13 +14,13 @@ from bench.counting import counting
 from bench.counts import difference
 from holdfast.client.state import State, open_store
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.flow.journal.append import Decided, append
-from holdfast.flow.state.entry_events import linked_draft, stored_entry, written_draft
-from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.journal.append import StreamWrite, append_events
+from holdfast.flow.state.entry_events import decode_entry, link_draft, write_draft
+from holdfast.flow.state.journal_store import JournalStore
 from holdfast.journal.memory import tables as memory_tables
 from holdfast.journal.sqlite import rows as in_sqlite
-from holdfast.records.entries import Edge, Stored
-from holdfast.testing.store_contract.fixtures import SCOPE, port_of
+from holdfast.records.entries import Edge, StoredEntry
+from holdfast.testing.store_contract.fixtures import SCOPE, store_backend
 from tests.scale import volume
 
 APART = 10
@@ -34,7 +34,7 @@ def client(tmp_path: Path) -> Iterator[holdfast.Holdfast]:
 
 
 def _steps(client: holdfast.Holdfast, act: Callable[[], object]) -> float:
-    journal = port_of(client.state)._ports.journal  # type: ignore[attr-defined]
+    journal = store_backend(client.state)._ports.journal  # type: ignore[attr-defined]
     act()
     with counting(journal) as counts:
         act()
@@ -53,32 +53,32 @@ def test_a_page_costs_the_same_wherever_it_begins(client: holdfast.Holdfast, mon
         return difference(first, late)
 
     assert apart() <= APART
-    entries = in_sqlite.entries
+    entries = in_sqlite.list_entries
 
     def from_the_prefix(connection: Any, tenant: str, stream: str, page: Any) -> Any:
         whole = entries(connection, tenant, stream, replace(page, after=None, limit=10**6))
-        return [event for event in whole if page.after is None or stored_entry(event)[0] > page.after][: page.limit]
+        return [event for event in whole if page.after is None or decode_entry(event)[0] > page.after][: page.limit]
 
-    monkeypatch.setattr(in_sqlite, "entries", from_the_prefix)
+    monkeypatch.setattr(in_sqlite, "list_entries", from_the_prefix)
     assert _steps(client, lambda: state.list(after=f"k{many - 10:06}", limit=5)) > 10 * many
 
 
 def _fill(state: State, many: int) -> None:
     store = state._storage.store
-    assert isinstance(store, JournaledStore)
-    drafts = [written_draft(SCOPE, f"k{number:06}", Stored(value=b"1")) for number in range(many)]
-    append(store._ports, store._acting, [Decided(stream=SCOPE, events=tuple(drafts))])
+    assert isinstance(store, JournalStore)
+    drafts = [write_draft(SCOPE, f"k{number:06}", StoredEntry(value=b"1")) for number in range(many)]
+    append_events(store._ports, store._acting, [StreamWrite(stream=SCOPE, events=tuple(drafts))])
 
 
 def test_an_edge_goes_at_the_same_cost_among_few_and_among_many(client: holdfast.Holdfast) -> None:
-    store, edges = port_of(client.state), volume(400, 10_000)
-    assert isinstance(store, JournaledStore)
+    store, edges = store_backend(client.state), volume(400, 10_000)
+    assert isinstance(store, JournalStore)
     state = client.state(SCOPE)
     state.link("few", "to", "a")
-    made = [linked_draft(_edge("many", f"t{number:06}")) for number in range(edges)]
-    append(store._ports, store._acting, [Decided(stream=SCOPE, events=tuple(made))])
-    few = _steps(client, lambda: store.linked(_edge("few", "a")))
-    many = _steps(client, lambda: store.linked(_edge("many", f"t{edges - 1:06}")))
+    made = [link_draft(_edge("many", f"t{number:06}")) for number in range(edges)]
+    append_events(store._ports, store._acting, [StreamWrite(stream=SCOPE, events=tuple(made))])
+    few = _steps(client, lambda: store.has_edge(_edge("few", "a")))
+    many = _steps(client, lambda: store.has_edge(_edge("many", f"t{edges - 1:06}")))
     assert difference(few, many) <= APART
     assert state.unlink("many", "to", f"t{edges - 1:06}")
     assert not state.unlink("many", "to", f"t{edges - 1:06}")
@@ -90,7 +90,7 @@ def _edge(source: str, target: str) -> Edge:
 
 def test_a_write_in_memory_looks_at_its_own_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    revisions = memory_tables.revisions
+    revisions = memory_tables.list_revisions
 
     def noting(tables: Any, tenant: str, stream: str, key: str, before: int) -> list[int]:
         looked.append(len(tables.history(tenant, stream, key)))
@@ -99,10 +99,10 @@ def test_a_write_in_memory_looks_at_its_own_key_alone(monkeypatch: pytest.Monkey
             return revisions(tables, tenant, stream, key, before)
         finally:
             monkeypatch.undo()
-            monkeypatch.setattr(memory_tables, "revisions", noting)
+            monkeypatch.setattr(memory_tables, "list_revisions", noting)
 
     with holdfast.open("memory:") as hf:
-        monkeypatch.setattr(memory_tables, "revisions", noting)
+        monkeypatch.setattr(memory_tables, "list_revisions", noting)
         for number in range(50):
             hf.state(SCOPE).write(f"k{number}", "word")
         hf.state(SCOPE).write("k1", "another")

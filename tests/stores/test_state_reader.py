@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client.state import Reads, State, StateReader, StateStore, open_store
+from holdfast.client.state import ReadableState, State, StateReader, StateStore, open_store
 from holdfast.flow.state import search, write
 from holdfast.flow.state import store as state_store
-from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.state.journal_store import JournalStore
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import Transients
+from holdfast.flow.state.transients import TransientEntries
 from holdfast.ports import Store
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.store_contract.fixtures import port_of
+from holdfast.testing.store_contract.fixtures import store_backend
 
-WRITERS = (Storage, State, StateStore, MemoryStore, JournaledStore, Transients, holdfast.Holdfast)
+WRITERS = (Storage, State, StateStore, MemoryStore, JournalStore, TransientEntries, holdfast.Holdfast)
 WRITING = ("write", "delete", "link", "unlink", "clear_transient", "end_session", "put", "drop", "datalog", "close")
 
 
@@ -103,7 +103,7 @@ def test_the_search_for_ways_finds_those_that_there_are(store: StateStore) -> No
     careless.kept = (bound,)
     assert ways_to_a_writer(careless)
     assert ways_to_a_writer(store("user/42"), depth=1)
-    assert isinstance(port_of(store), WRITERS)
+    assert isinstance(store_backend(store), WRITERS)
 
 
 class Pretender:
@@ -123,20 +123,26 @@ class Pretender:
 
 
 def test_only_flows_that_read_are_handed_the_store(reader: StateReader, store: StateStore) -> None:
-    refused: list[Any] = [write.write, write.delete, write.clear_transient, write.end_session, state_store.find]
+    refused: list[Any] = [
+        write.write_entry,
+        write.delete_entry,
+        write.clear_scope_transients,
+        write.delete_session_entries,
+        state_store.find_entry,
+    ]
     refused += [
-        search.link,
-        search.unlink,
-        state_store.paged,
-        write.made,
-        state_store.datalog,
+        search.link_keys,
+        search.unlink_keys,
+        state_store.list_stored,
+        write.build_entry,
+        state_store.run_datalog,
         lambda *given: given,
         None,
     ]
-    pretenders = [Pretender(flow) for flow in (state_store.read, state_store.listed, search.search)]
+    pretenders = [Pretender(flow) for flow in (state_store.read_value, state_store.list_keys, search.search_scope)]
     for flow in (*refused, *pretenders):
         with pytest.raises(TypeError, match="only reads"):
-            reader._do(flow, "k", write.Write(value=2))
+            reader._run_flow(flow, "k", write.EntryWrite(value=2))
     assert [one.handed for one in pretenders] == [()] * 3
     assert store("user/42").read("k") == 1
 
@@ -166,7 +172,7 @@ def test_what_a_caller_hands_in_is_given_no_store(reader: StateReader) -> None:
 
 def test_every_method_of_a_reader_is_one_of_reading(reader: StateReader) -> None:
     public = {name for name in dir(StateReader) if not name.startswith("_")} - {"scope"}
-    assert public == {name for name in vars(Reads) if not name.startswith("_")}
+    assert public == {name for name in vars(ReadableState) if not name.startswith("_")}
     assert public == {"read", "require", "entry", "list", "entries", "search", "history", "neighbours", "traverse"}
-    assert issubclass(State, Reads)
+    assert issubclass(State, ReadableState)
     assert set(WRITING) & set(dir(Store)) == {"put", "drop", "link", "unlink", "close"}

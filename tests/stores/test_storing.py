@@ -10,12 +10,12 @@ import pytest
 from holdfast.client.state import State, StateStore, open_store
 from holdfast.errors import Conflict, InvalidValue, TooLarge, Unavailable, VersionConflict
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import Transients
-from holdfast.records.entries import EntryPage, Stored
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract.fixtures import ToyEmbedder, at_once, port_of
+from holdfast.testing.store_contract.fixtures import ToyEmbedder, run_in_threads, store_backend
 from tests.scale import seeded, volume
 
 SCOPE = "user/42"
@@ -23,7 +23,7 @@ SCOPE = "user/42"
 
 def over(store: MemoryStore, **parts: Any) -> StateStore:
     settings = Settings()
-    known = {"clock": FrozenClock(), "settings": settings, "transients": Transients(3), "tenant": "default"}
+    known = {"clock": FrozenClock(), "settings": settings, "transients": TransientEntries(3), "tenant": "default"}
     return StateStore(Storage(store=store, **(known | parts)))
 
 
@@ -45,7 +45,7 @@ def test_a_list_reads_no_more_than_it_gives(monkeypatch: pytest.MonkeyPatch) -> 
     given: list[int] = []
     original = MemoryStore.page
 
-    def page(self: MemoryStore, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self: MemoryStore, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         found = original(self, scope, page)
         given.append(len(found))
         return found
@@ -58,7 +58,9 @@ def test_a_list_reads_no_more_than_it_gives(monkeypatch: pytest.MonkeyPatch) -> 
 class AlwaysLate(MemoryStore):
     """Somebody else is always first."""
 
-    def put(self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None) -> Any:
+    def put(
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
+    ) -> Any:
         return None if expected is not None else super().put(scope, key, entry)
 
 
@@ -72,10 +74,10 @@ def test_whoever_never_gets_a_turn_is_told_and_has_written_nothing() -> None:
 class WrittenMeanwhile(MemoryStore):
     """Between a page and what follows from it, another writer turns an entry into a durable one."""
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         found = super().page(scope, page)
         if page.lifetime == "session":
-            self.put(scope, "b", Stored(value=b'"kept"', lifetime="durable"))
+            self.put(scope, "b", StoredEntry(value=b'"kept"', lifetime="durable"))
         return found
 
 
@@ -170,14 +172,14 @@ def test_without_its_embedder_a_search_has_the_words() -> None:
 def test_transient_entries_are_counted_for_each_tenant_and_leave_nothing_behind() -> None:
     random = seeded("transients")
     for _ in range(volume(30, 1_000)):
-        kept, now = Transients(4), 0
-        model: dict[tuple[tuple[str, str], str], Stored] = {}
+        kept, now = TransientEntries(4), 0
+        model: dict[tuple[tuple[str, str], str], StoredEntry] = {}
         for step in range(40):
             place, key, act = (random.choice("tu"), random.choice("xy")), random.choice("abc"), random.randrange(5)
             now += random.randrange(2)
             if act < 3:
                 ends = None if random.random() < 0.5 else now + random.randrange(1, 4)
-                _lay(kept, model, place, key, Stored(value=b"%d" % step, written_at=now, expires_at=ends))
+                _lay(kept, model, place, key, StoredEntry(value=b"%d" % step, written_at=now, expires_at=ends))
             elif act == 3:
                 assert kept.drop(place, key) == (model.pop((place, key), None) is not None)
             else:
@@ -185,8 +187,8 @@ def test_transient_entries_are_counted_for_each_tenant_and_leave_nothing_behind(
                 assert kept.clear(place) == len(gone)
                 for name in gone:
                     del model[name]
-            live = {key: one for (where, key), one in model.items() if where == place and one.live(now)}
-            assert dict(kept.over(place, now)) == live
+            live = {key: one for (where, key), one in model.items() if where == place and one.is_live(now)}
+            assert dict(kept.live_entries(place, now)) == live
             assert kept.get(place, key, now) == live.get(key)
         for place, key in list(model):
             assert kept.drop(place, key)
@@ -194,11 +196,13 @@ def test_transient_entries_are_counted_for_each_tenant_and_leave_nothing_behind(
         assert not kept._counts
 
 
-def _lay(kept: Transients, model: dict[Any, Stored], place: tuple[str, str], key: str, entry: Stored) -> None:
+def _lay(
+    kept: TransientEntries, model: dict[Any, StoredEntry], place: tuple[str, str], key: str, entry: StoredEntry
+) -> None:
     """Lay an entry over a key, as the model allows: four of a tenant, of which those go first whose time is over."""
     before, theirs = kept.at(place, key), [name for name in model if name[0][0] == place[0]]
     if before is None and len(theirs) >= 4:
-        for name in [name for name in theirs if not model[name].live(entry.written_at)]:
+        for name in [name for name in theirs if not model[name].is_live(entry.written_at)]:
             del model[name]
         if all(name in model for name in theirs):
             with pytest.raises(TooLarge):
@@ -212,7 +216,7 @@ def _lay(kept: Transients, model: dict[Any, Stored], place: tuple[str, str], key
 def test_options_are_looked_at_before_anything_is_embedded_or_asked() -> None:
     embedder = Watched()
     store = over(WithVectors(search=True), embedder=embedder)
-    port_of(store).close()
+    store_backend(store).close()
     for call in (
         lambda state: state.write("k", {1}),
         lambda state: state.write("k", 1, ttl=-1),
@@ -234,7 +238,7 @@ def test_deleting_at_once_succeeds_once() -> None:
     for _ in range(volume(10, 200)):
         store(SCOPE).write("k", 1)
         gone: list[bool] = []
-        at_once(4, lambda number, gone=gone: gone.append(store(SCOPE).delete("k")))
+        run_in_threads(4, lambda number, gone=gone: gone.append(store(SCOPE).delete("k")))
         assert sorted(gone) == [False, False, False, True]
 
 
@@ -245,7 +249,7 @@ def test_a_deletion_that_others_overtake_is_decided_anew() -> None:
         def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
             if self.turns:
                 self.turns -= 1
-                self.put(scope, key, Stored(value=b"2"))
+                self.put(scope, key, StoredEntry(value=b"2"))
             return super().drop(scope, key, expected, once)
 
     state: State = over(Overtaken())(SCOPE)

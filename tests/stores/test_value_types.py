@@ -14,7 +14,7 @@ import pydantic
 import pytest
 
 from holdfast.client.state import State, open_store
-from holdfast.core.values import as_type, register_type
+from holdfast.core.values import register_type, upcast_value
 from holdfast.errors import InvalidValue, ValueMismatch
 
 
@@ -101,18 +101,18 @@ def test_a_pydantic_model_that_does_not_fit_is_named_with_its_field(state: State
     [(1, int), (1, float), ([1], list[int]), ({"a": 1}, dict[str, int]), ("a", Literal["a", "b"]), (None, int | None)],
 )
 def test_plain_types_can_be_asked_for(value: Any, kind: Any) -> None:
-    assert as_type(value, kind, None, "k") == value
+    assert upcast_value(value, kind, None, "k") == value
 
 
 @pytest.mark.parametrize("kind", [int, list[str], Literal["b"], 5, "int", ["int"], {}, object()])
 def test_what_does_not_fit_or_is_no_type_is_refused(kind: Any) -> None:
     with pytest.raises(InvalidValue):
-        as_type("a", kind, None, "k")
+        upcast_value("a", kind, None, "k")
 
 
 def test_numbers_are_not_made_of_text() -> None:
     with pytest.raises(ValueMismatch):
-        as_type("5", int, None, "k")
+        upcast_value("5", int, None, "k")
 
 
 class First(msgspec.Struct):
@@ -146,17 +146,17 @@ def test_an_upcaster_that_fails_or_gives_nonsense_is_named() -> None:
         kind = msgspec.defstruct("Prefs", [("hue", str)])
         register_type(kind, "failing-prefs", version=2, upcasters={1: step})
         with pytest.raises(ValueMismatch, match=part):
-            as_type({"colour": "red"}, kind, "failing-prefs@1", "k")
+            upcast_value({"colour": "red"}, kind, "failing-prefs@1", "k")
 
 
 def test_versions_without_a_step_between_them_are_taken_as_they_are() -> None:
     kind = msgspec.defstruct("Prefs", [("hue", str), ("bright", bool, False)])
     register_type(kind, "gap-prefs", version=4, upcasters={1: lambda old: {"hue": old["colour"]}})
-    assert as_type({"hue": "red"}, kind, "gap-prefs@3", "k") == kind("red")
-    assert as_type({"colour": "red"}, kind, "gap-prefs@1", "k") == kind("red")
-    assert as_type({"hue": "red"}, kind, "other@1", "k") == kind("red")
+    assert upcast_value({"hue": "red"}, kind, "gap-prefs@3", "k") == kind("red")
+    assert upcast_value({"colour": "red"}, kind, "gap-prefs@1", "k") == kind("red")
+    assert upcast_value({"hue": "red"}, kind, "other@1", "k") == kind("red")
     with pytest.raises(ValueMismatch, match="newer program"):
-        as_type({"hue": "red"}, kind, "gap-prefs@5", "k")
+        upcast_value({"hue": "red"}, kind, "gap-prefs@5", "k")
 
 
 @pytest.mark.parametrize(

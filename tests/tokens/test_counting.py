@@ -12,9 +12,9 @@ from holdfast.core.sessions.tokens import (
     ANTHROPIC,
     OPENAI,
     OTHER,
-    PAGE,
+    PAGE_TOKENS,
     RESPONSES,
-    SEAM,
+    SEAM_TOKENS,
     Framing,
     framing_of,
     message_tokens,
@@ -23,11 +23,11 @@ from holdfast.core.sessions.tokens import (
     tools_tokens,
 )
 from holdfast.errors import InvalidValue
-from holdfast.model.tokenizers import tokenizer
-from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult, ToolDef
+from holdfast.model.tokenizers import resolve_tokenizer
+from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult, ToolDef
 from tests.scale import seeded
 
-COUNT = tokenizer("o200k_base").count
+COUNT = resolve_tokenizer("o200k_base").count
 FRAMINGS = (OPENAI, RESPONSES, ANTHROPIC, OTHER)
 PNG = b"\x89PNG" + bytes(5_000)
 
@@ -73,7 +73,7 @@ def test_openais_published_rule_for_messages_is_met_exactly() -> None:
 @pytest.mark.parametrize(("calls", "billed"), [(1, 40), (2, 89), (3, 114)])
 def test_tool_calls_and_results_are_not_below_what_openai_billed(calls: int, billed: int) -> None:
     """Requests that somebody sent to gpt-3.5-turbo, and the prompt tokens in the replies."""
-    count = tokenizer("cl100k_base").count
+    count = resolve_tokenizer("cl100k_base").count
     call = ToolCallRequest(name="calculator", arguments='{"a":2, "b":2}')
     messages = [
         Message(role="user", content="How much is 2 plus 2?"),
@@ -136,7 +136,7 @@ def test_a_tool_of_anthropics_example_is_not_below_what_it_says() -> None:
         parameters={"type": "object", "properties": {"location": place}, "required": ["location"]},
     )
     asked = [Message(role="user", content="What's the weather like in San Francisco?")]
-    count = tokenizer("estimate:1.6").count
+    count = resolve_tokenizer("estimate:1.6").count
     assert request_tokens(asked, count, ANTHROPIC, tools=[weather]) >= 403
     assert (
         request_tokens([Message(role="user", content="Hello, Claude")], count, ANTHROPIC, system="You are a scientist")
@@ -153,9 +153,9 @@ def test_results_are_counted_in_the_form_in_which_they_are_sent() -> None:
     assert one("hello world") == 2
     assert one({"city": "Köln", "n": [1, 2.5, None]}) == COUNT('{"city":"Köln","n":[1,2.5,null]}')
     assert one(None) == COUNT("null")
-    assert one(None, interrupted=True) == COUNT(INTERRUPTED)
+    assert one(None, interrupted=True) == COUNT(INTERRUPTED_RESULT)
     assert one(["a", "b"]) == COUNT('["a","b"]')
-    assert one([{"type": "text", "text": "hello"}, {"type": "text", "text": "world"}]) == 2 + SEAM
+    assert one([{"type": "text", "text": "hello"}, {"type": "text", "text": "world"}]) == 2 + SEAM_TOKENS
     assert one([{"type": "image", "url": "https://x"}]) == OPENAI.part + OPENAI.image
 
 
@@ -173,9 +173,9 @@ def test_files_are_counted_by_their_text_or_by_their_size_and_a_part_may_say_bet
     assert part(type="file", media_type="text/plain", data=text.encode()) == OPENAI.part + COUNT(text)
     assert part(type="file", media_type="text/plain", artifact="a", size=len(text)) >= COUNT(text)
     pdf = {"type": "file", "media_type": "application/pdf", "artifact": "a"}
-    assert part(**pdf) == part(**pdf, size=10) == part(**pdf, data=b"1234") == OPENAI.part + PAGE
-    assert part(**pdf, size=90_000) == OPENAI.part + 5 * PAGE
-    assert part(**pdf, size=10**9) == OPENAI.part + 100 * PAGE
+    assert part(**pdf) == part(**pdf, size=10) == part(**pdf, data=b"1234") == OPENAI.part + PAGE_TOKENS
+    assert part(**pdf, size=90_000) == OPENAI.part + 5 * PAGE_TOKENS
+    assert part(**pdf, size=10**9) == OPENAI.part + 100 * PAGE_TOKENS
     assert part(**pdf, tokens=123) == part(type="image", data=PNG, tokens=123) == OPENAI.part + 123
     assert part(**pdf, size=-1) == part(**pdf, size=True) == part(**pdf, tokens="7") == part(**pdf)
     assert part(**pdf, name="report.pdf") == part(**pdf) + COUNT("report.pdf")
@@ -198,10 +198,10 @@ def test_a_message_without_content_is_its_framing_and_an_erased_one_says_so() ->
     assert message_tokens(Message(role="user", erased=True), COUNT, OPENAI) > OPENAI.message
 
 
-@pytest.mark.parametrize("seam", [SEAM, 0], ids=["counted", "forgotten"])
+@pytest.mark.parametrize("seam", [SEAM_TOKENS, 0], ids=["counted", "forgotten"])
 def test_parts_are_not_below_their_texts_joined(monkeypatch: pytest.MonkeyPatch, seam: int) -> None:
     """Joining two texts can add a token, as in abs|sb: counting them apart alone would be low."""
-    monkeypatch.setattr(tokens, "SEAM", seam)
+    monkeypatch.setattr(tokens, "SEAM_TOKENS", seam)
     r = seeded("seams")
     low = 0
     for _ in range(2_000):
@@ -240,7 +240,7 @@ def test_a_tokenizer_that_fails_and_a_lone_surrogate_are_refusals() -> None:
         Message(role="tool", tool_results=(ToolCallResult(result={"a": 1}),)),
     ):
         with pytest.raises(InvalidValue, match="tokenizer broken failed"):
-            message_tokens(message, tokenizer(broken).count, OPENAI)
+            message_tokens(message, resolve_tokenizer(broken).count, OPENAI)
     with pytest.raises(InvalidValue, match="surrogate"):
         message_tokens(Message(role="user", content="\ud800"), COUNT, OPENAI)
 
@@ -254,7 +254,7 @@ def test_a_provider_has_its_framing_and_a_stranger_the_cautious_one() -> None:
 
 def test_a_framing_that_forgets_calls_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "OPENAI", msgspec.structs.replace(OPENAI, call=0, parallel=0))
-    count = tokenizer("cl100k_base").count
+    count = resolve_tokenizer("cl100k_base").count
     messages = [
         Message(role="user", content="How much is 2 plus 2?"),
         Message(role="assistant", tool_calls=(ToolCallRequest(name="calculator", arguments='{"a":2, "b":2}'),) * 2),

@@ -15,8 +15,8 @@ import tiktoken
 import tiktoken.load
 
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.model.registry import KnownModels
-from holdfast.model.tokenizers import Counter, load_tiktoken, tokenizer
+from holdfast.model.registry import ModelRegistry
+from holdfast.model.tokenizers import FunctionTokenizer, load_tiktoken, resolve_tokenizer
 from tests.scale import seeded
 from tests.tokens.oracle import vocabulary_file
 from tests.tokens.strings import generated
@@ -39,22 +39,22 @@ class PanicException(BaseException):
 
 
 def test_a_function_counts_under_its_own_name_and_is_not_taken_for_exact() -> None:
-    ours = tokenizer(by_words)
+    ours = resolve_tokenizer(by_words)
     assert (ours.name, ours.exact, ours.count("a b  c")) == ("by_words", False, 3)
 
 
 def test_an_object_with_a_name_counts_and_may_say_that_it_is_exact() -> None:
-    ours = tokenizer(Vendor())
+    ours = resolve_tokenizer(Vendor())
     assert (ours.name, ours.exact, ours.count("abc")) == ("vendor-3", True, 3)
-    assert tokenizer(ours) is ours
+    assert resolve_tokenizer(ours) is ours
 
 
 def test_a_custom_tokenizer_serves_every_model_of_a_client_that_was_opened_with_it() -> None:
-    models = KnownModels(Vendor())
+    models = ModelRegistry(Vendor())
     assert models.info("gpt-4o").tokenizer == "vendor-3"
     assert models.tokenizer().name == models.tokenizer("vendor-3").name == "vendor-3"
     assert models.tokenizer("cl100k_base").name == "cl100k_base"
-    plain = KnownModels()
+    plain = ModelRegistry()
     assert plain.info("gpt-4").tokenizer == "cl100k_base"
     assert plain.tokenizer().name == "o200k_base"
 
@@ -64,7 +64,7 @@ def test_a_custom_tokenizer_serves_every_model_of_a_client_that_was_opened_with_
 )
 def test_what_has_no_name_or_cannot_count_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidValue):
-        tokenizer(wrong)
+        resolve_tokenizer(wrong)
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "tiktoken:x", "estimate:1.2", "o200k_harmony", "a\nb", "n" * 200])
@@ -72,13 +72,13 @@ def test_a_custom_tokenizer_cannot_take_a_name_that_means_something_else(name: s
     taken = Vendor()
     taken.name = name
     with pytest.raises(InvalidValue):
-        tokenizer(taken)
+        resolve_tokenizer(taken)
 
 
 @pytest.mark.parametrize("given", [-1, True, False, 2.0, "3", None, [1]])
 def test_a_count_that_is_no_number_of_tokens_is_refused_by_the_tokenizers_name(given: Any) -> None:
     with pytest.raises(InvalidValue, match=r"tokenizer odd gave .* int of 0 or more"):
-        Counter("odd", lambda text: given).count("text")
+        FunctionTokenizer("odd", lambda text: given).count("text")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("\ud800"), MemoryError(), PanicException("stack")])
@@ -87,7 +87,7 @@ def test_a_tokenizer_that_raises_is_refused_without_its_traceback(error: BaseExc
         raise error
 
     with pytest.raises(InvalidValue, match="tokenizer broken failed on a text of 4 characters") as refused:
-        tokenizer(broken).count("text")
+        resolve_tokenizer(broken).count("text")
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__
 
@@ -98,7 +98,7 @@ def test_an_interruption_while_counting_stays_what_it_is(error: type[BaseExcepti
         raise error
 
     with pytest.raises(error):
-        tokenizer(interrupted).count("text")
+        resolve_tokenizer(interrupted).count("text")
 
 
 def test_a_custom_tokenizer_never_sees_a_lone_surrogate_or_what_is_not_text() -> None:
@@ -110,7 +110,7 @@ def test_a_custom_tokenizer_never_sees_a_lone_surrogate_or_what_is_not_text() ->
 
     for wrong in ("\ud800", 7, None):
         with pytest.raises(InvalidValue):
-            tokenizer(spy).count(wrong)  # type: ignore[arg-type]
+            resolve_tokenizer(spy).count(wrong)  # type: ignore[arg-type]
     assert seen == []
 
 
@@ -138,7 +138,7 @@ def test_tiktoken_counts_from_a_vocabulary_on_disk_as_the_default_does(no_vocabu
     ours = load_tiktoken("cl100k_base")
     assert (ours.name, ours.exact) == ("tiktoken:cl100k_base", True)
     texts = list(generated(seeded("tiktoken"), 200))
-    assert [ours.count(text) for text in texts] == [tokenizer("cl100k_base").count(text) for text in texts]
+    assert [ours.count(text) for text in texts] == [resolve_tokenizer("cl100k_base").count(text) for text in texts]
     with pytest.raises(InvalidValue, match="surrogate"):
         ours.count("\ud800")
 
@@ -150,7 +150,7 @@ def test_without_its_vocabulary_tiktoken_is_refused_and_nothing_is_fetched_or_re
     if body is not None:
         cached(no_vocabulary).write_bytes(body)
     with pytest.raises(Unsupported, match=r"downloads nothing.*TIKTOKEN_CACHE_DIR.*Or use 'cl100k_base'"):
-        tokenizer("tiktoken:cl100k_base")
+        resolve_tokenizer("tiktoken:cl100k_base")
     assert [path.read_bytes() for path in no_vocabulary.iterdir()] == ([] if body is None else [body])
 
 
@@ -160,13 +160,13 @@ def test_a_folder_that_keeps_nothing_is_no_vocabulary(
 ) -> None:
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", folder)
     with pytest.raises(Unsupported, match="downloads nothing"):
-        tokenizer("tiktoken:r50k_base")
+        resolve_tokenizer("tiktoken:r50k_base")
 
 
 def test_a_missing_tiktoken_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     with pytest.raises(Unsupported, match="tiktoken is not installed"):
-        tokenizer("tiktoken:p50k_base")
+        resolve_tokenizer("tiktoken:p50k_base")
 
 
 def test_a_panic_inside_tiktoken_is_a_refusal_and_the_process_goes_on(no_vocabulary: Path) -> None:
@@ -189,4 +189,4 @@ def test_a_panic_inside_tiktoken_is_a_refusal_and_the_process_goes_on(no_vocabul
 
 def test_the_signature_takes_any_function_from_text_to_int() -> None:
     functions: list[Callable[[str], int]] = [by_words]
-    assert [tokenizer(function).count("x y") for function in functions] == [2]
+    assert [resolve_tokenizer(function).count("x y") for function in functions] == [2]

@@ -13,7 +13,7 @@ import splintr
 
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.model import tokenizers
-from holdfast.model.tokenizers import Splintr, load_splintr, tokenizer
+from holdfast.model.tokenizers import SplintrTokenizer, load_splintr, resolve_tokenizer
 from tests.scale import seeded
 from tests.tokens.strings import generated
 
@@ -29,11 +29,15 @@ def test_importing_holdfast_and_its_model_package_loads_no_tokenizer() -> None:
 
 
 def test_a_name_stands_for_one_object_and_no_name_for_openais_newest() -> None:
-    assert tokenizer() is tokenizer(None) is tokenizer("o200k_base")
-    assert tokenizer("o200k_harmony") is tokenizer("o200k_base")
-    assert tokenizer("estimate") is tokenizer("estimate:1.5") is tokenizer("estimate:1.50")
-    assert tokenizer(tokenizer("cl100k_base")) is tokenizer("cl100k_base")
-    assert [tokenizer(name).exact for name in ("o200k_base", "cl100k_base", "estimate:2")] == [True, True, False]
+    assert resolve_tokenizer() is resolve_tokenizer(None) is resolve_tokenizer("o200k_base")
+    assert resolve_tokenizer("o200k_harmony") is resolve_tokenizer("o200k_base")
+    assert resolve_tokenizer("estimate") is resolve_tokenizer("estimate:1.5") is resolve_tokenizer("estimate:1.50")
+    assert resolve_tokenizer(resolve_tokenizer("cl100k_base")) is resolve_tokenizer("cl100k_base")
+    assert [resolve_tokenizer(name).exact for name in ("o200k_base", "cl100k_base", "estimate:2")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def test_a_name_stands_for_one_object_and_no_name_for_openais_newest() -> None:
 )
 def test_an_unknown_name_is_refused_with_the_names_that_are_known(name: str) -> None:
     with pytest.raises(InvalidValue, match=r"o200k_base.*cl100k_base.*tiktoken:p50k_base"):
-        tokenizer(name)
+        resolve_tokenizer(name)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +53,10 @@ def test_an_unknown_name_is_refused_with_the_names_that_are_known(name: str) -> 
 )
 def test_an_estimate_has_a_sensible_factor(name: str) -> None:
     if name == "estimate:":
-        assert tokenizer(name).name == "estimate:1.5"
+        assert resolve_tokenizer(name).name == "estimate:1.5"
     else:
         with pytest.raises(InvalidValue, match="factor from 1 to 10"):
-            tokenizer(name)
+            resolve_tokenizer(name)
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -105,15 +109,15 @@ def test_a_wheel_with_a_wrong_vocabulary_is_refused_when_it_is_loaded(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     replaced(monkeypatch, **changes)
-    monkeypatch.setattr(tokenizers, "_loaded", {})
+    monkeypatch.setattr(tokenizers, "_tokenizers", {})
     with pytest.raises(Unsupported, match="pip install 'splintr-rs"):
-        tokenizer("o200k_base")
-    assert tokenizers._loaded == {}
+        resolve_tokenizer("o200k_base")
+    assert tokenizers._tokenizers == {}
 
 
 def test_the_check_at_loading_is_what_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced(monkeypatch, encode_flat=lambda text: bytes(4) * len(text.encode()))
-    monkeypatch.setattr(tokenizers, "_checked", lambda counter, *_: counter)
+    monkeypatch.setattr(tokenizers, "_verify_encoding", lambda counter, *_: counter)
     assert load_splintr("o200k_base").count("hello world") == 11
 
 
@@ -125,10 +129,10 @@ def test_a_missing_splintr_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_eight_threads_count_as_one_does_also_while_the_cache_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizers, "CACHED_CHARACTERS", 2_000)
-    monkeypatch.setattr(tokenizers, "_loaded", {})
+    monkeypatch.setattr(tokenizers, "_tokenizers", {})
     texts = list(generated(seeded("threads"), 300))
     with ThreadPoolExecutor(8) as pool:
-        shared = set(pool.map(lambda _: tokenizer("o200k_base"), range(8)))
+        shared = set(pool.map(lambda _: resolve_tokenizer("o200k_base"), range(8)))
         assert len(shared) == 1
         ours = shared.pop()
         expected = [ours.count(text) for text in texts]
@@ -139,7 +143,7 @@ def test_eight_threads_count_as_one_does_also_while_the_cache_is_dropped(monkeyp
 def test_memory_is_bounded_by_text_and_not_only_by_the_number_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizers, "CACHED_CHARACTERS", 200_000)
     loaded = splintr.Tokenizer.from_pretrained("o200k_base")
-    ours = Splintr("o200k_base", loaded)
+    ours = SplintrTokenizer("o200k_base", loaded)
     r = seeded("long words")
     most = 0
     for _ in range(100):

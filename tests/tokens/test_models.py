@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.errors import InvalidValue
 from holdfast.model import registry
-from holdfast.model.registry import FAMILIES, KnownModels, model_info, register_model
-from holdfast.model.tokenizers import tokenizer
+from holdfast.model.registry import FAMILIES, ModelRegistry, model_info, register_model
+from holdfast.model.tokenizers import resolve_tokenizer
 
 O200K, CL100K = "o200k_base", "cl100k_base"
 CLAUDE, CLAUDE_NEW, USUAL = "estimate:1.6", "estimate:2", "estimate:1.5"
@@ -19,10 +19,10 @@ CLAUDE, CLAUDE_NEW, USUAL = "estimate:1.6", "estimate:2", "estimate:1.5"
 @pytest.fixture
 def own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Additions of one test stay in it."""
-    monkeypatch.setattr(registry, "_added", {})
-    registry._found.cache_clear()
+    monkeypatch.setattr(registry, "_registered", {})
+    registry._look_up.cache_clear()
     yield
-    registry._found.cache_clear()
+    registry._look_up.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_name_is_found_however_it_is_written(name: str, provider: str, counted
 def test_an_unknown_model_is_labelled_and_gets_a_safe_window_and_an_estimate(name: str) -> None:
     found = model_info(name)
     assert (found.known, found.window, found.tokenizer) == (False, 128_000, USUAL)
-    assert not tokenizer(found.tokenizer).exact
+    assert not resolve_tokenizer(found.tokenizer).exact
 
 
 def test_no_model_is_counted_as_openais_without_a_claim() -> None:
@@ -102,7 +102,7 @@ def test_what_is_no_name_is_refused() -> None:
 def test_every_family_can_be_counted_and_leaves_room_for_the_reply_and_for_the_conversation() -> None:
     for prefix, row in FAMILIES.items():
         found = model_info(prefix)
-        tokenizer(found.tokenizer)
+        resolve_tokenizer(found.tokenizer)
         assert found.input_budget + found.reply_reserve == found.window == row[2]
         assert 0 < found.reply_reserve <= row[3]
         assert found.input_budget >= found.window * 0.6
@@ -153,7 +153,7 @@ def test_models_can_be_made_known_and_the_longest_beginning_wins() -> None:
     assert model_info("host/acme-7b.2-chat").input_budget == 63_000
     register_model("gpt-4o", window=64_000, tokenizer=O200K, provider="openai")
     assert model_info("gpt-4o-mini").window == 64_000
-    assert KnownModels().info("acme").known
+    assert ModelRegistry().info("acme").known
 
 
 @pytest.mark.usefixtures("own_table")

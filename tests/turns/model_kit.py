@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ModelFailed
-from holdfast.model.providers import FORMS
+from holdfast.model.providers import ADAPTERS
 from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.testing.clock import FrozenClock
 from tests.model_server import ModelServer
@@ -40,7 +40,7 @@ class Asked:
 
     def __init__(self, kind: str, server: ModelServer, **how: Any) -> None:
         self.clock, self.waits, self.heard = FrozenClock(), [], []
-        self.model = FORMS[kind](
+        self.model = ADAPTERS[kind](
             how.pop("name", "m"), base_url=server.url, api_key=KEY, clock=self.clock, sleep=self._sleep, **how
         )
         self.waits: list[float]

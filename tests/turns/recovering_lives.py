@@ -14,14 +14,14 @@ from typing import Any
 
 import holdfast
 from holdfast import CallModel, CallTool, Holdfast, Limits
-from holdfast.core.frames.questions import due
-from holdfast.core.frames.stack import in_order
+from holdfast.core.frames.questions import is_resumable
+from holdfast.core.frames.stack import walk_root_first
 from holdfast.errors import HoldfastError
 from holdfast.flow.frames import sweep as frame_sweep
-from holdfast.flow.frames.read import current, streams_with_work
+from holdfast.flow.frames.read import list_streams_with_work, load_current_state
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.append import Place
-from holdfast.flow.turns.runnable import Stirring, Watching
+from holdfast.flow.turns.append import TurnPlace
+from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
 from holdfast.ports import Acting, Ports
 from holdfast.records.scope import parse_scope
 from holdfast.records.settings import Settings
@@ -39,31 +39,31 @@ MOVES = 30
 # the same, remembering nothing, and as simply as it can be said
 
 
-def looking_anew(ports: Ports, tenants: list[str]) -> list[Stirring]:
+def looking_anew(ports: Ports, tenants: list[str]) -> list[RunnableTurn]:
     """Sweep everything, then look at every stream that has live frames."""
     found = []
     for acting in (Acting(tenant=name) for name in tenants):
         frame_sweep.sweep(ports, acting, patient=False)
-        for stream in streams_with_work(ports, acting):
+        for stream in list_streams_with_work(ports, acting):
             found += _turns_of(ports, acting, stream)
     return found
 
 
-def _turns_of(ports: Ports, acting: Acting, stream: str) -> list[Stirring]:
+def _turns_of(ports: Ports, acting: Acting, stream: str) -> list[RunnableTurn]:
     scope = parse_scope(stream)
     session, thread = scope.get("session"), scope.get("thread")
     if session is None or thread is None or ports.leases.holds(acting.tenant, stream):
         return []
-    for frame in in_order(current(ports, acting, stream).frames):
-        at = Place(actor=stream, line="")
-        turn = turns.turn_place(ports, acting, at, frame) if frame.parent is None else None
-        view = None if turn is None else turns.look(ports, acting, turn)
+    for frame in walk_root_first(load_current_state(ports, acting, stream).frames):
+        at = TurnPlace(actor=stream, thread="")
+        turn = turns.find_frame_turn(ports, acting, at, frame) if frame.parent is None else None
+        view = None if turn is None else turns.read_turn(ports, acting, turn)
         if view is None:
             continue
         question = view.frame.question
-        if view.step.next != "wait" or (question is not None and due(question, ports.clock.now_ms())):
+        if view.step.next != "wait" or (question is not None and is_resumable(question, ports.clock.now_ms())):
             free = ports.leases.seems_free(acting.tenant, stream)
-            return [Stirring(tenant=acting.tenant, frame=frame.id, session=session, thread=thread)] if free else []
+            return [RunnableTurn(tenant=acting.tenant, frame=frame.id, session=session, thread=thread)] if free else []
     return []
 
 
@@ -78,7 +78,7 @@ class Life:
         how: dict[str, Any] = {"clock": self.clock, "settings": Settings(lease_ms=LEASE), "durability": "fast"}
         self.clients = [self.stack.enter_context(holdfast.open(path, **how)) for _ in range(2)]
         ports = self.clients[1]._ports
-        self.ports, self.watching = ports, Watching(ports, Acting(tenant="default"), None, None)
+        self.ports, self.watching = ports, RunnableTurnWatch(ports, Acting(tenant="default"), None, None)
         self.working: list[ExitStack] = []
         self.found = 0
 
@@ -100,11 +100,11 @@ class Life:
         assert self.ports.journal.position() == position, "something was due and was not done"
         self.found += len(found)
 
-    def _settled(self) -> list[Stirring]:
+    def _settled(self) -> list[RunnableTurn]:
         """What the last of some looks finds: one thing that is settled can be what makes another one due."""
         for _ in range(10):
             position = self.ports.journal.position()
-            found = self.watching.look()
+            found = self.watching.find_runnable_turns()
             if self.ports.journal.position() == position:
                 return found
         raise AssertionError("every look finds something to do")
@@ -215,7 +215,7 @@ class Life:
         stream = place(self.chance.choice(SESSIONS))
         head = hf._ports.journal.head(hf._acting.tenant, stream)
         if head is not None:
-            hf._ports.journal.renew(hf._acting.tenant, stream, head.epoch)
+            hf._ports.journal.renew_lease(hf._acting.tenant, stream, head.epoch)
 
     def sweep(self, hf: Holdfast) -> None:
         frame_sweep.sweep(hf._ports, hf._acting, patient=False)

@@ -92,7 +92,7 @@ def kind_of(number: int) -> str:
 async def main(folder: Path, turns: int, grace: float) -> dict[str, Any]:
     """Take many turns until told to end; gives what became of each request."""
     world = World(folder, stuck=True)
-    async with holdfast.open_async(folder / "a.db") as hf, hf.shutting_down(grace=grace) as stop:
+    async with holdfast.open_async(folder / "a.db") as hf, hf.graceful_shutdown(grace=grace) as stop:
         world.told = stop.wait
         agent = world.agent(hf)
         async with agent.recovering(every=0.1):
@@ -128,7 +128,7 @@ def main_without_asyncio(folder: Path, turns: int, grace: float) -> dict[str, An
     with holdfast.open(folder / "a.db") as hf:
         agent = world.agent(hf)
         threads = [threading.Thread(target=send, args=(number,)) for number in range(turns)]
-        with hf.shutting_down(grace=grace), hf.session("own").turn("Hello") as turn:
+        with hf.graceful_shutdown(grace=grace), hf.session("own").turn("Hello") as turn:
             for thread in threads:
                 thread.start()
             while world.inside < turns:
@@ -147,7 +147,7 @@ def main_without_asyncio(folder: Path, turns: int, grace: float) -> dict[str, An
 
 if __name__ == "__main__":
     # Most of the grace is for leaving: however slow the machine is, only what is not done right takes longer.
-    shutdown.LEAVING_SHARE, shutdown.LONGEST_LEAVING = 0.8, 60.0
+    shutdown.CANCEL_SHARE, shutdown.CANCEL_SECONDS_LIMIT = 0.8, 60.0
     given = (Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
     said = main_without_asyncio(*given) if sys.argv[4] == "sync" else asyncio.run(main(*given))
     print(json.dumps(said), flush=True)

@@ -154,7 +154,7 @@ def all_hold() -> None:
 
 @pytest.mark.parametrize("bug", [leaves_it, takes_all_for_agents])
 def test_a_prompt_that_is_left_or_lost_is_noticed(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_prompt_changes", bug)
+    monkeypatch.setattr(sessions, "_diff_prompt", bug)
     with pytest.raises(AssertionError):
         all_hold()
 

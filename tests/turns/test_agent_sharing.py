@@ -26,7 +26,7 @@ Holdfast = holdfast.Holdfast
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "LOOK", 0.01)
+    monkeypatch.setattr(listeners, "TAIL_POLL_SECONDS", 0.01)
 
 
 @tool(needs_approval=True)
@@ -286,7 +286,7 @@ def test_a_turn_that_is_left_is_live_and_free_at_once() -> None:
             agent = hf.agent("a", model=model)
             work = asyncio.ensure_future(agent.send(SESSION, "Hello", key="k"))
             await model.begun.wait()
-            await agent._crew.leave()
+            await agent._crew.cancel_all()
             with pytest.raises(Closed):
                 await work
             again = hf.agent("a", model=Scripted(["Hi."]))

@@ -24,7 +24,7 @@ Holdfast = holdfast.Holdfast
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "LOOK", 0.01)
+    monkeypatch.setattr(listeners, "TAIL_POLL_SECONDS", 0.01)
 
 
 @tool(if_interrupted="retry")
@@ -269,7 +269,7 @@ def test_a_stream_that_joins_hears_the_turn_it_joined() -> None:
 
 @pytest.mark.parametrize("who", ["same", "other"])
 def test_a_stop_during_a_stream_keeps_what_was_shown(tmp_path: Path, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.tasks.LOOK", 0.01)
+    monkeypatch.setattr("holdfast.runtime.tasks.STOP_POLL_SECONDS", 0.01)
 
     async def main() -> None:
         async with holdfast.open_async(tmp_path / "a.db") as here, holdfast.open_async(tmp_path / "a.db") as there:
@@ -291,7 +291,7 @@ def test_a_stop_during_a_stream_keeps_what_was_shown(tmp_path: Path, who: str, m
 
 
 def test_a_stop_that_comes_before_the_first_look_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.tasks.LOOK", 0.03)
+    monkeypatch.setattr("holdfast.runtime.tasks.STOP_POLL_SECONDS", 0.03)
 
     async def main() -> None:
         async with holdfast.open_async(tmp_path / "a.db") as here, holdfast.open_async(tmp_path / "a.db") as there:

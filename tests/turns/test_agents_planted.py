@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.flow.turns import outcome as turn_outcome
-from holdfast.runtime.driver import Driver
-from holdfast.runtime.listeners import Hub, Tail
-from holdfast.runtime.send import Sending
+from holdfast.runtime.driver import TurnDriver
+from holdfast.runtime.listeners import ListenerHub, Tail
+from holdfast.runtime.send import AgentSend
 from tests.turns import test_agent_sharing, test_agent_streams, test_agent_tools, test_agents, test_bad_input
 
 
@@ -46,23 +46,28 @@ def _folder() -> Path:
 FOLDERS: list[Path] = []
 Check = Callable[[holdfast.Holdfast], None]
 PLANTS: list[tuple[Any, str, Any, Check]] = [
-    (turn_outcome, "last_words", lambda *where: None, test_agents.test_too_many_loops_stop_it),
-    (turn_outcome, "_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
+    (turn_outcome, "find_last_reply", lambda *where: None, test_agents.test_too_many_loops_stop_it),
+    (turn_outcome, "_count_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
     (
-        Hub,
-        "wrote",
+        ListenerHub,
+        "publish_versions",
         tells_again,
         lambda hf: test_agent_streams.test_words_of_a_reply_that_is_written_are_not_told_again(),
     ),
-    (Tail, "note", goes_beyond, test_agent_streams.test_the_same_key_is_heard_again_from_the_beginning),
-    (Tail, "rests", lambda self: True, lambda hf: test_agent_streams.test_another_client_hears_the_same(_folder())),
+    (Tail, "follow_turn", goes_beyond, test_agent_streams.test_the_same_key_is_heard_again_from_the_beginning),
+    (Tail, "is_idle", lambda self: True, lambda hf: test_agent_streams.test_another_client_hears_the_same(_folder())),
     (
-        Sending,
-        "_is_there",
+        AgentSend,
+        "_has_thread",
         configures_nobody,
         lambda hf: test_agent_sharing.test_who_waits_in_line_does_not_change_the_instructions_of_who_works(),
     ),
-    (Driver, "_settled", believes_the_exception, test_agent_tools.test_a_limit_on_depth_is_the_tools_problem),
+    (
+        TurnDriver,
+        "_journal_outcome",
+        believes_the_exception,
+        test_agent_tools.test_a_limit_on_depth_is_the_tools_problem,
+    ),
 ]
 
 
@@ -71,7 +76,7 @@ def test_a_planted_bug_is_noticed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: type, name: str, bug: Any, check: Check
 ) -> None:
     FOLDERS.append(tmp_path)
-    monkeypatch.setattr("holdfast.runtime.listeners.LOOK", 0.01)
+    monkeypatch.setattr("holdfast.runtime.listeners.TAIL_POLL_SECONDS", 0.01)
     with holdfast.open("memory:") as hf:
         check(hf)
     with holdfast.open("memory:") as hf:

@@ -11,7 +11,7 @@ import holdfast
 from holdfast import Scripted, tool
 from holdfast.errors import ActorBusy
 from holdfast.flow.turns import tool_calls
-from holdfast.flow.turns.open import Opening
+from holdfast.flow.turns.open import TurnOpener
 from holdfast.model.scripted import call
 from tests.turns.agent_world import Counted
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take
@@ -148,8 +148,8 @@ def test_a_redacted_question_does_not_change_what_runs() -> None:
 
 @IN_MEMORY
 def test_without_it_the_new_default_would_run(hf: Holdfast, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "as_shown", lambda *given: None)
-    monkeypatch.setattr(tool_calls, "is_more", lambda *given: False)
+    monkeypatch.setattr(tool_calls, "keep_shown_arguments", lambda *given: None)
+    monkeypatch.setattr(tool_calls, "has_unseen_values", lambda *given: False)
     approve(hf, send(buy))
     send(dearer)
     assert result(hf) == "bought x 300 False"
@@ -230,7 +230,7 @@ def test_if_another_agent_takes_it_up_all_the_same_the_call_is_asked_about(
     (question,) = hf.questions()
     hf.answer(question.id, approve=True)
     with monkeypatch.context() as patch:
-        patch.setattr(Opening, "_other_agent", lambda self, turn: None)
+        patch.setattr(TurnOpener, "_find_other_agent", lambda self, turn: None)
         again = approve(hf, two.send(SESSION, "Hello", key="w"))
     assert "there is no tool buy any more" in again.reason
     one.send(SESSION, "Buy.", key="k")

@@ -155,7 +155,7 @@ def test_a_stream_that_is_cut_is_no_reply() -> None:
 
 
 def test_a_stop_during_a_stream_keeps_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.aio.turn.LOOK_EVERY", -1.0)
+    monkeypatch.setattr("holdfast.aio.turn.STOP_POLL_SECONDS", -1.0)
     whole = chat({"model": "m"}, "Here it is, word by word.", 1)
 
     async def work(hf: AsyncHoldfast) -> None:

@@ -14,16 +14,18 @@ import holdfast
 from holdfast import ContextPack, Holdfast
 from holdfast.client.session import Session
 from holdfast.flow.packs import pack as pack_flow
-from holdfast.flow.packs.manifest import journaled
+from holdfast.flow.packs.manifest import iter_packs
 from holdfast.model import calibration as model_calibration
-from holdfast.model.calibration import CALLS, ENOUGH, MODELS, SMALL, Calibration
-from holdfast.model.registry import KnownModels
+from holdfast.model.calibration import CALL_LIMIT, CALLS_NEEDED, MODEL_LIMIT, SMALL_REQUEST, Calibration
+from holdfast.model.registry import ModelRegistry
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from tests.scale import seeded, volume
 
 ONE = ("claude-opus-4-7", "estimate:2")
 CLAUDE, GPT = "claude-opus-4-7", "gpt-4o"
-SAMPLES = some.lists(some.tuples(some.integers(SMALL, 10**6), some.integers(1, 3 * 10**6)), max_size=3 * CALLS)
+SAMPLES = some.lists(
+    some.tuples(some.integers(SMALL_REQUEST, 10**6), some.integers(1, 3 * 10**6)), max_size=3 * CALL_LIMIT
+)
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def noted(calibration: Calibration, *calls: tuple[int, int]) -> float | None:
 
 def test_an_estimate_that_is_too_high_is_believed_after_some_calls() -> None:
     calibration = Calibration()
-    for _ in range(ENOUGH - 1):
+    for _ in range(CALLS_NEEDED - 1):
         assert noted(calibration, (10_000, 6_000)) is None
     assert noted(calibration, (10_000, 6_000)) == 0.62  # 0.6 and three percent of it, in whole hundredths
     assert noted(calibration, *[(10_000, 5_000)] * 10, (10_000, 8_000), (10_000, 5_000)) == 0.83
@@ -56,7 +58,7 @@ def test_an_estimate_that_is_too_low_is_corrected_at_once() -> None:
 
 
 def forgets(calibration: Calibration) -> None:
-    assert noted(calibration, (10_000, 15_000), *[(10_000, 8_000)] * (CALLS - 1)) == 1.55
+    assert noted(calibration, (10_000, 15_000), *[(10_000, 8_000)] * (CALL_LIMIT - 1)) == 1.55
     assert noted(calibration, (10_000, 8_000)) == 0.83
 
 
@@ -67,9 +69,9 @@ def test_only_the_last_calls_count() -> None:
 def covers(calls: list[tuple[int, int]]) -> None:
     """A budget that was divided by the factor holds every request that is remembered, as large as the model takes."""
     factor, window = noted(Calibration(), *calls), 200_000
-    counted = [one for one in calls if one[1] * 4 >= one[0]][-CALLS:]
+    counted = [one for one in calls if one[1] * 4 >= one[0]][-CALL_LIMIT:]
     if factor is None:
-        assert len(counted) < ENOUGH
+        assert len(counted) < CALLS_NEEDED
         assert all(reported <= estimated for estimated, reported in counted)
         return
     assert 0.5 <= factor <= 4
@@ -89,48 +91,48 @@ def test_what_fits_by_the_factor_fits_the_window(calls: list[tuple[int, int]]) -
 def test_what_is_around_a_small_request_is_not_taken_for_a_share() -> None:
     assert noted(Calibration(), *[(50, 40)] * 20) is None, "nothing that is small says that an estimate is too high"
     assert noted(Calibration(), (50, 400)) == 1.40, "350 tokens too many are not eight times as many"
-    assert noted(Calibration(), (SMALL - 1, 2 * SMALL)) == 2.07
-    assert noted(Calibration(), (SMALL, 2 * SMALL)) == 2.06
+    assert noted(Calibration(), (SMALL_REQUEST - 1, 2 * SMALL_REQUEST)) == 2.07
+    assert noted(Calibration(), (SMALL_REQUEST, 2 * SMALL_REQUEST)) == 2.06
 
 
 @pytest.mark.parametrize("calls", [(0, 5), (5_000, 0), (-5, 5), (5_000, -1), (10_000, 2_499), (0, 0)])
 def test_what_cannot_be_about_the_same_request_is_not_noted(calls: tuple[int, int]) -> None:
-    assert noted(Calibration(), *[calls] * (2 * ENOUGH)) is None
+    assert noted(Calibration(), *[calls] * (2 * CALLS_NEEDED)) is None
 
 
 def test_a_budget_is_at_most_doubled_and_quartered() -> None:
-    assert noted(Calibration(), *[(10_000, 3_000)] * ENOUGH) == 0.5
+    assert noted(Calibration(), *[(10_000, 3_000)] * CALLS_NEEDED) == 0.5
     assert noted(Calibration(), (10_000, 10**9)) == 4
 
 
 def test_the_memory_is_bounded_and_the_oldest_model_goes_first() -> None:
     calibration = Calibration()
-    for number in range(3 * MODELS):
-        for _ in range(2 * CALLS):
+    for number in range(3 * MODEL_LIMIT):
+        for _ in range(2 * CALL_LIMIT):
             calibration.note((f"m{number}", "estimate:2"), 10_000, 11_000)
         calibration.note(ONE, 10_000, 11_000)
-    assert len(calibration._shares) == MODELS
-    assert max(map(len, calibration._shares.values())) == CALLS
-    assert calibration.factor(ONE) == calibration.factor((f"m{3 * MODELS - 1}", "estimate:2")) == 1.14
+    assert len(calibration._shares) == MODEL_LIMIT
+    assert max(map(len, calibration._shares.values())) == CALL_LIMIT
+    assert calibration.factor(ONE) == calibration.factor((f"m{3 * MODEL_LIMIT - 1}", "estimate:2")) == 1.14
     assert calibration.factor(("m0", "estimate:2")) is None
 
 
 # which models
 
 
-def exact_stay(models: KnownModels) -> None:
+def exact_stay(models: ModelRegistry) -> None:
     for model, tokenizer in [(GPT, None), (GPT, "o200k_base"), (None, None), ("", None), ("  ", "estimate:2")]:
         models.note(model, 10_000, 20_000, tokenizer)
         assert models.calibration(model, tokenizer) is None
 
 
 def test_exact_counts_are_never_calibrated_nor_those_for_nobody() -> None:
-    exact_stay(KnownModels())
+    exact_stay(ModelRegistry())
 
 
 @pytest.mark.parametrize(("model", "tokenizer"), [(CLAUDE, None), ("my-model", "o200k_base"), (GPT, "estimate:2")])
 def test_an_estimate_is_calibrated_for_its_model_and_its_tokenizer(model: str, tokenizer: str | None) -> None:
-    models = KnownModels()
+    models = ModelRegistry()
     models.note(model, 10_000, 20_000, tokenizer)
     assert models.calibration(model, tokenizer) == models.calibration(f"host/{model.upper()}", tokenizer) == 2.06
     assert models.calibration(model, "estimate:1.25") is None
@@ -141,7 +143,7 @@ def test_a_clients_own_tokenizer_is_calibrated_unless_it_says_that_it_is_exact()
     def thirds(text: str) -> int:
         return len(text) // 3
 
-    models = KnownModels(thirds)
+    models = ModelRegistry(thirds)
     models.note(GPT, 10_000, 20_000)
     assert models.calibration(GPT) == 2.06
 
@@ -167,7 +169,7 @@ def default_follows(hf: Holdfast) -> None:
     chat, info = grown(hf, CLAUDE), holdfast.model_info(CLAUDE)
     pack = chat.pack()
     assert pack.budget == info.input_budget
-    assert pack.tokens >= SMALL
+    assert pack.tokens >= SMALL_REQUEST
     note(hf, pack, 2 * pack.tokens)
     again = chat.pack()
     assert again.budget == floor(info.input_budget / 2.06)
@@ -208,7 +210,7 @@ def test_a_frame_that_has_less_left_to_spend_says_so(hf: Holdfast) -> None:
 
 def test_exact_packs_stay_as_they_are(hf: Holdfast) -> None:
     chat = grown(hf, GPT)
-    for _ in range(ENOUGH):
+    for _ in range(CALLS_NEEDED):
         note(hf, chat.pack(), 2 * chat.pack().tokens)
     assert chat.pack().budget == holdfast.model_info(GPT).input_budget
 
@@ -229,10 +231,10 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A model that takes little, whose tokens are estimated."""
     from holdfast.model import registry as models
 
-    monkeypatch.setattr(models, "_added", {})
+    monkeypatch.setattr(models, "_registered", {})
     holdfast.register_model("tiny", window=9_000, reply_reserve=1_000)
     yield "tiny-1"
-    models._found.cache_clear()
+    models._look_up.cache_clear()
 
 
 def calls(hf: Holdfast, model: str, share: Callable[[], float], count: int) -> list[tuple[ContextPack, int]]:
@@ -266,7 +268,7 @@ def window_stays(hf: Holdfast, model: str) -> None:
     packs = [pack for pack, _ in calls(hf, model, lambda: next(shares) / 100, 20)]
     assert len({pack.budget for pack in packs}) > 10
     line = "session/long/thread/main"
-    asked = [event.facts.asked for event in journaled(hf._ports, hf._acting, line)]
+    asked = [event.facts.asked for event in iter_packs(hf._ports, hf._acting, line)]
     assert asked == [holdfast.model_info(model).input_budget] * len(packs)
 
 
@@ -287,7 +289,7 @@ def _average(*given: Any, **more: Any) -> Any:
 
 
 def _never_forgets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_calibration, "CALLS", 10**6)
+    patch.setattr(model_calibration, "CALL_LIMIT", 10**6)
 
 
 def _no_margin_upwards(patch: pytest.MonkeyPatch) -> None:
@@ -296,24 +298,24 @@ def _no_margin_upwards(patch: pytest.MonkeyPatch) -> None:
 
 
 def _also_exact(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KnownModels, "_estimated", lambda self, model, name: (model or "", name or ""))
+    patch.setattr(ModelRegistry, "_calibration_key", lambda self, model, name: (model or "", name or ""))
 
 
 def _also_explicit(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Any) -> tuple[int, int, str | None]:
-        return self._calibrated(), self._calibrated(), None
+        return self._calibrate_budget(), self._calibrate_budget(), None
 
-    patch.setattr(pack_flow._Packing, "_limits", broken)
+    patch.setattr(pack_flow._PackBuilder, "_compute_budget", broken)
 
 
 def _named_by_its_budget(patch: pytest.MonkeyPatch) -> None:
-    limits = pack_flow._Packing._limits
+    limits = pack_flow._PackBuilder._compute_budget
 
     def broken(self: Any) -> tuple[int, int, str | None]:
         _, budget, limited_by = limits(self)
         return budget, budget, limited_by
 
-    patch.setattr(pack_flow._Packing, "_limits", broken)
+    patch.setattr(pack_flow._PackBuilder, "_compute_budget", broken)
 
 
 def _never_known(patch: pytest.MonkeyPatch) -> None:
@@ -330,7 +332,7 @@ def _too_few_calls(hf: Holdfast) -> None:
         (_mean, _too_few_calls),
         (_never_forgets, lambda hf: forgets(Calibration())),
         (_no_margin_upwards, _too_few_calls),
-        (_also_exact, lambda hf: exact_stay(KnownModels())),
+        (_also_exact, lambda hf: exact_stay(ModelRegistry())),
         (_also_explicit, explicit_stays),
         (_named_by_its_budget, lambda hf: window_stays(hf, "tiny-1")),
         (_never_known, lambda hf: fills(hf, "tiny-1", 1.3)),
@@ -350,7 +352,7 @@ def test_planted_bugs_are_caught(
 
 
 def test_what_one_tenant_is_told_changes_nothing_for_another() -> None:
-    models = KnownModels()
+    models = ModelRegistry()
     for _ in range(40):
         models.note("claude-sonnet-4-5", 10_000, 15_000, tenant="acme")
     assert models.calibration("claude-sonnet-4-5", tenant="acme") is not None

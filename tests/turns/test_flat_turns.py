@@ -19,13 +19,13 @@ import holdfast
 from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import CallModel, CallTool, Holdfast, Limits, Session
-from holdfast.client.turn_model import ModelCalls
+from holdfast.client.turn_model import TurnModelCalls
 from holdfast.flow.packs import pack
 from holdfast.flow.turns import turns
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
 from holdfast.runtime import tasks
-from holdfast.runtime.driver import Driver
+from holdfast.runtime.driver import TurnDriver
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import volume
 
@@ -103,18 +103,18 @@ def fill(session: Session, messages: int) -> None:
 
 def one_after_the_other(patch: pytest.MonkeyPatch) -> None:
     """Tools still run beside each other; what came of them is written in turn."""
-    sound = Driver._settled
+    sound = TurnDriver._journal_outcome
 
-    async def settled(self: Driver, step: Any, outcome: Any) -> None:
+    async def settled(self: TurnDriver, step: Any, outcome: Any) -> None:
         async with vars(self).setdefault("one at a time", asyncio.Lock()):
             await sound(self, step, outcome)
 
-    patch.setattr(Driver, "_settled", settled)
+    patch.setattr(TurnDriver, "_journal_outcome", settled)
 
 
 def look_no_more(patch: pytest.MonkeyPatch) -> None:
     """As long as the tests run, agents do not look for what other processes want."""
-    patch.setattr(tasks, "LOOK", 3_600.0)
+    patch.setattr(tasks, "STOP_POLL_SECONDS", 3_600.0)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_the_same_is_counted_each_time(opened: Holdfast) -> None:
 
 
 def test_looks_for_other_processes_would_be_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "LOOK", 0.001)
+    monkeypatch.setattr(tasks, "STOP_POLL_SECONDS", 0.001)
     with holdfast.open(tmp_path / "a.db", durability="fast", clock=FrozenClock(), tokenizer=quarters) as hf:
         take, name = by_agent(hf, 2), "looked-at"
         fill(hf.session(name), SMALL)
@@ -184,21 +184,21 @@ def test_looks_for_other_processes_would_be_counted(tmp_path: Path, monkeypatch:
 
 
 def asks_at_every_look(patch: pytest.MonkeyPatch) -> None:
-    sound = turns.look
+    sound = turns.read_turn
 
     def look(ports: Any, acting: Any, turn: Any, known: Any = None) -> Any:
-        turns.stop_requested(ports, acting, turn)
+        turns.find_stop_request(ports, acting, turn)
         return sound(ports, acting, turn, known)
 
-    patch.setattr(turns, "look", look)
+    patch.setattr(turns, "read_turn", look)
 
 
 def packs_at_another_moment(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ModelCalls, "is_at_hand", lambda self, view: False)
+    patch.setattr(TurnModelCalls, "can_build_now", lambda self, view: False)
 
 
 def remembers_no_brief(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack._Packing, "_has_words_of_its_own", lambda self: True)
+    patch.setattr(pack._PackBuilder, "_has_own_brief", lambda self: True)
 
 
 @pytest.mark.parametrize("plant", [asks_at_every_look, packs_at_another_moment, remembers_no_brief])
@@ -210,9 +210,9 @@ def test_statements_too_many_are_found(
 
 
 def test_a_turn_that_reads_all_that_was_said_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound, look = turns._tail, turns.look
-    monkeypatch.setattr(turns, "look", lambda ports, acting, turn, known=None: look(ports, acting, turn))
-    monkeypatch.setattr(turns, "_tail", lambda ports, acting, line, after: sound(ports, acting, line, 0)[-1:])
+    sound, look = turns._read_tail, turns.read_turn
+    monkeypatch.setattr(turns, "read_turn", lambda ports, acting, turn, known=None: look(ports, acting, turn))
+    monkeypatch.setattr(turns, "_read_tail", lambda ports, acting, line, after: sound(ports, acting, line, 0)[-1:])
     few, many = both(opened, "own loop")
     assert difference(few.vm_steps, many.vm_steps) > APART
 
@@ -238,11 +238,11 @@ def test_a_turn_commits_as_often_as_it_has_something_to_keep(opened: Holdfast, h
 
 
 def test_a_commit_too_many_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = turns.begin
+    sound = turns.begin_turn
 
     def begun(ports: Any, acting: Any, place: Any, how: Any) -> Any:
         opened.session("elsewhere").append("by the way")
         return sound(ports, acting, place, how)
 
-    monkeypatch.setattr(turns, "begin", begun)
+    monkeypatch.setattr(turns, "begin_turn", begun)
     assert counted(opened, own_loop(opened, 0), "too-many", sample=3).commits == 4

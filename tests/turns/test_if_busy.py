@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import CallModel
-from holdfast.client.turn_model import UNSEEN
+from holdfast.client.turn_model import UNSEEN_NOTICE
 from holdfast.errors import ActorBusy
 from holdfast.flow.turns.queue import TurnQueue
 from tests.scale import volume
@@ -55,7 +55,7 @@ class Working:
             self._begun.set()
             assert self._go.wait(PATIENCE)
             heard = [one["content"] for one in step.pack.to_openai()["messages"] if one["role"] == "user"]
-            step.done(f"heard {' '.join(text for text in heard if text != UNSEEN)}")
+            step.done(f"heard {' '.join(text for text in heard if text != UNSEEN_NOTICE)}")
 
         try:
             self.done = take(hf, text, model, key=text)

@@ -14,8 +14,8 @@ from holdfast.core.sessions import tokens
 from holdfast.core.sessions.tokens import Framing, message_tokens
 from holdfast.core.wire import anthropic, openai_chat, openai_responses, tools
 from holdfast.core.wire import calls as wire_calls
-from holdfast.core.wire.tools import tool_name
-from holdfast.model.providers import FORMS
+from holdfast.core.wire.tools import sendable_tool_name
+from holdfast.model.providers import ADAPTERS
 from tests.conversations.generated import INVENTED
 from tests.conversations.name_rules import tool_problems
 from tests.model_server import ModelServer, model_server
@@ -58,7 +58,7 @@ async def no_wait(seconds: float) -> None:
 def on_the_wire(kind: str, script: list[Any], sent: int, **how: Any) -> tuple[list[str], ModelServer, list[Message]]:
     """What went wrong when an agent sent some messages to a provider that follows a script."""
     with model_server(script) as server, holdfast.open("memory:") as hf:
-        model = FORMS[kind]("m", base_url=server.url, api_key=KEY, sleep=no_wait)
+        model = ADAPTERS[kind]("m", base_url=server.url, api_key=KEY, sleep=no_wait)
         agent = hf.agent("a", model=model, **{"tools": [refund, quiet], "history": False, **how})
         wrong = []
         for number in range(sent):
@@ -124,8 +124,8 @@ def test_what_was_shown_is_shown_again_and_exported_as_the_model_wrote_it(hf: Ho
     for asked, again in zip(model.requests, packs, strict=True):
         assert again.digest == asked.pack.digest
         assert (again.to_openai(), again.to_anthropic()) == (asked.pack.to_openai(), asked.pack.to_anthropic())
-    assert names_in(packs[1].to_openai()) == names_in(packs[2].to_openai()) == [*map(tool_name, NAMES)]
-    assert names_in(openai_chat.render(chat.messages(), ids="provider")) == [*NAMES]
+    assert names_in(packs[1].to_openai()) == names_in(packs[2].to_openai()) == [*map(sendable_tool_name, NAMES)]
+    assert names_in(openai_chat.render_request(chat.messages(), ids="provider")) == [*NAMES]
 
 
 def names_in(request: Any) -> list[str]:
@@ -135,12 +135,14 @@ def names_in(request: Any) -> list[str]:
 def name_problems(rng: random.Random) -> list[str]:
     """What is wrong with the names that are made of names."""
     given = {*NAMES, *(invented(rng) for _ in range(40))}
-    wrong = [problem for name in given for problem in tool_problems(tool_name(name), repr(name))]
-    wrong += [name for name in given if not [*tool_problems(name, "")] and tool_name(name) != name]
-    wrong += [name for name in given if tool_name(tool_name(name)) != tool_name(name)]
-    if len({*map(tool_name, given)}) < len(given):
+    wrong = [problem for name in given for problem in tool_problems(sendable_tool_name(name), repr(name))]
+    wrong += [name for name in given if not [*tool_problems(name, "")] and sendable_tool_name(name) != name]
+    wrong += [name for name in given if sendable_tool_name(sendable_tool_name(name)) != sendable_tool_name(name)]
+    if len({*map(sendable_tool_name, given)}) < len(given):
         wrong.append("two names are told as one")
-    alike = [name for name in given if [*tool_problems(name, "")] and tool_name(name) == name.replace(".", "_")]
+    alike = [
+        name for name in given if [*tool_problems(name, "")] and sendable_tool_name(name) == name.replace(".", "_")
+    ]
     return wrong + [f"{name!r} is told as a tool that may well be there" for name in alike]
 
 
@@ -154,11 +156,14 @@ def count_problems(rng: random.Random) -> list[str]:
         Message(role="tool", tool_results=(_result("c", " "),), name=rng.choice([None, "refund"])),
     ]
     counted = sum(message_tokens(message, len, ZERO) for message in shown)
-    chat = sum(map(_length, openai_chat.render(shown)["messages"]))
-    blocks = [block for one in anthropic.render(shown)["messages"] for block in one["content"]]
-    told = [*map(tool_name, (name, other, "refund"))]
+    chat = sum(map(_length, openai_chat.render_request(shown)["messages"]))
+    blocks = [block for one in anthropic.render_request(shown)["messages"] for block in one["content"]]
+    told = [*map(sendable_tool_name, (name, other, "refund"))]
     wrong = [] if chat == counted else [f"{name!r}: {counted} counted, {chat} sent"]
-    for written in (openai_responses.render(shown)["input"], [block for block in blocks if isinstance(block, dict)]):
+    for written in (
+        openai_responses.render_request(shown)["input"],
+        [block for block in blocks if isinstance(block, dict)],
+    ):
         if (found := [one["name"] for one in written if "name" in one]) != told:
             wrong.append(f"{found} told, not {told}")
     return wrong
@@ -195,19 +200,19 @@ def test_what_is_counted_is_what_is_sent() -> None:
 
 
 def names_are_sent_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(wire_calls, "tool_name", lambda name: name)
+    patch.setattr(wire_calls, "sendable_tool_name", lambda name: name)
 
 
 def names_are_counted_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tokens, "tool_name", lambda name: name)
+    patch.setattr(tokens, "sendable_tool_name", lambda name: name)
 
 
 def authors_are_counted_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tokens, "author_name", lambda name: name)
+    patch.setattr(tokens, "sendable_author_name", lambda name: name)
 
 
 def names_have_no_mark(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tools, "_MARK", 0)
+    patch.setattr(tools, "_MARK_CHARS", 0)
 
 
 def blank_prompts_are_sent(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from holdfast.records.models import ModelCall
 from holdfast.system import ProcessName
 from holdfast.testing import KillReport, kill_everywhere, kill_point, killable, lives
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.faults import Died
+from holdfast.testing.faults import SimulatedDeath
 from tests.scale import volume
 
 pytest_plugins = ["pytester"]
@@ -166,7 +166,7 @@ def test_a_client_of_ones_own_and_nobody_watches_the_dead(monkeypatch: pytest.Mo
         kill_everywhere(refund, world=Bank, check=redacted, answer=looking, open=opened, points=range(1, 99, 3))
 
     kill()
-    monkeypatch.setattr(lives._Name, "surely_gone", ProcessName.surely_gone)
+    monkeypatch.setattr(lives._SimulatedProcessName, "is_gone", ProcessName.is_gone)
     with pytest.raises(AssertionError, match=r"Killed .*: somebody watches"):
         kill()
 
@@ -304,7 +304,7 @@ def haunting(hf: holdfast.Holdfast, bank: Bank) -> None:
     """Goes on after death, as a careless `except` may."""
     try:
         refund(hf, bank)
-    except Died:
+    except SimulatedDeath:
         hf.journal.append("ghosts", "app.noted", key="ghost")
 
 
@@ -323,9 +323,9 @@ def test_a_kit_in_which_the_dead_can_write_is_found_out(monkeypatch: pytest.Monk
         self.story.passed += 1
         if self.story.passed == self.story.die_at:
             self.dead, self.story.died = True, name()
-            raise Died
+            raise SimulatedDeath
 
-    monkeypatch.setattr(lives.Life, "point", lenient)
+    monkeypatch.setattr(lives.Life, "pass_point", lenient)
     with pytest.raises(AssertionError, match=r"assert not \['session/ghosts'\]"):
         kill_quickly(haunting, check=no_ghosts)
 
@@ -341,7 +341,7 @@ def test_points_of_ones_own_and_what_is_killable_does_nothing_after_death() -> N
         try:
             with hf.frame("refund 17", key="refund-17") as frame:
                 frame.run(killable(pay), 17, key="pay")
-        except Died:
+        except SimulatedDeath:
             late(99)
 
     plain, report = kill_quickly(refund), kill_quickly(run)

@@ -78,7 +78,7 @@ def test_a_turn_that_has_ended_says_so_after_its_block(hf: Holdfast) -> None:
 
 @IN_MEMORY
 def test_without_the_check_two_blocks_would_answer(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Turn, "_check_held", lambda self: None)
+    monkeypatch.setattr(Turn, "_check_claimed", lambda self: None)
     old = leave_at(hf, "Hello", CallModel, replies(), key="k")
     with hf.session(SESSION).turn("Hello", key="k") as turn:
         turn.steps()
@@ -124,7 +124,7 @@ def test_a_stop_after_the_reply_changes_nothing(hf: Holdfast) -> None:
 
 @IN_MEMORY
 def test_without_a_look_the_stop_would_be_lost(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_is_more", lambda *args: False)
+    monkeypatch.setattr(calls, "_has_news_since", lambda *args: False)
     with hf.session(SESSION).turn("Hello", key="k") as turn:
         step: Any = turn.steps()[0]
         hf.session(SESSION).stop()
@@ -193,13 +193,13 @@ def test_who_looks_whether_to_stop_sees_every_end(hf: Holdfast) -> None:
         assert not turn.is_stopping()
         chat.reset()
         assert turn.is_stopping(), "what it answers is gone"
-        assert turn.stopping(0) is not None
+        assert turn.wait_for_stop(0) is not None
         turn.stop()
     with chat.turn("y", key="k") as turn:
         (step,) = turn.steps()
         other = hf.session("a")
         assert other.stop("enough")
-        assert turn.stopping(0) == "enough"
+        assert turn.wait_for_stop(0) == "enough"
         step.done("late")
         assert turn.steps()[0].status == "stopped"
     assert not other.stop("again"), "there is nothing to stop"
@@ -209,8 +209,8 @@ def test_a_stop_that_comes_too_late_says_so(hf: Holdfast, monkeypatch: pytest.Mo
     chat = hf.session("a")
     with chat.turn("x") as turn:
         (step,) = turn.steps()
-        live = turns.live_turn(hf._ports, hf._acting, turns.place_of_turns(chat._line))
+        live = turns.find_live_turn(hf._ports, hf._acting, turns.turns_place(chat._thread_stream))
         step.done("bye")
         assert turn.steps()[0].status == "done"
-    monkeypatch.setattr(turns, "live_turn", lambda *given: live)
+    monkeypatch.setattr(turns, "find_live_turn", lambda *given: live)
     assert chat.stop() is False

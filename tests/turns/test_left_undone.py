@@ -13,7 +13,7 @@ import holdfast
 from holdfast.cli.main import main
 from holdfast.flow.frames import takeover
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.tasks import crew_of
+from holdfast.runtime.tasks import get_agent_tasks
 from holdfast.runtime.tools.call import AsyncToolCall
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import Gated, until, until_async
@@ -105,7 +105,7 @@ async def leave(hf: Any, text: str) -> None:
             await asyncio.sleep(0.001)
         if not names & {"model", "lookup", "pay", "fragile"}:
             await sending  # Everything waits, so it comes back.
-    await crew_of(hf).leave()
+    await get_agent_tasks(hf).cancel_all()
     await asyncio.gather(sending, return_exceptions=True)
 
 

@@ -15,7 +15,7 @@ from holdfast.errors import Closed
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
 from holdfast.runtime import loop_thread
-from holdfast.runtime.loop_thread import LoopThread, loop_of
+from holdfast.runtime.loop_thread import LoopThread, get_loop_thread
 from holdfast.runtime.tools import run as tool_run
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.turns.agent_world import SESSION, until
@@ -104,8 +104,8 @@ def test_a_tool_whose_interruption_ends_others_is_noticed(bad: AnyTool, monkeypa
     async def awaited(name: str, function: Any, given: Any) -> Any:
         return await function(**given)
 
-    monkeypatch.setattr(tool_run, "_awaited", awaited)
-    monkeypatch.setattr(tool_run, "_called", lambda name, function, given: function(**given))
+    monkeypatch.setattr(tool_run, "_run_async", awaited)
+    monkeypatch.setattr(tool_run, "_run_sync", lambda name, function, given: function(**given))
     with pytest.raises(AssertionError), holdfast.open("memory:") as hf:
         interrupts_itself(hf, bad)
 
@@ -122,7 +122,7 @@ def test_a_task_that_wants_the_process_to_end_ends_alone(error: type[BaseExcepti
         return "done"
 
     with holdfast.open("memory:") as hf:
-        loop, began, go_on = loop_of(hf), threading.Event(), threading.Event()
+        loop, began, go_on = get_loop_thread(hf), threading.Event(), threading.Event()
         other, came = in_background(lambda: loop.run(goes_on(began, go_on)))
         assert began.wait(PATIENCE)
         assert isinstance(waited(lambda: loop.run(ends())), error)
@@ -146,7 +146,7 @@ def ends_by_itself(hf: Holdfast) -> None:
     model = Held()
     sender, came = in_background(lambda: hf.agent("a", model=model).send(SESSION, "Hello", key="k"))
     assert model.begun.wait(PATIENCE)
-    loop = loop_of(hf)
+    loop = get_loop_thread(hf)
     breaks(loop)
     sender.join(PATIENCE)
     assert came, "it waits for ever"
@@ -163,7 +163,7 @@ def test_a_loop_that_ends_by_itself_releases_all_who_wait() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_loop_that_ends_in_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_thread, "_run", lambda loop, waiters: loop.run_forever())
+    monkeypatch.setattr(loop_thread, "_run_loop", lambda loop, waiters: loop.run_forever())
     monkeypatch.setattr("tests.turns.test_loop_threads.PATIENCE", 0.3)
     with pytest.raises(AssertionError, match="for ever"):
         ends_by_itself(holdfast.open("memory:"))
@@ -171,7 +171,7 @@ def test_a_loop_that_ends_in_silence_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
 def test_nobody_begins_to_wait_for_a_loop_that_has_ended() -> None:
     with holdfast.open("memory:") as hf:
-        loop = loop_of(hf)
+        loop = get_loop_thread(hf)
         breaks(loop)
         until(lambda: not loop.alive)
 
@@ -179,16 +179,16 @@ def test_nobody_begins_to_wait_for_a_loop_that_has_ended() -> None:
             pass
 
         assert isinstance(waited(lambda: loop.run(nothing())), Closed)
-        assert loop._waiters.one_more().is_set()
+        assert loop._waiters.add().is_set()
         assert waited(loop.close) is None
 
 
 def test_a_loop_that_ends_while_it_is_closed_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     hf = holdfast.open("memory:")
-    loop = loop_of(hf)
-    monkeypatch.setattr(loop_thread, "PATIENCE", 0.1)
-    monkeypatch.setattr(loop_thread, "GRACE", 0.1)
-    begin = LoopThread._begun
+    loop = get_loop_thread(hf)
+    monkeypatch.setattr(loop_thread, "CLOSE_TIMEOUT", 0.1)
+    monkeypatch.setattr(loop_thread, "JOIN_TIMEOUT", 0.1)
+    begin = LoopThread._schedule
 
     def too_late(self: LoopThread, work: Any) -> Any:
         if self.alive:
@@ -196,6 +196,6 @@ def test_a_loop_that_ends_while_it_is_closed_keeps_nobody(monkeypatch: pytest.Mo
             self._thread.join(PATIENCE)
         return begin(self, work)
 
-    monkeypatch.setattr(LoopThread, "_begun", too_late)
+    monkeypatch.setattr(LoopThread, "_schedule", too_late)
     assert waited(hf.close) is None
     assert not loop.alive

@@ -44,22 +44,22 @@ async def never_closed(server: McpServer) -> None:
 
 async def died(server: McpServer) -> None:
     with pytest.raises(ToolFailed, match="is gone"):
-        await server._call("die", {})
+        await server._call_tool("die", {})
 
 
 async def died_and_connected_again(server: McpServer) -> None:
     await died(server)
-    assert await server._call("pay", {}) == "paid"
+    assert await server._call_tool("pay", {}) == "paid"
 
 
 async def cancelled_in_a_call(server: McpServer) -> None:
-    calling = asyncio.ensure_future(server._call("hang", {}))
+    calling = asyncio.ensure_future(server._call_tool("hang", {}))
     await asyncio.sleep(0.01)
     calling.cancel()
 
 
 async def closed_in_a_call(server: McpServer) -> None:
-    calling = asyncio.ensure_future(server._call("hang", {}))
+    calling = asyncio.ensure_future(server._call_tool("hang", {}))
     await asyncio.sleep(0.01)
     await server.close()
     with pytest.raises(ToolFailed, match="may or may not"):
@@ -142,7 +142,7 @@ def elsewhere(work: str) -> tuple[str, str]:
 
 
 def interrupted_in_the_middle() -> None:
-    mcp._Holding.cancel = asyncio.Task.cancel  # type: ignore[method-assign]  # the bug
+    mcp._ConnectionTask.cancel = asyncio.Task.cancel  # type: ignore[method-assign]  # the bug
 
     async def given_up(server: McpServer) -> None:
         server._links[0].give_up()
@@ -225,7 +225,7 @@ def test_a_late_failure_of_a_lost_connection_leaves_the_new_one_alone() -> None:
             old = server._links[0]
             await died(server)
             first = await connected(server)
-            server._lost(old, ConnectionError("gone"), "gave no result")
+            server._describe_failure(old, ConnectionError("gone"), "gave no result")
             assert await connected(server) == first
 
     with nothing_left():

@@ -17,8 +17,8 @@ import pytest
 from holdfast.errors import EffectFailed, InvalidValue
 from holdfast.runtime.tools import mcp as mcp_tools
 from holdfast.runtime.tools.mcp import McpServer
-from holdfast.runtime.tools.sources import tools_from
-from holdfast.runtime.tools.tool import AnyTool, ArgumentsUnfit, ToolFailed, ToolTimedOut, failure_text, outcome_of
+from holdfast.runtime.tools.sources import load_tools
+from holdfast.runtime.tools.tool import AnyTool, ArgumentsUnfit, ToolFailed, ToolTimedOut, build_outcome, failure_text
 
 PROGRAM = str(Path(__file__).with_name("mcp_program.py"))
 COMMAND = [sys.executable, PROGRAM]
@@ -45,7 +45,7 @@ class Shop:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def tools(self) -> dict[str, AnyTool]:
-        found: dict[str, AnyTool] = self.run(tools_from([self.server]))
+        found: dict[str, AnyTool] = self.run(load_tools([self.server]))
         return found
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ def test_only_tools_that_say_they_can_be_repeated_are_retried_after_a_crash(shop
 
 
 def test_a_server_that_would_be_retried_without_a_hint_is_noticed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_tools, "_hinted", lambda _hints: "retry")
+    monkeypatch.setattr(mcp_tools, "_policy_from_hints", lambda _hints: "retry")
     with pytest.raises(AssertionError):
         test_only_tools_that_say_they_can_be_repeated_are_retried_after_a_crash(shop)
 
@@ -109,7 +109,7 @@ def test_what_the_server_itself_refuses_is_a_failure_in_its_words(shop: Shop) ->
 
 
 def test_pictures_are_shown_and_sounds_are_kept_as_files(shop: Shop) -> None:
-    found = outcome_of(shop.run(called(shop.tools()["shop_picture"])))
+    found = build_outcome(shop.run(called(shop.tools()["shop_picture"])))
     assert [part["type"] for part in found.result] == ["text", "image", "text", "text"]
     assert found.result[1] == {"type": "image", "data": b"\x89PNG picture", "media_type": "image/png"}
     assert "audio/wav" in found.result[2]["text"]
@@ -147,8 +147,8 @@ def test_options_are_for_all_tools_or_by_the_servers_names(shop: Shop, monkeypat
     monkeypatch.setattr(shop.server, "_needs_approval", {"pay": lambda order: order > 5, "cancel": True})
     monkeypatch.setattr(shop.server, "_if_interrupted", {"cancel": "fail"})
     tools = shop.tools()
-    assert tools["shop_pay"].approval_needed({"order": 9, "ledger": "x"})
-    assert not tools["shop_pay"].approval_needed({"order": 1, "ledger": "x"})
+    assert tools["shop_pay"].requires_approval({"order": 9, "ledger": "x"})
+    assert not tools["shop_pay"].requires_approval({"order": 1, "ledger": "x"})
     assert tools["shop_cancel"].needs_approval is True
     assert tools["shop_cancel"].if_interrupted == "fail"
     assert tools["shop_look_up"].if_interrupted == "retry"
@@ -162,14 +162,14 @@ def test_a_server_that_ends_in_a_call_is_said_to_be_gone_and_the_next_call_finds
     server = McpServer(command=COMMAND)
 
     async def in_one_loop() -> list[str]:
-        pay = (await tools_from([server]))["pay"]
+        pay = (await load_tools([server]))["pay"]
         with pytest.raises(ToolFailed) as gone:
             await called(pay, order=13, ledger=str(ledger))
         return [failure_text(gone.value), await called(pay, order=14, ledger=str(ledger))]
 
     async def in_another() -> Any:
         async with server:
-            return await called((await tools_from([server]))["pay"], order=15, ledger=str(ledger))
+            return await called((await load_tools([server]))["pay"], order=15, ledger=str(ledger))
 
     said, paid = asyncio.run(in_one_loop())
     assert "is gone" in said
@@ -197,7 +197,7 @@ def test_a_server_that_is_not_there_is_said_so() -> None:
 def test_a_tool_whose_server_cannot_be_reached_says_that_it_was_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     server = McpServer(command=["/no/such/program"])
     with pytest.raises(ToolFailed, match=r"cannot be reached.*pay was not called"):
-        asyncio.run(server._call("pay", {}))
+        asyncio.run(server._call_tool("pay", {}))
 
 
 def test_a_server_over_http_is_reached_at_its_address() -> None:
@@ -211,7 +211,7 @@ def test_a_server_over_http_is_reached_at_its_address() -> None:
         async def asked() -> Any:
             async with McpServer(url=f"http://127.0.0.1:{port}/mcp?key=secret", headers={"x-shop": "1"}) as server:
                 assert "secret" not in repr(server)
-                return await called((await tools_from([server]))["look_up"], order=7)
+                return await called((await load_tools([server]))["look_up"], order=7)
 
         assert asyncio.run(asked()) == "order 7 is paid"
     finally:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.http import HttpModel
-from holdfast.model.providers import FORMS, AnthropicMessages, OpenAIChat, OpenAIResponses, model_from
+from holdfast.model.providers import ADAPTERS, AnthropicMessages, OpenAIChat, OpenAIResponses, create_model
 from holdfast.records.models import ModelCall
 from tests.model_server import model_server
 from tests.turns.model_kit import KINDS, Shown
@@ -41,7 +41,7 @@ def test_a_model_is_named_by_text(
 ) -> None:
     for variable in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(variable, raising=False)
-    model = model_from(text)
+    model = create_model(text)
     assert type(model) is kind
     assert model.name == name
     assert place in repr(model)
@@ -50,7 +50,7 @@ def test_a_model_is_named_by_text(
 @pytest.mark.parametrize("text", ["", "gemini-2.5-pro", "qwen3", "azure:gpt-4o", "openai:", "gpt-4o@", None, 7])
 def test_a_model_that_nobody_speaks_for_is_refused_with_what_to_write(text: Any) -> None:
     with pytest.raises(InvalidValue, match="Write openai:<name>"):
-        model_from(text)
+        create_model(text)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_a_model_that_nobody_speaks_for_is_refused_with_what_to_write(text: Any)
 )
 def test_settings_that_make_no_sense_are_refused(kind: str, how: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
-        FORMS[kind]("m", **how)
+        ADAPTERS[kind]("m", **how)
     for name in ("", " ", "two\nlines", None):
         with pytest.raises(InvalidValue):
-            FORMS[kind](name)  # type: ignore[arg-type]
+            ADAPTERS[kind](name)  # type: ignore[arg-type]
     for wrong in ({"max_tokens": 0}, {"structured": "yaml"}):
         with pytest.raises(InvalidValue):
             AnthropicMessages("m", **wrong)  # type: ignore[arg-type]
@@ -86,12 +86,12 @@ def test_without_a_key_nothing_is_sent_to_a_provider(kind: str, monkeypatch: pyt
         monkeypatch.delenv(f"{name}_API_KEY", raising=False)
         monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
     with pytest.raises(ModelFailed, match="_API_KEY") as failed:
-        asyncio.run(FORMS[kind]("m").reply(ModelCall(pack=Shown())))
+        asyncio.run(ADAPTERS[kind]("m").reply(ModelCall(pack=Shown())))
     assert (failed.value.kind, failed.value.retryable) == ("unauthorised", False)
     with model_server(["no key needed here"]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url.removesuffix("/v1"))
-        model = FORMS[kind]("m")
+        model = ADAPTERS[kind]("m")
 
         async def main() -> str:
             reply = await model.reply(ModelCall(pack=Shown()))

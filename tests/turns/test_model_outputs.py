@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.output_schema import closed, is_strict, without_limits
+from holdfast.model.output_schema import close_schema, is_strict, strip_limits
 from tests.model_server import model_server
 from tests.turns.model_kit import KINDS, SCHEMA, Asked, Shown
 
@@ -76,12 +76,12 @@ def test_an_answer_that_does_not_fit_comes_as_it_is(kind: str, stream: bool, tol
 def test_schemas_are_put_as_providers_want_them() -> None:
     root = {"$ref": "#/$defs/Sum", "$defs": {"Sum": {**SCHEMA, "properties": {"sum": {"$ref": "#/$defs/N"}}}}}
     root["$defs"]["N"] = {"type": "integer"}
-    made = closed(root)
+    made = close_schema(root)
     assert (made["type"], made["additionalProperties"]) == ("object", False)
     assert "additionalProperties" not in root["$defs"]["Sum"], "the caller's schema is left alone"
     assert is_strict(made)
-    assert not is_strict(closed({"type": "object", "properties": {"a": {"type": "string"}}}))
+    assert not is_strict(close_schema({"type": "object", "properties": {"a": {"type": "string"}}}))
     assert not is_strict({"type": "array"})
     limited = {"type": "integer", "minimum": 1, "description": "How many"}
-    within = without_limits({**SCHEMA, "properties": {"minimum": limited}})["properties"]["minimum"]
+    within = strip_limits({**SCHEMA, "properties": {"minimum": limited}})["properties"]["minimum"]
     assert within == {"type": "integer", "description": "How many (minimum: 1)"}

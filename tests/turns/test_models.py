@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.errors import ModelFailed
 from holdfast.model import exchange, http
-from holdfast.model.exchange import asked_wait
+from holdfast.model.exchange import parse_retry_after
 from holdfast.records.models import Delta, ModelCall, ModelReply
 from tests.model_server import Fault, ModelServer, model_server
 from tests.turns.model_kit import CALLS, FOREVER, KEY, KINDS, Asked, Shown
@@ -135,10 +135,10 @@ def test_what_a_provider_asks_for_is_respected(kind: str) -> None:
 
 def test_a_provider_may_name_a_date() -> None:
     now = 1_800_000_000_000
-    assert asked_wait({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}, now) == 30.0
-    assert asked_wait({"retry-after": "Fri, 15 Jan 2027 07:00:00 GMT"}, now) == 0.0
+    assert parse_retry_after({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}, now) == 30.0
+    assert parse_retry_after({"retry-after": "Fri, 15 Jan 2027 07:00:00 GMT"}, now) == 0.0
     for nothing in ("", "soon", "-1", "1e9", "nan", "99999999999999"):
-        assert asked_wait({"retry-after": nothing}, now) is None
+        assert parse_retry_after({"retry-after": nothing}, now) is None
 
 
 def test_attempts_and_patience_can_be_set() -> None:
@@ -265,16 +265,16 @@ def test_one_model_serves_several_loops_and_many_calls_at_a_time(kind: str) -> N
 
 
 def test_a_model_that_does_not_take_back_what_it_said_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange.Voice, "begin_anew", lambda self: None)
+    monkeypatch.setattr(exchange.DeltaRelay, "restart", lambda self: None)
     with pytest.raises(AssertionError):
         check_reset("openai")
 
 
 def test_a_model_that_forgets_what_failed_attempts_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = http.HttpModel._failed
+    real = http.HttpModel._build_error
     monkeypatch.setattr(
         http.HttpModel,
-        "_failed",
+        "_build_error",
         lambda self, fault, attempt, used, said: real(self, fault, attempt, fault.usage, said),
     )
     with pytest.raises(AssertionError):
@@ -282,7 +282,7 @@ def test_a_model_that_forgets_what_failed_attempts_used_is_noticed(monkeypatch: 
 
 
 def test_a_model_that_shows_its_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http.HttpModel, "_without_key", lambda self, text: text)
+    monkeypatch.setattr(http.HttpModel, "_redact", lambda self, text: text)
     fault = Fault(status=403, message=f"The key {KEY} may not")
     with model_server([], [fault]) as server, pytest.raises(AssertionError):
         Asked("openai", server).failure()

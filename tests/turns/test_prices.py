@@ -14,12 +14,12 @@ from hypothesis import strategies as some
 
 import holdfast
 from holdfast import Holdfast, InvalidValue, Message, Usage
-from holdfast.connect import prices_for
-from holdfast.flow.frames.calls import priced
+from holdfast.connect import make_price_function
+from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.model import prices
-from holdfast.model.price_list import LONG, PRICES
-from holdfast.model.prices import cost_of, register_price
+from holdfast.model.price_list import LONG_PROMPT, PRICES
+from holdfast.model.prices import compute_cost, register_price
 from holdfast.records.batches import SessionQuery
 from holdfast.records.usage import NANO_USD
 from tests.scale import volume
@@ -31,7 +31,7 @@ TRIES = settings(max_examples=volume(60, 2_000), deadline=None)
 @pytest.fixture(autouse=True)
 def own_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices of one test stay in it."""
-    monkeypatch.setattr(prices, "_added", {})
+    monkeypatch.setattr(prices, "_registered", {})
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ models = some.sampled_from(sorted(PRICES))
     ],
 )
 def test_a_call_costs_what_its_provider_lists(model: str, usage: Usage, usd: str) -> None:
-    assert cost_of(usage, model) == Decimal(usd) * NANO_USD
+    assert compute_cost(usage, model) == Decimal(usd) * NANO_USD
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_call_costs_what_its_provider_lists(model: str, usage: Usage, usd: str
     ],
 )
 def test_what_is_not_in_the_table_has_no_price(model: str | None) -> None:
-    assert cost_of(Usage(input=1_000, output=1_000), model) is None
+    assert compute_cost(Usage(input=1_000, output=1_000), model) is None
 
 
 def test_the_table_is_plausible() -> None:
@@ -120,21 +120,23 @@ def test_the_table_is_plausible() -> None:
             assert input < output <= 10 * input, name
         assert long is None or all(dear >= usual for dear, usual in zip(long, rates, strict=True)), name
         assert above is None or above >= 100_000, name
-        assert cost_of(Usage(output=1), name) == rates[3], "each row is found by its own name"
+        assert compute_cost(Usage(output=1), name) == rates[3], "each row is found by its own name"
 
 
 def test_long_prompts_cost_more_as_a_whole() -> None:
-    usual, long = (cost_of(Usage(input=tokens, output=1_000), "gpt-6-luna") for tokens in (LONG, LONG + 1))
-    assert (usual, long) == (LONG * 100 + 500_000, (LONG + 1) * 200 + 750_000)
+    usual, long = (
+        compute_cost(Usage(input=tokens, output=1_000), "gpt-6-luna") for tokens in (LONG_PROMPT, LONG_PROMPT + 1)
+    )
+    assert (usual, long) == (LONG_PROMPT * 100 + 500_000, (LONG_PROMPT + 1) * 200 + 750_000)
     cached = Usage(input=100_001, cached_input=100_000)
-    assert cost_of(cached, "claude-haiku-5-5") == 100_000 * 50 + 500
-    assert cost_of(Usage(input=LONG), "gpt-5.5-pro") == LONG * 30_000
-    assert cost_of(Usage(input=LONG + 1), "gpt-5.5-pro") is None, "what is not published is not guessed"
+    assert compute_cost(cached, "claude-haiku-5-5") == 100_000 * 50 + 500
+    assert compute_cost(Usage(input=LONG_PROMPT), "gpt-5.5-pro") == LONG_PROMPT * 30_000
+    assert compute_cost(Usage(input=LONG_PROMPT + 1), "gpt-5.5-pro") is None, "what is not published is not guessed"
 
 
 def additive(model: str, one: Usage, other: Usage) -> None:
-    parts = [cost_of(usage, model) for usage in (one, other)]
-    assert cost_of(one + other, model) == sum(part or 0 for part in parts)
+    parts = [compute_cost(usage, model) for usage in (one, other)]
+    assert compute_cost(one + other, model) == sum(part or 0 for part in parts)
 
 
 def never_dearer(model: str, usage: Usage) -> None:
@@ -142,7 +144,7 @@ def never_dearer(model: str, usage: Usage) -> None:
     plain, cached = Usage(input=usage.input, output=usage.output), usage.input - usage.cache_write
     read = Usage(input=usage.input, cached_input=cached, output=usage.output)
     written = Usage(input=usage.input, cache_write=usage.cache_write, output=usage.output)
-    costs = [cost_of(one, model) or 0 for one in (read, plain, written)]
+    costs = [compute_cost(one, model) or 0 for one in (read, plain, written)]
     assert costs == sorted(costs)
     rates = PRICES[model][0]
     assert costs[1] == usage.input * rates[0] + usage.output * rates[3]
@@ -162,7 +164,7 @@ def test_what_is_cached_is_charged_once_and_is_never_dearer(model: str, usage: U
 
 
 def test_more_cached_than_there_was_is_charged_as_it_is_said() -> None:
-    assert cost_of(Usage(input=10, cached_input=100), "gpt-4o") == 100 * 1_250
+    assert compute_cost(Usage(input=10, cached_input=100), "gpt-4o") == 100 * 1_250
 
 
 # own prices
@@ -171,32 +173,32 @@ def test_more_cached_than_there_was_is_charged_as_it_is_said() -> None:
 def test_own_prices_take_the_place_of_the_list() -> None:
     used = Usage(input=M, cached_input=M // 2, output=M)
     register_price("acme", input=1, output=2)
-    assert cost_of(used, "host/Acme-7b.2_chat") == 3 * NANO_USD, "cached input costs what input costs"
+    assert compute_cost(used, "host/Acme-7b.2_chat") == 3 * NANO_USD, "cached input costs what input costs"
     register_price("acme", input=1, output=2, cached_input=Decimal("0.5"), cache_write=0)
-    assert cost_of(used, "acme-7b") == Decimal("2.75") * NANO_USD
-    assert cost_of(Usage(input=M, cache_write=M), "acme-7b") == 0
+    assert compute_cost(used, "acme-7b") == Decimal("2.75") * NANO_USD
+    assert compute_cost(Usage(input=M, cache_write=M), "acme-7b") == 0
     register_price("gpt-4o", input=0, output=0)
-    assert cost_of(used, "gpt-4o-2024-08-06") == cost_of(used, "gpt-4o-audio-preview") == 0
-    assert cost_of(used, "gpt-4o-mini") == 712_500_000, "the list knows more of this name"
-    assert cost_of(used, "ft:gpt-4o-2024-08-06:shop::a1") is None
+    assert compute_cost(used, "gpt-4o-2024-08-06") == compute_cost(used, "gpt-4o-audio-preview") == 0
+    assert compute_cost(used, "gpt-4o-mini") == 712_500_000, "the list knows more of this name"
+    assert compute_cost(used, "ft:gpt-4o-2024-08-06:shop::a1") is None
     register_price("ft:gpt-4o", input=3.75, output=15)
-    assert cost_of(Usage(input=M), "ft:gpt-4o-2024-08-06:shop::a1") == Decimal("3.75") * NANO_USD
-    assert cost_of(Usage(input=M), "gpt-4o") == 0
+    assert compute_cost(Usage(input=M), "ft:gpt-4o-2024-08-06:shop::a1") == Decimal("3.75") * NANO_USD
+    assert compute_cost(Usage(input=M), "gpt-4o") == 0
 
 
 def test_a_price_is_that_of_the_model_that_answered_unless_there_is_an_own_one() -> None:
     answered = Usage(input=M, model="gpt-4o-2024-08-06")
-    assert cost_of(answered, "my-deployment") == cost_of(answered, "gpt-4o-mini") == Decimal("2.5") * NANO_USD
-    assert cost_of(Usage(input=M, model="gpt-4o-audio-preview"), "gpt-4o") is None
+    assert compute_cost(answered, "my-deployment") == compute_cost(answered, "gpt-4o-mini") == Decimal("2.5") * NANO_USD
+    assert compute_cost(Usage(input=M, model="gpt-4o-audio-preview"), "gpt-4o") is None
     register_price("my-deployment", input=7, output=7)
-    assert cost_of(answered, "my-deployment") == 7 * NANO_USD
+    assert compute_cost(answered, "my-deployment") == 7 * NANO_USD
 
 
 @TRIES
 @given(rate=some.decimals(0, 1_000, places=6), one=usages(), other=usages())
 def test_prices_below_a_billionth_are_rounded_once(rate: Decimal, one: Usage, other: Usage) -> None:
-    own = {"fine": prices.price({"input": rate, "output": rate})}
-    cost, parts = cost_of(one + other, "fine", own), [cost_of(usage, "fine", own) for usage in (one, other)]
+    own = {"fine": prices.parse_price({"input": rate, "output": rate})}
+    cost, parts = compute_cost(one + other, "fine", own), [compute_cost(usage, "fine", own) for usage in (one, other)]
     assert cost is not None
     assert abs(cost - (one + other).spent * rate * 1_000) <= Decimal("0.5")
     assert abs(cost - sum(part or 0 for part in parts)) <= 1
@@ -362,10 +364,10 @@ def test_prices_that_are_none_are_refused_before_anything_is_opened(wrong: Any, 
 def fills_only_what_is_open(hf: Holdfast) -> None:
     """What is said stays as it is said; what was not reported is not called free."""
     said, unsaid, nothing = Usage(input=5, cost=1), Usage(input=5), Usage(reasoning=0)
-    assert priced(hf._ports, said, "gpt-4o") == said
-    assert priced(hf._ports, unsaid, "gpt-4o") == Usage(input=5, cost=12_500)
-    assert priced(hf._ports, nothing, "gpt-4o") is nothing
-    assert priced(hf._ports, unsaid, None) is unsaid
+    assert add_cost(hf._ports, said, "gpt-4o") == said
+    assert add_cost(hf._ports, unsaid, "gpt-4o") == Usage(input=5, cost=12_500)
+    assert add_cost(hf._ports, nothing, "gpt-4o") is nothing
+    assert add_cost(hf._ports, unsaid, None) is unsaid
 
 
 def test_only_what_is_not_said_is_filled_in(hf: Holdfast) -> None:
@@ -394,7 +396,7 @@ def adds_up(hf: Holdfast) -> None:
 
 def test_a_tenants_usage_is_that_of_all_its_sessions(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hf.usage() == Usage(cost=0)
-    monkeypatch.setattr(sessions_flow, "MANY", 3)
+    monkeypatch.setattr(sessions_flow, "USAGE_PAGE", 3)
     acme, other = hf.tenant("acme"), hf.tenant("other")
     talk(acme, 8)
     talk(other, 2)
@@ -423,25 +425,25 @@ def _cached_beside_input(patch: pytest.MonkeyPatch) -> None:
         total = usage.input * self.input + usage.cached_input * self.cached_input + usage.output * self.output
         return (total + usage.cache_write * self.cache_write) // 1_000
 
-    patch.setattr(prices.Price, "of", of)
+    patch.setattr(prices.Price, "cost", of)
 
 
 def _rounded_each(patch: pytest.MonkeyPatch) -> None:
     def of(self: prices.Price, usage: Usage) -> int:
         return round(usage.input * self.input, -7) // 1_000 + usage.output * self.output // 1_000
 
-    patch.setattr(prices.Price, "of", of)
+    patch.setattr(prices.Price, "cost", of)
 
 
 def _first_page_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sessions_flow, "MANY", 3)
-    usage = sessions_flow.usage
+    patch.setattr(sessions_flow, "USAGE_PAGE", 3)
+    usage = sessions_flow.tenant_usage
 
     def broken(ports: Any, acting: Any) -> Usage:
         page = ports.journal.sessions(acting.tenant, SessionQuery(limit=3))
         return usage(ports, acting) if len(page) < 3 else sum((row.usage for row in page), Usage(cost=0))
 
-    patch.setattr(sessions_flow, "usage", broken)
+    patch.setattr(sessions_flow, "tenant_usage", broken)
 
 
 def _always_filled(patch: pytest.MonkeyPatch) -> None:
@@ -473,5 +475,5 @@ def test_planted_bugs_are_caught(
 
 
 def test_list_prices_are_read_when_a_call_has_first_ended() -> None:
-    assert prices_for(None)(None, Usage(input=1)) is None
-    assert prices_for(None)("gpt-4o", Usage(input=1)) == 2_500
+    assert make_price_function(None)(None, Usage(input=1)) is None
+    assert make_price_function(None)("gpt-4o", Usage(input=1)) == 2_500

@@ -68,7 +68,7 @@ def test_ids_in_a_reply_are_those_of_the_request_that_it_answers(tmp_path: Path)
 
 
 def test_without_that_another_journal_would_find_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "_MADE_ANEW", recorded.late(r"nothing like it"))
+    monkeypatch.setattr(recorded, "_GENERATED", recorded.lazy_pattern(r"nothing like it"))
     path = tmp_path / "replies.jsonl"
     program(Recorded(real(), path))
     with pytest.raises(ModelFailed):

@@ -17,8 +17,8 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import ModelFailed
 from holdfast.model.scripted import Scripted
 from holdfast.records.settings import Settings
-from holdfast.runtime.recovery import Recovering
-from holdfast.runtime.tasks import crew_of
+from holdfast.runtime.recovery import Recovery
+from holdfast.runtime.tasks import get_agent_tasks
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import Counted, Gated, until, until_async
 from tests.turns.loops import place
@@ -43,7 +43,7 @@ async def left(hf: AsyncHoldfast, session: str = "s", *, agent: str = "a", text:
     model = Gated(["Done."])
     sending = asyncio.ensure_future(hf.agent(agent, model=model).send(session, text))
     await model.begun.wait()
-    await crew_of(hf).leave()
+    await get_agent_tasks(hf).cancel_all()
     await asyncio.gather(sending, return_exceptions=True)
     assert (await hf.index.resume_actor(place(session))).frames
 
@@ -249,6 +249,6 @@ def test_code_without_asyncio_recovers_as_well(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
         agent = hf.agent("a", model=Scripted(["Done."]))
         with agent.recovering(every=0.01) as recovering:
-            assert isinstance(recovering, Recovering)
+            assert isinstance(recovering, Recovery)
             until(lambda: recovering.taken_up == 1)
         assert hf.session("s").messages()[-1].text == "Done."

@@ -14,8 +14,8 @@ import holdfast
 from bench.counting import counting
 from holdfast import Holdfast
 from holdfast.flow.frames.read import PAGE
-from holdfast.flow.journal.append import Decided, append
-from holdfast.flow.turns.runnable import Standing, Watching
+from holdfast.flow.journal.append import StreamWrite, append_events
+from holdfast.flow.turns.runnable import RunnableTurnWatch, StreamReadiness
 from holdfast.records.events.envelope import Draft
 from holdfast.testing.clock import FrozenClock
 from tests.scale import volume
@@ -46,14 +46,14 @@ class Waiting:
         self._lived = {stream: list(self.hf.journal.events(stream)) for stream in streams}
         names = [f"s{number}" for number in range(1, count)]
         for first in range(0, len(names), AT_ONCE):
-            append(self.hf._ports, self.hf._acting, self._copies(names[first : first + AT_ONCE]))
+            append_events(self.hf._ports, self.hf._acting, self._copies(names[first : first + AT_ONCE]))
         self.pages, self.count = math.ceil(count / PAGE), count
-        self.watching = Watching(self.hf._ports, self.hf._acting, None, ["default"])
+        self.watching = RunnableTurnWatch(self.hf._ports, self.hf._acting, None, ["default"])
 
-    def _copies(self, names: list[str]) -> list[Decided]:
+    def _copies(self, names: list[str]) -> list[StreamWrite]:
         """The first conversation once more under other names, event by event: quicker than living each of them."""
         return [
-            Decided(stream=stream.replace("s0", name), events=tuple(self._copy(event, name) for event in events))
+            StreamWrite(stream=stream.replace("s0", name), events=tuple(self._copy(event, name) for event in events))
             for name in names
             for stream, events in self._lived.items()
         ]
@@ -70,7 +70,7 @@ class Waiting:
     def look(self) -> tuple[int, float]:
         """How many turns can go on, and how many statements it took to know that."""
         with counting(self.hf._ports.journal) as counts:
-            found = self.watching.look()
+            found = self.watching.find_runnable_turns()
         return len(found), counts.statements
 
 
@@ -139,7 +139,7 @@ def test_only_those_whose_time_has_come_are_looked_at(waiting: Waiting) -> None:
 
 def test_who_remembers_nothing_pays_for_all_that_is_live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = Waiting(tmp_path / "a.db", FEW)
-    monkeypatch.setattr(Standing, "holds", lambda self, versions, now, held: False)
+    monkeypatch.setattr(StreamReadiness, "is_current", lambda self, versions, now, held: False)
     costs = [made.look()[1] for _ in range(3)]
     made.hf.close()
     assert min(costs) >= FEW

@@ -12,7 +12,7 @@ import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.scripted import Scripted
-from holdfast.runtime.recovery import Failure, Recovering
+from holdfast.runtime.recovery import Recovery, RecoveryFailure
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import until, until_async
 from tests.turns.test_recovering import left, looked
@@ -22,11 +22,11 @@ def failing(kind: str = "unavailable") -> Scripted:
     return Scripted(lambda pack: (_ for _ in ()).throw(ModelFailed("The model is away.", kind=kind, retryable=True)))
 
 
-async def told(on_error: Any, looks: int = 2) -> tuple[list[Failure], dict[str, Failure]]:
+async def told(on_error: Any, looks: int = 2) -> tuple[list[RecoveryFailure], dict[str, RecoveryFailure]]:
     """What is told of a turn that fails at every look, and what is listed after the last one."""
-    clock, heard = FrozenClock(), list[Failure]()
+    clock, heard = FrozenClock(), list[RecoveryFailure]()
 
-    def tell(failure: Failure) -> None:
+    def tell(failure: RecoveryFailure) -> None:
         heard.append(failure)
         if on_error is not None:
             on_error(failure)
@@ -57,13 +57,13 @@ def test_each_failure_is_told_and_listed_until_the_turn_is_taken_up() -> None:
 
 
 def test_failures_that_are_swallowed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recovering, "_failed", lambda self, one, turn, error: None)
+    monkeypatch.setattr(Recovery, "_record_failure", lambda self, one, turn, error: None)
     with pytest.raises(AssertionError):
         test_each_failure_is_told_and_listed_until_the_turn_is_taken_up()
 
 
 def test_an_on_error_that_fails_itself_is_warned_of_once_and_ends_nothing() -> None:
-    def raises(failure: Failure) -> None:
+    def raises(failure: RecoveryFailure) -> None:
         raise RuntimeError("a bug of its own")
 
     with warnings.catch_warnings(record=True) as caught:
@@ -115,7 +115,7 @@ def test_code_without_asyncio_hears_of_it_as_well() -> None:
         agent: Any = hf.agent("a", model=failing())
         with pytest.raises(ModelFailed):
             agent.send("s", "Hello")
-        heard = list[Failure]()
+        heard = list[RecoveryFailure]()
         with agent.recovering(every=0.01, on_error=heard.append) as recovering:
             until(lambda: recovering.failures)
         assert heard[0].session == "s"
@@ -154,8 +154,8 @@ def test_it_ends_when_it_is_told_to_also_with_news() -> None:
 
 
 def test_an_end_that_is_lost_with_news_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def running(self: Recovering) -> None:
-        await self.look()
+    async def running(self: Recovery) -> None:
+        await self.poll()
         while True:
             try:
                 await asyncio.wait_for(self._news.wait(), self._every)
@@ -163,6 +163,6 @@ def test_an_end_that_is_lost_with_news_is_noticed(monkeypatch: pytest.MonkeyPatc
                 pass
             self._news.clear()
 
-    monkeypatch.setattr(Recovering, "_running", running)
+    monkeypatch.setattr(Recovery, "_run", running)
     with pytest.raises(AssertionError):
         asyncio.run(ended_with_news())

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.flow.frames import sweep
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import runnable
-from holdfast.flow.turns.runnable import Standing
+from holdfast.flow.turns.runnable import StreamReadiness
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Acting, Ports
 from tests.scale import seeded, volume
@@ -29,62 +29,62 @@ def test_a_look_that_remembers_finds_what_one_finds_that_remembers_nothing(tmp_p
 # planted
 
 
-def _hold(patch: pytest.MonkeyPatch, holds: Callable[[Standing, Any, int, bool], bool]) -> None:
-    patch.setattr(Standing, "holds", holds)
+def _hold(patch: pytest.MonkeyPatch, holds: Callable[[StreamReadiness, Any, int, bool], bool]) -> None:
+    patch.setattr(StreamReadiness, "is_current", holds)
 
 
 def only_its_own_stream_counts(patch: pytest.MonkeyPatch) -> None:
-    sound = Standing.holds
+    sound = StreamReadiness.is_current
     _hold(patch, lambda self, versions, now, held: sound(_without_lines(self), versions, now, held))
 
 
-def _without_lines(one: Standing) -> Standing:
+def _without_lines(one: StreamReadiness) -> StreamReadiness:
     return replace(one, versions={name: at for name, at in one.versions.items() if name.startswith("actor/")})
 
 
 def answers_are_not_seen(patch: pytest.MonkeyPatch) -> None:
-    sound = Standing.holds
+    sound = StreamReadiness.is_current
     _hold(patch, lambda self, versions, now, held: sound(replace(self, versions={}), versions, now, held))
 
 
 def no_clock_is_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runnable, "next_due", lambda frames, now: float("inf"))
+    patch.setattr(runnable, "next_due_time", lambda frames, now: float("inf"))
 
 
 def deadlines_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    sound = runnable.next_due
+    sound = runnable.next_due_time
     patch.setattr(
         runnable,
-        "next_due",
+        "next_due_time",
         lambda frames, now: sound({name: replace(one, deadline=None) for name, one in frames.items()}, now),
     )
 
 
 def a_clock_is_never_set_back(patch: pytest.MonkeyPatch) -> None:
-    sound = Standing.holds
+    sound = StreamReadiness.is_current
     _hold(patch, lambda self, versions, now, held: sound(replace(self, since=0), versions, now, held))
 
 
 def who_held_it_is_remembered(patch: pytest.MonkeyPatch) -> None:
-    sound = Standing.holds
+    sound = StreamReadiness.is_current
     _hold(patch, lambda self, versions, now, held: sound(self, versions, now, self.held))
 
 
 def an_owner_never_dies(patch: pytest.MonkeyPatch) -> None:
-    def standing(ports: Ports, acting: Acting, stream: str, *how: Any) -> Standing:
-        found = runnable.standing(ports, acting, stream, *how)
+    def standing(ports: Ports, acting: Acting, stream: str, *how: Any) -> StreamReadiness:
+        found = runnable.read_readiness(ports, acting, stream, *how)
         return found if ports.leases.seems_free(acting.tenant, stream) else replace(found, turn=None)
 
-    patch.setattr(runnable, "standing", standing)
+    patch.setattr(runnable, "read_readiness", standing)
 
 
 def what_is_due_and_not_ours_is_let_be(patch: pytest.MonkeyPatch) -> None:
-    sound = sweep.settle
+    sound = sweep.sweep_stream
 
-    def settle(ports: Ports, acting: Acting, stream: str, **how: Any) -> sweep.Settled:
-        return replace(sound(ports, acting, stream, **how), calm_at=current(ports, acting, stream).version)
+    def settle(ports: Ports, acting: Acting, stream: str, **how: Any) -> sweep.StreamSweep:
+        return replace(sound(ports, acting, stream, **how), calm_at=load_current_state(ports, acting, stream).version)
 
-    patch.setattr(sweep, "settle", settle)
+    patch.setattr(sweep, "sweep_stream", settle)
 
 
 def nothing_is_written_by_others(patch: pytest.MonkeyPatch) -> None:
@@ -171,10 +171,10 @@ def lease_that_is_given_back_meanwhile(path: Path, patch: pytest.MonkeyPatch) ->
     """Somebody looks after the lease was given back in the journal and before this process knows."""
     with lived(path, random.Random(0)) as life:
         leases = life.ports.leases
-        sound = leases.left
+        sound = leases.remove_user
 
         def left(*which: Any) -> None:
-            assert life.watching.look() == [], "it is still ours"
+            assert life.watching.find_runnable_turns() == [], "it is still ours"
             sound(*which)
 
         with life.clients[1].session("s").turn("Hello") as turn:

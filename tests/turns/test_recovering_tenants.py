@@ -17,7 +17,7 @@ import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Corrupt, InvalidValue, Refused
 from holdfast.flow.turns import runnable
-from holdfast.flow.turns.runnable import Standing
+from holdfast.flow.turns.runnable import StreamReadiness
 from holdfast.model.scripted import Scripted
 from holdfast.runtime.agent import AsyncAgent
 from tests.turns.agent_world import until, until_async
@@ -174,22 +174,22 @@ def test_an_answer_is_heard_of_at_once_in_every_tenant() -> None:
                     assert recovering.taken_up == count - 1
                     await own.answer(question, approve=True)
                     await until_async(lambda wanted=count: recovering.taken_up == wanted)  # type: ignore[misc]
-            heard = [name for name in TENANTS if hf._client._ports.observers.wanted(name, "question.answered")]
+            heard = [name for name in TENANTS if hf._client._ports.observers.has_listener(name, "question.answered")]
             assert heard == [], "who recovers no more hears nothing"
 
     asyncio.run(test())
 
 
 def test_a_stream_that_cannot_be_read_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def standing(ports: Any, acting: Any, stream: str, *how: Any) -> Standing:
+    def standing(ports: Any, acting: Any, stream: str, *how: Any) -> StreamReadiness:
         if acting.tenant == "acme":
             raise Corrupt
-        return runnable.standing(ports, acting, stream, *how)
+        return runnable.read_readiness(ports, acting, stream, *how)
 
     async def test() -> None:
         async with holdfast.open_async("memory:") as hf:
             recovered = await each_left(hf)
-            monkeypatch.setattr(runnable, "standing", standing)
+            monkeypatch.setattr(runnable, "read_readiness", standing)
             assert await recovered("all") == ["default", "zeta"]
             monkeypatch.undo()
             assert await recovered("all") == ["acme", "default", "zeta"]

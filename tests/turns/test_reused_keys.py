@@ -185,11 +185,11 @@ def test_any_two_lists_are_the_same_turn_if_they_are_equal_and_only_then(hf: Hol
 
 @IN_MEMORY
 def test_a_comparison_of_the_beginning_alone_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = turns._together
+    original = turns._read_append
 
     def begins(ports: Any, acting: Any, line: str, version: int) -> Any:
         return original(ports, acting, line, version)[:1]
 
-    monkeypatch.setattr(turns, "_together", begins)
+    monkeypatch.setattr(turns, "_read_append", begins)
     with pytest.raises((AssertionError, KeyReused, pytest.fail.Exception)):
         test_other_messages_under_a_used_key_are_refused_and_equal_ones_are_not(hf, "shorter", by_turn)

@@ -16,10 +16,10 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import EffectFailed
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.runtime import tasks as crews
-from holdfast.runtime.send import Sending
-from holdfast.runtime.tasks import Crew, crew_of
+from holdfast.runtime.send import AgentSend
+from holdfast.runtime.tasks import AgentTasks, get_agent_tasks
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.turns.agent_world import SESSION, Gated, kinds, on_loop, spoken_async, until_async
 
@@ -39,17 +39,17 @@ async def stopped_elsewhere(path: Path) -> int:
         ]
         for model in models:
             await model.begun.wait()
-        await crew_of(hf)._look()
+        await get_agent_tasks(hf)._poll_stops()
 
         def stop() -> None:
             with holdfast.open(path, durability="fast") as other:
                 assert all(other.session(f"s{at}").stop("Enough.") for at in range(len(models)))
 
         await asyncio.to_thread(stop)
-        await crew_of(hf)._look()
+        await get_agent_tasks(hf)._poll_stops()
         ended, _ = await asyncio.wait(work, timeout=0.5)
         assert {one.result().reason for one in ended} == {"Enough."}
-        await crew_of(hf).leave()
+        await get_agent_tasks(hf).cancel_all()
         await asyncio.gather(*work, return_exceptions=True)
         return len(ended)
 
@@ -57,15 +57,17 @@ async def stopped_elsewhere(path: Path) -> int:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few stops fit on a page, and nobody looks but the test."""
-    monkeypatch.setattr(crews, "LOOK", 60.0)
-    monkeypatch.setattr(crews, "Query", partial(Query, limit=FEW))
+    monkeypatch.setattr(crews, "STOP_POLL_SECONDS", 60.0)
+    monkeypatch.setattr(crews, "EventQuery", partial(EventQuery, limit=FEW))
 
 
-def asked_on_one_page(self: Crew, tenants: set[str]) -> list[tuple[str, Any]]:
+def asked_on_one_page(self: AgentTasks, tenants: set[str]) -> list[tuple[str, Any]]:
     """What does not fit on the first page is never looked at."""
     newest, found = self._ports.journal.position(), []
     for tenant in tenants:
-        query = Query(tenant=tenant, after=self._seen.get(tenant, newest), until=newest, types=crews.STOPS, limit=FEW)
+        query = EventQuery(
+            tenant=tenant, after=self._seen.get(tenant, newest), until=newest, types=crews.STOP_EVENTS, limit=FEW
+        )
         found += [(tenant, decode_event(event).facts) for event in self._ports.journal.read(query)]
         self._seen[tenant] = newest
     return found
@@ -78,7 +80,7 @@ def test_every_stop_of_another_process_is_heard_however_many_come_at_once(tmp_pa
 
 @pytest.mark.usefixtures("small_pages")
 def test_stops_that_are_on_no_page_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Crew, "_asked", asked_on_one_page)
+    monkeypatch.setattr(AgentTasks, "_read_stops", asked_on_one_page)
     assert asyncio.run(stopped_elsewhere(tmp_path / "a.db")) == FEW
 
 
@@ -163,7 +165,7 @@ def test_who_is_not_waited_for_is_drained_and_left_as_all_others_are() -> None:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         assert len(agent._crew.tasks) == 1
-        await agent._crew.leave()
+        await agent._crew.cancel_all()
         assert not agent._crew.tasks
         again = hf.agent("a", model=Scripted(["Hi."]))
         assert (await again.send(SESSION, "Hello", key="k", if_busy="reject")).text == "Hi."
@@ -201,7 +203,7 @@ def test_what_still_waits_in_line_is_never_said_once_its_sender_has_given_up(how
 
 @pytest.mark.parametrize("how", ["send", "stream"])
 def test_a_message_that_is_said_by_surprise_is_noticed(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sending, "take_back", lambda self: None)
+    monkeypatch.setattr(AgentSend, "withdraw", lambda self: None)
     with pytest.raises(AssertionError):
         on_loop(partial(taken_back, how=how))
 
@@ -299,12 +301,12 @@ def test_a_message_is_not_lost_with_a_server_of_tools() -> None:
 
 
 def test_a_message_that_waits_for_a_server_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Sending.run
+    run = AgentSend.run
 
-    async def lists_first(self: Sending[Any]) -> Any:
-        await self._listed()
+    async def lists_first(self: AgentSend[Any]) -> Any:
+        await self._load_tools()
         return await run(self)
 
-    monkeypatch.setattr(Sending, "run", lists_first)
+    monkeypatch.setattr(AgentSend, "run", lists_first)
     with pytest.raises(EffectFailed):
         on_loop(without_a_server)

@@ -23,8 +23,8 @@ from tests.turns.stream_kit import AsyncSource, Broken, Source
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio_turn, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr("holdfast.aio.turn.LOOK_EVERY", 0.01)
+    monkeypatch.setattr(aio_turn, "STOP_POLL_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.aio.turn.STOP_POLL_SECONDS", 0.01)
 
 
 def run(work: Callable[[AsyncHoldfast], Awaitable[None]]) -> None:
@@ -109,7 +109,7 @@ def test_a_planted_client_that_does_not_look_in_silence_waits_for_ever(monkeypat
     async def never(*args: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(aio_turn, "_watch", never)
+    monkeypatch.setattr(aio_turn, "_watch_for_stop", never)
 
     async def work(hf: AsyncHoldfast) -> None:
         stalling = stalled(hf, Source("One ", then=lambda: asyncio.sleep(60)), [])
@@ -190,7 +190,7 @@ def test_a_cancelled_task_lets_go_of_the_stream() -> None:
 
 
 def test_a_stream_that_does_not_let_itself_be_closed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio_turn, "CLOSING", 0.01)
+    monkeypatch.setattr(aio_turn, "CLOSE_SECONDS", 0.01)
 
     async def work(hf: AsyncHoldfast) -> None:
         class Stubborn(Source):
@@ -205,7 +205,7 @@ def test_a_stream_that_does_not_let_itself_be_closed_is_left(monkeypatch: pytest
 
 def test_a_journal_that_cannot_be_read_for_a_moment_does_not_break_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    real = Turn._stop_asked
+    real = Turn._load_stop_reason
 
     def look(self: Turn) -> str | None:
         looks.append(1)
@@ -213,7 +213,7 @@ def test_a_journal_that_cannot_be_read_for_a_moment_does_not_break_the_stream(mo
             raise holdfast.Unavailable
         return real(self)
 
-    monkeypatch.setattr(Turn, "_stop_asked", look)
+    monkeypatch.setattr(Turn, "_load_stop_reason", look)
 
     async def work(hf: AsyncHoldfast) -> None:
         assert (await stalled(hf, Source("One ", then=lambda: asyncio.sleep(60)), [])).status == "stopped"
@@ -230,9 +230,9 @@ def test_a_call_that_is_not_streamed_can_be_raced_against_a_stop() -> None:
                 if not isinstance(step, CallModel):
                     break
                 assert await turn.is_stopping() is False
-                assert await turn.stopping(timeout=0.02) is None
+                assert await turn.wait_for_stop(timeout=0.02) is None
                 call = asyncio.create_task(asyncio.sleep(60))
-                asked = asyncio.create_task(turn.stopping())
+                asked = asyncio.create_task(turn.wait_for_stop())
                 assert await chat.stop("enough")
                 await asyncio.wait((call, asked), return_when=asyncio.FIRST_COMPLETED)
                 assert not call.done()
@@ -243,6 +243,6 @@ def test_a_call_that_is_not_streamed_can_be_raced_against_a_stop() -> None:
         async with chat.turn("And now?", key="l") as turn:
             (step,) = await turn.steps()
             await step.done("This.")
-            assert await turn.stopping() is None
+            assert await turn.wait_for_stop() is None
 
     run(work)

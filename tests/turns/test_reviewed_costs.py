@@ -10,9 +10,9 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Holdfast, InvalidValue, Message, ModelFailed, ModelReply, Refused, Usage, tool
-from holdfast.client.turn_model import Spending
+from holdfast.client.turn_model import TurnCost
 from holdfast.flow.turns import calls, outcome
-from holdfast.flow.turns.open import Opening, Terms
+from holdfast.flow.turns.open import TurnOpener, TurnTerms
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.models import Delta, ModelCall
 from holdfast.testing import kill_everywhere
@@ -113,9 +113,9 @@ def test_an_unknown_cost_stops_also_the_process_that_takes_the_turn_up(hf: Holdf
 def test_a_budget_that_counts_unknown_costs_as_nothing_is_found_out(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
-    monkeypatch.setattr(Spending, "_unknown", lambda self: None)
+    monkeypatch.setattr(TurnCost, "_find_unknown_cost", lambda self: None)
     if planted == "no fallback":
-        monkeypatch.setattr(calls, "priced", lambda ports, usage, model: usage)
+        monkeypatch.setattr(calls, "add_cost", lambda ports, usage, model: usage)
     _, asked = spend(hf, "gpt-5-mini" if planted == "no fallback" else "unheard-of", Usage(input=M))
     assert asked == 25
 
@@ -193,7 +193,7 @@ def test_failed_calls_are_in_the_usage_of_the_turn_and_not_of_the_session(hf: Ho
 
 @IN_MEMORY
 def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "FAILURES", 4)
+    monkeypatch.setattr(outcome, "MAX_FAILURES", 4)
     model = Cut(Usage())
     agent = hf.agent("a", model=model)
     for _ in range(4):
@@ -208,7 +208,7 @@ def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest
 
 @IN_MEMORY
 def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "FAILURES", 3)
+    monkeypatch.setattr(outcome, "MAX_FAILURES", 3)
 
     def failing() -> None:
         with pytest.raises(ModelFailed):
@@ -225,7 +225,7 @@ def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, mon
 
 
 def test_a_model_may_fail_for_a_while() -> None:
-    assert outcome.FAILURES == 25
+    assert outcome.MAX_FAILURES == 25
 
 
 # bad values
@@ -235,7 +235,7 @@ def test_a_model_may_fail_for_a_while() -> None:
 @pytest.mark.parametrize("wait", [-1, -0.1, float("nan"), float("inf"), 10**400, True, "1"])
 def test_a_wait_that_is_no_time_is_refused(hf: Holdfast, wait: Any) -> None:
     with pytest.raises(InvalidValue, match="wait must be seconds"):
-        Opening(hf._ports, hf._acting, f"session/{SESSION}/thread/main", Terms(wait=wait), lambda: None)  # type: ignore[arg-type,return-value]  # not asked for
+        TurnOpener(hf._ports, hf._acting, f"session/{SESSION}/thread/main", TurnTerms(wait=wait), lambda: None)  # type: ignore[arg-type,return-value]  # not asked for
     with pytest.raises(InvalidValue, match="wait must be seconds"):
         take(hf, "Go.", replies("no"), wait=wait)
     assert take(hf, "Go.", replies("Hi."), wait=0).text == "Hi."

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import ActorBusy, Holdfast, Limits, ModelFailed, ModelReply, Usage
 from holdfast.flow.turns import outcome
-from holdfast.flow.turns.open import Opening
+from holdfast.flow.turns.open import TurnOpener
 from holdfast.records.messages import Message
 from holdfast.testing.clock import FrozenClock
 
@@ -56,7 +56,7 @@ def failing(hf: Holdfast, model: Moody, times: int, **how: Any) -> Any:
 
 
 def test_who_speaks_after_a_model_was_given_up_is_answered(hf: Holdfast) -> None:
-    agent = failing(hf, Moody(), outcome.FAILURES)
+    agent = failing(hf, Moody(), outcome.MAX_FAILURES)
     reply = agent.send("a", "are you back?", key="new")
     assert (reply.status, reply.text) == ("done", "I am back.")
     assert agent.send("a", "are you back?", key="new").status == "done"
@@ -122,7 +122,7 @@ def test_a_turn_that_made_its_tool_calls_is_not_joined(hf: Holdfast) -> None:
 
 
 def test_messages_that_join_dead_ends_are_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "why_spent", lambda *given: None)
+    monkeypatch.setattr(outcome, "find_exhausted_limit", lambda *given: None)
     with pytest.raises(AssertionError):
         test_who_speaks_after_a_model_was_given_up_is_answered(hf)
 
@@ -224,7 +224,7 @@ def test_who_gives_up_to_interrupt_is_told_what_was_done(chat: Chat) -> None:
 
 
 def test_who_interrupts_only_once_is_found(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Opening, "_interrupting", lambda opening, lined: iter((lined,)))
+    monkeypatch.setattr(TurnOpener, "_interrupt_until_called", lambda opening, lined: iter((lined,)))
     chat.looks = 50
     with pytest.raises(AssertionError):
         test_of_several_who_interrupt_the_last_one_stays(chat)

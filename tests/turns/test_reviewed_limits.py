@@ -150,11 +150,11 @@ def test_over_a_default_everything_given_stands_and_the_rest_is_the_default(
     asked: dict[str, Any], default: dict[str, Any]
 ) -> None:
     below = FrameLimits(**default)
-    filled = Limits(**asked).over(below)
+    filled = Limits(**asked).apply_to(below)
     assert type(filled) is FrameLimits
     for name in filled.__struct_fields__:
         assert getattr(filled, name) == asked.get(name, getattr(below, name))
-    assert filled.over(BARE) == filled
+    assert filled.apply_to(BARE) == filled
 
 
 @given(limits)
@@ -204,7 +204,7 @@ def test_a_budget_that_is_no_number_of_tokens_is_refused_at_once(hf: Holdfast, b
 
 
 def test_a_turn_that_takes_limits_whole_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Limits, "over", lambda asked, default: BARE)
+    monkeypatch.setattr(Limits, "apply_to", lambda asked, default: BARE)
     with pytest.raises(AssertionError):
         assert turn_limits(hf, Limits(timeout_ms=60_000)) == changed(WINDOW, timeout_ms=60_000)
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import listeners
-from holdfast.runtime.listeners import Hub, Tail
+from holdfast.runtime.listeners import ListenerHub, Tail
 from holdfast.runtime.reply import AgentEvent
-from holdfast.runtime.send import Sending
+from holdfast.runtime.send import AgentSend
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Gated, kinds, on_loop, until_async
 
@@ -61,8 +61,8 @@ def test_who_reconnects_is_told_that_the_reply_begins_anew() -> None:
 
 
 def test_a_part_that_is_told_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    listen = Hub.listen
-    monkeypatch.setattr(Hub, "listen", lambda self, place, again=False: listen(self, place))
+    listen = ListenerHub.listen
+    monkeypatch.setattr(ListenerHub, "listen", lambda self, place, again=False: listen(self, place))
     with pytest.raises(AssertionError):
         on_loop(heard_again)
 
@@ -114,9 +114,9 @@ async def silent(hf: AsyncHoldfast, patience: float = 5.0) -> None:
 
     agent = hf.agent("a", model=Scripted([call("pay"), "Paid."]), tools=[pay])
     listening = asyncio.ensure_future(listened(agent.tail(SESSION, "0.0")))
-    agent._crew.hub.wrote(PLACE, (1, 1))
+    agent._crew.hub.publish_versions(PLACE, (1, 1))
     await agent.send(SESSION, "Go")
-    agent._crew.hub.wrote(PLACE, (2, 2))
+    agent._crew.hub.publish_versions(PLACE, (2, 2))
     heard = await asyncio.wait_for(asyncio.gather(listening, listened(agent.tail(SESSION, "0.0"))), patience)
     assert kinds(heard[1]) == ["message", "reply", "question"]
 
@@ -124,7 +124,7 @@ async def silent(hf: AsyncHoldfast, patience: float = 5.0) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come soon after each other."""
-    monkeypatch.setattr(listeners, "LOOK", 0.01)
+    monkeypatch.setattr(listeners, "TAIL_POLL_SECONDS", 0.01)
 
 
 @pytest.mark.usefixtures("quick")
@@ -134,7 +134,7 @@ def test_nobody_listens_for_ever_to_a_conversation_that_rests() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_listener_that_waits_for_who_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "SILENT", 10**9)
+    monkeypatch.setattr(listeners, "IDLE_POLL_LIMIT", 10**9)
     with pytest.raises(TimeoutError):
         on_loop(partial(silent, patience=0.5))
 
@@ -147,7 +147,7 @@ def test_a_turn_that_takes_its_time_is_listened_to() -> None:
         sending = asyncio.ensure_future(agent.send(SESSION, "Go"))
         await model.begun.wait()
         listening = asyncio.ensure_future(listened(agent.tail(SESSION)))
-        await asyncio.sleep(0.01 * (listeners.SILENT + 10))
+        await asyncio.sleep(0.01 * (listeners.IDLE_POLL_LIMIT + 10))
         assert not listening.done()
         model.go_on.set()
         assert kinds(await listening) == ["message", "reply", "done"]
@@ -165,7 +165,7 @@ async def answered_meanwhile(hf: AsyncHoldfast) -> None:
     sending = asyncio.ensure_future(other.send(SESSION, "Two", key="2"))
     await model.begun.wait()
     assert (await agent.send(SESSION, "One", key="1")).text == "One."
-    assert agent._crew.hub.reached(PLACE) is not None, "somebody is at work"
+    assert agent._crew.hub.get_versions(PLACE) is not None, "somebody is at work"
     late = asyncio.ensure_future(listened(agent.tail(SESSION)))
     await until_async(lambda: agent._crew.hub._ears)
     model.go_on.set()
@@ -179,7 +179,7 @@ def test_what_was_answered_before_says_nothing_in_the_place_of_who_is_at_work() 
 
 
 def test_an_answer_that_silences_others_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    worked = Sending._worked
+    worked = AgentSend._drive_turn
 
     async def tells(self: Any, turn: Any, model: Any) -> Any:
         try:
@@ -187,7 +187,7 @@ def test_an_answer_that_silences_others_is_noticed(monkeypatch: pytest.MonkeyPat
         finally:
             self._crew.hub.tell(self._place, "over", {})
 
-    monkeypatch.setattr(Sending, "_worked", tells)
+    monkeypatch.setattr(AgentSend, "_drive_turn", tells)
     with pytest.raises(AssertionError):
         on_loop(answered_meanwhile)
 
@@ -199,10 +199,10 @@ def test_a_turn_that_fails_before_its_first_step_is_over_for_listeners(monkeypat
         async def fails(*given: Any) -> None:
             raise RuntimeError("no room")
 
-        monkeypatch.setattr(Sending, "_listed", fails)
+        monkeypatch.setattr(AgentSend, "_load_tools", fails)
         with pytest.raises(RuntimeError):
             await agent.send(SESSION, "Go", key="k")
-        assert agent._crew.hub.reached(PLACE) is None
+        assert agent._crew.hub.get_versions(PLACE) is None
         listening = asyncio.ensure_future(listened(agent.tail(SESSION)))
         monkeypatch.undo()
         assert (await agent.send(SESSION, "Go", key="k")).text == "Hi."
@@ -216,14 +216,14 @@ def test_a_tail_that_sees_rest_only_where_nobody_was_heard_reads_no_more_than_be
 
     async def work(hf: AsyncHoldfast) -> None:
         agent = hf.agent("a", model=Scripted(["Hi there, how are you?"]))
-        rests = Tail.rests
+        rests = Tail.is_idle
 
         def counted(self: Tail) -> bool:
             asked.append(True)
             return rests(self)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Tail, "rests", counted)
+            patch.setattr(Tail, "is_idle", counted)
             assert kinds(await listened(agent.stream(SESSION, "Go"))) == ["message", "delta", "reply", "done"]
 
     on_loop(work)

@@ -15,7 +15,7 @@ from holdfast.flow.turns import outcome
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime import driver
-from holdfast.runtime.driver import answer
+from holdfast.runtime.driver import request_reply
 from tests.turns.agent_world import SESSION, facts, until
 from tests.turns.loops import place, spoken
 from tests.turns.model_kit import Shown
@@ -86,7 +86,7 @@ def test_whatever_a_model_raises_is_a_failed_call_that_leaves_the_turn_live(hf: 
 
 
 def test_a_model_that_never_stops_raising_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "FAILURES", 4)
+    monkeypatch.setattr(outcome, "MAX_FAILURES", 4)
     model = Own(*(RuntimeError("Down.") for _ in range(99)))
     agent = hf.agent("a", model=model)
     for _ in range(4):
@@ -99,7 +99,7 @@ def test_a_model_that_never_stops_raising_is_given_up(hf: Holdfast, monkeypatch:
 
 
 def test_those_who_recover_turns_do_not_pay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "FAILURES", 3)
+    monkeypatch.setattr(outcome, "MAX_FAILURES", 3)
     model = Own(*(RuntimeError("Down.") for _ in range(99)))
     with holdfast.open("memory:") as hf:
         agent = hf.agent("a", model=model)
@@ -111,7 +111,7 @@ def test_those_who_recover_turns_do_not_pay_for_ever(monkeypatch: pytest.MonkeyP
 
 
 def test_a_planted_driver_that_asks_the_model_itself_is_caught(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "answer", lambda model, asked, say: model.reply(asked, say))
+    monkeypatch.setattr(driver, "request_reply", lambda model, asked, say: model.reply(asked, say))
     with pytest.raises(RuntimeError):
         hf.agent("a", model=Own(RuntimeError("Down."))).send(SESSION, "Go", key="k")
     assert facts(hf, "model.failed") == []
@@ -138,9 +138,9 @@ def test_a_person_who_interrupts_the_program_is_not_taken_for_a_model_that_faile
     asked = ModelCall(pack=Shown())
     assert threading.current_thread() is threading.main_thread()
     with pytest.raises(KeyboardInterrupt):
-        answer(Own(KeyboardInterrupt()), asked, lambda delta: None).send(None)
+        request_reply(Own(KeyboardInterrupt()), asked, lambda delta: None).send(None)
     with pytest.raises(ModelFailed):
-        answer(Own(SystemExit()), asked, lambda delta: None).send(None)
+        request_reply(Own(SystemExit()), asked, lambda delta: None).send(None)
 
 
 def test_a_cancelled_send_is_cancelled() -> None:

@@ -14,13 +14,13 @@ import pytest
 import holdfast
 from holdfast import CallTool, Holdfast, Scripted, tool
 from holdfast.client.steps import Step
-from holdfast.client.turn import ToolCalls
-from holdfast.core.wire.tools import misfit
+from holdfast.client.turn import TurnToolCalls
+from holdfast.core.wire.tools import describe_misfit
 from holdfast.errors import InvalidValue, Refused, StaleEpoch
 from holdfast.flow.turns import tool_rules
 from holdfast.model.scripted import call
 from holdfast.records.messages import ToolDef
-from holdfast.runtime.recovery import Failure, Recovering
+from holdfast.runtime.recovery import Recovery, RecoveryFailure
 from holdfast.runtime.tools import run
 from holdfast.runtime.tools.run import run_function
 from tests.scale import volume
@@ -81,12 +81,12 @@ def test_answers_that_pass_each_other_are_found(hf: Holdfast, monkeypatch: pytes
 
     @contextmanager
     def passed(self: Step) -> Iterator[None]:
-        self._once()
+        self._check_unanswered()
         slow.wait()
         yield
         self.answered = True
 
-    monkeypatch.setattr(Step, "_answered_here", passed)
+    monkeypatch.setattr(Step, "_answer_once", passed)
     with pytest.raises(AssertionError):
         check_answered_once(hf, 0)
 
@@ -101,7 +101,7 @@ def test_a_step_whose_answer_was_not_taken_can_be_answered_again(hf: Holdfast, m
         with pytest.raises(InvalidValue):
             pays.done(object())
         with monkeypatch.context() as patch:
-            patch.setattr(ToolCalls, "done", lambda *given, **how: (_ for _ in ()).throw(holdfast.Busy))
+            patch.setattr(TurnToolCalls, "end_call", lambda *given, **how: (_ for _ in ()).throw(holdfast.Busy))
             with pytest.raises(holdfast.Busy):
                 pays.fail("away")
         assert pays.done("paid").tool_results[0].result == "paid"
@@ -112,9 +112,9 @@ def test_a_step_whose_answer_was_not_taken_can_be_answered_again(hf: Holdfast, m
 # one owner
 
 
-async def taken_up(error: Exception, *, ends: bool) -> list[Failure]:
+async def taken_up(error: Exception, *, ends: bool) -> list[RecoveryFailure]:
     """What is told of a turn that could not be taken up, and that others may have ended meanwhile."""
-    told: list[Failure] = []
+    told: list[RecoveryFailure] = []
     async with holdfast.open_async("memory:") as hf:
         await left(hf, "s")
         agent: Any = hf.agent("a", model=Scripted(["Done."]))
@@ -133,7 +133,7 @@ async def taken_up(error: Exception, *, ends: bool) -> list[Failure]:
 
 
 def test_a_turn_that_others_ended_is_no_failure() -> None:
-    async def second() -> list[Failure]:
+    async def second() -> list[RecoveryFailure]:
         """With what a worker that comes too late is really told."""
         async with holdfast.open_async("memory:") as hf:
             with pytest.raises(Refused) as told:
@@ -155,15 +155,15 @@ def test_what_is_really_refused_is_told() -> None:
 
 
 def test_failures_that_are_none_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(self: Recovering, turn: object) -> bool:
+    async def never(self: Recovery, turn: object) -> bool:
         return False
 
-    async def always(self: Recovering, turn: object) -> bool:
+    async def always(self: Recovery, turn: object) -> bool:
         return True
 
-    monkeypatch.setattr(Recovering, "_has_ended", never)
+    monkeypatch.setattr(Recovery, "_has_ended", never)
     assert asyncio.run(taken_up(Refused("Too late."), ends=True)) != []
-    monkeypatch.setattr(Recovering, "_has_ended", always)
+    monkeypatch.setattr(Recovery, "_has_ended", always)
     assert asyncio.run(taken_up(Refused("It has no such tool."), ends=False)) == []
 
 
@@ -196,7 +196,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(hf: Holdfast, error: BaseEx
 
 @IN_MEMORY
 def test_what_comes_out_of_a_tool_as_it_is_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_exiting", lambda name: GeneratorExit())
+    monkeypatch.setattr(run, "_generator_exit_failure", lambda name: GeneratorExit())
     for is_async in (False, True):
         with pytest.raises(GeneratorExit):
             test_whatever_a_tool_raises_is_told_to_the_model(hf, GeneratorExit(), is_async)
@@ -236,11 +236,11 @@ def test_a_question_about_arguments_that_do_not_fit_is_one_sentence(hf: Holdfast
 
 
 def test_no_arguments_at_all_fit_what_needs_none() -> None:
-    assert misfit("look", {"type": "object", "properties": {"at": {"type": "integer"}}}, None) is None
-    assert misfit("pay", PAY.parameters, None) == misfit("pay", PAY.parameters, {})
+    assert describe_misfit("look", {"type": "object", "properties": {"at": {"type": "integer"}}}, None) is None
+    assert describe_misfit("pay", PAY.parameters, None) == describe_misfit("pay", PAY.parameters, {})
 
 
 def test_a_capital_in_mid_sentence_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_rules, "in_passing", lambda sentence: sentence)
+    monkeypatch.setattr(tool_rules, "lower_first_letter", lambda sentence: sentence)
     with pytest.raises(AssertionError):
         test_a_question_about_arguments_that_do_not_fit_is_one_sentence(hf, "[]", "not an object")

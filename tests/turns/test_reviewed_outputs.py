@@ -17,7 +17,7 @@ from holdfast.core.wire.calls import json_text
 from holdfast.model.scripted import Scripted
 from holdfast.records.messages import Message
 from holdfast.runtime import reply as runtime_reply
-from holdfast.runtime.reply import Output
+from holdfast.runtime.reply import ReplyOutput
 from tests.turns.agent_world import SESSION, Counted
 
 Holdfast = holdfast.Holdfast
@@ -78,9 +78,9 @@ READ: list[tuple[Any, str, Any]] = [
 
 @pytest.mark.parametrize(("kind", "text", "value"), READ, ids=lambda one: str(one)[:40])
 def test_the_value_alone_is_read_like_the_object_around_it(kind: Any, text: str, value: Any) -> None:
-    asked = Output(kind)
-    assert asked.complaint(said(text)) is None
-    assert asked.read(said(text)) == value
+    asked = ReplyOutput(kind)
+    assert asked.find_problem(said(text)) is None
+    assert asked.parse(said(text)) == value
     assert asked.schema is not None
     assert list(asked.schema["properties"]) == ["value"], "providers want an object"
 
@@ -107,7 +107,7 @@ UNFIT: list[tuple[Any, str, str]] = [
 
 @pytest.mark.parametrize(("kind", "text", "words"), UNFIT, ids=lambda one: str(one)[:40])
 def test_what_does_not_fit_is_told_in_words_about_the_reply(kind: Any, text: str, words: str) -> None:
-    told = Output(kind).complaint(said(text))
+    told = ReplyOutput(kind).find_problem(said(text))
     assert told is not None
     assert told.startswith("This reply does not have the form that was asked for. The reply ")
     assert words in told
@@ -117,15 +117,15 @@ def test_what_does_not_fit_is_told_in_words_about_the_reply(kind: Any, text: str
 
 @given(some.recursive(some.none() | some.booleans() | some.integers() | some.text(), some.lists, max_leaves=5))
 def test_any_value_that_is_no_object_is_the_same_wrapped_and_bare(value: Any) -> None:
-    asked = Output(Any)
-    assert asked.read(said(json_text(value))) == asked.read(said(json_text({"value": value}))) == value
+    asked = ReplyOutput(Any)
+    assert asked.parse(said(json_text(value))) == asked.parse(said(json_text({"value": value}))) == value
 
 
 @given(some.text())
 def test_any_text_is_read_or_complained_about(text: str) -> None:
     for kind in (int, str, Point, Point | None, bool, list[str]):
-        asked = Output(kind)
-        assert asked.complaint(said(text)) is not None or isinstance(asked.read(said(text)), object)
+        asked = ReplyOutput(kind)
+        assert asked.find_problem(said(text)) is not None or isinstance(asked.parse(said(text)), object)
 
 
 FENCED = ["```true```", "```json true```", "```\ntrue\n```", "```json\ntrue\n```", "```JSON\r\ntrue```", "``` true ```"]
@@ -137,8 +137,8 @@ def test_a_fence_hides_nothing(hf: Holdfast, text: str) -> None:
 
 
 def test_a_planted_fence_that_takes_letters_for_a_language_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_reply, "_bare", lambda text: text.strip("`").lstrip("aeflnrstu").strip())
-    assert Output(bool).complaint(said("```true```")) is not None
+    monkeypatch.setattr(runtime_reply, "_strip_fence", lambda text: text.strip("`").lstrip("aeflnrstu").strip())
+    assert ReplyOutput(bool).find_problem(said("```true```")) is not None
 
 
 def test_a_bare_value_ends_the_turn(hf: Holdfast) -> None:

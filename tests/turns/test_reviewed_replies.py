@@ -17,10 +17,10 @@ import holdfast
 from holdfast import Done, Holdfast, ModelReply, Scripted
 from holdfast.client import turn_model
 from holdfast.flow.turns import outcome
-from holdfast.model.providers import FORMS
+from holdfast.model.providers import ADAPTERS
 from holdfast.records.messages import Message
 from holdfast.runtime import reply as runtime_reply
-from holdfast.runtime.reply import Output
+from holdfast.runtime.reply import ReplyOutput
 from tests.model_server import Fault, model_server
 from tests.turns.loops import IN_MEMORY, SESSION, replies, take
 
@@ -89,7 +89,7 @@ def test_a_loop_with_asyncio_sees_it() -> None:
 @pytest.mark.parametrize(("fault", "said"), [("length", CUT), ("refusal", ("refusal",))])
 def test_the_word_of_every_provider_is_passed_on(kind: str, fault: str, said: tuple[str, ...]) -> None:
     with model_server(["never"], [Fault(fault)]) as server, holdfast.open("memory:") as hf:
-        agent = hf.agent("a", model=FORMS[kind]("m", base_url=server.url, api_key="none"))
+        agent = hf.agent("a", model=ADAPTERS[kind]("m", base_url=server.url, api_key="none"))
         replies = [agent.send(SESSION, "Hi", key="k") for _ in range(2)]
     assert [(one.status, one.finish in said) for one in replies] == [("done", True)] * 2
 
@@ -122,8 +122,8 @@ FITTING = [(int, "12"), (str, "It goes on and"), (list[int], "12"), (float, "2."
 
 @pytest.mark.parametrize(("kind", "text"), FITTING)
 def test_what_may_be_the_beginning_of_more_is_no_value(kind: Any, text: str) -> None:
-    complaint = Output(kind).complaint(ended(text, None).message)
-    cut = Output(kind).complaint(Message(role="assistant", content=text, metadata={"finish": "length"}))
+    complaint = ReplyOutput(kind).find_problem(ended(text, None).message)
+    cut = ReplyOutput(kind).find_problem(Message(role="assistant", content=text, metadata={"finish": "length"}))
     assert cut is not None, f"and without a cut: {complaint}"
     assert "cut off" in cut
 
@@ -133,18 +133,18 @@ def test_json_that_is_whole_is_a_value_although_it_was_cut_behind_it(number: int
     written = json.dumps({"number": number, "text": text})
     shown = f"```json\n{written}" if fenced else written
     cut = Message(role="assistant", content=shown, metadata={"finish": "length"})
-    assert Output(dict[str, Any]).complaint(cut) is None
+    assert ReplyOutput(dict[str, Any]).find_problem(cut) is None
     for at in range(1, len(written)):
         part = Message(role="assistant", content=written[:at], metadata={"finish": "length"})
-        assert "cut off" in (Output(dict[str, Any]).complaint(part) or "")
+        assert "cut off" in (ReplyOutput(dict[str, Any]).find_problem(part) or "")
 
 
 def test_a_refusal_that_does_not_fit_is_named_as_one() -> None:
     held = Message(role="assistant", content="I cannot.", metadata={"finish": "refusal"})
-    complaint = Output(Parcel).complaint(held)
+    complaint = ReplyOutput(Parcel).find_problem(held)
     assert complaint is not None
     assert complaint.startswith("This reply did not end by itself (refusal) and does not have the form")
-    plain = Output(Parcel).complaint(Message(role="assistant", content="I cannot."))
+    plain = ReplyOutput(Parcel).find_problem(Message(role="assistant", content="I cannot."))
     assert plain is not None
     assert plain.startswith("This reply does not have the form")
 
@@ -153,7 +153,7 @@ def test_a_refusal_that_does_not_fit_is_named_as_one() -> None:
 
 
 def forgets_the_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn_model, "_with_finish", lambda message, finish: message)
+    patch.setattr(turn_model, "_add_finish", lambda message, finish: message)
 
 
 def hides_the_word(patch: pytest.MonkeyPatch) -> None:
@@ -172,14 +172,16 @@ def test_a_word_that_is_lost_is_found_out(
 
 @IN_MEMORY
 def test_an_end_that_does_not_say_why_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = outcome.outcome
+    sound = outcome.read_outcome
     nameless = Message(role="assistant", content=WORDS)
-    monkeypatch.setattr(outcome, "outcome", lambda *given: msgspec.structs.replace(sound(*given), message=nameless))
+    monkeypatch.setattr(
+        outcome, "read_outcome", lambda *given: msgspec.structs.replace(sound(*given), message=nameless)
+    )
     with pytest.raises(AssertionError):
         test_whoever_listens_hears_why_it_ended_also_behind_the_reply(hf)
 
 
 def test_a_value_that_is_taken_from_a_cut_reply_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_reply, "_CUT", frozenset())
+    monkeypatch.setattr(runtime_reply, "_LENGTH_REASONS", frozenset())
     with pytest.raises(AssertionError):
         test_what_may_be_the_beginning_of_more_is_no_value(int, "12")

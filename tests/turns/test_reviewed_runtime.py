@@ -18,12 +18,12 @@ import pytest
 import holdfast
 from holdfast import ModelReply, Scripted, tool
 from holdfast.aio import executor as async_pool
-from holdfast.aio.executor import THREADS, LeavablePool
+from holdfast.aio.executor import THREADS, CallbackPool
 from holdfast.errors import Closed, InvalidValue, ModelFailed, ToolFailed
 from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime import loop_thread, tasks
-from holdfast.runtime.driver import Driver
-from holdfast.runtime.recovery import Recovering
+from holdfast.runtime.driver import TurnDriver
+from holdfast.runtime.recovery import Recovery
 from holdfast.runtime.tools.run import run_function
 from tests.turns.agent_world import Gated, until, until_async
 from tests.turns.test_recovering import two_clients
@@ -68,32 +68,32 @@ def test_tools_that_hang_take_no_thread_from_others() -> None:
 
 
 def test_a_thread_that_was_left_ends_with_what_it_did() -> None:
-    pool, let_go = LeavablePool(1, "left"), threading.Event()
+    pool, let_go = CallbackPool(1, "left"), threading.Event()
     try:
         hung = pool.submit(let_go.wait, 20)
         until(hung.running)
         behind = pool.submit(threading.current_thread)
-        pool.leave(hung)
-        pool.leave(hung)
+        pool.abandon(hung)
+        pool.abandon(hung)
         stand_in = behind.result(5)
     finally:
         let_go.set()
     assert hung.result(5)
     until(lambda: sum(one.name.startswith("left_") for one in threading.enumerate()) == 1)
     assert pool.submit(threading.current_thread).result(5) is stand_in
-    pool.leave(behind)  # It has ended: there is nothing to leave.
+    pool.abandon(behind)  # It has ended: there is nothing to leave.
     assert pool.submit(threading.current_thread).result(5) is stand_in
     pool.shutdown()
 
 
 def test_too_many_tools_that_hang_are_said_and_begin_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_pool, "MOST_LEFT", 2)
-    pool, let_go = LeavablePool(1, "many"), threading.Event()
+    monkeypatch.setattr(async_pool, "MAX_ABANDONED", 2)
+    pool, let_go = CallbackPool(1, "many"), threading.Event()
     try:
         for _ in range(2):
             hung = pool.submit(let_go.wait, 20)
             until(hung.running)
-            pool.leave(hung)
+            pool.abandon(hung)
         with pytest.raises(ToolFailed, match="Too many tools hang"):
             pool.submit(lambda: 1)
     finally:
@@ -123,7 +123,7 @@ def test_whoever_waits_for_a_tool_that_heeds_nothing_hears_that_the_client_was_c
 ) -> None:
     for module in (tasks, loop_thread):
         monkeypatch.setattr(module, "PATIENCE", 0.2)
-    monkeypatch.setattr(loop_thread, "GRACE", 0.1)
+    monkeypatch.setattr(loop_thread, "JOIN_TIMEOUT", 0.1)
     begun, let_go = threading.Event(), threading.Event()
     came: list[Any] = []
 
@@ -176,7 +176,7 @@ def test_a_closed_client_leaves_nothing_of_its_agents_behind() -> None:
     async def test() -> weakref.ref[Any]:
         async with holdfast.open_async("memory:") as hf:
             await hf.agent("a", model=Scripted(["Hi."])).send("s", "Hello")
-            return weakref.ref(tasks.crew_of(hf))
+            return weakref.ref(tasks.get_agent_tasks(hf))
 
     kept = asyncio.run(test())
     until(lambda: gc.collect() >= 0 and kept() is None)
@@ -216,13 +216,13 @@ def test_words_that_were_taken_back_are_not_kept_by_a_stop(words: str) -> None:
 
 
 def test_words_of_a_call_that_failed_are_no_part_of_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    drivers: list[Driver] = []
-    run = Driver.run
-    monkeypatch.setattr(Driver, "run", lambda self: drivers.append(self) or run(self))
+    drivers: list[TurnDriver] = []
+    run = TurnDriver.run
+    monkeypatch.setattr(TurnDriver, "run", lambda self: drivers.append(self) or run(self))
     monkeypatch.setattr(Retracting, "fails", True)
     with holdfast.open("memory:") as hf, pytest.raises(ModelFailed):
         hf.agent("a", model=Retracting(["Done."])).send("s", "Hello")
-    assert drivers[0]._inner._partial is None
+    assert drivers[0]._sync_turn._partial_message is None
 
 
 # taking up
@@ -244,7 +244,7 @@ def test_recovering_refuses_numbers_that_make_no_sense(how: dict[str, Any]) -> N
 def test_a_look_that_fails_is_warned_of_once_and_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
-    async def look(self: Recovering) -> int:
+    async def look(self: Recovery) -> int:
         looked.append(1)
         raise ZeroDivisionError
 
@@ -252,7 +252,7 @@ def test_a_look_that_fails_is_warned_of_once_and_others_follow(monkeypatch: pyte
         async with holdfast.open_async("memory:") as hf, hf.agent("a", model=Scripted([])).recovering(every=0.001):
             await until_async(lambda: len(looked) > 2)
 
-    monkeypatch.setattr(Recovering, "look", look)
+    monkeypatch.setattr(Recovery, "poll", look)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         asyncio.run(test())

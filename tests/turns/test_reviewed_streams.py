@@ -138,20 +138,20 @@ def test_one_can_wait_for_a_stop(hf: Holdfast, clock: FrozenClock) -> None:
         turn.steps()
         assert turn.is_stopping() is False
         before = clock.monotonic()
-        assert turn.stopping(timeout=1.2) is None
+        assert turn.wait_for_stop(timeout=1.2) is None
         assert clock.monotonic() - before == pytest.approx(1.2)
         assert chat.stop("enough")
         assert turn.is_stopping() is True
-        assert turn.stopping() == "enough"
-        turn.stop(turn.stopping() or "")
-        assert (turn.is_stopping(), turn.stopping()) == (True, "enough")
+        assert turn.wait_for_stop() == "enough"
+        turn.stop(turn.wait_for_stop() or "")
+        assert (turn.is_stopping(), turn.wait_for_stop()) == (True, "enough")
     with chat.turn("Tell me.", key="k") as turn:
-        assert turn.stopping() == "enough"
+        assert turn.wait_for_stop() == "enough"
     with chat.turn("And now?", key="l") as turn:
         turn.steps()[0].done("This.")
-        assert (turn.is_stopping(), turn.stopping()) == (False, None), "nobody can ask for it any more"
+        assert (turn.is_stopping(), turn.wait_for_stop()) == (False, None), "nobody can ask for it any more"
     with chat.turn("And now?", key="l") as turn:
-        assert turn.stopping() is None
+        assert turn.wait_for_stop() is None
 
 
 def test_a_stop_is_found_from_another_process(tmp_path: Path) -> None:
@@ -159,4 +159,4 @@ def test_a_stop_is_found_from_another_process(tmp_path: Path) -> None:
     with holdfast.open(url) as hf, holdfast.open(url) as other, hf.session(SESSION).turn("Tell me.") as turn:
         turn.steps()
         assert other.session(SESSION).stop("enough")
-        assert turn.stopping(timeout=5) == "enough"
+        assert turn.wait_for_stop(timeout=5) == "enough"

@@ -13,9 +13,9 @@ import pytest
 
 import holdfast
 from holdfast import CallTool, Scripted, ToolCall, tool
-from holdfast.core.wire.tools import call_words
+from holdfast.core.wire.tools import describe_call
 from holdfast.errors import AlreadyAnswered, InvalidValue
-from holdfast.flow.turns.tool_calls import CAREFUL, Settling
+from holdfast.flow.turns.tool_calls import CHECK_FIRST, ToolCallSettler
 from holdfast.model.scripted import call
 from holdfast.records.messages import ToolCallRequest
 from holdfast.testing.clock import FrozenClock
@@ -30,7 +30,7 @@ def obeys(pack: Any) -> Any:
     results = [one for message in pack.messages for one in message.tool_results]
     if not results:
         return call("pay", order=17, amount=240, note="x")
-    if "call again" in str(results[-1].result) and CAREFUL not in str(results[-1].result):
+    if "call again" in str(results[-1].result) and CHECK_FIRST not in str(results[-1].result):
         return call("pay", order=17, amount=240)
     return "Done."
 
@@ -139,7 +139,7 @@ def test_a_begun_call_whose_tool_changed_is_asked_about_and_never_told_to_call_a
     told = bank.result()
     assert (bank.paid, told.is_error, told.interrupted) == (before, True, True)
     assert "may or may not have taken effect" in told.result
-    assert told.result.endswith(f"{CAREFUL} The bank has it.")
+    assert told.result.endswith(f"{CHECK_FIRST} The bank has it.")
 
 
 @BEGUN
@@ -177,7 +177,7 @@ def test_without_the_check_it_would_be_paid_twice(
 ) -> None:
     bank = Bank(hf)
     begin(bank, clock)
-    monkeypatch.setattr(Settling, "_unfit", lambda self, one: None)
+    monkeypatch.setattr(ToolCallSettler, "_find_misfit", lambda self, one: None)
     while (reply := bank.send(bank.new())).status == "waiting":
         hf.answer(reply.questions[0].id, approve=True)
     keys = [call.id for message in hf.session(SESSION).messages() for call in message.tool_calls]
@@ -253,7 +253,7 @@ def test_a_no_to_a_call_that_was_begun_before_does_not_say_that_it_was_not_made(
     take(hf, "Pay.", replies("Done."), key="k", if_interrupted="retry")
     (result,) = hf.session(SESSION).messages()[2].tool_results
     assert "may have taken effect" in result.result
-    assert CAREFUL in result.result
+    assert CHECK_FIRST in result.result
 
 
 def test_a_begun_call_whose_words_were_erased_is_not_said_to_be_not_made(hf: Holdfast) -> None:
@@ -310,8 +310,8 @@ def test_an_own_loop_shows_it_too_as_far_as_it_is_stored(hf: Holdfast) -> None:
 
 def test_words_of_a_call_name_what_nobody_wrote() -> None:
     request = ToolCallRequest(id="c", name="refund", arguments='{"order": 4, "amount": null}')
-    assert call_words(request, None, {"amount": 5, "note": "", "to": None}) == 'refund(4, amount=5, note="")'
-    assert call_words(request) == "refund(4, null)"
+    assert describe_call(request, None, {"amount": 5, "note": "", "to": None}) == 'refund(4, amount=5, note="")'
+    assert describe_call(request) == "refund(4, null)"
 
 
 @pytest.mark.parametrize(

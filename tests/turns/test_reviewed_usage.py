@@ -140,10 +140,10 @@ def test_an_agent_s_reply_does_not_say_that_an_unknown_model_is_free(hf: Holdfas
 
 
 def test_sums_that_forget_what_has_no_price_are_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    amounts_of = project_sessions.used_amounts
+    amounts_of = project_sessions.usage_amounts
     monkeypatch.setattr(
         project_sessions,
-        "used_amounts",
+        "usage_amounts",
         lambda usage: {**amounts_of(usage), "unpriced_tokens": 0, "cost": usage.cost or 0},
     )
     hf.session(SESSION).append(["hi", response("my-local-model")])
@@ -242,7 +242,7 @@ def test_a_call_that_is_made_again_counts_what_was_shown_before_as_estimated(hf:
 def test_calls_that_are_free_because_nobody_reports_them_are_found_out(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_model, "used_by", lambda *where: where[-1] or where[-2].usage or 0)
+    monkeypatch.setattr(turn_model, "reply_usage", lambda *where: where[-1] or where[-2].usage or 0)
     hf.session(SESSION, model="gpt-5-mini", tools=[work])
     done = take(hf, "Hi", replies(*[asks(("work", {}))] * 9, "Done."), tokens=600)
     assert (done.status, hf.usage().spent) == ("done", 0)

@@ -17,7 +17,7 @@ from holdfast import Holdfast, MessagesOver, Rule, Scripted, tool
 from holdfast.aio.executor import THREADS
 from holdfast.errors import Closed, Refused
 from holdfast.flow.turns import deadlock, outcome, turns
-from holdfast.flow.turns.turns import View
+from holdfast.flow.turns.turns import TurnView
 from holdfast.model.scripted import call
 from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.runtime import loop_thread
@@ -107,7 +107,7 @@ def test_as_many_callbacks_as_there_are_threads_may_all_wait_for_agents(hf: Hold
 
 
 def test_a_pool_that_waits_for_itself_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_thread, "waited_for_by_thread", nullcontext)
+    monkeypatch.setattr(loop_thread, "enter_next_level", nullcontext)
     together = threading.Barrier(THREADS, timeout=PATIENCE)
     audit: Agent[str] = hf.agent("audit", model=Scripted({}, otherwise="noted"))
 
@@ -180,8 +180,8 @@ def test_what_runs_while_a_turn_opens_cannot_wait_for_it(hf: Holdfast, place: An
 
 
 def test_a_turn_that_is_known_too_late_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlock.Caller, "held", lambda self: [])
-    monkeypatch.setattr(deadlock.Waiting, "held", lambda self: [])
+    monkeypatch.setattr(deadlock.Caller, "list_held_turns", lambda self: [])
+    monkeypatch.setattr(deadlock.TurnWait, "list_held_turns", lambda self: [])
     agent: Agent[str] = hf.agent("a", model=Scripted({}, otherwise="ok"))
     from_callback(hf, lambda: agent.send("s", "beside"))
     assert hanging([lambda: agent.send("s", "hello")], 1) == 1
@@ -224,7 +224,7 @@ def test_who_waited_in_line_learns_whether_anything_was_written(tmp_path: Path) 
     for thread in threads[1:]:
         thread.start()
     late = time.monotonic() + PATIENCE
-    while len(loop_thread.loop_of(hf).threads.kept["crew"].tasks) < len(threads):
+    while len(loop_thread.get_loop_thread(hf).threads.kept["crew"].tasks) < len(threads):
         assert time.monotonic() < late
         time.sleep(0.005)
     hf.close()
@@ -244,24 +244,26 @@ def test_who_waited_in_line_learns_whether_anything_was_written(tmp_path: Path) 
 def test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, look = tmp_path / "a.db", turns.look
+    path, look = tmp_path / "a.db", turns.read_turn
     with holdfast.open(path, durability="fast") as one, holdfast.open(path, durability="fast") as two:
         with one.session("s").turn("First.", key="k") as turn:
             assert turn.steps()
 
-        def looked(*given: Any) -> View | None:
+        def looked(*given: Any) -> TurnView | None:
             view = look(*given)
-            monkeypatch.setattr(turns, "look", look)
+            monkeypatch.setattr(turns, "read_turn", look)
             with two.session("s").turn(key="k") as other:
                 other.stop("Enough.")
             return view
 
-        monkeypatch.setattr(turns, "look", looked)
+        monkeypatch.setattr(turns, "read_turn", looked)
         assert take(one, "Second.", replies("Yes.")).text == "Yes."
         assert [message.text for message in one.session("s").messages()] == ["First.", "Second.", "Yes."]
 
 
 def test_a_turn_that_is_looked_at_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "why_spent", outcome._why_spent)  # Without one moment for all that is looked at.
+    monkeypatch.setattr(
+        outcome, "find_exhausted_limit", outcome._find_exhausted_limit
+    )  # Without one moment for all that is looked at.
     with pytest.raises(holdfast.HoldfastError):
         test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(tmp_path, monkeypatch)

@@ -87,7 +87,7 @@ def test_a_model_that_counts_its_requests_is_found_out(chat: holdfast.Session, m
 
     script = [call("refund", order=17), "Done."]
     assert _said_in_new_processes(chat, script, 5) == ["", "Done."]
-    monkeypatch.setattr(Scripted, "_next", counting)
+    monkeypatch.setattr(Scripted, "_next_reply", counting)
     assert _said_in_new_processes(chat, script, 5) == [""] * 5
 
 
@@ -226,9 +226,9 @@ def test_usage_is_what_the_pack_takes(chat: holdfast.Session) -> None:
 def test_only_the_newest_requests_are_kept(chat: holdfast.Session) -> None:
     chat.append("one")
     model, pack = Scripted(["x"]), chat.pack()
-    for _ in range(scripted.KEPT + 5):
+    for _ in range(scripted.REQUESTS_KEPT + 5):
         ask(model, pack)
-    assert len(model.requests) == scripted.KEPT
+    assert len(model.requests) == scripted.REQUESTS_KEPT
 
 
 def test_a_request_that_is_no_pack_is_read_as_it_would_be_sent() -> None:

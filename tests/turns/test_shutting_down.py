@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.aio.executor import LeavablePool
+from holdfast.aio.executor import CallbackPool
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Closed, Draining, InvalidValue, Refused
-from holdfast.flow.turns.open import Opening
+from holdfast.flow.turns.open import TurnOpener
 from holdfast.flow.turns.queue import TurnQueue
 from holdfast.model.scripted import Scripted
 from holdfast.runtime import tasks as crews
 from holdfast.runtime.shutdown import AsyncShutdown
-from holdfast.runtime.tasks import Crew
+from holdfast.runtime.tasks import AgentTasks
 from tests.turns.agent_world import Gated
 from tests.turns.loops import place
 
@@ -57,7 +57,7 @@ def run(test: Callable[[], Any]) -> None:
 def test_work_that_ends_within_the_grace_ends() -> None:
     async def test() -> None:
         async with opened() as (hf, model, agent):
-            async with hf.shutting_down(grace=20) as stop:
+            async with hf.graceful_shutdown(grace=20) as stop:
                 sending = await begun(agent, model)
                 stop.request()
                 await stop.wait()
@@ -71,7 +71,7 @@ def test_work_that_ends_within_the_grace_ends() -> None:
 def test_work_that_does_not_end_within_the_grace_stays_live_and_unowned() -> None:
     async def test() -> None:
         async with opened() as (hf, model, agent):
-            async with hf.shutting_down(grace=SHORT) as stop:
+            async with hf.graceful_shutdown(grace=SHORT) as stop:
                 sending = await begun(agent, model)
                 stop.request()
             with pytest.raises(Draining, match="live"):
@@ -84,7 +84,7 @@ def test_work_that_does_not_end_within_the_grace_stays_live_and_unowned() -> Non
 async def queued_work() -> list[str]:
     """What those hear who wait behind a turn when the client is told to end; gives their words."""
     async with opened() as (hf, model, agent):
-        async with hf.shutting_down(grace=20) as stop:
+        async with hf.graceful_shutdown(grace=20) as stop:
             first = await begun(agent, model)
             waiting = [asyncio.ensure_future(agent.send("s", text)) for text in ("second", "third")]
             for one in waiting:
@@ -128,7 +128,7 @@ def test_threads_that_wait_in_a_queue_are_refused_at_once() -> None:
 def test_a_block_that_goes_on_is_ended_and_what_follows_it_runs() -> None:
     async def test() -> None:
         async with opened() as (hf, _, _):
-            async with hf.shutting_down(grace=SHORT) as stop:
+            async with hf.graceful_shutdown(grace=SHORT) as stop:
                 stop.request()
                 await asyncio.sleep(60)
             task = asyncio.current_task()
@@ -141,7 +141,7 @@ def test_a_block_that_goes_on_is_ended_and_what_follows_it_runs() -> None:
 
 def test_a_loop_of_ones_own_leaves_its_turn_live() -> None:
     async def test() -> None:
-        async with opened() as (hf, _, _), hf.shutting_down(grace=SHORT) as stop:
+        async with opened() as (hf, _, _), hf.graceful_shutdown(grace=SHORT) as stop:
             chat = await hf.session("s")
             async with chat.turn("Hello") as turn:
                 async for _step in turn:
@@ -155,7 +155,7 @@ def test_a_loop_of_ones_own_leaves_its_turn_live() -> None:
 def test_work_that_was_left_out_of_a_task_group_is_the_way_out() -> None:
     async def test() -> None:
         async with opened() as (hf, model, agent):
-            async with hf.shutting_down(grace=SHORT) as stop, asyncio.TaskGroup() as group:
+            async with hf.graceful_shutdown(grace=SHORT) as stop, asyncio.TaskGroup() as group:
                 group.create_task(agent.send("s", "Hello"))
                 await model.begun.wait()
                 stop.request()
@@ -170,7 +170,7 @@ def test_an_error_of_the_block_comes_out_at_once_and_work_stays_live() -> None:
             began = time.monotonic()
 
             async def failing() -> None:
-                async with hf.shutting_down(grace=60):
+                async with hf.graceful_shutdown(grace=60):
                     await begun(agent, model)
                     raise ZeroDivisionError
 
@@ -187,7 +187,7 @@ def test_a_cancellation_from_outside_is_not_hidden() -> None:
         async with opened() as (hf, _, _):
 
             async def block() -> None:
-                async with hf.shutting_down(grace=60) as stop:
+                async with hf.graceful_shutdown(grace=60) as stop:
                     stop.request()
                     await asyncio.sleep(60)
 
@@ -205,7 +205,7 @@ def test_draining_that_nobody_asked_for_is_not_hidden() -> None:
         async with opened() as (hf, _, agent):
 
             async def drained() -> None:
-                async with hf.shutting_down(grace=1):
+                async with hf.graceful_shutdown(grace=1):
                     await hf.drain(0)
                     await agent.send("s", "Hello")
 
@@ -218,7 +218,7 @@ def test_draining_that_nobody_asked_for_is_not_hidden() -> None:
 def test_leaving_the_block_ends_what_runs_and_begins_nothing_new() -> None:
     async def test() -> None:
         async with opened() as (hf, model, agent):
-            async with hf.shutting_down(grace=20, signals=()):
+            async with hf.graceful_shutdown(grace=20, signals=()):
                 sending = await begun(agent, model)
                 asyncio.get_running_loop().call_later(0.05, model.go_on.set)
             assert sending.done()
@@ -235,7 +235,7 @@ def test_signals_do_again_what_they_did_before() -> None:
 
         async def test() -> None:
             async with opened() as (hf, _, _):
-                async with hf.shutting_down(grace=1) as stop:
+                async with hf.graceful_shutdown(grace=1) as stop:
                     signal.raise_signal(signal.SIGTERM)
                     await stop.wait()
                     assert stop.requested
@@ -250,7 +250,7 @@ def test_signals_do_again_what_they_did_before() -> None:
 
 def test_a_third_signal_is_not_held_back() -> None:
     async def test() -> None:
-        async with opened() as (hf, _, _), hf.shutting_down(grace=60, signals=[signal.SIGINT]):
+        async with opened() as (hf, _, _), hf.graceful_shutdown(grace=60, signals=[signal.SIGINT]):
             for _ in range(3):
                 signal.raise_signal(signal.SIGINT)
 
@@ -266,9 +266,9 @@ def test_signals_are_for_the_main_thread() -> None:
     async def refused() -> None:
         async with opened() as (hf, _, _):
             with pytest.raises(Refused, match="main thread"):
-                async with hf.shutting_down():
+                async with hf.graceful_shutdown():
                     pass
-            async with hf.shutting_down(signals=()) as stop:
+            async with hf.graceful_shutdown(signals=()) as stop:
                 stop.request()
 
     ended: list[BaseException | None] = []
@@ -276,7 +276,7 @@ def test_signals_are_for_the_main_thread() -> None:
     def work() -> None:
         try:
             run(refused)
-            with holdfast.open("memory:") as hf, pytest.raises(Refused, match="main thread"), hf.shutting_down():
+            with holdfast.open("memory:") as hf, pytest.raises(Refused, match="main thread"), hf.graceful_shutdown():
                 pass
             ended.append(None)
         except BaseException as error:  # the test below shows it
@@ -291,19 +291,19 @@ def test_signals_are_for_the_main_thread() -> None:
 @pytest.mark.parametrize("grace", [-1, "5", True, float("nan"), None])
 def test_a_grace_is_a_number_of_seconds(grace: Any) -> None:
     with holdfast.open("memory:") as hf, pytest.raises(InvalidValue, match="seconds"):
-        hf.shutting_down(grace=grace)
+        hf.graceful_shutdown(grace=grace)
 
 
 def test_a_tenants_view_does_not_end_everybodys_work() -> None:
     with holdfast.open("memory:") as hf, pytest.raises(Refused, match="every tenant"):
-        hf.tenant("acme").shutting_down()
+        hf.tenant("acme").graceful_shutdown()
 
 
 def test_a_program_without_asyncio_goes_on_when_its_work_is_done() -> None:
     model = Scripted(["Done."])
     with holdfast.open("memory:") as hf:
         agent = hf.agent("a", model=model)
-        with hf.shutting_down(grace=20) as stop:
+        with hf.graceful_shutdown(grace=20) as stop:
             assert agent.send("s", "Hello").text == "Done."
             assert (stop.requested, stop.wait(0)) == (False, False)
             signal.raise_signal(signal.SIGTERM)
@@ -316,7 +316,7 @@ def test_a_program_without_asyncio_goes_on_when_its_work_is_done() -> None:
 def test_a_block_without_asyncio_is_interrupted_when_the_grace_is_over(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
         began = time.monotonic()
-        with hf.shutting_down(grace=SHORT) as stop, hf.session("s").turn("Hello"):
+        with hf.graceful_shutdown(grace=SHORT) as stop, hf.session("s").turn("Hello"):
             stop.request()
             time.sleep(60)
         assert time.monotonic() - began < 20
@@ -331,11 +331,11 @@ def test_models_that_a_client_made_are_closed_with_it(monkeypatch: pytest.Monkey
         async def close(self) -> None:
             closed.append(self.name)
 
-    monkeypatch.setattr(crews, "model_for", lambda name: Closing(["Done."], name=name))
+    monkeypatch.setattr(crews, "make_model", lambda name: Closing(["Done."], name=name))
 
     async def test() -> None:
         given = Closing(["Done."], name="given")
-        async with holdfast.open_async("memory:") as hf, hf.shutting_down(grace=5):
+        async with holdfast.open_async("memory:") as hf, hf.graceful_shutdown(grace=5):
             await hf.agent("a", model="openai:named").send("s", "Hello")
             await hf.agent("b", model=given).send("t", "Hello")
         assert closed == ["openai:named"], "whoever made a model closes it"
@@ -360,7 +360,7 @@ def test_who_waits_for_work_of_a_closed_client_hears_why() -> None:
 
 
 def test_a_pool_that_can_be_left_does_what_pools_do() -> None:
-    pool, hold = LeavablePool(2, "test"), threading.Event()
+    pool, hold = CallbackPool(2, "test"), threading.Event()
     held = [pool.submit(hold.wait, 10) for _ in range(2)]
     lined_up = pool.submit(lambda: 1)
     never = pool.submit(lambda: 2)
@@ -391,7 +391,7 @@ def nobody_is_dismissed(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_queue_lets_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Opening, "_check_open", lambda self: None)
+    patch.setattr(TurnOpener, "_check_not_draining", lambda self: None)
     nobody_is_dismissed(patch)
 
 
@@ -411,14 +411,14 @@ def test_a_planted_bug_of_the_queue_is_caught(
 
 
 def nothing_is_left(patch: pytest.MonkeyPatch) -> None:
-    async def leave(self: Crew, patience: float = 0) -> None:
+    async def leave(self: AgentTasks, patience: float = 0) -> None:
         return
 
-    patch.setattr(Crew, "leave", leave)
+    patch.setattr(AgentTasks, "cancel_all", leave)
 
 
 def everything_is_hidden(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AsyncShutdown, "_is_way_out", lambda self, error: True)
+    patch.setattr(AsyncShutdown, "_is_expected", lambda self, error: True)
 
 
 def test_planted_bugs_of_the_block_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +427,7 @@ def test_planted_bugs_of_the_block_are_caught(monkeypatch: pytest.MonkeyPatch) -
 
         async def impatient() -> None:
             async with opened() as (hf, model, agent):
-                async with hf.shutting_down(grace=SHORT) as stop:
+                async with hf.graceful_shutdown(grace=SHORT) as stop:
                     await begun(agent, model)
                     stop.request()
                 assert await state(hf) == (1, None)

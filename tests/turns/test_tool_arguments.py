@@ -19,7 +19,7 @@ from holdfast.errors import InvalidValue
 from holdfast.runtime.tools import arguments as tool_arguments
 from holdfast.runtime.tools import schema as tool_schema
 from holdfast.runtime.tools import signature
-from holdfast.runtime.tools.schema import schema_of
+from holdfast.runtime.tools.schema import build_schema
 from holdfast.runtime.tools.tool import AnyTool, ArgumentsUnfit, failure_text, tool
 from tests.scale import seeded, volume
 from tests.turns import tool_types
@@ -88,19 +88,19 @@ def test_a_schema_and_what_is_read_by_it_agree_on_generated_functions() -> None:
 )
 def test_a_disagreement_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug == "unknown names are dropped":
-        real = tool_arguments.as_meant
+        real = tool_arguments.interpret_value
 
         def deaf(schema: Any, value: Any, where: str, defs: Any, problems: list[str]) -> Any:
             return real(schema, value, where, defs, [])
 
-        monkeypatch.setattr(tool_arguments, "as_meant", deaf)
-        monkeypatch.setattr(tool_arguments, "as_meant", deaf)
+        monkeypatch.setattr(tool_arguments, "interpret_value", deaf)
+        monkeypatch.setattr(tool_arguments, "interpret_value", deaf)
     elif bug == "objects take anything":
-        open_up = tool_schema.object_of
+        open_up = tool_schema.object_schema
         for where in (tool_schema, signature):
             monkeypatch.setattr(where, "object_of", lambda *given: {**open_up(*given), "additionalProperties": True})
     elif bug == "required is forgotten":
-        shut = tool_schema.object_of
+        shut = tool_schema.object_schema
         for where in (tool_schema, signature):
             monkeypatch.setattr(where, "object_of", lambda properties, _required: shut(properties, []))
     else:
@@ -215,14 +215,14 @@ def test_only_types_that_hold_themselves_are_named_and_every_reference_is_at_the
 
 
 def test_a_type_that_holds_itself_has_an_object_at_the_top() -> None:
-    found = schema_of(Leaf)
+    found = build_schema(Leaf)
     assert found["type"] == "object"
     assert accepts(found, {"weight": 1, "children": [{"weight": 2}]})
     assert not accepts(found, {"weight": 1, "children": [{"weight": "x"}]})
 
 
 def test_what_is_named_in_a_part_is_named_at_the_top_of_the_whole() -> None:
-    whole = tool_schema.object_of({"value": schema_of(list[Leaf])}, ["value"])
+    whole = tool_schema.object_schema({"value": build_schema(list[Leaf])}, ["value"])
     assert set(whole["$defs"]) == {"Leaf"}
     assert accepts(whole, {"value": [{"weight": 1, "children": [{"weight": 2}]}]})
     assert not accepts(whole, {"value": [{"weight": 1, "children": [{}]}]})

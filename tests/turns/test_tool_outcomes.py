@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.core.journal.codec import encode
 from holdfast.runtime.tools import result as tool_result
-from holdfast.runtime.tools.tool import Bytes, Outcome, outcome_of
+from holdfast.runtime.tools.tool import Bytes, ToolOutcome, build_outcome
 from tests.scale import seeded, volume
 
 
@@ -81,7 +81,7 @@ class Array:
     ],
 )
 def test_plain_data_is_given_as_it_is(value: Any, result: Any) -> None:
-    assert outcome_of(value) == Outcome(result=result)
+    assert build_outcome(value) == ToolOutcome(result=result)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_plain_data_is_given_as_it_is(value: Any, result: Any) -> None:
     ],
 )
 def test_what_the_journal_would_refuse_is_written_so_that_it_does_not(value: Any, result: str) -> None:
-    found = outcome_of(value)
+    found = build_outcome(value)
     assert (found.result, found.is_error) == (result, False)
     encode(found.result)
 
@@ -146,7 +146,7 @@ UNFIT: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("make", "said"), UNFIT)
 def test_what_cannot_be_shown_says_that_the_tool_ran_and_what_to_return(make: Any, said: str) -> None:
-    found = outcome_of(make(), most_text=10_000, most_bytes=10_000)
+    found = build_outcome(make(), most_text=10_000, most_bytes=10_000)
     assert found.is_error
     assert said in found.result
     assert found.result.startswith("The tool ran, but what it gave cannot be shown:")
@@ -154,12 +154,12 @@ def test_what_cannot_be_shown_says_that_the_tool_ran_and_what_to_return(make: An
 
 
 def test_an_outcome_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_result, "outcome_of", lambda value: tool_result._outcome(value, 10_000, 10_000))
+    monkeypatch.setattr(tool_result, "build_outcome", lambda value: tool_result._convert_result(value, 10_000, 10_000))
     caught = 0
     for make, _ in UNFIT:
         given = make()
         try:
-            tool_result.outcome_of(given)
+            tool_result.build_outcome(given)
         except Exception:
             caught += 1
         if hasattr(given, "close"):
@@ -172,13 +172,13 @@ def test_an_outcome_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_bytes_are_kept_as_a_file_that_the_result_names() -> None:
     for value in (b"\x00\x01\x02", bytearray(3), memoryview(b"abc")):
-        found = outcome_of(value)
+        found = build_outcome(value)
         assert found.result == "[file result, application/octet-stream, 3 bytes: kept, not shown]"
         assert found.files == (Bytes(bytes(value)),)
 
 
 def test_pictures_and_documents_are_shown_with_the_texts_around_them() -> None:
-    found = outcome_of(
+    found = build_outcome(
         ["See:", Bytes(b"\x89PNG", "image/png"), Bytes(b"%PDF", "application/pdf", "bill.pdf"), {"n": 1}]
     )
     assert found.result == [
@@ -192,7 +192,7 @@ def test_pictures_and_documents_are_shown_with_the_texts_around_them() -> None:
 
 def test_twenty_megabytes_of_text_are_kept_whole_and_shown_by_both_ends() -> None:
     text = "begin" + "x" * 20_000_000 + "end"
-    found = outcome_of(text)
+    found = build_outcome(text)
     assert not found.is_error
     assert found.result.startswith("begin")
     assert found.result.endswith("end")
@@ -202,7 +202,7 @@ def test_twenty_megabytes_of_text_are_kept_whole_and_shown_by_both_ends() -> Non
 
 
 def test_a_lot_of_data_becomes_text_that_the_journal_takes() -> None:
-    found = outcome_of({"rows": list(range(50_000))})
+    found = build_outcome({"rows": list(range(50_000))})
     assert isinstance(found.result, str)
     assert found.result.startswith('{"rows":[0,1,2')
 
@@ -215,9 +215,9 @@ def nested(depth: int) -> Any:
 
 
 def test_deep_nesting_is_data_then_text_then_refused() -> None:
-    assert outcome_of(nested(60)).result == nested(60)
-    assert outcome_of(nested(100)).result == "[" * 100 + "1" + "]" * 100
-    assert outcome_of(nested(100_000)).is_error
+    assert build_outcome(nested(60)).result == nested(60)
+    assert build_outcome(nested(100)).result == "[" * 100 + "1" + "]" * 100
+    assert build_outcome(nested(100_000)).is_error
 
 
 def test_whatever_a_tool_gives_its_result_can_be_journaled() -> None:
@@ -244,7 +244,7 @@ def test_whatever_a_tool_gives_its_result_can_be_journaled() -> None:
             for _ in range(rng.randrange(4)):
                 shape = rng.choice(["list", "dict", "pair"])
                 value = [value] if shape == "list" else {"k": value} if shape == "dict" else [value, rng.choice(odd)]
-            found = outcome_of(value)
+            found = build_outcome(value)
             asked = holdfast.Message(role="assistant", tool_calls=(holdfast.ToolCallRequest(name="look"),))
             call = chat.append(asked).tool_calls[0]
             chat.append_result(call, found.result, is_error=found.is_error)

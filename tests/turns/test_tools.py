@@ -16,8 +16,8 @@ from holdfast.errors import EffectFailed, InvalidValue
 from holdfast.runtime.tools import run as tool_running
 from holdfast.runtime.tools import tool as tool_approval
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
-from holdfast.runtime.tools.schema import described
-from holdfast.runtime.tools.sources import given_tools, tools_from
+from holdfast.runtime.tools.schema import parse_docstring
+from holdfast.runtime.tools.sources import check_tools, load_tools
 from holdfast.runtime.tools.tool import AnyTool, ToolFailed, ToolTimedOut, failure_text, tool
 
 
@@ -215,7 +215,7 @@ BARE = """
 
 @pytest.mark.parametrize("doc", [GOOGLE, NUMPY, SPHINX])
 def test_parameters_are_described_in_each_of_the_three_ways(doc: str) -> None:
-    text, about = described(doc)
+    text, about = parse_docstring(doc)
     assert text == "Pay an order back."
     assert about == {"order": "Which order, as it was numbered.", "amount": "How much: in cents."}
 
@@ -233,7 +233,7 @@ def test_parameters_are_described_in_each_of_the_three_ways(doc: str) -> None:
     ],
 )
 def test_a_docstring_of_any_form_is_no_reason_to_refuse(doc: str | None, text: str | None) -> None:
-    assert described(doc)[0] == text
+    assert parse_docstring(doc)[0] == text
 
 
 # approval
@@ -243,26 +243,26 @@ def test_a_predicate_is_asked_with_the_arguments_it_names_and_with_defaults() ->
     @tool(needs_approval=lambda amount, currency: amount > 100 or currency != "EUR")
     def pay(order: int, amount: float, currency: str = "EUR") -> None: ...
 
-    assert pay.approval_needed({"order": 1, "amount": 101.0})
-    assert not pay.approval_needed({"order": 1, "amount": 99.0})
-    assert pay.approval_needed({"order": 1, "amount": 99.0, "currency": "USD"})
+    assert pay.requires_approval({"order": 1, "amount": 101.0})
+    assert not pay.requires_approval({"order": 1, "amount": 99.0})
+    assert pay.requires_approval({"order": 1, "amount": 99.0, "currency": "USD"})
 
 
 def test_a_predicate_may_take_all_arguments() -> None:
     both: list[Callable[..., bool]] = [lambda args: bool(args["x"] == "y"), lambda **args: bool(args["x"] == "y")]
     for predicate in both:
         made = tool(needs_approval=predicate)(by_hand)
-        assert made.approval_needed({"x": "y"})
-        assert not made.approval_needed({"x": "z"})
+        assert made.requires_approval({"x": "y"})
+        assert not made.requires_approval({"x": "z"})
 
 
 def check_that_doubt_asks() -> None:
     async def later() -> bool:
         return False
 
-    for predicate in (lambda x: x.nothing, lambda x: later(), lambda x, /: False):
+    for predicate in (lambda x: x.result_without_change, lambda x: later(), lambda x, /: False):
         made = tool(needs_approval=predicate)(by_hand)
-        assert made.approval_needed({"x": "y"})
+        assert made.requires_approval({"x": "y"})
 
 
 def test_a_predicate_that_fails_or_does_not_decide_asks() -> None:
@@ -270,12 +270,12 @@ def test_a_predicate_that_fails_or_does_not_decide_asks() -> None:
 
 
 def test_a_predicate_that_fails_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tool_approval.is_needed
+    real = tool_approval.is_approval_needed
 
     def open_on_failure(needs: Any, args: Any) -> bool:
         return real(needs, args) if isinstance(needs, bool) else False
 
-    monkeypatch.setattr("holdfast.runtime.tools.tool.is_needed", open_on_failure)
+    monkeypatch.setattr("holdfast.runtime.tools.tool.is_approval_needed", open_on_failure)
     with pytest.raises(AssertionError):
         check_that_doubt_asks()
 
@@ -384,7 +384,7 @@ def test_a_tool_that_could_end_its_caller_is_noticed(monkeypatch: pytest.MonkeyP
     async def bare(_name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
         return await function(**given)
 
-    monkeypatch.setattr(tool_running, "_awaited", bare)
+    monkeypatch.setattr(tool_running, "_run_async", bare)
     with pytest.raises((SystemExit, AssertionError)):
         check_that_odd_ends_are_failures()
 
@@ -450,7 +450,7 @@ class Source:
 
 def test_functions_methods_tools_and_sources_are_taken_together_in_order() -> None:
     given = [by_hand, Shop().sell, wait, Source(add)]
-    found = asyncio.run(tools_from(given))
+    found = asyncio.run(load_tools(given))
     assert list(found) == ["by_hand", "sell", "wait-for", "add"]
     assert ran(found["sell"], thing="bread") == "sold bread"
     assert found["wait-for"] is wait
@@ -460,7 +460,7 @@ def test_the_tools_for_an_agents_own_past_are_taken_too() -> None:
     with holdfast.open("memory:") as hf:
         chat = hf.session("alice")
         chat.append("My booking code is XK42.")
-        found = asyncio.run(tools_from([chat.history_tools()]))
+        found = asyncio.run(load_tools([chat.history_tools()]))
         search = found["search_history"]
         assert search.if_interrupted == "retry"
         assert "XK42" in ran(search, **search.read('{"query": "booking"}'))
@@ -481,12 +481,12 @@ def test_the_tools_for_an_agents_own_past_are_taken_too() -> None:
 )
 def test_what_is_no_tool_or_has_anothers_name_is_refused(given: Any, said: str) -> None:
     with pytest.raises(InvalidValue, match=said):
-        asyncio.run(tools_from(given))
+        asyncio.run(load_tools(given))
 
 
 def test_what_can_be_known_without_asking_a_source_is_refused_at_once() -> None:
     with pytest.raises(InvalidValue, match="Two tools are named by_hand"):
-        given_tools([by_hand, Source(), by_hand])
+        check_tools([by_hand, Source(), by_hand])
 
 
 def test_making_tools_imports_neither_pydantic_nor_mcp() -> None:

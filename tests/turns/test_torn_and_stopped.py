@@ -23,7 +23,7 @@ Stop = Callable[[Holdfast], object]
 
 def ask_for_a_stop(hf: Holdfast) -> None:
     """What somebody writes who cannot end the turn himself."""
-    live = turns.live_turn(hf._ports, hf._acting, turns.place_of_turns(f"session/{SESSION}/thread/main"))
+    live = turns.find_live_turn(hf._ports, hf._acting, turns.turns_place(f"session/{SESSION}/thread/main"))
     assert live is not None
     turns.request_stop(hf._ports, hf._acting, live, "Enough.")
 
@@ -143,7 +143,7 @@ def test_a_call_of_ones_own_that_was_not_made_yet_counts_for_nothing(hf: Holdfas
 
 
 def test_a_stop_that_forgets_torn_calls_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_stop, "_doubtful", lambda *given: Usage())
+    monkeypatch.setattr(turn_stop, "_estimate_usage", lambda *given: Usage())
     with pytest.raises(AssertionError):
         test_a_torn_call_of_a_stopped_turn_counts_as_one_that_was_made_again(hf, by_the_button)
 

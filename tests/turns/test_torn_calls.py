@@ -8,9 +8,9 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
-from holdfast.client.turn_model import UNSEEN
-from holdfast.flow.turns.tool_calls import CAREFUL
-from holdfast.records.messages import INTERRUPTED
+from holdfast.client.turn_model import UNSEEN_NOTICE
+from holdfast.flow.turns.tool_calls import CHECK_FIRST
+from holdfast.records.messages import INTERRUPTED_RESULT
 from holdfast.records.usage import Usage
 from tests.turns.loops import (
     SESSION,
@@ -57,7 +57,7 @@ def test_a_torn_tool_runs_again_only_with_a_yes_and_each_time_with_a_new_one(hf:
 @pytest.mark.parametrize(
     ("payload", "told", "failed"),
     [
-        (None, f"{INTERRUPTED} {CAREFUL}", True),
+        (None, f"{INTERRUPTED_RESULT} {CHECK_FIRST}", True),
         ({"receipt": 9}, {"receipt": 9}, False),
         ("It did.", "It did.", False),
     ],
@@ -194,7 +194,7 @@ def test_a_message_that_came_while_the_model_worked_is_answered(hf: Holdfast) ->
         steps = loop(turn, model)
     assert kinds(steps) == ["CallModel", "CallModel", "Done"]
     # Last stands somebody who wants an answer: providers refuse requests that end with a reply.
-    assert shown == [["First this."], ["First this.", "Wait, also this.", "Reply 1.", UNSEEN]]
+    assert shown == [["First this."], ["First this.", "Wait, also this.", "Reply 1.", UNSEEN_NOTICE]]
     assert [role for role, _ in spoken(hf)] == ["user", "user", "assistant", "assistant"]
 
 

@@ -12,11 +12,11 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
-from holdfast.client.turn_model import ModelCalls
+from holdfast.client.turn_model import TurnModelCalls
 from holdfast.errors import ActorBusy
 from holdfast.flow.packs import evidence
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.turns import View
+from holdfast.flow.turns.turns import TurnView
 from holdfast.model.scripted import Scripted
 from tests.turns.loops import SESSION, asks, loop, replies, take
 
@@ -48,7 +48,7 @@ def test_a_stop_that_another_client_asked_for_is_seen_at_every_look(pair: tuple[
 def test_a_stop_that_nobody_looks_for_is_found(
     pair: tuple[Holdfast, Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "_is_told_to_stop", lambda *given: False)
+    monkeypatch.setattr(turns, "_has_stop_request", lambda *given: False)
     with pytest.raises(AssertionError):
         test_a_stop_that_another_client_asked_for_is_seen_at_every_look(pair)
 
@@ -145,14 +145,14 @@ def test_telemetry_is_told_while_nothing_is_held(tmp_path: Path) -> None:
     assert not any(spans.held)
 
 
-def whatever_is_shown_is_at_hand(self: ModelCalls, view: View) -> bool:
+def whatever_is_shown_is_at_hand(self: TurnModelCalls, view: TurnView) -> bool:
     return view.step.next == "model" and view.step.call is None
 
 
 def test_a_moment_that_is_held_for_too_long_is_found(
     pair: tuple[Holdfast, Holdfast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ModelCalls, "is_at_hand", whatever_is_shown_is_at_hand)
+    monkeypatch.setattr(TurnModelCalls, "can_build_now", whatever_is_shown_is_at_hand)
     with pytest.raises(AssertionError):
         test_evidence_is_fetched_while_nothing_is_held(pair, monkeypatch)
     with pytest.raises(AssertionError):

@@ -357,7 +357,7 @@ def test_nothing_happens_in_a_frame_that_waits_whatever_its_code_does(hf: Holdfa
             lambda: step.done("ok"),
             lambda: step.fail("no"),
             lambda: step.ask("Again?"),
-            lambda: turn._tools.done(step, "past the guard of the step"),
+            lambda: turn._tools.end_call(step, "past the guard of the step"),
             lambda: index.push_frame("below", parent=id),
             lambda: index.begin_tool_call(id, "x"),
             lambda: index.begin_model_call(id),

@@ -12,10 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import McpServer, Scripted, ToolCall, ToolInterrupted, tool
-from holdfast.flow.turns.tool_calls import CAREFUL
+from holdfast.flow.turns.tool_calls import CHECK_FIRST
 from holdfast.model.scripted import call
 from holdfast.runtime import driver
-from holdfast.runtime.driver import TRIES
+from holdfast.runtime.driver import ATTEMPT_LIMIT
 from tests.turns.loops import IN_MEMORY, SESSION, types
 from tests.turns.test_mcp_tools import COMMAND
 
@@ -96,7 +96,7 @@ def test_the_model_is_told_that_it_may_have_run_and_is_not_to_be_repeated(slow: 
     assert slow.send().text == "Done."
     told = slow.result()
     assert (told.is_error, told.interrupted, len(slow.keys)) == (True, True, 1)
-    assert told.result.endswith(f"It may or may not have taken effect. {CAREFUL}")
+    assert told.result.endswith(f"It may or may not have taken effect. {CHECK_FIRST}")
 
 
 @given(if_interrupted="ask")
@@ -119,27 +119,27 @@ def test_a_no_tells_the_model_that_it_may_have_run(slow: Slow) -> None:
     (question,) = slow.send().questions
     slow.hf.answer(question.id, approve=False)
     assert slow.send().text == "Done."
-    assert (len(slow.keys), slow.result().interrupted, CAREFUL in slow.result().result) == (1, True, True)
+    assert (len(slow.keys), slow.result().interrupted, CHECK_FIRST in slow.result().result) == (1, True, True)
 
 
 @given(if_interrupted="retry")
 def test_one_that_may_run_again_runs_again_under_its_key_and_not_for_ever(slow: Slow) -> None:
     assert slow.send().text == "Done."
     assert (slow.attempts, len(set(slow.keys))) == ([1, 2, 3], 1)
-    assert TRIES == 3
-    assert CAREFUL in slow.result().result
+    assert ATTEMPT_LIMIT == 3
+    assert CHECK_FIRST in slow.result().result
     assert types(slow.hf).count("tool.returned") == 1
 
 
 @given(if_interrupted="retry")
 def test_it_is_done_as_soon_as_it_comes_through(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    left_open = driver.Driver._left_open
+    left_open = driver.TurnDriver._handle_unknown
 
     async def then_goes(self: Any, *args: Any) -> None:
         slow.hangs = False
         await left_open(self, *args)
 
-    monkeypatch.setattr(driver.Driver, "_left_open", then_goes)
+    monkeypatch.setattr(driver.TurnDriver, "_handle_unknown", then_goes)
     assert slow.send().text == "Done."
     assert (slow.attempts, slow.result().result) == ([1, 2], "paid")
 
@@ -172,9 +172,9 @@ def test_what_you_say_of_a_servers_tool_goes_before_its_hints(hf: Holdfast, tmp_
     server = McpServer(command=COMMAND, if_interrupted={"pay": way})
     agent = agent_of(hf, server, "pay", order=13, ledger=str(ledger))
     assert agent.send(SESSION, "Pay.", key="k").text == "Done."
-    assert ledger.read_text().split() == ["13"] * (TRIES if way == "retry" else 1)
+    assert ledger.read_text().split() == ["13"] * (ATTEMPT_LIMIT if way == "retry" else 1)
     (result,) = hf.session(SESSION).messages()[2].tool_results
-    assert result.result.endswith(f"It may or may not have taken effect. {CAREFUL}")
+    assert result.result.endswith(f"It may or may not have taken effect. {CHECK_FIRST}")
 
 
 def test_a_servers_hints_say_what_becomes_of_its_calls() -> None:

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import CallModel, Scripted, ToolCall, tool
 from holdfast.errors import ActorBusy, Refused
-from holdfast.flow.turns.deadlock import Caller, Node, Waits, Work, waits
+from holdfast.flow.turns.deadlock import Caller, ConversationNode, TurnWork, WaitGraph, wait_graph
 from holdfast.model.scripted import call
 from tests.scale import seeded, volume
 from tests.turns import agent_world
@@ -31,9 +31,9 @@ WAITED = "these wait for each other"
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Whatever was waited for and given up: afterwards nobody works and nobody waits who did not before."""
-    before = {*waits._waiting, *waits._at_work}
+    before = {*wait_graph._waiting, *wait_graph._at_work}
     yield
-    until(lambda: {*waits._waiting, *waits._at_work} <= before)
+    until(lambda: {*wait_graph._waiting, *wait_graph._at_work} <= before)
 
 
 @pytest.fixture
@@ -72,7 +72,9 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
 def waiting_for(number: int) -> Callable[[], bool]:
     """Whether somebody who works for a turn waits for a conversation."""
-    return lambda: any(wait.node.line == line(number) and wait.held() for wait in list(waits._waiting))
+    return lambda: any(
+        wait.node.thread == line(number) and wait.list_held_turns() for wait in list(wait_graph._waiting)
+    )
 
 
 def one_was_refused(told: list[str], size: int) -> None:
@@ -141,7 +143,7 @@ def test_also_with_two_clients_of_one_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_looks_for_no_circles_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Waits, "_circle", lambda self, held, node, *, stopping: None)
+    monkeypatch.setattr(WaitGraph, "_find_cycle", lambda self, held, node, *, stopping: None)
     with pytest.raises(AssertionError):
         one_was_refused(ring_of_agents([hf, hf], "queue", wait=0.2), 2)
 
@@ -505,24 +507,24 @@ def test_a_wait_is_refused_if_it_closes_a_circle_and_only_then() -> None:
     """Against a list of who waits for what, looked through in full each time."""
     made = seeded("circles")
     for _ in range(volume(100, 20_000)):
-        found, nodes = Waits(), [Node(b"", "t", str(number)) for number in range(6)]
-        ways: dict[Any, tuple[set[Node], Node]] = {}
+        found, nodes = WaitGraph(), [ConversationNode(b"", "t", str(number)) for number in range(6)]
+        ways: dict[Any, tuple[set[ConversationNode], ConversationNode]] = {}
         for _ in range(30):
             if ways and made.random() < 0.3:
                 wait = made.choice(list(ways))
-                found.end(wait)
+                found.end_wait(wait)
                 del ways[wait]
                 continue
             held, target = made.sample(nodes, made.randrange(3)), made.choice(nodes)
             inherited = made.randrange(len(held) + 1)
-            who = Caller(found, threading.Thread(), None, tuple(Work(node) for node in held[:inherited]))
+            who = Caller(found, threading.Thread(), None, tuple(TurnWork(node) for node in held[:inherited]))
             for node in held[inherited:]:
                 found.begin_work(who, node)
             reached = {target}
             while more := {to for holds, to in ways.values() if holds & reached} - reached:
                 reached |= more
             try:
-                ways[found.begin(who, target, "queue")] = (set(held), target)
+                ways[found.begin_wait(who, target, "queue")] = (set(held), target)
                 refused = False
             except Refused:
                 refused = True
@@ -531,14 +533,16 @@ def test_a_wait_is_refused_if_it_closes_a_circle_and_only_then() -> None:
 
 
 def forgets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Waits, "end", lambda self, wait: None)
+    monkeypatch.setattr(WaitGraph, "end_wait", lambda self, wait: None)
 
 
 def looks_one_step_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    def direct(self: Waits, held: set[Any], node: Node, *, stopping: bool) -> list[Node] | None:
+    def direct(
+        self: WaitGraph, held: set[Any], node: ConversationNode, *, stopping: bool
+    ) -> list[ConversationNode] | None:
         return [node] if node in held else None
 
-    monkeypatch.setattr(Waits, "_circle", direct)
+    monkeypatch.setattr(WaitGraph, "_find_cycle", direct)
 
 
 @pytest.mark.parametrize("bug", [forgets_nothing, looks_one_step_ahead])
@@ -549,11 +553,11 @@ def test_a_rule_that_is_wrong_is_found_out(bug: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_what_a_tool_left_running_holds_nobody_that_does_not_wait_for_it() -> None:
-    outer, inner = Work(Node(b"", "t", "outer")), Work(Node(b"", "t", "inner"))
-    first, second = Work(), Work()
+    outer, inner = TurnWork(ConversationNode(b"", "t", "outer")), TurnWork(ConversationNode(b"", "t", "inner"))
+    first, second = TurnWork(), TurnWork()
     who = Caller(None, threading.current_thread(), None, (outer, first, inner, second))
-    assert who.held() == [inner, outer]
+    assert who.list_held_turns() == [inner, outer]
     first.going_on = False
-    assert who.held() == [inner], "the tool that sent to it is waited for no more"
+    assert who.list_held_turns() == [inner], "the tool that sent to it is waited for no more"
     second.going_on = False
-    assert who.held() == []
+    assert who.list_held_turns() == []

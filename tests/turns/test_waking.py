@@ -14,9 +14,9 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.core.frames import next_step as steps
 from holdfast.errors import HoldfastError
 from holdfast.flow.frames import sweep
-from holdfast.flow.turns.tool_calls import Settling
+from holdfast.flow.turns.tool_calls import ToolCallSettler
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.tasks import crew_of
+from holdfast.runtime.tasks import get_agent_tasks
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
@@ -110,7 +110,7 @@ class Waits:
             if sending.done() or (hangs and hangs <= set(self.ran) and len(self.ran) >= self._running(text)):
                 break
             await asyncio.sleep(0.001)
-        await crew_of(self.hf).leave()
+        await get_agent_tasks(self.hf).cancel_all()
         await asyncio.gather(sending, return_exceptions=True)
         self.torn = False
 
@@ -150,7 +150,7 @@ def test_a_tool_that_sleeps_is_woken_by_whoever_recovers() -> None:
         assert (await world.look(), world.ran) == (0, ["sleep"])
         world.clock.advance(10 * SECOND)
         swept = await world.hf.index.sweep()
-        assert swept == holdfast.Swept(), "its turn wakes it, and runs the tool again"
+        assert swept == holdfast.SweepReport(), "its turn wakes it, and runs the tool again"
         assert (await world.look(), len(world.ran)) == (1, 2)
         assert await world.is_live()
         world.clock.advance(10 * SECOND)
@@ -184,7 +184,9 @@ def test_a_question_that_nobody_answered_in_time_is_an_error_for_the_model(name:
         (question,) = await world.open_questions()
         assert await world.look() == 0
         world.clock.advance(6 * SECOND)
-        assert await world.hf.index.sweep() == holdfast.Swept(), "only its turn ends a call: the model has to be told"
+        assert await world.hf.index.sweep() == holdfast.SweepReport(), (
+            "only its turn ends a call: the model has to be told"
+        )
         assert await world.look() == 1
         assert (await world.results())[0].startswith(LATE)
         with pytest.raises(HoldfastError):
@@ -228,7 +230,7 @@ def test_a_tool_whose_work_below_waits_is_not_torn(policy: str) -> None:
             if question.kind != "timer":
                 await world.hf.answer(question.id, approve=True)
         world.clock.advance(8 * SECOND)
-        assert await world.hf.index.sweep() == holdfast.Swept()
+        assert await world.hf.index.sweep() == holdfast.SweepReport()
         assert await world.look() == 1
         assert (await world.results())[0].startswith(policy)
         assert world.ran == [policy, policy]
@@ -333,7 +335,7 @@ def test_no_call_waits_for_ever() -> None:
 
 
 def expired_frames_are_ended_by_the_sweep(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweep, "_is_for_a_turn", lambda state, frame: False)
+    patch.setattr(sweep, "_is_for_turn", lambda state, frame: False)
 
 
 def late_is_not_known(patch: pytest.MonkeyPatch) -> None:
@@ -341,11 +343,11 @@ def late_is_not_known(patch: pytest.MonkeyPatch) -> None:
 
 
 def below_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "waited_for", lambda live, frame: [frame.question] if frame.question else [])
+    patch.setattr(steps, "pending_questions", lambda live, frame: [frame.question] if frame.question else [])
 
 
 def ended_frames_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Settling, "_is_new", lambda self, call: True)
+    patch.setattr(ToolCallSettler, "_is_new", lambda self, call: True)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import ModelFailed, Usage
 from holdfast.client.turn import CORRECTIONS
-from holdfast.model.providers import FORMS
+from holdfast.model.providers import ADAPTERS
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
 from tests.model_server import Fault, ModelServer, model_server
@@ -41,7 +41,7 @@ def world(
 
     timeout = how.pop("timeout", 5.0)
     with model_server(script, faults) as server, holdfast.open("memory:") as hf:
-        model = FORMS[kind](
+        model = ADAPTERS[kind](
             "m",
             base_url=server.url,
             api_key=KEY,

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.wire import stream_providers
-from holdfast.core.wire.plain_data import Notes
-from holdfast.core.wire.read import read
+from holdfast.core.wire.plain_data import ReadNotes
+from holdfast.core.wire.read import read_input
 from holdfast.core.wire.replies import read_reply
-from holdfast.core.wire.stream import Accumulator, accumulator, kind_of
+from holdfast.core.wire.stream import StreamAccumulator, event_format, make_accumulator
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.model import exchange
 from holdfast.model.exchange import Fault
@@ -70,18 +70,18 @@ def whole_of(form: str, reply: Any) -> dict[str, Any]:
 
 
 def message_of(whole: dict[str, Any], form: str) -> Message:
-    return read_reply(whole, form, Notes(strict=True))
+    return read_reply(whole, form, ReadNotes(strict=True))
 
 
 def check_same(form: str, reply: dict[str, Any], seed: int) -> None:
     """The events of a reply come to what it would have been in one piece, and say all that is in it."""
     whole = whole_of(form, reply)
-    pieces = accumulator()
+    pieces = make_accumulator()
     said = [delta for event in EVENTS[form](whole, cutter(seed)) for delta in pieces.add(event)]
     assert pieces.form == form
     assert pieces.ended
-    assert pieces.whole() == whole
-    message = message_of(pieces.whole(), form)
+    assert pieces.build_response() == whole
+    message = message_of(pieces.build_response(), form)
     assert message == message_of(whole, form)
     assert pieces.usage == message.usage
     # Anthropic's words about a refusal stand beside the message.
@@ -107,7 +107,7 @@ def test_a_stream_that_stops_anywhere_before_its_end_is_cut_and_says_what_was_sa
     for at in range(ends):
         pieces = _fed(events[:at])
         with pytest.raises(ModelFailed) as failed:
-            pieces.whole()
+            pieces.build_response()
         assert failed.value.kind == "cut"
         assert failed.value.retryable
         assert failed.value.partial == pieces.text
@@ -129,12 +129,12 @@ def test_what_was_used_is_known_as_far_as_it_was_reported() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_events_are_taken_as_data_lines_too(form: str) -> None:
     whole = whole_of(form, FULL)
-    pieces = accumulator(form)
+    pieces = make_accumulator(form)
     for event in EVENTS[form](whole):
         pieces.add(as_data(event).split(b"data:", 1)[1])
     pieces.add("data: [DONE]")
     pieces.add("")
-    assert pieces.whole() == whole
+    assert pieces.build_response() == whole
     with pytest.raises(InvalidMessage):
         pieces.add('data: {"half')
     with pytest.raises(InvalidMessage):
@@ -144,15 +144,15 @@ def test_events_are_taken_as_data_lines_too(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_first_event_says_whose_stream_it_is(form: str) -> None:
     events = EVENTS[form](whole_of(form, FULL))
-    assert kind_of(events[0]) == form
-    assert Accumulator.kind_of(events[0]) == form
-    assert kind_of({"type": "ping"}) is None
-    assert kind_of({"hello": 1}) is None
+    assert event_format(events[0]) == form
+    assert StreamAccumulator.event_format(events[0]) == form
+    assert event_format({"type": "ping"}) is None
+    assert event_format({"hello": 1}) is None
 
 
 def test_a_form_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidValue, match="responses"):
-        accumulator("gemini")
+        make_accumulator("gemini")
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,12 @@ def test_a_form_that_is_none_is_refused() -> None:
 )
 @pytest.mark.parametrize("form", [*FORMS, None])
 def test_an_error_within_a_stream_ends_it(form: str | None, event: dict[str, Any]) -> None:
-    pieces = accumulator()
+    pieces = make_accumulator()
     for before in EVENTS[form](whole_of(form, FULL))[:4] if form else ():
         pieces.add(before)
     assert pieces.add(event) == []
     with pytest.raises(ModelFailed, match="Overloaded") as failed:
-        pieces.whole()
+        pieces.build_response()
     assert failed.value.retryable
 
 
@@ -178,7 +178,7 @@ def test_a_response_that_failed_is_no_reply() -> None:
     whole = {**whole_of("responses", "x"), "status": "failed", "error": {"code": "server_error", "message": "Sorry"}}
     pieces = _fed(EVENTS["responses"](whole))
     with pytest.raises(ModelFailed, match="Sorry") as failed:
-        pieces.whole()
+        pieces.build_response()
     assert failed.value.usage is not None
 
 
@@ -187,10 +187,10 @@ def test_a_response_whose_last_event_has_no_output_is_made_of_its_items() -> Non
     events = EVENTS["responses"](whole)
     events[-1] = {**events[-1], "response": {**whole, "output": []}}
     only_done = [event for event in events if "delta" not in event and not event["type"].endswith("added")]
-    pieces, said = accumulator(), []
+    pieces, said = make_accumulator(), []
     for event in only_done:
         said += pieces.add(event)
-    assert pieces.whole()["output"] == whole["output"]
+    assert pieces.build_response()["output"] == whole["output"]
     assert [(delta.kind, delta.text) for delta in said] == [
         ("text", FULL["text"]),
         ("tool", "weather"),
@@ -237,7 +237,7 @@ def test_hosts_number_their_calls_as_they_like(calls: list[dict[str, Any]]) -> N
     pieces = _fed([_chunk(tool_calls=[call]) for call in calls])
     pieces.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     pieces.add({"choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
-    message = message_of(pieces.whole(), "openai")
+    message = message_of(pieces.build_response(), "openai")
     found = [(call.provider_id, call.name, call.args) for call in message.tool_calls]
     assert found == [("a", "pay", {"to": 1}), ("b", "pay", {"to": 2})]
     assert message.usage is not None
@@ -245,24 +245,24 @@ def test_hosts_number_their_calls_as_they_like(calls: list[dict[str, Any]]) -> N
 
 
 def test_reasoning_beside_or_within_the_content_is_kept() -> None:
-    pieces = accumulator("openai")
+    pieces = make_accumulator("openai")
     said = pieces.add(_chunk(reasoning_content="hm, ")) + pieces.add(_chunk(reasoning_content="yes"))
     said += pieces.add(_chunk(content="Hello")) + pieces.add(_chunk(content=[{"type": "text", "text": " you"}]))
     said += pieces.add(_chunk(content="!"))
     pieces.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     assert [delta.kind for delta in said] == ["reasoning", "reasoning", "text", "text", "text"]
-    message = pieces.whole()["choices"][0]["message"]
+    message = pieces.build_response()["choices"][0]["message"]
     assert message["reasoning_content"] == "hm, yes"
-    assert message_of(pieces.whole(), "openai").text == "Hello you!"
+    assert message_of(pieces.build_response(), "openai").text == "Hello you!"
 
 
 def test_other_choices_are_kept_and_not_said() -> None:
-    pieces = accumulator("openai")
+    pieces = make_accumulator("openai")
     for index in (0, 1):
         choice = {"index": index, "delta": {"content": f"answer {index}"}, "finish_reason": "stop"}
         pieces.add({"choices": [choice]})
     assert pieces.text == "answer 0"
-    assert [choice["message"]["content"] for choice in pieces.whole()["choices"]] == ["answer 0", "answer 1"]
+    assert [choice["message"]["content"] for choice in pieces.build_response()["choices"]] == ["answer 0", "answer 1"]
 
 
 def test_arguments_that_are_not_json_stay_the_text_that_they_are() -> None:
@@ -270,19 +270,19 @@ def test_arguments_that_are_not_json_stay_the_text_that_they_are() -> None:
     events = EVENTS["anthropic"](whole, lambda _: ['{"to": 1'])
     pieces = _fed(events)
     with pytest.raises(InvalidMessage, match="not JSON"):
-        message_of(pieces.whole(), "anthropic")
+        message_of(pieces.build_response(), "anthropic")
 
 
 def test_an_answer_given_to_a_tool_is_text() -> None:
     reply = {"text": "Here:", "calls": [{"name": "answer", "arguments": {"sum": 3}}]}
-    pieces, said = accumulator("anthropic", answer_tool="answer"), []
+    pieces, said = make_accumulator("anthropic", answer_tool="answer"), []
     for event in EVENTS["anthropic"](whole_of("anthropic", reply)):
         said += pieces.add(event)
     assert {delta.kind for delta in said} == {"text"}
-    message = message_of(pieces.whole(), "anthropic")
+    message = message_of(pieces.build_response(), "anthropic")
     assert message.text == pieces.text == 'Here:{"sum": 3}'
     assert not message.tool_calls
-    assert pieces.whole()["stop_reason"] == "end_turn"
+    assert pieces.build_response()["stop_reason"] == "end_turn"
 
 
 GARBAGE = (None, True, 0, -1, 2**70, 1.5, "", "x", [], [1], [{}], [None], {}, {"a": 1}, {"type": "text"}, [{"text": 3}])
@@ -301,12 +301,12 @@ def test_events_that_make_no_sense_are_never_more_than_a_failed_reply() -> None:
     chance, whole = seeded("spoiled streams"), 0
     for _ in range(volume(400, 20_000)):
         form = chance.choice(FORMS)
-        pieces = accumulator(chance.choice((form, None)))
+        pieces = make_accumulator(chance.choice((form, None)))
         share = chance.choice((0.002, 0.01, 0.05))
         try:
             for event in EVENTS[form](whole_of(form, FULL), cutter(chance.randrange(2**32))):
                 pieces.add(spoiled if isinstance(spoiled := _spoiled(event, chance, share), dict) else {})
-            exchange.read(pieces.whole(), pieces.form or "openai")
+            exchange.parse_reply(pieces.build_response(), pieces.form or "openai")
             whole += 1
         except (InvalidMessage, ModelFailed, Fault):
             assert isinstance(pieces.text, str)
@@ -315,7 +315,7 @@ def test_events_that_make_no_sense_are_never_more_than_a_failed_reply() -> None:
 
 
 def test_a_very_long_reply_is_not_put_together_again_for_each_piece() -> None:
-    pieces = accumulator("openai")
+    pieces = make_accumulator("openai")
     for _ in range(5_000):
         pieces.add(_chunk(content="word "))
     held = pieces._pieces._choices[0].message["content"]  # type: ignore[union-attr]
@@ -359,10 +359,10 @@ def test_streams_of_the_anthropic_sdk_are_taken_as_they_are() -> None:
 
 def _check_sdk(plain: Any, stream: Any) -> None:
     """A stream of an SDK comes to the same message as its response in one piece, but for the ids of the reply."""
-    pieces, said = accumulator(), ""
+    pieces, said = make_accumulator(), ""
     for event in stream:
         said += "".join(delta.text for delta in pieces.add(event) if delta.kind == "text")
-    (whole,), (wanted,) = read(pieces.whole()), read(plain)
+    (whole,), (wanted,) = read_input(pieces.build_response()), read_input(plain)
     assert whole.text == wanted.text == said
     assert [(call.name, call.args) for call in whole.tool_calls] == [(c.name, c.args) for c in wanted.tool_calls]
     assert whole.usage == wanted.usage
@@ -388,10 +388,10 @@ def _planted(name: str) -> tuple[Any, str, Any]:
         return self.calls[0], False
 
     return {
-        "pieces replace one another": (stream_providers, "joined", last_wins),
-        "usage is forgotten": (stream_providers.Pieces, "note_usage", no_usage),
-        "signatures are lost": (stream_providers.MessagePieces, "_block", unsigned),
-        "parallel calls are one": (stream_providers._Choice, "_call_for", one_call),
+        "pieces replace one another": (stream_providers, "merge_pieces", last_wins),
+        "usage is forgotten": (stream_providers.StreamPieces, "add_usage", no_usage),
+        "signatures are lost": (stream_providers.MessagePieces, "_build_block", unsigned),
+        "parallel calls are one": (stream_providers._ChatChoice, "_find_or_add_call", one_call),
     }[name]
 
 
@@ -413,8 +413,8 @@ def test_planted_bugs_are_noticed(bug: str, form: str, monkeypatch: pytest.Monke
         check_same(form, FULL, 1)
 
 
-def _fed(events: Events) -> Accumulator:
-    pieces = accumulator()
+def _fed(events: Events) -> StreamAccumulator:
+    pieces = make_accumulator()
     for event in events:
         pieces.add(event)
     return pieces

@@ -23,17 +23,24 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.aio.executor import STEPS, Threads, gave, settle
+from holdfast.aio.executor import STEPS, ThreadPools, has_result, settle
 from holdfast.client.session import Session
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, Refused, SummaryFailed, Unavailable
 from holdfast.flow.compaction import sessions, summaries
-from holdfast.flow.compaction.rules import is_at_work
-from holdfast.flow.compaction.sessions import ALLOWED, TRIES, allowed, check, summarised, too_long
-from holdfast.flow.journal.observers import CALLER, caller
-from holdfast.flow.sessions.append import counting
+from holdfast.flow.compaction.rules import is_rule_running
+from holdfast.flow.compaction.sessions import (
+    COMPACT_TRIES,
+    SECONDS_ALLOWED,
+    check_config,
+    summarizer_text,
+    timeout_error,
+    token_allowance,
+)
+from holdfast.flow.journal.observers import CALL_SITE, find_call_site
+from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.model.embedder_check import CheckedEmbedder
 from holdfast.model.summarizers import CheckedSummarizer
-from holdfast.model.summarizers import summarizer as checked
+from holdfast.model.summarizers import resolve_summarizer as checked
 from holdfast.ports import Embedder, EndedConversation, Memory, Summarizer
 from holdfast.records.compaction import CompactionConfig
 from holdfast.records.messages import Message
@@ -43,23 +50,23 @@ POLL_SECONDS = 1.0
 
 T = TypeVar("T")
 
-_loop_of_caller: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("holdfast_loop_of_caller", default=None)
+_caller_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("holdfast_loop_of_caller", default=None)
 
 
-async def crossing(threads: Threads, pool: str, work: Callable[[], T]) -> T:
+async def run_with_loop(threads: ThreadPools, pool: str, work: Callable[[], T]) -> T:
     """Run work in a thread that may await on this loop. Once begun, it goes on even if this await is cancelled."""
-    before = _loop_of_caller.set(asyncio.get_running_loop())
+    before = _caller_loop.set(asyncio.get_running_loop())
     try:
         running = threads.submit(pool, work)
     finally:
-        _loop_of_caller.reset(before)
+        _caller_loop.reset(before)
     return await asyncio.wrap_future(running)
 
 
-def awaited(made: Awaitable[T], *, what: str, nowhere: HoldfastError) -> T:
+def await_on_loop(made: Awaitable[T], *, what: str, nowhere: HoldfastError) -> T:
     """Await an awaitable on the caller's loop and return its result; raise `nowhere` if there is no such loop."""
-    waiting: Coroutine[Any, Any, T] = made if inspect.iscoroutine(made) else _waiting(made)
-    loop = _loop_of_caller.get()
+    waiting: Coroutine[Any, Any, T] = made if inspect.iscoroutine(made) else _as_coroutine(made)
+    loop = _caller_loop.get()
     if loop is None or asyncio._get_running_loop() is loop:
         waiting.close()
         raise nowhere
@@ -67,27 +74,27 @@ def awaited(made: Awaitable[T], *, what: str, nowhere: HoldfastError) -> T:
         running = asyncio.run_coroutine_threadsafe(waiting, loop)
     except RuntimeError:
         waiting.close()
-        raise _stopped(what) from None
+        raise _loop_stopped(what) from None
     while not futures.wait([running], POLL_SECONDS).done:
         if not loop.is_running():
             running.cancel()
             if inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED:
                 waiting.close()  # It will never be started.
-            raise _stopped(what)
+            raise _loop_stopped(what)
     return running.result()
 
 
-def _stopped(what: str) -> Unavailable:
+def _loop_stopped(what: str) -> Unavailable:
     return Unavailable(
         f"The event loop that {what} was to be awaited on has stopped. It can be tried again on another."
     )
 
 
-async def _waiting(made: Awaitable[T]) -> T:
+async def _as_coroutine(made: Awaitable[T]) -> T:
     return await made
 
 
-SEARCH = "holdfast-search"
+SEARCH_POOL = "holdfast-search"
 
 
 class AsyncEmbedder(Protocol):
@@ -102,7 +109,7 @@ class AsyncEmbedder(Protocol):
 AnyEmbedder = str | os.PathLike[str] | Embedder | AsyncEmbedder | Callable[..., Any]
 
 
-class EmbedderOnALoop:
+class LoopEmbedder:
     """A user's embedder, sync or async, as a synchronous one."""
 
     def __init__(self, given: Any) -> None:
@@ -111,10 +118,10 @@ class EmbedderOnALoop:
         self.name = getattr(given, "name", None) or getattr(given, "__name__", None)
         self.dimensions = getattr(given, "dimensions", None)
         # Keeps the signature, from which callers see whether it accepts the query flag.
-        self.embed = functools.update_wrapper(_returning(function), function, assigned=(), updated=())
+        self.embed = functools.update_wrapper(_make_sync(function), function, assigned=(), updated=())
 
 
-def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
+def _make_sync(function: Callable[..., Any]) -> Callable[..., Any]:
     def embed(*texts: Any, **told: Any) -> Any:
         made = function(*texts, **told)
         if not inspect.isawaitable(made):
@@ -123,28 +130,28 @@ def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
             "An async embedder is awaited by the asyncio client only: search and write with that, "
             "or read in a thread that it started, as operators do."
         )
-        return awaited(made, what="an embedder", nowhere=nowhere)
+        return await_on_loop(made, what="an embedder", nowhere=nowhere)
 
     return embed
 
 
-def embedder_on_a_loop(given: AnyEmbedder | None) -> Any:
+def wrap_embedder(given: AnyEmbedder | None) -> Any:
     """Wrap an embedder for an asyncio client. One that is not the user's own is passed on to be accepted or refused."""
     own: Any = given
     if given is None or isinstance(given, str | os.PathLike | CheckedEmbedder | type):
         return own
     try:
-        return EmbedderOnALoop(own) if callable(own) or callable(own.embed) else own
+        return LoopEmbedder(own) if callable(own) or callable(own.embed) else own
     except Exception:  # noqa: BLE001  # It cannot even be inspected: the embedder check reports that.
         return own
 
 
-async def searching(threads: Threads, work: Callable[[], T]) -> T:
+async def run_search(threads: ThreadPools, work: Callable[[], T]) -> T:
     """Run work that may embed, in a thread. Once begun, it goes on even if the await is cancelled."""
-    return await crossing(threads, SEARCH, work)
+    return await run_with_loop(threads, SEARCH_POOL, work)
 
 
-MEMORY = "holdfast-memory"
+MEMORY_POOL = "holdfast-memory"
 
 
 class AsyncMemory(Protocol):
@@ -153,7 +160,7 @@ class AsyncMemory(Protocol):
     async def take(self, ended: EndedConversation) -> None: ...
 
 
-class MemoryOnALoop:
+class LoopMemory:
     """A memory, sync or async, as a synchronous one."""
 
     def __init__(self, memory: Any) -> None:
@@ -166,18 +173,18 @@ class MemoryOnALoop:
             nowhere = Refused(
                 "An async memory is offered something by the asyncio client only: close and sweep with that."
             )
-            awaited(made, what="memory", nowhere=nowhere)
+            await_on_loop(made, what="memory", nowhere=nowhere)
 
 
-def on_a_loop(memory: Memory | AsyncMemory | None) -> Memory | None:
+def wrap_memory(memory: Memory | AsyncMemory | None) -> Memory | None:
     """Wrap a memory for an asyncio client. An object without `take` is passed on to be refused."""
     given: Any = memory
-    return MemoryOnALoop(given) if callable(getattr(given, "take", None)) else given
+    return LoopMemory(given) if callable(getattr(given, "take", None)) else given
 
 
-async def offering(threads: Threads, work: Callable[[], T]) -> T:
+async def run_offer(threads: ThreadPools, work: Callable[[], T]) -> T:
     """Run work that may offer a conversation to memory, in a thread. Once begun, it goes on even if cancelled."""
-    return await crossing(threads, MEMORY, work)
+    return await run_with_loop(threads, MEMORY_POOL, work)
 
 
 class AsyncSummarizer(Protocol):
@@ -192,11 +199,11 @@ class AsyncSummarizer(Protocol):
 AnySummarizer = Summarizer | AsyncSummarizer | Callable[..., str] | Callable[..., Awaitable[str]]
 
 
-class Compacting:
+class AsyncCompaction:
     """The compaction of one thread of a session."""
 
     def __init__(
-        self, session: Session, threads: Threads, given: AnySummarizer | None, config: CompactionConfig
+        self, session: Session, threads: ThreadPools, given: AnySummarizer | None, config: CompactionConfig
     ) -> None:
         self._session = session
         self._threads = threads
@@ -205,33 +212,35 @@ class Compacting:
 
     async def run(self, *, whole: bool) -> Summary | None:
         """Summarise all but the newest rounds; retry if the covered messages were changed meanwhile."""
-        for attempt in range(1, TRIES + 1):
-            planned = await self._threads.run(self._plan, self._config.keep, whole)
+        for attempt in range(1, COMPACT_TRIES + 1):
+            planned = await self._threads.run(self._make_plan, self._config.keep, whole)
             if planned is None:
                 return None
             chosen, plan, most = planned
-            originals = summaries.source(plan)
-            text = await self._off_the_loop(chosen).summarise_async(originals, max_tokens=most)
+            originals = summaries.source_messages(plan)
+            text = await self._make_async(chosen).summarise_async(originals, max_tokens=most)
             try:
-                return await self._threads.run(self._note, plan, text, chosen.name)
+                return await self._threads.run(self._write_summary, plan, text, chosen.name)
             except Conflict:
-                if attempt == TRIES:
+                if attempt == COMPACT_TRIES:
                     raise
         return None
 
-    def _plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summaries.Plan, int] | None:
+    def _make_plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summaries.SummaryPlan, int] | None:
         of, config = self._session, replace(self._config, keep=keep)
-        check(of._ports, config)
-        chosen = checked(of._summarizer(self._given))
-        plan = sessions.planned(of._ports, of._acting, of._line, config, whole=whole)
-        return None if plan is None else (chosen, plan, allowed(of._ports, of._acting, plan, config, chosen.name))
+        check_config(of._ports, config)
+        chosen = checked(of._choose_summarizer(self._given))
+        plan = sessions.plan_compaction(of._ports, of._acting, of._thread_stream, config, whole=whole)
+        return (
+            None if plan is None else (chosen, plan, token_allowance(of._ports, of._acting, plan, config, chosen.name))
+        )
 
-    def _note(self, plan: summaries.Plan, text: str, method: str) -> Summary:
+    def _write_summary(self, plan: summaries.SummaryPlan, text: str, method: str) -> Summary:
         ports, acting = self._session._ports, self._session._acting
-        words = summarised(self._config, text, method, counting(ports, acting, plan.stream)[0].count)
-        return sessions.noted(ports, acting, plan, words, self._config)
+        words = summarizer_text(self._config, text, method, thread_tokenizer(ports, acting, plan.stream)[0].count)
+        return sessions.write_compaction(ports, acting, plan, words, self._config)
 
-    def _off_the_loop(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
+    def _make_async(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """Wrap a synchronous summarizer so that it runs in a thread and can be awaited."""
         if chosen.awaits:
             return chosen
@@ -240,7 +249,7 @@ class Compacting:
             calling = self._threads.submit(STEPS, partial(chosen.call, messages, max_tokens=max_tokens))
             stop = await settle(calling, lambda: calling.cancel() or True)
             if stop is not None:
-                calling.add_done_callback(_drop)
+                calling.add_done_callback(_close_unawaited)
                 raise stop
             answer = calling.result()
             # A lambda around an async function, for example.
@@ -249,16 +258,16 @@ class Compacting:
         return CheckedSummarizer(chosen.name, in_a_thread, awaits=True)
 
 
-def _drop(calling: Future[Any]) -> None:
+def _close_unawaited(calling: Future[Any]) -> None:
     """Close a coroutine that the summarizer returned and that no caller awaits any more."""
-    if gave(calling) and inspect.iscoroutine(calling.result()):
+    if has_result(calling) and inspect.iscoroutine(calling.result()):
         calling.result().close()
 
 
-SUMMARY = "holdfast-summary"
+SUMMARY_POOL = "holdfast-summary"
 
 
-class SummarizerOnALoop:
+class LoopSummarizer:
     """A summarizer, sync or async, as a synchronous one: an async one is awaited on its caller's loop."""
 
     def __init__(self, chosen: CheckedSummarizer) -> None:
@@ -273,12 +282,12 @@ class SummarizerOnALoop:
             made = self._chosen.call(messages, max_tokens=max_tokens)
             if not inspect.isawaitable(made):
                 return made
-            return awaited(_in_time(made, ALLOWED.get()), what="a summarizer", nowhere=nowhere)
+            return await_on_loop(_await_within(made, SECONDS_ALLOWED.get()), what="a summarizer", nowhere=nowhere)
 
         return CheckedSummarizer(self.name, call).summarise(messages, max_tokens=max_tokens)
 
 
-async def _in_time(made: Awaitable[T], seconds: float | None) -> T:
+async def _await_within(made: Awaitable[T], seconds: float | None) -> T:
     """Await with a timeout, so that a summary that came too late is cancelled."""
     try:
         async with asyncio.timeout(seconds) as limit:
@@ -286,23 +295,23 @@ async def _in_time(made: Awaitable[T], seconds: float | None) -> T:
     except TimeoutError:
         if seconds is None or not limit.expired():
             raise
-        raise too_long(seconds) from None
+        raise timeout_error(seconds) from None
 
 
-def action_awaited(made: Awaitable[T]) -> T:
+def await_action(made: Awaitable[T]) -> T:
     """Await an async function of a rule, on the loop of the operation that triggered the rule."""
     nowhere = InvalidValue("What this rule does is async, and is awaited by the asyncio client only.")
-    return awaited(made, what="what a rule does", nowhere=nowhere)
+    return await_on_loop(made, what="what a rule does", nowhere=nowhere)
 
 
-async def summarising(threads: Threads, work: Callable[[], T]) -> T:
+async def run_with_rules(threads: ThreadPools, work: Callable[[], T]) -> T:
     """Run work that may trigger rules, in a thread. Once begun, it goes on even if the await is cancelled."""
-    if is_at_work():
+    if is_rule_running():
         return await threads.run(work)  # It triggers no rule, and all waiting threads may be waiting for it.
-    place = caller()
+    place = find_call_site()
 
     def following() -> T:
-        CALLER.set(place)  # Set in the thread's own copy of the context.
+        CALL_SITE.set(place)  # Set in the thread's own copy of the context.
         return work()
 
-    return await crossing(threads, SUMMARY, following)
+    return await run_with_loop(threads, SUMMARY_POOL, following)

@@ -11,35 +11,35 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
-from holdfast.aio.callbacks import awaited, crossing
-from holdfast.aio.executor import Threads
+from holdfast.aio.callbacks import await_on_loop, run_with_loop
+from holdfast.aio.executor import ThreadPools
 from holdfast.aio.frame import is_async
-from holdfast.aio.session import paged
+from holdfast.aio.session import iterate_pages
 from holdfast.aio.state import AsyncStateReader, AsyncStateStore
-from holdfast.client.effects import Delivers, Effects, Middleware
+from holdfast.client.effects import Effects, Middleware, SinkObject
 from holdfast.client.state import StateReader, StateStore
-from holdfast.core.values import plain
+from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, Refused, Unavailable
-from holdfast.flow.effects.operators import name_of
+from holdfast.flow.effects.operators import operator_name
 from holdfast.flow.effects.sinks import is_awaitable
-from holdfast.records.effects import DeclaredEffect, Dispatched, EffectInfo, Operated
+from holdfast.records.effects import DeclaredEffect, DispatchReport, EffectInfo, OperatorResult
 from holdfast.records.scope import Address
 
-OPERATORS = "holdfast-operators"
-OUTBOX = "holdfast-outbox"
+OPERATOR_POOL = "holdfast-operators"
+OUTBOX_POOL = "holdfast-outbox"
 
 
-class AsyncDelivers(Protocol):
+class AsyncSinkObject(Protocol):
     """A sink object whose `deliver` is awaited."""
 
     async def deliver(self, effect: DeclaredEffect) -> Any: ...
 
 
 AnyOperator = Callable[[Any, StateReader], Any] | Callable[[Any, AsyncStateReader], Awaitable[Any]]
-AnySink = Callable[[DeclaredEffect], Any] | Delivers | AsyncDelivers | StateStore | AsyncStateStore
+AnySink = Callable[[DeclaredEffect], Any] | SinkObject | AsyncSinkObject | StateStore | AsyncStateStore
 
 
-class _HasToRun(Exception):
+class _OperatorMustRun(Exception):
     """An async operator has not run under its key yet; `view` is what it may read."""
 
     def __init__(self, view: StateReader) -> None:
@@ -49,7 +49,7 @@ class _HasToRun(Exception):
 class AsyncEffects:
     """The declared effects of one tenant, for asyncio."""
 
-    def __init__(self, effects: Effects, threads: Threads) -> None:
+    def __init__(self, effects: Effects, threads: ThreadPools) -> None:
         self._effects = effects
         self._threads = threads
 
@@ -61,24 +61,24 @@ class AsyncEffects:
         scope: Address | None = None,
         key: str | None = None,
         name: str | None = None,
-    ) -> Operated:
+    ) -> OperatorResult:
         """See Effects.operate. An async operator is given a view that is awaited, an AsyncStateReader."""
         given: Any = operator
 
-        async def run(operator: Any, input: Any = input) -> Operated:
-            def work() -> Operated:
-                called = name_of(given, name, key)  # The operator's name, whichever function stands in for it.
+        async def run(operator: Any, input: Any = input) -> OperatorResult:
+            def work() -> OperatorResult:
+                called = operator_name(given, name, key)  # The operator's name, whichever function stands in for it.
                 return self._effects.operate(operator, input, scope=scope, key=key, name=called)
 
-            return await crossing(self._threads, OPERATORS, work)
+            return await run_with_loop(self._threads, OPERATOR_POOL, work)
 
         if not callable(given) or not is_async(given):
-            return await run(_returning(given) if callable(given) else given)
+            return await run(_make_sync_operator(given) if callable(given) else given)
         try:
-            return await run(_asking)
-        except _HasToRun as asked:
+            return await run(_require_run)
+        except _OperatorMustRun as asked:
             view = AsyncStateReader(asked.view, self._threads)
-        before = _kept(input)
+        before = _copy_input(input)
         answer = await given(input, view)
         return await run(lambda _, __: answer, before)
 
@@ -86,24 +86,24 @@ class AsyncEffects:
         """See Effects.add_sink. An async sink is awaited on the dispatcher's loop."""
         given: Any = sink._store if isinstance(sink, AsyncStateStore) else sink
         if not isinstance(given, StateStore | type) and callable(getattr(given, "deliver", given)):
-            given = SinkOnALoop(given)
+            given = LoopSink(given)
         return self._effects.add_sink(name, given, when_dead=when_dead)
 
-    def middleware(self, function: Middleware) -> Callable[[], None]:
+    def add_middleware(self, function: Middleware) -> Callable[[], None]:
         """See Effects.middleware. The function is called in threads."""
-        return self._effects.middleware(function)
+        return self._effects.add_middleware(function)
 
-    async def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> Dispatched:
+    async def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:
         """See Effects.dispatch. Once begun, it goes on even if the await is cancelled."""
-        return await crossing(self._threads, OUTBOX, lambda: self._effects.dispatch(sink=sink, limit=limit))
+        return await run_with_loop(self._threads, OUTBOX_POOL, lambda: self._effects.dispatch(sink=sink, limit=limit))
 
     def pending(self) -> AsyncIterator[EffectInfo]:
         """See Effects.pending. One crossing per page."""
-        return paged(self._threads, self._effects.pending())
+        return iterate_pages(self._threads, self._effects.pending())
 
     def dead(self) -> AsyncIterator[EffectInfo]:
         """See Effects.dead. One crossing per page."""
-        return paged(self._threads, self._effects.dead())
+        return iterate_pages(self._threads, self._effects.dead())
 
     async def get(self, effect: str) -> EffectInfo:
         """See Effects.get."""
@@ -126,31 +126,33 @@ class AsyncEffects:
         await self._threads.run(self._effects.reject, effect, reason=reason)
 
 
-def _kept(input: Any) -> Any:
+def _copy_input(input: Any) -> Any:
     """Copy the input, since an operator may change the one that it is given."""
     try:
-        return plain(input)
+        return to_plain(input)
     except InvalidValue:
         return input
 
 
-def _asking(input: Any, view: StateReader) -> Any:
-    raise _HasToRun(view)
+def _require_run(input: Any, view: StateReader) -> Any:
+    raise _OperatorMustRun(view)
 
 
-def _returning(operator: Callable[..., Any]) -> Callable[[Any, StateReader], Any]:
+def _make_sync_operator(operator: Callable[..., Any]) -> Callable[[Any, StateReader], Any]:
     """Wrap a plain operator, which may turn out to return an awaitable, as a lambda around an async function does."""
 
     def run(input: Any, view: StateReader) -> Any:
         made = operator(input, view)
         if not inspect.isawaitable(made):
             return made
-        return awaited(made, what="an operator", nowhere=Refused("An async operator is run by the asyncio client."))
+        return await_on_loop(
+            made, what="an operator", nowhere=Refused("An async operator is run by the asyncio client.")
+        )
 
     return run
 
 
-class SinkOnALoop:
+class LoopSink:
     """A sink, sync or async, as a synchronous one."""
 
     def __init__(self, sink: Any) -> None:
@@ -163,4 +165,4 @@ class SinkOnALoop:
             return made
         # Not refused, which would be final: the next dispatcher may have a loop.
         nowhere = Unavailable("An async sink is awaited by the asyncio client only: dispatch with that.")
-        return awaited(made, what="a sink", nowhere=nowhere)
+        return await_on_loop(made, what="a sink", nowhere=nowhere)

@@ -43,7 +43,7 @@ _thread = threading.local()
 
 
 @contextmanager
-def waited_for_by_thread() -> Iterator[None]:
+def enter_next_level() -> Iterator[None]:
     """Run a block whose work this thread waits for: on the next level if this is a pool thread."""
     level = getattr(_thread, "level", None)
     token = _level.set(_level.get() if level is None else level + 1)
@@ -53,7 +53,7 @@ def waited_for_by_thread() -> Iterator[None]:
         _level.reset(token)
 
 
-class Threads:
+class ThreadPools:
     """The thread pools of a client. A forked child creates them anew, because threads do not survive a fork."""
 
     def __init__(self) -> None:
@@ -67,52 +67,52 @@ class Threads:
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work in a thread. Once begun, it goes on even if the await is cancelled."""
-        return await self._cross(SHORT, lambda: work(*args, **kwargs))
+        return await self._run_in(SHORT, lambda: work(*args, **kwargs))
 
-    async def wait(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_waiting(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work that may have to wait for others; otherwise as `run`."""
-        return await self._cross(WAITING, lambda: work(*args, **kwargs))
+        return await self._run_in(WAITING, lambda: work(*args, **kwargs))
 
     def submit(self, pool: str, work: Callable[[], T]) -> Future[T]:
         """Submit work to a pool, for `settle`."""
         context = copy_context()
-        return self._pool(pool).submit(_in_pool, lambda: context.run(work), _level_in(pool))
+        return self._get_pool(pool).submit(_run_at_level, lambda: context.run(work), _pool_level(pool))
 
-    async def leavable(self, pool: str, work: Callable[[], T]) -> T:
+    async def run_callback(self, pool: str, work: Callable[[], T]) -> T:
         """Run a user callback. If the await is cancelled, it goes on but its pool thread is replaced."""
         begun = self.submit(pool, work)
         try:
             return await asyncio.wrap_future(begun)
         except asyncio.CancelledError:
             chosen = self._pools.get(pool)
-            if isinstance(chosen, LeavablePool):
-                chosen.leave(begun)
+            if isinstance(chosen, CallbackPool):
+                chosen.abandon(begun)
             raise
 
-    def must(self, work: Callable[[], T]) -> Future[T]:
+    def submit_or_run(self, work: Callable[[], T]) -> Future[T]:
         """Submit work that has to be done; run it right here if the pools are closed."""
         try:
             return self.submit(SHORT, work)
         except (Closed, RuntimeError):
-            return done_here(work)
+            return run_here(work)
 
-    async def _cross(self, pool: str, work: Callable[[], T]) -> T:
+    async def _run_in(self, pool: str, work: Callable[[], T]) -> T:
         context = copy_context()
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool(pool), _in_pool, lambda: context.run(work), _level_in(pool)
+            self._get_pool(pool), _run_at_level, lambda: context.run(work), _pool_level(pool)
         )
 
-    def _pool(self, name: str) -> Executor:
+    def _get_pool(self, name: str) -> Executor:
         if self.closed:
             raise Closed
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._pools = {}
-        if level := _level_in(name):
+        if level := _pool_level(name):
             name = f"{name}-{level}"
         if name not in self._pools:
             self._pools[name] = (
-                LeavablePool(THREADS, name)
+                CallbackPool(THREADS, name)
                 if name.startswith(STEPS)
                 else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
             )
@@ -126,12 +126,12 @@ class Threads:
                 pool.shutdown(wait=False)
 
 
-def _level_in(pool: str) -> int | None:
+def _pool_level(pool: str) -> int | None:
     """Return the level of a pool that work runs on now; None for user callbacks, which nothing queues behind."""
     return None if pool.startswith(STEPS) else _level.get()
 
 
-def _in_pool(work: Callable[[], T], level: int | None) -> T:
+def _run_at_level(work: Callable[[], T], level: int | None) -> T:
     before, _thread.level = getattr(_thread, "level", None), level
     try:
         return work()
@@ -139,7 +139,7 @@ def _in_pool(work: Callable[[], T], level: int | None) -> T:
         _thread.level = before
 
 
-def done_here(work: Callable[[], T]) -> Future[T]:
+def run_here(work: Callable[[], T]) -> Future[T]:
     """Run work in this thread, and return its outcome as a future."""
     done: Future[T] = Future()
     try:
@@ -157,7 +157,7 @@ async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False)
     the work can be left alone after all.
     """
     loop, finished = asyncio.get_running_loop(), asyncio.Event()
-    work.add_done_callback(lambda _: _soon(loop, finished.set))
+    work.add_done_callback(lambda _: _call_soon(loop, finished.set))
     stop: BaseException | None = None
     while not finished.is_set():
         try:
@@ -173,12 +173,12 @@ async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False)
     return stop
 
 
-def gave(work: Future[T]) -> bool:
+def has_result(work: Future[T]) -> bool:
     """Return True if work is done, with a result."""
     return work.done() and not work.cancelled() and work.exception() is None
 
 
-def on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
+def call_on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
     """Wrap a callback, which may be async, so that it is called on the running loop, from any thread."""
     try:
         loop = asyncio.get_running_loop()
@@ -189,54 +189,54 @@ def on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
     def call(event: Event) -> None:
         made = callback(event)
         if inspect.iscoroutine(made):
-            task = loop.create_task(_awaited(made))
+            task = loop.create_task(_await_result(made))
             tasks.add(task)  # The loop itself keeps only a weak reference.
             task.add_done_callback(tasks.discard)
 
-    return lambda event: _soon(loop, call, event)
+    return lambda event: _call_soon(loop, call, event)
 
 
-async def _awaited(made: Coroutine[Any, Any, object]) -> None:
+async def _await_result(made: Coroutine[Any, Any, object]) -> None:
     await made
 
 
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
     try:
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:
         pass  # The loop is closed, and its waiters are gone.
 
 
-MOST_LEFT = 256
+MAX_ABANDONED = 256
 """The most abandoned callbacks that may still run. Beyond that nothing is started."""
 
 
-class LeavablePool(Executor):
+class CallbackPool(Executor):
     """A thread pool that the process does not wait for at exit, whatever runs in it.
 
     A callback that hangs can be abandoned before that: its thread is lost, and another takes its place.
     """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._lined = _Lined(threads, name)
-        weakref.finalize(self, self._lined.end)
+        self._lined = _CallbackQueue(threads, name)
+        weakref.finalize(self, self._lined.close)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a callback, or queue it."""
         made: Future[T] = Future()
-        self._lined.put(made, lambda: _carry_out(made, lambda: fn(*args, **kwargs)))
+        self._lined.put(made, lambda: _run_into_future(made, lambda: fn(*args, **kwargs)))
         return made
 
-    def leave(self, work: Future[Any]) -> None:
+    def abandon(self, work: Future[Any]) -> None:
         """Abandon a callback that has begun, and replace its thread."""
-        self._lined.leave(work)
+        self._lined.abandon(work)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more work. Queued callbacks still run, if the process lasts that long."""
-        self._lined.end()
+        self._lined.close()
 
 
-class _Lined:
+class _CallbackQueue:
     """The queue and the threads of a pool. The threads refer to this and not to the pool, which may be collected."""
 
     def __init__(self, threads: int, name: str) -> None:
@@ -251,35 +251,35 @@ class _Lined:
         with self._news:
             if self._over:
                 raise RuntimeError("This pool begins nothing more.")
-            if len(self._left) >= MOST_LEFT:
+            if len(self._left) >= MAX_ABANDONED:
                 raise ToolFailed(
                     f"Too many tools hang: {len(self._left)} were left after their time and still run. Nothing was "
                     "begun. Correct them, or start the process again."
                 )
             self._work.append((made, work))
-            self._see_to_it()
+            self._wake_thread()
 
-    def leave(self, made: Future[Any]) -> None:
+    def abandon(self, made: Future[Any]) -> None:
         with self._news:
             if made.running() and made not in self._left:
                 self._left.add(made)
                 self._begun -= 1
-                self._see_to_it()
+                self._wake_thread()
 
-    def end(self) -> None:
+    def close(self) -> None:
         with self._news:
             self._over = True
             self._news.notify_all()
 
-    def _see_to_it(self) -> None:
+    def _wake_thread(self) -> None:
         if len(self._work) <= self._free:
             self._news.notify()
         elif self._begun < self._most:
             self._begun, self._named = self._begun + 1, self._named + 1
-            threading.Thread(target=self._serve, name=f"{self._name}_{self._named}", daemon=True).start()
+            threading.Thread(target=self._serve_queue, name=f"{self._name}_{self._named}", daemon=True).start()
 
-    def _serve(self) -> None:
-        while (item := self._next()) is not None:
+    def _serve_queue(self) -> None:
+        while (item := self._take_next()) is not None:
             made, work = item
             work()
             with self._news:
@@ -288,7 +288,7 @@ class _Lined:
                     return
             del item, made, work  # They refer to the result.
 
-    def _next(self) -> tuple[Future[Any], Callable[[], None]] | None:
+    def _take_next(self) -> tuple[Future[Any], Callable[[], None]] | None:
         with self._news:
             while not self._work and not self._over:
                 self._free += 1
@@ -297,7 +297,7 @@ class _Lined:
             return self._work.popleft() if self._work else None
 
 
-def _carry_out(made: Future[T], work: Callable[[], T]) -> None:
+def _run_into_future(made: Future[T], work: Callable[[], T]) -> None:
     if not made.set_running_or_notify_cancel():
         return
     try:
@@ -306,27 +306,27 @@ def _carry_out(made: Future[T], work: Callable[[], T]) -> None:
         made.set_exception(error)
 
 
-class _Closes(Protocol):
+class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-class _AsyncCloses(Protocol):
+class _AsyncClosable(Protocol):
     async def close(self) -> None: ...
 
 
-Client = TypeVar("Client", bound=_AsyncCloses)
+ClosableT = TypeVar("ClosableT", bound=_AsyncClosable)
 
 
-class Opening(Generic[Client]):
+class AsyncOpener(Generic[ClosableT]):
     """A client or store being opened: `hf = await opening`, or `async with opening as hf`, which also closes it."""
 
-    def __init__(self, make: Callable[[], _Closes], edge: Callable[[Any, Threads], Client]) -> None:
+    def __init__(self, make: Callable[[], _Closable], edge: Callable[[Any, ThreadPools], ClosableT]) -> None:
         self._make = make
         self._edge = edge
-        self._opened: Client | None = None
+        self._opened: ClosableT | None = None
 
-    async def _open(self) -> Client:
-        threads = Threads()
+    async def _open(self) -> ClosableT:
+        threads = ThreadPools()
         opening = asyncio.ensure_future(threads.run(self._make))
         try:
             made = await asyncio.shield(opening)
@@ -345,10 +345,10 @@ class Opening(Generic[Client]):
             "Open it with `async with holdfast.open_async(…) as hf`, or `hf = await holdfast.open_async(…)`."
         )
 
-    def __await__(self) -> Generator[Any, None, Client]:
+    def __await__(self) -> Generator[Any, None, ClosableT]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> ClosableT:
         return await self._open()
 
     async def __aexit__(
@@ -358,13 +358,13 @@ class Opening(Generic[Client]):
             await self._opened.close()
 
 
-def _close_unclaimed(opening: asyncio.Future[_Closes]) -> None:
+def _close_unclaimed(opening: asyncio.Future[_Closable]) -> None:
     """Close an object whose caller was cancelled, so that its files do not stay open."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
 
-async def close_with(threads: Threads, close: Callable[[], None]) -> None:
+async def close_with_pools(threads: ThreadPools, close: Callable[[], None]) -> None:
     """Close an object and its threads, even if the awaiting task is cancelled meanwhile. Twice is fine."""
     if threads.closed:
         return
@@ -377,11 +377,13 @@ async def close_with(threads: Threads, close: Callable[[], None]) -> None:
         threads.close()
 
 
-async def packing(threads: Threads, make: Callable[..., ContextPack], *args: Any, **named: Any) -> ContextPack:
+async def make_loaded_pack(
+    threads: ThreadPools, make: Callable[..., ContextPack], *args: Any, **named: Any
+) -> ContextPack:
     """Make a pack in a thread, with its images and files loaded, so that rendering does not block on the disk."""
 
     def whole() -> ContextPack:
         pack = make(*args, **named)
-        return pack.read_in()
+        return pack.load_files()
 
     return await threads.run(whole)

@@ -19,26 +19,26 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from holdfast.aio.callbacks import searching, summarising
-from holdfast.aio.executor import SHORT, STEPS, WAITING, Threads, done_here, gave, packing, settle
+from holdfast.aio.callbacks import run_search, run_with_rules
+from holdfast.aio.executor import SHORT, STEPS, WAITING, ThreadPools, has_result, make_loaded_pack, run_here, settle
 from holdfast.client.frame import Frame, return_type
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.pack import ContextPack
-from holdfast.core.values import typed
+from holdfast.core.values import convert_value
 from holdfast.errors import Refused
 from holdfast.flow.frames import run_once
-from holdfast.flow.frames.run_once import Begun
+from holdfast.flow.frames.run_once import RunStart
 from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import MAIN_ROLE
-from holdfast.records.recovery import Answer, Asked, FrameInfo
+from holdfast.records.recovery import Answer, FrameInfo, QuestionReceipt
 from holdfast.records.usage import Usage
 
 
-class AsyncFrameLine:
+class AsyncFrameMessages:
     """The messages of a frame."""
 
-    def __init__(self, frame: Frame, threads: Threads) -> None:
+    def __init__(self, frame: Frame, threads: ThreadPools) -> None:
         self._frame = frame
         self._threads = threads
 
@@ -81,7 +81,7 @@ class AsyncFrameLine:
             )
             return found
 
-        return await summarising(self._threads, say)
+        return await run_with_rules(self._threads, say)
 
     async def pack(
         self,
@@ -101,7 +101,7 @@ class AsyncFrameLine:
         as_of: int | None = None,
     ) -> ContextPack:
         """See Frame.pack. Images and files are loaded with it."""
-        return await packing(
+        return await make_loaded_pack(
             self._threads,
             self._frame.pack,
             budget,
@@ -132,7 +132,7 @@ class AsyncFrameLine:
 T = TypeVar("T")
 
 
-class RootFrame(Frame):
+class CancellableRootFrame(Frame):
     """A root frame whose opening can be given up while it waits for another owner, and not after."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -146,14 +146,14 @@ class RootFrame(Frame):
             self._given_up = not self._waited
             return self._given_up
 
-    def _begin_writing(self) -> None:
+    def _check_before_write(self) -> None:
         with self._gate:
             if self._given_up:
                 raise Refused("Whoever wanted this frame was cancelled meanwhile. Nothing was written.")
             self._waited = True
 
 
-class AsyncFrame(AsyncFrameLine):
+class AsyncFrame(AsyncFrameMessages):
     """A live frame for an `async with` block, created by `hf.frame` or `frame.frame`."""
 
     # entering and leaving
@@ -165,11 +165,11 @@ class AsyncFrame(AsyncFrameLine):
     async def open(self) -> None:
         """See Frame.open. Waiting for another owner can be cancelled at any time."""
         opening = self._threads.submit(WAITING, self._frame.open)
-        give_up = self._frame.give_up if isinstance(self._frame, RootFrame) else lambda: False
+        give_up = self._frame.give_up if isinstance(self._frame, CancellableRootFrame) else lambda: False
         stop = await settle(opening, lambda: opening.cancel() or give_up())
         if stop is None:
             return opening.result()
-        if gave(opening):
+        if has_result(opening):
             await self.leave(stop)
         raise stop
 
@@ -182,7 +182,7 @@ class AsyncFrame(AsyncFrameLine):
         """See Frame.leave. Returns, or raises a cancellation, only once the frame is left."""
         if isinstance(error, GeneratorExit):
             return self._frame.leave(error)  # A coroutine that is being closed may not await: it is one commit.
-        leaving = self._threads.must(partial(self._frame.leave, error))
+        leaving = self._threads.submit_or_run(partial(self._frame.leave, error))
         stop = await settle(leaving)
         if stop is None or not (error is None or isinstance(error, Exception)):
             return leaving.result()  # The error that ends the block ends the task too, and is raised unchanged.
@@ -257,7 +257,7 @@ class AsyncFrame(AsyncFrameLine):
     ) -> Any:
         """See Frame.run. An async function is awaited here, any other runs in a thread."""
         kind = return_type(fn, as_)
-        return typed(await Step(self._frame, self._threads, key, if_interrupted).run(fn, args), kind)
+        return convert_value(await AsyncStepRun(self._frame, self._threads, key, if_interrupted).run(fn, args), kind)
 
     async def result(self, value: Any, *, summary: str | None = None) -> Any:
         """See Frame.result."""
@@ -328,7 +328,7 @@ class AsyncFrame(AsyncFrameLine):
         subtree: bool = False,
         release_budget: bool = True,
         key: str | None = None,
-    ) -> Asked:
+    ) -> QuestionReceipt:
         """See Frame.suspend."""
         return await self._threads.run(
             self._frame.suspend,
@@ -355,58 +355,58 @@ class AsyncFrame(AsyncFrameLine):
         return f"Async{self._frame!r}"
 
 
-Called = tuple[Begun, Awaitable[Any] | None]
+CalledStep = tuple[RunStart, Awaitable[Any] | None]
 
 
-class Step:
+class AsyncStepRun:
     """One run of a step of a frame."""
 
-    def __init__(self, frame: Frame, threads: Threads, key: str, if_interrupted: str) -> None:
+    def __init__(self, frame: Frame, threads: ThreadPools, key: str, if_interrupted: str) -> None:
         self._threads = threads
         of = frame._ports, frame._acting, frame.id, key
-        self._begin: Callable[[], Begun] = partial(run_once.begin, *of, if_interrupted)
-        self._done: Callable[[str, Any], Any] = partial(run_once.done, *of)
-        self._failed: Callable[[str, BaseException], None] = partial(run_once.failed, *of)
-        self._leave: Callable[[], None] = partial(run_once.leave, *of)
+        self._begin: Callable[[], RunStart] = partial(run_once.begin_step, *of, if_interrupted)
+        self._done: Callable[[str, Any], Any] = partial(run_once.finish_step, *of)
+        self._failed: Callable[[str, BaseException], None] = partial(run_once.fail_step, *of)
+        self._leave: Callable[[], None] = partial(run_once.leave_step, *of)
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Return the step's value, from this run or an earlier one."""
         if is_async(fn):
-            begun = await self._begun()
-            return begun.known[0] if begun.known else await self._awaited(begun.call, partial(fn, *args))
-        begun, made = await self._in_thread(fn, args)
+            begun = await self._begin_on_loop()
+            return begun.known[0] if begun.known else await self._await_call(begun.call, partial(fn, *args))
+        begun, made = await self._run_in_thread(fn, args)
         if made is None:
             return begun.known[0]
-        return await self._awaited(begun.call, lambda: made)
+        return await self._await_call(begun.call, lambda: made)
 
     # on the loop
 
-    async def _begun(self) -> Begun:
+    async def _begin_on_loop(self) -> RunStart:
         begin = self._threads.submit(SHORT, self._begin)
         stop = await settle(begin, begin.cancel)
         if stop is None:
             return begin.result()
-        if gave(begin) and not begin.result().known:
+        if has_result(begin) and not begin.result().known:
             # The function was not called yet, for certain, so no question is needed.
-            await self._settled(partial(self._failed, begin.result().call, stop), stop)
+            await self._write_outcome(partial(self._failed, begin.result().call, stop), stop)
         raise stop
 
-    async def _awaited(self, call: str, make: Callable[[], Awaitable[Any]]) -> Any:
+    async def _await_call(self, call: str, make: Callable[[], Awaitable[Any]]) -> Any:
         try:
             value = await make()
         except Exception as error:
-            await self._settled(partial(self._failed, call, error))
+            await self._write_outcome(partial(self._failed, call, error))
             raise
         except BaseException:
             self._leave()  # The intent stays open: the outcome is unknown.
             raise
-        return await self._settled(partial(self._done, call, value))
+        return await self._write_outcome(partial(self._done, call, value))
 
-    async def _settled(self, work: Callable[[], Any], after: BaseException | None = None) -> Any:
+    async def _write_outcome(self, work: Callable[[], Any], after: BaseException | None = None) -> Any:
         """Write an outcome in any case; a cancellation is raised after that."""
         if isinstance(after, GeneratorExit):
-            return done_here(work).result()
-        writing = self._threads.must(work)
+            return run_here(work).result()
+        writing = self._threads.submit_or_run(work)
         stop = await settle(writing)
         if stop is not None:
             raise stop
@@ -414,15 +414,15 @@ class Step:
 
     # in a thread
 
-    async def _in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Called:
+    async def _run_in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> CalledStep:
         calling = self._threads.submit(STEPS, partial(self._call, fn, args))
         stop = await settle(calling, lambda: calling.cancel() or True)
         if stop is None:
             return calling.result()
-        calling.add_done_callback(self._drop)
+        calling.add_done_callback(self._drop_awaitable)
         raise stop
 
-    def _call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Called:
+    def _call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> CalledStep:
         begun = self._begin()
         if begun.known:
             return begun, None
@@ -436,11 +436,11 @@ class Step:
             raise
         if inspect.isawaitable(value):
             return begun, value  # A lambda around an async function, for example.
-        return Begun(known=(self._done(begun.call, value),)), None
+        return RunStart(known=(self._done(begun.call, value),)), None
 
-    def _drop(self, calling: Future[Called]) -> None:
+    def _drop_awaitable(self, calling: Future[CalledStep]) -> None:
         """Drop an awaitable that the function returned and that no caller awaits any more."""
-        if not gave(calling):
+        if not has_result(calling):
             return
         made = calling.result()[1]
         if made is not None:
@@ -459,7 +459,7 @@ class AsyncHistoryTools:
 
     __slots__ = ("_threads", "_tools")
 
-    def __init__(self, tools: HistoryTools, threads: Threads) -> None:
+    def __init__(self, tools: HistoryTools, threads: ThreadPools) -> None:
         self._tools = tools
         self._threads = threads
 
@@ -475,7 +475,7 @@ class AsyncHistoryTools:
 
     async def run(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """See HistoryTools.run."""
-        return await searching(self._threads, lambda: self._tools.run(name, arguments))
+        return await run_search(self._threads, lambda: self._tools.run(name, arguments))
 
     def __repr__(self) -> str:
         return f"Async{self._tools!r}"

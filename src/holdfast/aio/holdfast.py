@@ -14,17 +14,17 @@ from holdfast.aio.callbacks import (
     AnyEmbedder,
     AnySummarizer,
     AsyncMemory,
-    embedder_on_a_loop,
-    offering,
-    on_a_loop,
-    searching,
+    run_offer,
+    run_search,
+    wrap_embedder,
+    wrap_memory,
 )
 from holdfast.aio.effects import AnyOperator, AsyncEffects
-from holdfast.aio.executor import Opening, Threads, close_with, on_loop
-from holdfast.aio.frame import AsyncFrame, RootFrame
+from holdfast.aio.executor import AsyncOpener, ThreadPools, call_on_loop, close_with_pools
+from holdfast.aio.frame import AsyncFrame, CancellableRootFrame
 from holdfast.aio.index import AsyncIndexView
 from holdfast.aio.journal import AsyncJournalView
-from holdfast.aio.session import AsyncSession, paged
+from holdfast.aio.session import AsyncSession, iterate_pages
 from holdfast.aio.state import AsyncStateStore
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast, frame_scope
@@ -35,13 +35,13 @@ from holdfast.client.state import StateStore
 from holdfast.client.turn_model import LOOPS
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Model, Telemetry, Tokenizer
-from holdfast.records.effects import Operated
+from holdfast.records.effects import OperatorResult
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
 from holdfast.records.recovery import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD, Address
-from holdfast.records.sessions import SessionInfo, SweptSessions
+from holdfast.records.sessions import SessionInfo, SessionSweepReport
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 class AsyncHoldfast:
     """A Holdfast for asyncio, created by `await holdfast.open_async(…)` or by `async with` on it."""
 
-    def __init__(self, client: Holdfast, threads: Threads) -> None:
+    def __init__(self, client: Holdfast, threads: ThreadPools) -> None:
         self._client = client
         self._threads = threads
 
@@ -82,7 +82,7 @@ class AsyncHoldfast:
         on_error: str = "fail",
     ) -> AsyncFrame:
         """Return a root frame for an `async with` block. With a key, continue the frame that was opened under it."""
-        frame = RootFrame(
+        frame = CancellableRootFrame(
             self._client._ports,
             self._client._acting,
             frame_scope(actor, session),
@@ -160,7 +160,7 @@ class AsyncHoldfast:
     ) -> AsyncIterator[SessionInfo]:
         """See Holdfast.sessions. One crossing per page."""
         found = self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
-        return paged(self._threads, found)
+        return iterate_pages(self._threads, found)
 
     async def usage(self) -> Usage:
         """See Holdfast.usage."""
@@ -169,7 +169,7 @@ class AsyncHoldfast:
     @property
     def state(self) -> AsyncStateStore:
         """Scoped key-value data, journaled: `await hf.state("user/42").write("prefs", value)`."""
-        kept = StateStore(state_journal_store.storage(self._client._ports, self._client._acting), owner=False)
+        kept = StateStore(state_journal_store.journal_storage(self._client._ports, self._client._acting), owner=False)
         return AsyncStateStore(kept, self._threads)
 
     @property
@@ -185,17 +185,17 @@ class AsyncHoldfast:
         scope: Address | None = None,
         key: str | None = None,
         name: str | None = None,
-    ) -> Operated:
+    ) -> OperatorResult:
         """See Holdfast.operate. An async operator is awaited, and awaits its reads."""
         return await self.effects.operate(operator, input, scope=scope, key=key, name=name)
 
     async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """See Holdfast.search."""
-        return await searching(self._threads, lambda: self._client.search(query, limit=limit))
+        return await run_search(self._threads, lambda: self._client.search(query, limit=limit))
 
-    async def sweep_sessions(self) -> SweptSessions:
+    async def sweep_sessions(self) -> SessionSweepReport:
         """See Holdfast.sweep_sessions."""
-        return await offering(self._threads, self._client.sweep_sessions)
+        return await run_offer(self._threads, self._client.sweep_sessions)
 
     def questions(self) -> AsyncIterator[QuestionInfo]:
         """Iterate over all open questions that can be answered, oldest frame first."""
@@ -219,7 +219,7 @@ class AsyncHoldfast:
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
         """See Holdfast.on. The callback is called on the current loop, and may be async."""
-        return self._client.on(event, on_loop(callback) if callable(callback) else callback)
+        return self._client.on(event, call_on_loop(callback) if callable(callback) else callback)
 
     def agent(
         self,
@@ -239,9 +239,9 @@ class AsyncHoldfast:
     ) -> AsyncAgent[T]:
         """See Holdfast.agent. `send` and its relatives are awaited."""
         from holdfast.runtime.agent import AsyncAgent
-        from holdfast.runtime.agent_config import makeup
+        from holdfast.runtime.agent_config import build_agent_config
 
-        made = makeup(
+        made = build_agent_config(
             name,
             model=model,
             system=system,
@@ -257,7 +257,7 @@ class AsyncHoldfast:
         )
         return AsyncAgent(self, made)
 
-    def shutting_down(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> AsyncShutdown:
+    def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> AsyncShutdown:
         """See Holdfast.shutting_down. `stop.wait()` is awaited."""
         from holdfast.runtime.shutdown import AsyncShutdown
 
@@ -265,7 +265,7 @@ class AsyncHoldfast:
 
     async def drain(self, grace: float = 30.0) -> int:
         """See Holdfast.drain."""
-        return await self._threads.wait(self._client.drain, grace)
+        return await self._threads.run_waiting(self._client.drain, grace)
 
     def tenant(self, name: str) -> AsyncHoldfast:
         """Return a view that sees only this tenant. Cheap; closing it closes nothing."""
@@ -278,7 +278,7 @@ class AsyncHoldfast:
     async def close(self) -> None:
         """Release the journal, even if the awaiting task is cancelled meanwhile."""
         if self._client._owner:
-            await close_with(self._threads, self._client.close)
+            await close_with_pools(self._threads, self._client.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -309,7 +309,7 @@ def open_async(
     fetcher: Fetcher | None = None,
     telemetry: Telemetry | None = None,
     strategies: dict[str, Callable[..., Any]] | None = None,
-) -> Opening[AsyncHoldfast]:
+) -> AsyncOpener[AsyncHoldfast]:
     """Open a journal for asyncio, with `await` or `async with`; takes the arguments of `holdfast.open`.
 
     A memory, a summarizer and an embedder may be async here. Plain ones run in threads, as `tokenizer`, `prices` and
@@ -327,13 +327,13 @@ def open_async(
             tokenizer=tokenizer,
             prices=prices,
             redact=redact,
-            memory=on_a_loop(memory),
+            memory=wrap_memory(memory),
             summarizer=either,
-            embedder=embedder_on_a_loop(embedder),
+            embedder=wrap_embedder(embedder),
             documents=documents,
             fetcher=fetcher,
             telemetry=telemetry,
             strategies=strategies,
         )
 
-    return Opening(make, AsyncHoldfast)
+    return AsyncOpener(make, AsyncHoldfast)

@@ -14,15 +14,23 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from holdfast.aio.callbacks import AnySummarizer, SummarizerOnALoop, summarising
-from holdfast.aio.executor import Threads, packing
+from holdfast.aio.callbacks import AnySummarizer, LoopSummarizer, run_with_rules
+from holdfast.aio.executor import ThreadPools, make_loaded_pack
 from holdfast.client.index import IndexView
 from holdfast.client.pack import ContextPack
-from holdfast.model.summarizers import summarizer as checked
-from holdfast.records.compaction import KEEP, SUMMARY_TOKENS, CompactionResult
+from holdfast.model.summarizers import resolve_summarizer as checked
+from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionResult
 from holdfast.records.frames import Limits
 from holdfast.records.packs import MAIN_ROLE, BriefContext
-from holdfast.records.recovery import ActorResumeState, Answer, Asked, FrameInfo, HandleInfo, QuestionInfo, Swept
+from holdfast.records.recovery import (
+    ActorResumeState,
+    Answer,
+    FrameInfo,
+    HandleInfo,
+    QuestionInfo,
+    QuestionReceipt,
+    SweepReport,
+)
 from holdfast.records.scope import Address
 from holdfast.records.usage import Usage
 
@@ -34,11 +42,11 @@ T = TypeVar("T")
 class AsyncQuestionsView:
     """The open questions of one tenant."""
 
-    def __init__(self, view: IndexView, threads: Threads) -> None:
+    def __init__(self, view: IndexView, threads: ThreadPools) -> None:
         self._view = view
         self._threads = threads
 
-    async def _paged(self, found: Iterator[T]) -> AsyncIterator[T]:
+    async def _iterate_pages(self, found: Iterator[T]) -> AsyncIterator[T]:
         more = True
         while more:
             page = await self._threads.run(lambda: list(islice(found, PAGE)))
@@ -66,7 +74,7 @@ class AsyncQuestionsView:
         subtree: bool = False,
         release_budget: bool = True,
         key: str | None = None,
-    ) -> Asked:
+    ) -> QuestionReceipt:
         """See IndexView.suspend_frame."""
         return await self._threads.run(
             self._view.suspend_frame,
@@ -135,7 +143,7 @@ class AsyncQuestionsView:
 
     async def questions(self) -> AsyncIterator[QuestionInfo]:
         """See IndexView.questions. One crossing per page."""
-        async for found in self._paged(self._view.questions()):
+        async for found in self._iterate_pages(self._view.questions()):
             yield found
 
     async def question(self, question: str) -> QuestionInfo:
@@ -150,7 +158,7 @@ class AsyncQuestionsView:
 class AsyncWorkView:
     """Budgets, evidence, results and calls of one tenant's frames."""
 
-    def __init__(self, view: IndexView, threads: Threads) -> None:
+    def __init__(self, view: IndexView, threads: ThreadPools) -> None:
         self._view = view
         self._threads = threads
 
@@ -227,9 +235,9 @@ class AsyncWorkView:
         target_budget: int,
         strategy: str = "priority",
         *,
-        keep: int = KEEP,
+        keep: int = DEFAULT_KEEP_ROUNDS,
         summarizer: AnySummarizer | None = None,
-        max_tokens: int = SUMMARY_TOKENS,
+        max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         timeout: float | None = None,
         store: bool | str = False,
         strict: bool = False,
@@ -243,7 +251,7 @@ class AsyncWorkView:
                 target_budget,
                 strategy,
                 keep=keep,
-                summarizer=SummarizerOnALoop(checked(self._view._summarizer(summarizer))),
+                summarizer=LoopSummarizer(checked(self._view._choose_summarizer(summarizer))),
                 max_tokens=max_tokens,
                 timeout=timeout,
                 store=store,
@@ -251,7 +259,7 @@ class AsyncWorkView:
                 key=key,
             )
 
-        return await summarising(self._threads, work)
+        return await run_with_rules(self._threads, work)
 
     async def handles(self, frame: str) -> list[HandleInfo]:
         """See IndexView.handles."""
@@ -282,7 +290,7 @@ class AsyncWorkView:
                 frame, pack, model=model, request=request, if_interrupted=if_interrupted, key=key
             )
 
-        return await summarising(self._threads, begin)
+        return await run_with_rules(self._threads, begin)
 
     async def end_model_call(
         self,
@@ -452,7 +460,7 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
 
     async def stacks(self) -> AsyncIterator[tuple[str, list[FrameInfo]]]:
         """See IndexView.stacks. One crossing per page."""
-        async for found in self._paged(self._view.stacks()):
+        async for found in self._iterate_pages(self._view.stacks()):
             yield found
 
     async def top_of_stack(self, scope: Address) -> FrameInfo | None:
@@ -485,7 +493,7 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
         as_of: int | None = None,
     ) -> ContextPack:
         """See IndexView.assemble_context_pack."""
-        return await packing(
+        return await make_loaded_pack(
             self._threads,
             self._view.assemble_context_pack,
             scope,
@@ -507,7 +515,7 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
 
     async def pack_at(self, call: str) -> ContextPack:
         """See IndexView.pack_at."""
-        return await packing(self._threads, self._view.pack_at, call)
+        return await make_loaded_pack(self._threads, self._view.pack_at, call)
 
     # briefs
 
@@ -542,12 +550,12 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
 
     async def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
         """See IndexView.resume_actor."""
-        return await self._threads.wait(self._view.resume_actor, scope, incarnation=incarnation)
+        return await self._threads.run_waiting(self._view.resume_actor, scope, incarnation=incarnation)
 
     async def release_actor(self, scope: Address) -> None:
         """See IndexView.release_actor."""
         await self._threads.run(self._view.release_actor, scope)
 
-    async def sweep(self, *, fail_orphans: bool = False) -> Swept:
+    async def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
         """See IndexView.sweep."""
-        return await self._threads.wait(self._view.sweep, fail_orphans=fail_orphans)
+        return await self._threads.run_waiting(self._view.sweep, fail_orphans=fail_orphans)

@@ -9,19 +9,19 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from holdfast.aio.executor import Threads
+from holdfast.aio.executor import ThreadPools
 from holdfast.client.journal import JournalView, StrPath
 from holdfast.flow.journal import read
-from holdfast.records.batches import Appended
+from holdfast.records.batches import AppendResult
 from holdfast.records.events.envelope import Erased, Event
-from holdfast.records.reports import Erasure, Progress, Query, Verified
+from holdfast.records.reports import Erasure, EventQuery, Progress, VerificationReport
 from holdfast.records.scope import Address
 
 
 class AsyncJournalView:
     """The journal of one tenant, for asyncio: the methods of JournalView, awaited."""
 
-    def __init__(self, view: JournalView, threads: Threads) -> None:
+    def __init__(self, view: JournalView, threads: ThreadPools) -> None:
         self._view = view
         self._threads = threads
 
@@ -35,9 +35,9 @@ class AsyncJournalView:
         backwards: bool = False,
     ) -> AsyncIterator[Event]:
         """See JournalView.events. One crossing per page."""
-        query: Query | None = self._view._query(scope, after, until, types, backwards)
+        query: EventQuery | None = self._view._make_query(scope, after, until, types, backwards)
         while query is not None:
-            found = await self._threads.run(read.page, self._view._ports, query)
+            found = await self._threads.run(read.read_page, self._view._ports, query)
             for event in found:
                 yield event
             query = read.next_query(query, found)
@@ -53,8 +53,8 @@ class AsyncJournalView:
         """See JournalView.subscribe. Waiting takes no thread."""
         read.check_timeout(timeout)
         ports = self._view._ports
-        start = await self._threads.run(self._view._start, scope) if after is None else after
-        following = read.Following(ports, self._view._query(scope, start, None, types, False))
+        start = await self._threads.run(self._view._start_cursor, scope) if after is None else after
+        following = read.JournalTail(ports, self._view._make_query(scope, start, None, types, False))
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -68,7 +68,7 @@ class AsyncJournalView:
             last = ports.clock.monotonic()
             while True:
                 happened.clear()
-                found = await self._threads.run(following.ready)
+                found = await self._threads.run(following.poll)
                 for event in found:
                     yield event
                 if found:
@@ -95,7 +95,7 @@ class AsyncJournalView:
         expected: int | None = None,
         subject: str | None = None,
         files: Sequence[bytes] = (),
-    ) -> Appended:
+    ) -> AppendResult:
         """See JournalView.append."""
         return await self._threads.run(
             self._view.append,
@@ -109,9 +109,9 @@ class AsyncJournalView:
             files=files,
         )
 
-    async def happened(self, scope: Address, key: str) -> list[Event]:
+    async def events_by_key(self, scope: Address, key: str) -> list[Event]:
         """See JournalView.happened."""
-        return await self._threads.run(self._view.happened, scope, key)
+        return await self._threads.run(self._view.events_by_key, scope, key)
 
     async def version(self, scope: Address) -> int:
         """See JournalView.version."""
@@ -138,7 +138,7 @@ class AsyncJournalView:
         """See JournalView.collect."""
         return await self._threads.run(self._view.collect)
 
-    async def verify(self, *, packs: bool = False, progress: Progress | None = None) -> Verified:
+    async def verify(self, *, packs: bool = False, progress: Progress | None = None) -> VerificationReport:
         """See JournalView.verify."""
         return await self._threads.run(self._view.verify, packs=packs, progress=progress)
 

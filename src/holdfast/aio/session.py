@@ -16,14 +16,14 @@ from typing import Any, TypeVar, overload
 
 from holdfast.aio.callbacks import (
     AnySummarizer,
-    Compacting,
-    SummarizerOnALoop,
-    action_awaited,
-    offering,
-    searching,
-    summarising,
+    AsyncCompaction,
+    LoopSummarizer,
+    await_action,
+    run_offer,
+    run_search,
+    run_with_rules,
 )
-from holdfast.aio.executor import Threads, packing
+from holdfast.aio.executor import ThreadPools, make_loaded_pack
 from holdfast.aio.frame import AsyncHistoryTools
 from holdfast.aio.turn import AsyncTurn
 from holdfast.client.history_tools import MAX_TOKENS
@@ -31,10 +31,17 @@ from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
 from holdfast.client.turn_model import LOOPS
 from holdfast.flow.compaction import rules as compaction_rules
-from holdfast.flow.sessions.import_export import Imported
-from holdfast.model.summarizers import summarizer as checked
+from holdfast.flow.sessions.import_export import ImportReport
+from holdfast.model.summarizers import resolve_summarizer as checked
 from holdfast.ports import Summarizer
-from holdfast.records.compaction import KEEP, SUMMARY_TOKENS, BudgetGuard, CompactionConfig, Rule, TelemetryRecorder
+from holdfast.records.compaction import (
+    DEFAULT_KEEP_ROUNDS,
+    DEFAULT_SUMMARY_TOKENS,
+    BudgetGuard,
+    CompactionConfig,
+    Rule,
+    TelemetryRecorder,
+)
 from holdfast.records.entries import SearchResult
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message, ToolCallRequest, ToolDef
@@ -46,13 +53,13 @@ from holdfast.records.usage import Usage
 T = TypeVar("T")
 
 
-class AsyncSessionShown:
+class AsyncSessionContext:
     """The context of a conversation, for asyncio."""
 
     __slots__ = ()
 
     _session: Session
-    _threads: Threads
+    _threads: ThreadPools
 
     # the brief
 
@@ -101,7 +108,7 @@ class AsyncSessionShown:
         as_of: int | None = None,
     ) -> ContextPack:
         """See Session.pack. Images and files are loaded with it, so that rendering does not block on the disk."""
-        return await packing(
+        return await make_loaded_pack(
             self._threads,
             self._session.pack,
             budget,
@@ -121,7 +128,7 @@ class AsyncSessionShown:
 
     async def pack_at(self, call: str) -> ContextPack:
         """See Session.pack_at."""
-        return await packing(self._threads, self._session.pack_at, call)
+        return await make_loaded_pack(self._threads, self._session.pack_at, call)
 
     async def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> AsyncHistoryTools:
         """See Session.history_tools."""
@@ -134,21 +141,21 @@ class AsyncSessionShown:
 
     async def why(self, text: str) -> Trace:
         """See Session.why. An async embedder is awaited here."""
-        return await searching(self._threads, lambda: self._session.why(text))
+        return await run_search(self._threads, lambda: self._session.why(text))
 
     async def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
         """See Session.begin_model_call."""
-        return await summarising(self._threads, lambda: self._session.begin_model_call(pack, key=key))
+        return await run_with_rules(self._threads, lambda: self._session.begin_model_call(pack, key=key))
 
     # compaction
 
     async def compact(
         self,
-        keep: int = KEEP,
+        keep: int = DEFAULT_KEEP_ROUNDS,
         *,
         strategy: str = "summarise_oldest",
         summarizer: AnySummarizer | None = None,
-        max_tokens: int = SUMMARY_TOKENS,
+        max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         whole: bool = False,
         store: bool | str = False,
     ) -> Summary | None:
@@ -159,7 +166,7 @@ class AsyncSessionShown:
                 self._session.compact, keep, strategy=strategy, max_tokens=max_tokens, whole=whole, store=store
             )
             return await self._threads.run(work)
-        return await Compacting(self._session, self._threads, summarizer, config).run(whole=whole)
+        return await AsyncCompaction(self._session, self._threads, summarizer, config).run(whole=whole)
 
     async def add_rule(
         self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str
@@ -168,10 +175,10 @@ class AsyncSessionShown:
         of = self._session
 
         def choose(given: Any) -> Summarizer:
-            return SummarizerOnALoop(checked(of._summarizer(given)))
+            return LoopSummarizer(checked(of._choose_summarizer(given)))
 
         return await self._threads.run(
-            compaction_rules.add, of._ports, of._acting, of._own, rule, choose, action_awaited
+            compaction_rules.add_rule, of._ports, of._acting, of._session_stream, rule, choose, await_action
         )
 
     async def rules(self) -> tuple[Rule, ...]:
@@ -190,12 +197,12 @@ class AsyncSessionShown:
 PAGE = 64
 
 
-class AsyncSession(AsyncSessionShown):
+class AsyncSession(AsyncSessionContext):
     """A Session for asyncio, created by `await hf.session(…)`; `async for message in chat` reads all of it."""
 
     __slots__ = ("_session", "_threads")
 
-    def __init__(self, session: Session, threads: Threads) -> None:
+    def __init__(self, session: Session, threads: ThreadPools) -> None:
         self._session = session
         self._threads = threads
 
@@ -287,7 +294,7 @@ class AsyncSession(AsyncSessionShown):
         work = functools.partial(
             self._session.append, message, files=files, partial=partial, pinned=pinned, policy=policy, key=key
         )
-        return await self._following_rules(work)
+        return await self._run_with_rules(work)
 
     async def append_result(
         self,
@@ -300,12 +307,12 @@ class AsyncSession(AsyncSessionShown):
     ) -> Message:
         """See Session.append_result."""
         work = functools.partial(self._session.append_result, call, result, is_error=is_error, policy=policy, key=key)
-        return await self._following_rules(work)
+        return await self._run_with_rules(work)
 
-    async def _following_rules(self, work: Callable[[], T]) -> T:
+    async def _run_with_rules(self, work: Callable[[], T]) -> T:
         """Run work that may trigger rules, whose summarizers may have to be awaited on this loop."""
         if self._session.rules:
-            return await summarising(self._threads, work)
+            return await run_with_rules(self._threads, work)
         return await self._threads.run(work)
 
     # reading
@@ -325,11 +332,11 @@ class AsyncSession(AsyncSessionShown):
         return await self._threads.run(self._session.messages, limit, before=before, after=after)
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        return paged(self._threads, iter(self._session))
+        return iterate_pages(self._threads, iter(self._session))
 
     async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """See Session.search. An async embedder is awaited here."""
-        return await searching(self._threads, lambda: self._session.search(query, limit=limit))
+        return await run_search(self._threads, lambda: self._session.search(query, limit=limit))
 
     # turns
 
@@ -394,11 +401,11 @@ class AsyncSession(AsyncSessionShown):
 
     async def close(self) -> None:
         """See Session.close."""
-        await offering(self._threads, self._session.close)
+        await run_offer(self._threads, self._session.close)
 
     async def reset(self) -> None:
         """See Session.reset."""
-        await offering(self._threads, self._session.reset)
+        await run_offer(self._threads, self._session.reset)
 
     # import and export
 
@@ -410,7 +417,7 @@ class AsyncSession(AsyncSessionShown):
         strict: bool = False,
         key: str | None = None,
         progress: Progress | None = None,
-    ) -> Imported:
+    ) -> ImportReport:
         """See Session.import_messages."""
         return await self._threads.run(
             self._session.import_messages, given, format, strict=strict, key=key, progress=progress
@@ -424,7 +431,7 @@ class AsyncSession(AsyncSessionShown):
         return f"Async{self._session!r}"
 
 
-async def paged(threads: Threads, found: Iterator[T]) -> AsyncIterator[T]:
+async def iterate_pages(threads: ThreadPools, found: Iterator[T]) -> AsyncIterator[T]:
     """Yield the items of an iterator over the journal, one crossing per page."""
     more = True
     while more:

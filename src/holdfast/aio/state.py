@@ -13,11 +13,21 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from holdfast.aio.callbacks import AnyEmbedder, embedder_on_a_loop, searching
-from holdfast.aio.executor import Opening, Threads, close_with
-from holdfast.client.state import Reads, State, StateReader, StateStore, open_store
+from holdfast.aio.callbacks import AnyEmbedder, run_search, wrap_embedder
+from holdfast.aio.executor import AsyncOpener, ThreadPools, close_with_pools
+from holdfast.client.state import ReadableState, State, StateReader, StateStore, open_store
 from holdfast.ports import Clock
-from holdfast.records.entries import Direction, Edge, Entry, Lifetime, Reached, Reducer, Revision, SearchResult, Tier
+from holdfast.records.entries import (
+    Direction,
+    Edge,
+    Entry,
+    Lifetime,
+    Reducer,
+    Revision,
+    SearchResult,
+    Tier,
+    TraversalResult,
+)
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
 
@@ -25,13 +35,13 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class AsyncReads:
+class AsyncReadableState:
     """The reading half of one scope, awaited. `name` is the key of an entry."""
 
     __slots__ = ()
 
-    _of: Reads
-    _threads: Threads
+    _of: ReadableState
+    _threads: ThreadPools
 
     @overload
     async def read(self, name: str, /, *, as_: type[T]) -> T | None: ...
@@ -70,7 +80,7 @@ class AsyncReads:
 
     async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """See State.search. An async embedder is awaited here."""
-        return await searching(self._threads, lambda: self._of.search(query, limit=limit))
+        return await run_search(self._threads, lambda: self._of.search(query, limit=limit))
 
     async def history(self, name: str, /, *, limit: int | None = None) -> Sequence[Revision]:
         """See State.history."""
@@ -97,21 +107,21 @@ class AsyncReads:
         kinds: Sequence[str] | None = None,
         direction: Direction = "out",
         limit: int | None = None,
-    ) -> Sequence[Reached]:
+    ) -> Sequence[TraversalResult]:
         """See State.traverse."""
         return await self._threads.run(
             self._of.traverse, name, depth=depth, kinds=kinds, direction=direction, limit=limit
         )
 
 
-class AsyncStateReader(AsyncReads):
+class AsyncStateReader(AsyncReadableState):
     """A read-only view of state, as async operators get it. Call it with a scope to read another one."""
 
     __slots__ = ("_of", "_threads")
 
     _of: StateReader
 
-    def __init__(self, reader: StateReader, threads: Threads) -> None:
+    def __init__(self, reader: StateReader, threads: ThreadPools) -> None:
         self._of = reader
         self._threads = threads
 
@@ -128,14 +138,14 @@ class AsyncStateReader(AsyncReads):
         return f"Async{self._of!r}"
 
 
-class AsyncState(AsyncReads):
+class AsyncState(AsyncReadableState):
     """The entries and edges of one scope; `async for key in state` yields its keys."""
 
     __slots__ = ("_embeds", "_of", "_threads")
 
     _of: State
 
-    def __init__(self, state: State, threads: Threads, *, embeds: bool) -> None:
+    def __init__(self, state: State, threads: ThreadPools, *, embeds: bool) -> None:
         self._of = state
         self._threads = threads
         self._embeds = embeds
@@ -176,7 +186,7 @@ class AsyncState(AsyncReads):
                 key=key,
             )
 
-        return await (searching(self._threads, write) if self._embeds else self._threads.run(write))
+        return await (run_search(self._threads, write) if self._embeds else self._threads.run(write))
 
     async def delete(self, name: str, /, *, expected_version: int | None = None, key: str | None = None) -> bool:
         """See State.delete."""
@@ -221,7 +231,7 @@ class AsyncState(AsyncReads):
 class AsyncStateStore:
     """The entries of every scope of one store: `hf.state`, or `await holdfast.open_store_async(…)`."""
 
-    def __init__(self, store: StateStore, threads: Threads) -> None:
+    def __init__(self, store: StateStore, threads: ThreadPools) -> None:
         self._store = store
         self._threads = threads
         # The journal embeds a query when it is searched; other stores embed what is written.
@@ -259,7 +269,7 @@ class AsyncStateStore:
     async def close(self) -> None:
         """Release the store, even if the task is cancelled meanwhile. Closing `hf.state` closes nothing."""
         if self._store._owner:
-            await close_with(self._threads, self._store.close)
+            await close_with_pools(self._threads, self._store.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -284,7 +294,7 @@ def open_store_async(
     most: int | None = None,
     prefix: str | None = None,
     durability: str | None = None,
-) -> Opening[AsyncStateStore]:
+) -> AsyncOpener[AsyncStateStore]:
     """Open a store for asyncio, with `await` or `async with`; takes the arguments of `holdfast.open_store`.
 
     An embedder may be async here; a plain one runs in a thread.
@@ -293,7 +303,7 @@ def open_store_async(
     def make() -> StateStore:
         return open_store(
             url,
-            embedder=embedder_on_a_loop(embedder),
+            embedder=wrap_embedder(embedder),
             settings=settings,
             clock=clock,
             format=format,
@@ -303,4 +313,4 @@ def open_store_async(
             durability=durability,
         )
 
-    return Opening(make, AsyncStateStore)
+    return AsyncOpener(make, AsyncStateStore)

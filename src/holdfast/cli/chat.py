@@ -23,20 +23,20 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import Parameter
 
 from holdfast.aio.executor import STEPS
-from holdfast.cli.chat_session import PROMPT, Talk, fail, is_verdict, verdict
+from holdfast.cli.chat_session import PROMPT, ChatSession, is_yes_no_question, parse_verdict, print_error
 from holdfast.cli.main import INTERRUPTED, OK, exit_code
-from holdfast.cli.open import VARIABLE, Tenant
-from holdfast.cli.output import console, facts_table, note, say
+from holdfast.cli.open import URL_VARIABLE, Tenant
+from holdfast.cli.output import console, facts_table, print_line, print_note
 from holdfast.cli.pack import show_decisions, show_pack, show_trace
 from holdfast.cli.sessions import Thread
-from holdfast.cli.stack import forest_of
+from holdfast.cli.stack import build_forest
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.client.session import Session
-from holdfast.connect import model_for
+from holdfast.connect import make_model
 from holdfast.errors import HoldfastError, InvalidValue
-from holdfast.model.scripted import Scripted, call, echo, look
-from holdfast.records.models import Shown
+from holdfast.model.scripted import Scripted, call, echo, read_pack
+from holdfast.records.models import RenderablePack
 from holdfast.records.scope import MAIN_THREAD
 from holdfast.runtime.tools.call import ToolCall
 from holdfast.runtime.tools.tool import AnyTool, tool
@@ -46,14 +46,16 @@ JOURNAL = "agent.db"
 MODEL_VARIABLE = "HOLDFAST_MODEL"
 SCRIPTED = "scripted"
 GRACE_SECONDS = 1.0
-KEYS = {"OPENAI_API_KEY": "openai:gpt-5-mini", "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5"}
+KEY_MODELS = {"OPENAI_API_KEY": "openai:gpt-5-mini", "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5"}
 
 
 def chat(
     path: Annotated[
         str,
         Parameter(
-            name="PATH", env_var=VARIABLE, help="The journal: a path or sqlite:///path. It is made if it is not there."
+            name="PATH",
+            env_var=URL_VARIABLE,
+            help="The journal: a path or sqlite:///path. It is made if it is not there.",
         ),
     ] = JOURNAL,
     /,
@@ -83,93 +85,93 @@ def chat(
     tenant: Tenant = None,
 ) -> int:
     """Talk with an agent in the terminal; kill it, start again, and it continues."""
-    given = tools_named(tools or [])
-    chosen = model or next((name for key, name in KEYS.items() if os.environ.get(key)), SCRIPTED)
+    given = load_tools(tools or [])
+    chosen = model or next((name for key, name in KEY_MODELS.items() if os.environ.get(key)), SCRIPTED)
     typed = say is None and sys.stdin is not None and sys.stdin.isatty()
     with open_journal(path) as whole:
         hf = whole if tenant is None else whole.tenant(tenant)
-        agent = _agent(hf, chosen, system, given, session, slow=typed)
-        talk = Talk(hf, agent, session, thread or MAIN_THREAD)
-        note(f"{session} in {path}, model {chosen}. /help says what can be typed.")
+        agent = _make_agent(hf, chosen, system, given, session, slow=typed)
+        talk = ChatSession(hf, agent, session, thread or MAIN_THREAD)
+        print_note(f"{session} in {path}, model {chosen}. /help says what can be typed.")
         if chosen == SCRIPTED and not given:
-            note(NO_KEY + TRY)
-        code = _talked(talk, _terminal() if typed else _given(say), typed=typed)
-    _leave_if_stuck(code)
+            print_note(NO_KEY_NOTICE + EXAMPLES)
+        code = _run_chat(talk, _prompt_lines() if typed else _read_lines(say), typed=typed)
+    _exit_if_stuck(code)
     return code
 
 
-def _agent(hf: Holdfast, model: str, system: str | None, tools: list[Any], session: str, *, slow: bool) -> Any:
+def _make_agent(hf: Holdfast, model: str, system: str | None, tools: list[Any], session: str, *, slow: bool) -> Any:
     if model != SCRIPTED:
-        return hf.agent(AGENT, model=model_for(model), system=system, tools=tools)
+        return hf.agent(AGENT, model=make_model(model), system=system, tools=tools)
     if tools:
-        return hf.agent(AGENT, model=model_for(SCRIPTED), system=system, tools=tools)
-    made = practice_tools(hf, session, slow=slow)
-    return hf.agent(AGENT, model=practice_model(slow=slow), system=system, tools=made)
+        return hf.agent(AGENT, model=make_model(SCRIPTED), system=system, tools=tools)
+    made = make_practice_tools(hf, session, slow=slow)
+    return hf.agent(AGENT, model=make_practice_model(slow=slow), system=system, tools=made)
 
 
 # the conversation
 
 
-def _talked(talk: Talk, lines: Iterator[str], *, typed: bool) -> int:
+def _run_chat(talk: ChatSession, lines: Iterator[str], *, typed: bool) -> int:
     """Run the chat until its input ends; return the exit code."""
     code = OK
     try:
-        code = _done(talk, None) or code
+        code = _handle_line(talk, None) or code
         for line in lines:
             try:
-                code = _done(talk, line) or code
-            except Left:
+                code = _handle_line(talk, line) or code
+            except ChatExit:
                 break
     except KeyboardInterrupt:
         sys.stdout.write("\n")
-        note("Left. What it was at goes on when the chat is started again.")
+        print_note("Left. What it was at goes on when the chat is started again.")
         return INTERRUPTED
     return OK if typed else code
 
 
-def _done(talk: Talk, line: str | None) -> int:
+def _handle_line(talk: ChatSession, line: str | None) -> int:
     """Handle one line and report its errors; None begins the chat. Return the exit code."""
     try:
         if line is None:
             talk.begin()
         else:
-            _heed(talk, line.strip())
+            _interpret_line(talk, line.strip())
     except HoldfastError as error:
-        fail(error)
-        if line is not None and talk.live() is not None and not talk.questions():
-            note("The turn is still live. Press Enter to go on with it, or /stop it.")
+        print_error(error)
+        if line is not None and talk.live_turn() is not None and not talk.open_questions():
+            print_note("The turn is still live. Press Enter to go on with it, or /stop it.")
         return exit_code(error)
-    except (BrokenPipeError, Left):
+    except (BrokenPipeError, ChatExit):
         raise
     except Exception as error:  # noqa: BLE001  # Errors of tools, models and tool sources do not end the chat.
-        fail(error)
+        print_error(error)
         return exit_code(HoldfastError())
     return OK
 
 
-def _heed(talk: Talk, line: str) -> None:
+def _interpret_line(talk: ChatSession, line: str) -> None:
     """Interpret a line: a command, an answer, or a message to the agent."""
     if line.startswith("/") and not line.startswith("//"):
         run_command(talk, line[1:])
     elif not line:
-        if talk.live() is not None:
-            talk.go_on()
-    elif verdict(line) is not None and _is_asked(talk):
+        if talk.live_turn() is not None:
+            talk.resume()
+    elif parse_verdict(line) is not None and _has_yes_no_question(talk):
         talk.answer(line)
     else:
-        talk.say(line.removeprefix("/"))
+        talk.send(line.removeprefix("/"))
 
 
-def _is_asked(talk: Talk) -> bool:
+def _has_yes_no_question(talk: ChatSession) -> bool:
     """Return True if the oldest open question is answered with yes or no."""
-    asked = talk.questions()
-    return bool(asked) and is_verdict(asked[0])
+    asked = talk.open_questions()
+    return bool(asked) and is_yes_no_question(asked[0])
 
 
 # input
 
 
-def _given(say: Sequence[str] | None) -> Iterator[str]:
+def _read_lines(say: Sequence[str] | None) -> Iterator[str]:
     if say is not None:
         yield from say
     elif sys.stdin is not None:  # The parent process closed it.
@@ -178,7 +180,7 @@ def _given(say: Sequence[str] | None) -> Iterator[str]:
         yield from sys.stdin
 
 
-def _terminal() -> Iterator[str]:
+def _prompt_lines() -> Iterator[str]:
     with suppress(ImportError):
         import readline  # noqa: F401  # Arrow keys and history.
     prompt = PROMPT if sys.stdout.isatty() else ""
@@ -189,10 +191,10 @@ def _terminal() -> Iterator[str]:
             sys.stdout.write("\n")
             return
         except UnicodeDecodeError:
-            note("holdfast: This cannot be read as text. Nothing was said.", "red")
+            print_note("holdfast: This cannot be read as text. Nothing was said.", "red")
 
 
-def _leave_if_stuck(code: int) -> None:
+def _exit_if_stuck(code: int) -> None:
     """Exit at once if a stopped tool is still running in its thread, which would keep the process alive."""
     late = time.monotonic() + GRACE_SECONDS
     at_work = [one for one in threading.enumerate() if one.name.startswith(STEPS)]
@@ -205,118 +207,120 @@ def _leave_if_stuck(code: int) -> None:
         os._exit(code)
 
 
-class Left(Exception):
+class ChatExit(Exception):
     """The user wants to leave the chat."""
 
 
-class Word(NamedTuple):
+class ChatCommand(NamedTuple):
     """A chat command: its function, its arguments and its help text."""
 
-    run: Callable[[Talk, str], None]
+    run: Callable[[ChatSession, str], None]
     arguments: str
     help: str
 
 
-def run_command(talk: Talk, line: str) -> None:
+def run_command(talk: ChatSession, line: str) -> None:
     """Run a command, given its line without the slash."""
     name, _, rest = line.partition(" ")
-    word = WORDS.get(name.casefold())
+    word = CHAT_COMMANDS.get(name.casefold())
     if word is None:
-        raise InvalidValue(f"There is no /{name:.40}. There are: {', '.join(f'/{one}' for one in WORDS)}.")
+        raise InvalidValue(f"There is no /{name:.40}. There are: {', '.join(f'/{one}' for one in CHAT_COMMANDS)}.")
     word.run(talk, rest.strip())
 
 
-def _answer(talk: Talk, rest: str) -> None:
+def _answer_question(talk: ChatSession, rest: str) -> None:
     talk.answer(rest)
 
 
-def _stop(talk: Talk, rest: str) -> None:
+def _stop_turn(talk: ChatSession, rest: str) -> None:
     if not talk.stop():
-        note("No turn is live.")
+        print_note("No turn is live.")
 
 
-def _reset(talk: Talk, rest: str) -> None:
+def _reset_session(talk: ChatSession, rest: str) -> None:
     session = talk.session()
     if session is None:
-        note("Nothing was said yet.")
+        print_note("Nothing was said yet.")
         return
     talk.stop()
     session.reset()
-    note("The conversation begins anew. What was said before stays in the journal and is shown to no model.")
+    print_note("The conversation begins anew. What was said before stays in the journal and is shown to no model.")
 
 
-def _stack(talk: Talk, rest: str) -> None:
+def _show_stack(talk: ChatSession, rest: str) -> None:
     frames = talk.hf.index.stack(talk.scope)
     if frames:
-        forest_of(talk.hf, talk.scope, frames).show(talk.hf.index.resume_actor(talk.scope).pending)
+        build_forest(talk.hf, talk.scope, frames).show(talk.hf.index.resume_actor(talk.scope).pending)
     else:
-        note("No frame is live.")
+        print_note("No frame is live.")
 
 
-def _pack(talk: Talk, rest: str) -> None:
+def _show_pack(talk: ChatSession, rest: str) -> None:
     if rest not in ("", "why"):
         raise InvalidValue("Write /pack, or /pack why.")
-    pack = _said(talk).pack()
+    pack = _require_session(talk).pack()
     show_pack(pack)
     if rest:
         show_decisions(pack.decisions)
 
 
-def _why(talk: Talk, rest: str) -> None:
+def _show_why(talk: ChatSession, rest: str) -> None:
     if not rest:
         raise InvalidValue("Why what? Write some words of what was said, as in /why allergic to nuts.")
-    show_trace(_said(talk).why(rest))
+    show_trace(_require_session(talk).why(rest))
 
 
-def _said(talk: Talk) -> Session:
+def _require_session(talk: ChatSession) -> Session:
     session = talk.session()
     if session is None:
         raise InvalidValue("Nothing was said yet.")
     return session
 
 
-def _help(talk: Talk, rest: str) -> None:
-    rows = [(f"/{name} {word.arguments}".rstrip(), word.help) for name, word in WORDS.items()]
+def _show_help(talk: ChatSession, rest: str) -> None:
+    rows = [(f"/{name} {word.arguments}".rstrip(), word.help) for name, word in CHAT_COMMANDS.items()]
     rows += [
         ("Ctrl-C", "while it answers: stop, and keep what was shown; at the prompt: leave, as Ctrl-D does"),
         ("Enter", "alone: go on with a turn that was left"),
         ("//…", "say something that begins with a slash"),
     ]
     console().print(facts_table(rows))
-    say("Anything else is said to the agent, and joins a turn that waits. A plain yes or no answers what it asks.")
+    print_line(
+        "Anything else is said to the agent, and joins a turn that waits. A plain yes or no answers what it asks."
+    )
 
 
-def _quit(talk: Talk, rest: str) -> None:
-    raise Left
+def _quit_chat(talk: ChatSession, rest: str) -> None:
+    raise ChatExit
 
 
-WORDS = {
-    "answer": Word(_answer, "yes|no|TEXT|JSON", "answer the question that is open"),
-    "stop": Word(_stop, "", "end the turn that is live"),
-    "reset": Word(_reset, "", "begin the conversation anew"),
-    "stack": Word(_stack, "", "show the live frames, and what was begun and not finished"),
-    "pack": Word(_pack, "[why]", "show what the model would be shown now"),
-    "why": Word(_why, "TEXT", "show why the model knows something, or not"),
-    "help": Word(_help, "", "show this"),
-    "quit": Word(_quit, "", "leave"),
+CHAT_COMMANDS = {
+    "answer": ChatCommand(_answer_question, "yes|no|TEXT|JSON", "answer the question that is open"),
+    "stop": ChatCommand(_stop_turn, "", "end the turn that is live"),
+    "reset": ChatCommand(_reset_session, "", "begin the conversation anew"),
+    "stack": ChatCommand(_show_stack, "", "show the live frames, and what was begun and not finished"),
+    "pack": ChatCommand(_show_pack, "[why]", "show what the model would be shown now"),
+    "why": ChatCommand(_show_why, "TEXT", "show why the model knows something, or not"),
+    "help": ChatCommand(_show_help, "", "show this"),
+    "quit": ChatCommand(_quit_chat, "", "leave"),
 }
 
 
-NO_KEY = "A scripted model answers. It needs no key and knows two things: "
-TRY = 'try "refund order 17, 240" (then kill this terminal and start again) or "remember that I like tea".'
-PAUSE = 0.02
-SECONDS = 10
+NO_KEY_NOTICE = "A scripted model answers. It needs no key and knows two things: "
+EXAMPLES = 'try "refund order 17, 240" (then kill this terminal and start again) or "remember that I like tea".'
+PAUSE_SECONDS = 0.02
+REFUND_SECONDS = 10
 _REFUND = re.compile(r"\brefund\b\D*([0-9]{1,9})\D+([0-9]{1,9})", re.IGNORECASE)
 _REMEMBER = re.compile(r"\s*remember(?:\s+that)?\s+(.+)", re.IGNORECASE | re.DOTALL)
 
 
-def practice_model(*, slow: bool) -> Scripted:
+def make_practice_model(*, slow: bool) -> Scripted:
     """Return a model that answers by a few rules, depending only on the pack it is shown."""
-    return Scripted(_answered, pause=PAUSE if slow else 0.0)
+    return Scripted(_answer_by_rules, pause=PAUSE_SECONDS if slow else 0.0)
 
 
-def _answered(pack: Shown) -> Any:
-    seen = look(pack)
+def _answer_by_rules(pack: RenderablePack) -> Any:
+    seen = read_pack(pack)
     refund, remember = _REFUND.search(seen.user), _REMEMBER.fullmatch(seen.user)
     if seen.messages[-1].tool_results or seen.user.lower().startswith("call "):
         return echo(pack)
@@ -327,14 +331,14 @@ def _answered(pack: Shown) -> Any:
     return f"You said: {seen.user}\n(Shown to this script: messages {len(seen.messages)}, tokens {seen.tokens}.)"
 
 
-def practice_tools(hf: Holdfast, session: str, *, slow: bool) -> list[AnyTool]:
+def make_practice_tools(hf: Holdfast, session: str, *, slow: bool) -> list[AnyTool]:
     """Return two tools: a slow one that must not run twice by accident, and one that needs approval."""
 
     @tool
     def refund(order: int, amount: int, call: ToolCall) -> str:
         """Pretend to pay an order back. No money is moved."""
-        for second in range(SECONDS if slow else 0):
-            call.progress(f"waiting for the bank, {SECONDS - second} s to go")
+        for second in range(REFUND_SECONDS if slow else 0):
+            call.progress(f"waiting for the bank, {REFUND_SECONDS - second} s to go")
             time.sleep(1)
         return f"{amount} were paid back for order {order}. (Only pretended.)"
 
@@ -347,22 +351,22 @@ def practice_tools(hf: Holdfast, session: str, *, slow: bool) -> list[AnyTool]:
     return [refund, remember]
 
 
-WRITE = "Write module:name, as in shop:refund for refund in shop.py, or the name of a list of tools."
+TOOL_NAME_HELP = "Write module:name, as in shop:refund for refund in shop.py, or the name of a list of tools."
 
 
-def tools_named(names: Sequence[str]) -> list[Any]:
+def load_tools(names: Sequence[str]) -> list[Any]:
     """Load the named tools, in order. A name may stand for a list of tools."""
     found: list[Any] = []
     for name in names:
-        one = _found(name)
+        one = _load_tool(name)
         found += one if isinstance(one, list | tuple) else [one]
     return found
 
 
-def _found(name: str) -> Any:
+def _load_tool(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
-        raise InvalidValue(f"{name!r:.80} names no tool. {WRITE}")
+        raise InvalidValue(f"{name!r:.80} names no tool. {TOOL_NAME_HELP}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -370,9 +374,9 @@ def _found(name: str) -> Any:
         loaded: Any = importlib.import_module(module)
     except Exception as error:
         # The module's code may raise anything; its author needs the reason, not holdfast's stack.
-        raise InvalidValue(f"{module} cannot be imported: {type(error).__name__}: {error}. {WRITE}") from error
+        raise InvalidValue(f"{module} cannot be imported: {type(error).__name__}: {error}. {TOOL_NAME_HELP}") from error
     for part in attribute.split("."):
         if not hasattr(loaded, part):
-            raise InvalidValue(f"{module} has no {attribute}. {WRITE}")
+            raise InvalidValue(f"{module} has no {attribute}. {TOOL_NAME_HELP}")
         loaded = getattr(loaded, part)
     return loaded

@@ -19,33 +19,33 @@ import msgspec
 from rich.text import Text
 
 from holdfast.cli.messages import content_text, result_text
-from holdfast.cli.output import brief, console, note, printable, whole
-from holdfast.cli.stack import state_of, words
+from holdfast.cli.output import console, escape_lines, escape_text, print_note, shorten_text
+from holdfast.cli.stack import format_text, question_state
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.core.wire.tools import call_words
+from holdfast.core.wire.tools import describe_call
 from holdfast.errors import HoldfastError, InvalidValue, QuestionNotFound, Refused, SessionNotFound
-from holdfast.flow.turns.turns import ACTOR, STOPPED
+from holdfast.flow.turns.turns import STOPPED, TURN_ACTOR
 from holdfast.records.messages import Message, ToolCallRequest
-from holdfast.records.recovery import DO_NOT, RUN_AGAIN, FrameInfo, QuestionInfo
+from holdfast.records.recovery import DO_NOT_RUN, RUN_AGAIN, FrameInfo, QuestionInfo
 from holdfast.records.scope import Address, Scope
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.reply import AgentEvent
 from holdfast.system import SystemClock
 
-SHOWN = 6
-PATIENCE_SECONDS = 1.0
+SHOWN_MESSAGES = 6
+STOP_GRACE_SECONDS = 1.0
 YES = ("yes", "y", "approve", RUN_AGAIN)
-NO = ("no", "n", "deny", DO_NOT)
+NO = ("no", "n", "deny", DO_NOT_RUN)
 
 
-class Talk:
+class ChatSession:
     """A conversation with an agent at a terminal."""
 
     def __init__(self, hf: Holdfast, agent: Agent[Any], id: str, thread: str) -> None:
         self.hf, self.agent, self.id, self.thread = hf, agent, id, thread
-        self.scope = Scope.actor(ACTOR, session=id, thread=thread).text
-        self._hearing = Hearing()
+        self.scope = Scope.actor(TURN_ACTOR, session=id, thread=thread).text
+        self._hearing = ChatScreen()
 
     # state
 
@@ -56,11 +56,11 @@ class Talk:
         except SessionNotFound:
             return None
 
-    def live(self) -> FrameInfo | None:
+    def live_turn(self) -> FrameInfo | None:
         """Return the root frame of the turn that has not ended, if there is one."""
         return next((one for one in self.hf.index.stack(self.scope) if one.turn is not None), None)
 
-    def questions(self) -> list[QuestionInfo]:
+    def open_questions(self) -> list[QuestionInfo]:
         """Return the unanswered questions of the turn, oldest first."""
         asked = [one.question.id for one in self.hf.index.stack(self.scope) if one.question and not one.question.within]
         found = []
@@ -75,64 +75,64 @@ class Talk:
 
     def begin(self) -> None:
         """Show the end of the conversation, and resume an unfinished turn."""
-        at = self._newest(Scope.thread(self.id, self.thread)), self._newest(self.scope)
+        at = self._newest_version(Scope.thread(self.id, self.thread)), self._newest_version(self.scope)
         session = self.session()
-        self._hearing.begin([] if session is None else session.messages(SHOWN), at)
-        if self.live() is not None:
-            note("A turn was left. It goes on.")
-            self.go_on()
+        self._hearing.begin([] if session is None else session.messages(SHOWN_MESSAGES), at)
+        if self.live_turn() is not None:
+            print_note("A turn was left. It goes on.")
+            self.resume()
 
-    def _newest(self, stream: Address) -> int:
+    def _newest_version(self, stream: Address) -> int:
         event = next(iter(self.hf.journal.events(stream, backwards=True)), None)
         return 0 if event is None else event.version
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         """Send a message and show what follows. A message to a waiting turn joins that turn."""
-        self._hearing.typed(text)
-        self._stream(text)
+        self._hearing.remember_typed(text)
+        self._stream_turn(text)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume the live turn."""
         try:
-            self._stream(None)
+            self._stream_turn(None)
         except Refused:
-            if self.live() is not None:
+            if self.live_turn() is not None:
                 raise
             # Another process has ended the turn in the meantime.
-            for event in self.agent.tail(self.id, self._hearing.place, thread=self.thread):
-                self._hearing.heard(event)
-            self._hearing.over()
+            for event in self.agent.tail(self.id, self._hearing.position, thread=self.thread):
+                self._hearing.show_event(event)
+            self._hearing.end_output()
 
     def answer(self, text: str) -> None:
         """Answer the oldest question, and resume."""
-        open_ = [one for one in self.questions() if one.until is None]
+        open_ = [one for one in self.open_questions() if one.until is None]
         if not open_:
             raise InvalidValue("No question is open.")
-        self.hf.answer(open_[0].id, **read_answer(open_[0], text))
-        self.go_on()
+        self.hf.answer(open_[0].id, **parse_answer(open_[0], text))
+        self.resume()
 
     def stop(self) -> bool:
         """Stop the live turn; return True if there was one."""
         session = self.session()
         if session is None or not session.stop():
             return False
-        self.go_on()
+        self.resume()
         return True
 
-    def _stream(self, message: str | None) -> None:
+    def _stream_turn(self, message: str | None) -> None:
         try:
-            with _stop_button(self._press_stop):
+            with _stop_on_interrupt(self._request_stop):
                 for event in self.agent.stream(self.id, message, thread=self.thread):
-                    self._hearing.heard(event)
+                    self._hearing.show_event(event)
         finally:
-            self._hearing.over()
-        asked = self.questions()
+            self._hearing.end_output()
+        asked = self.open_questions()
         for question in asked:
             show_question(question)
         if asked and asked[0].until is None:
-            note(how_to_answer(asked[0]))
+            print_note(answer_help(asked[0]))
 
-    def _press_stop(self, over: threading.Event) -> None:
+    def _request_stop(self, over: threading.Event) -> None:
         """Ask the turn to stop. The turn may not have begun yet, so repeat until the request is accepted."""
         began = False
         while not began and not over.wait(0.02):
@@ -140,12 +140,12 @@ class Talk:
                 began = self.agent.stop(self.id, thread=self.thread)
             except HoldfastError:
                 continue
-        if not over.wait(PATIENCE_SECONDS):
-            note("It has not stopped yet. Ctrl-C again leaves at once.")
+        if not over.wait(STOP_GRACE_SECONDS):
+            print_note("It has not stopped yet. Ctrl-C again leaves at once.")
 
 
 @contextmanager
-def _stop_button(press: Callable[[threading.Event], None]) -> Iterator[None]:
+def _stop_on_interrupt(press: Callable[[threading.Event], None]) -> Iterator[None]:
     """Make the first Ctrl-C stop the turn and the second one leave, within this block."""
     over, pressed = threading.Event(), threading.Event()
 
@@ -172,49 +172,49 @@ def _stop_button(press: Callable[[threading.Event], None]) -> Iterator[None]:
 # answers
 
 
-def verdict(text: str) -> bool | None:
+def parse_verdict(text: str) -> bool | None:
     """Return True for a plain yes, False for a plain no, else None."""
     said = " ".join(text.casefold().split())
     return True if said in YES else False if said in NO else None
 
 
-def read_answer(question: QuestionInfo, text: str) -> dict[str, Any]:
+def parse_answer(question: QuestionInfo, text: str) -> dict[str, Any]:
     """Parse a typed answer into keyword arguments of `hf.answer`."""
     said = text.strip()
     if not said:
-        raise InvalidValue("What is the answer? " + how_to_answer(question))
-    plain = verdict(said)
+        raise InvalidValue("What is the answer? " + answer_help(question))
+    plain = parse_verdict(said)
     if plain is not None:
         return {"approve": plain}
-    if not is_verdict(question):
-        return {"payload": _chosen(question, said)}
+    if not is_yes_no_question(question):
+        return {"payload": _match_option(question, said)}
     word, _, rest = said.partition(" ")
-    approve = verdict(word)
+    approve = parse_verdict(word)
     if approve is None:
         # Any other payload would count as a yes.
-        raise InvalidValue("This is answered with yes or no. " + how_to_answer(question))
+        raise InvalidValue("This is answered with yes or no. " + answer_help(question))
     if not approve:
         return {
             "approve": False,
-            "note" if question.call is None else "payload": _value(rest, bare=question.call is None),
+            "note" if question.call is None else "payload": _parse_value(rest, bare=question.call is None),
         }
-    args = _value(rest)
+    args = _parse_value(rest)
     if not isinstance(args, dict):
         raise InvalidValue('Behind a yes stand other arguments, as in /answer yes {"amount": 10}.')
     return {"approve": True, "args": args}
 
 
-def _chosen(question: QuestionInfo, said: str) -> Any:
+def _match_option(question: QuestionInfo, said: str) -> Any:
     options = question.options if isinstance(question.options, list) else []
     if not options:
-        return _value(said)
+        return _parse_value(said)
     found = [option for option in options if str(option).casefold() == said.casefold()]
     if not found:
         raise InvalidValue(f"Choose one of: {', '.join(map(str, options))}.")
     return found[0]
 
 
-def _value(text: str, *, bare: bool = False) -> Any:
+def _parse_value(text: str, *, bare: bool = False) -> Any:
     if bare:
         return text.strip()
     try:
@@ -223,26 +223,26 @@ def _value(text: str, *, bare: bool = False) -> Any:
         return text.strip()
 
 
-SHORT = 200
+RESULT_CHARS = 200
 PROMPT = "> "
-KEPT = "Stopped. What was shown is kept in the conversation."
+STOPPED_NOTICE = "Stopped. What was shown is kept in the conversation."
 ERASED = "(erased)"
-VERDICTS = (["approve", "deny"], [RUN_AGAIN, DO_NOT])
+YES_NO_OPTIONS = (["approve", "deny"], [RUN_AGAIN, DO_NOT_RUN])
 """The options of a question that is answered with yes or no."""
 
 
-def show(text: str, style: str = "") -> None:
+def print_text(text: str, style: str = "") -> None:
     """Print some lines of the conversation."""
-    console().print(Text(whole(text), style=style), soft_wrap=True)
+    console().print(Text(escape_lines(text), style=style), soft_wrap=True)
 
 
-def fail(error: BaseException) -> None:
+def print_error(error: BaseException) -> None:
     """Print an error on one line."""
     said = " ".join(str(error).split()) or type(error).__name__
-    note(f"holdfast: {said}", "red")
+    print_note(f"holdfast: {said}", "red")
 
 
-class Hearing:
+class ChatScreen:
     """The screen of a conversation: shows events as they arrive, each once."""
 
     def __init__(self) -> None:
@@ -260,15 +260,15 @@ class Hearing:
             show_message(message)
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """The position up to which everything was shown, in the form that `agent.tail` takes."""
         return f"{self._seen[0]}.{self._seen[1]}"
 
-    def typed(self, text: str) -> None:
+    def remember_typed(self, text: str) -> None:
         """Remember a text that is on the screen already because the user typed it."""
         self._own.append(text)
 
-    def heard(self, event: AgentEvent) -> None:
+    def show_event(self, event: AgentEvent) -> None:
         """Show an event, unless it was shown before."""
         if event.id is not None and not self._is_new(event.id):
             return
@@ -276,7 +276,7 @@ class Hearing:
         if shown is not None:
             shown(event)
 
-    def over(self) -> None:
+    def end_output(self) -> None:
         """End the streamed output, so that the next text begins on a line of its own."""
         if self._said:
             sys.stdout.write("\n")
@@ -297,104 +297,107 @@ class Hearing:
         if event.text in self._own:
             self._own.remove(event.text)
             return
-        self.over()
-        show(f"{PROMPT}{event.text}", "bold")
+        self.end_output()
+        print_text(f"{PROMPT}{event.text}", "bold")
 
     def _delta(self, event: AgentEvent) -> None:
         if event.data.get("kind") == "text" and event.text:
             self._said += event.text
-            sys.stdout.write(whole(event.text))
+            sys.stdout.write(escape_lines(event.text))
             sys.stdout.flush()
 
     def _reset(self, event: AgentEvent) -> None:
         if self._said:
-            self.over()
-            note("(That was cut off. The reply begins anew.)")
+            self.end_output()
+            print_note("(That was cut off. The reply begins anew.)")
 
     def _reply(self, event: AgentEvent) -> None:
         if event.text.strip() != self._said.strip():
             if not event.text.startswith(self._said):
-                self.over()  # The kept reply differs from the streamed one: show it whole.
+                self.end_output()  # The kept reply differs from the streamed one: show it whole.
             rest = event.text[len(self._said) :]
-            sys.stdout.write(whole(rest))
+            sys.stdout.write(escape_lines(rest))
             self._said += rest
-        self.over()
+        self.end_output()
         self._kept = bool(event.data.get("partial"))
         for call in event.data.get("calls", ()):
             self._names[call["id"]] = ToolCallRequest(**call)
 
     def _tool(self, event: AgentEvent) -> None:
-        self.over()
+        self.end_output()
         request = self._names.get(event.data.get("call", ""))
         again = "  (again)" if event.data.get("attempt", 1) > 1 else ""
-        show(f"→ {event.name if request is None else call_words(request)}{again}", "magenta")
+        print_text(f"→ {event.name if request is None else describe_call(request)}{again}", "magenta")
 
     def _progress(self, event: AgentEvent) -> None:
-        self.over()
-        show(f"  … {brief(event.text, SHORT)}", "dim")
+        self.end_output()
+        print_text(f"  … {shorten_text(event.text, RESULT_CHARS)}", "dim")
 
     def _result(self, event: AgentEvent) -> None:
-        self.over()
+        self.end_output()
         for one in event.data.get("results", ()):
-            show_result(one["result"], failed=bool(one["is_error"]))
+            show_tool_result(one["result"], failed=bool(one["is_error"]))
 
     def _stopped(self, event: AgentEvent) -> None:
-        self.over()
+        self.end_output()
         if self._kept:
-            note(KEPT, "yellow")
+            print_note(STOPPED_NOTICE, "yellow")
         elif event.text in ("", STOPPED):
-            note("Stopped.", "yellow")
+            print_note("Stopped.", "yellow")
         else:
-            note(f"Stopped: {event.text}", "yellow")
+            print_note(f"Stopped: {event.text}", "yellow")
         self._kept = False
 
 
-def show_result(result: Any, *, failed: bool) -> None:
+def show_tool_result(result: Any, *, failed: bool) -> None:
     """Print a tool's result on one line."""
-    show(f"← {'error: ' if failed else ''}{brief(result_text(result), SHORT)}", "red" if failed else "cyan")
+    print_text(
+        f"← {'error: ' if failed else ''}{shorten_text(result_text(result), RESULT_CHARS)}", "red" if failed else "cyan"
+    )
 
 
 def show_message(message: Message) -> None:
     """Print an earlier message."""
     text = ERASED if message.erased else content_text(message.content or "")
     if message.role == "user":
-        show(f"{PROMPT}{text}", "bold")
+        print_text(f"{PROMPT}{text}", "bold")
     elif text and message.role == "assistant":
-        show(text + ("  (stopped here)" if message.partial else ""))
+        print_text(text + ("  (stopped here)" if message.partial else ""))
     for call in message.tool_calls:
-        show(f"→ {ERASED if message.erased else call_words(call)}", "magenta")
+        print_text(f"→ {ERASED if message.erased else describe_call(call)}", "magenta")
     for result in message.tool_results:
-        show_result(ERASED if message.erased else result.result, failed=result.is_error or result.interrupted)
+        show_tool_result(ERASED if message.erased else result.result, failed=result.is_error or result.interrupted)
 
 
 # questions
 
 
-def is_verdict(question: QuestionInfo) -> bool:
+def is_yes_no_question(question: QuestionInfo) -> bool:
     """Return True if the question is answered with yes or no."""
-    return question.call is not None or question.options in VERDICTS
+    return question.call is not None or question.options in YES_NO_OPTIONS
 
 
 def show_question(question: QuestionInfo) -> None:
     """Print a question and its options."""
-    asked = words(question.reason, "(no reason given)")
+    asked = format_text(question.reason, "(no reason given)")
     if question.until is not None:
-        show(f"… {asked} ({state_of(question, SystemClock().now_ms())}; press Enter after that)", "yellow")
+        print_text(f"… {asked} ({question_state(question, SystemClock().now_ms())}; press Enter after that)", "yellow")
         return
-    show(f"? {asked} [{_offered(question)}]", "bold yellow")
+    print_text(f"? {asked} [{_format_options(question)}]", "bold yellow")
 
 
-def _offered(question: QuestionInfo) -> str:
-    if is_verdict(question):
+def _format_options(question: QuestionInfo) -> str:
+    if is_yes_no_question(question):
         return "yes/no"
     options = question.options if isinstance(question.options, list) else []
     return "/".join(map(str, options)) if options else "/answer …"
 
 
-def how_to_answer(question: QuestionInfo) -> str:
+def answer_help(question: QuestionInfo) -> str:
     """Return how to answer a question."""
     if question.call is not None:
         return "/answer yes runs it again; /answer no does not; /answer no JSON says what came of it when it ran."
-    if is_verdict(question):
+    if is_yes_no_question(question):
         return "/answer yes lets it run; /answer yes JSON with other arguments; /answer no WHY does not."
-    return f"/answer {printable(_offered(question)).removeprefix('/answer ')} gives it that answer: words or JSON."
+    options = escape_text(_format_options(question)).removeprefix("/answer ")
+    return f"/answer {options} gives it that answer: words or JSON."

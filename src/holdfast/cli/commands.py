@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """A group of commands; `alone` is the command that runs if only the group is named."""
 
     help: str
@@ -22,8 +22,10 @@ class Command(NamedTuple):
 
 
 GROUPS = {
-    "state": Group("Read, write, list and search scoped entries, of a journal or of another store."),
-    "effects": Group("Show declared effects that wait, and decide about them. Alone, it lists them.", alone="ls"),
+    "state": CommandGroup("Read, write, list and search scoped entries, of a journal or of another store."),
+    "effects": CommandGroup(
+        "Show declared effects that wait, and decide about them. Alone, it lists them.", alone="ls"
+    ),
 }
 
 COMMANDS = {

@@ -13,88 +13,90 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.output import compact
+from holdfast.cli.output import encode_json
 from holdfast.client.holdfast import open as open_journal
 from holdfast.errors import HoldfastError
-from holdfast.model.scripted import Say, Scripted, call
+from holdfast.model.scripted import DeltaCallback, Scripted, call
 from holdfast.records.models import ModelCall, ModelReply
 from holdfast.records.settings import Settings
 from holdfast.runtime.reply import Reply
 from holdfast.runtime.tools.tool import AnyTool, tool
 
 SESSION = "demo"
-JOURNAL = "agent.db"
-RAN = "ran.txt"
-PAID = "paid.txt"
+JOURNAL_FILE = "agent.db"
+STEPS_FILE = "ran.txt"
+PAYMENTS_FILE = "paid.txt"
 SYSTEM = "You look after the orders of a small shop. Look an order up before you pay anything back."
-ASKED = "Refund order 17, 240 euros"
+REQUEST = "Refund order 17, 240 euros"
 REPLY = "Order 17 is refunded: 240 euros are on their way."
 QUESTION = "refund(17, 240) may have run. Run again?"
 
 
-class Outside:
+class OutsideWorld:
     """The world outside the journal: an action taken here cannot be undone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def ran(self, step: str, amount: int = 1) -> None:
+    def record_step(self, step: str, amount: int = 1) -> None:
         """Record that a step ran."""
-        _write_line(self._folder / RAN, f"{step} {amount}")
+        _append_line(self._folder / STEPS_FILE, f"{step} {amount}")
 
     def pay(self, receipt: dict[str, Any]) -> None:
         """Give the bank a payment order."""
-        _write_line(self._folder / PAID, compact(receipt))
+        _append_line(self._folder / PAYMENTS_FILE, encode_json(receipt))
 
 
-class Counted(Scripted):
+class CountingModel(Scripted):
     """The agent's model: follows a script, and records each call and its tokens in the outside world."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: OutsideWorld) -> None:
         super().__init__([call("find_order", order=17), call("refund", order=17, amount=240), REPLY])
         self._outside = outside
 
-    async def reply(self, asked: ModelCall, say: Say | None = None) -> ModelReply:
+    async def reply(self, asked: ModelCall, say: DeltaCallback | None = None) -> ModelReply:
         """Return the script's next reply, and record the call."""
         made = await super().reply(asked, say)
-        self._outside.ran("model", made.usage.spent)
+        self._outside.record_step("model", made.usage.spent)
         return made
 
 
-def tools(outside: Outside, *, hangs: bool) -> list[AnyTool]:
+def make_tools(outside: OutsideWorld, *, hangs: bool) -> list[AnyTool]:
     """Return the agent's tools: one that may run any number of times, and one that must not."""
 
     @tool(if_interrupted="retry")
     def find_order(order: int) -> dict[str, Any]:
         """Find an order by its number."""
-        outside.ran("find_order")
+        outside.record_step("find_order")
         return {"order": order, "customer": "alice", "total": 240}
 
     @tool
     def refund(order: int, amount: int) -> dict[str, Any]:
         """Pay an order back."""
-        outside.ran("refund")
+        outside.record_step("refund")
         receipt = {"refunded": order, "amount": amount}
         outside.pay(receipt)
         if hangs:  # The bank's answer never comes.
-            say_at_once("inside refund")
+            print_line_at_once("inside refund")
             time.sleep(60)
         return receipt
 
     return [find_order, refund]
 
 
-def work(folder: Path, *, hangs: bool) -> Reply[Any]:
+def answer_customer(folder: Path, *, hangs: bool) -> Reply[Any]:
     """Answer a customer. Sent again under the same key, the turn continues where it stopped."""
-    outside = Outside(folder)
+    outside = OutsideWorld(folder)
     # A short lease: where the system cannot tell that a process is gone, others wait this long.
-    with open_journal(folder / JOURNAL, settings=Settings(lease_ms=1_000)) as hf:
-        agent: Any = hf.agent("shop", model=Counted(outside), system=SYSTEM, tools=tools(outside, hangs=hangs))
-        reply: Reply[Any] = agent.send(SESSION, ASKED, key="mail-1")
+    with open_journal(folder / JOURNAL_FILE, settings=Settings(lease_ms=1_000)) as hf:
+        agent: Any = hf.agent(
+            "shop", model=CountingModel(outside), system=SYSTEM, tools=make_tools(outside, hangs=hangs)
+        )
+        reply: Reply[Any] = agent.send(SESSION, REQUEST, key="mail-1")
         return reply
 
 
-def _write_line(path: Path, line: str) -> None:
+def _append_line(path: Path, line: str) -> None:
     """Append a line in one write, with no buffer that a killed process would take with it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -103,7 +105,7 @@ def _write_line(path: Path, line: str) -> None:
         os.close(file)
 
 
-def say_at_once(line: str) -> None:
+def print_line_at_once(line: str) -> None:
     """Write a line to stdout in one write, so that a kill falls before or after it even if stdout is unbuffered."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
@@ -112,12 +114,12 @@ def main(folder: str, how: str = "") -> None:
     """Run the agent and print how it ended: done, waiting for an answer, or failed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which then kills this one.
     try:
-        reply = work(Path(folder), hangs=how == "hangs")
+        reply = answer_customer(Path(folder), hangs=how == "hangs")
     except HoldfastError as error:
-        say_at_once(f"failed {' '.join(str(error).split())}")
+        print_line_at_once(f"failed {' '.join(str(error).split())}")
     else:
         said = reply.text if reply.status == "done" else reply.reason or ""
-        say_at_once(f"{reply.status} {' '.join(said.split())}")
+        print_line_at_once(f"{reply.status} {' '.join(said.split())}")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from holdfast.cli.open import VARIABLE, Json, existing_path
-from holdfast.cli.output import console, emit, facts_table, say, size
-from holdfast.connect import connect, known_settings, settings_from_environment
+from holdfast.cli.open import URL_VARIABLE, Json, existing_path
+from holdfast.cli.output import console, facts_table, format_size, print_json, print_line
+from holdfast.connect import connect, list_settings, settings_from_environment
 from holdfast.errors import Corrupt
 from holdfast.ports import Ports
 from holdfast.version import __version__
@@ -30,7 +30,7 @@ PRAGMAS = (
     "trusted_schema",
     "cell_size_check",
 )
-NOT_SETTINGS = {VARIABLE, "HOLDFAST_MODEL", "HOLDFAST_SCALE", "HOLDFAST_SEED"}
+NOT_SETTINGS = {URL_VARIABLE, "HOLDFAST_MODEL", "HOLDFAST_SCALE", "HOLDFAST_SEED"}
 SIZES = {
     "bytes": "size",
     "log_bytes": "write-ahead log",
@@ -39,42 +39,46 @@ SIZES = {
 }
 PAGE = 1_000
 LARGE_LOG = 100_000_000
-LITTLE_SPACE = 1_000_000_000
+LOW_SPACE = 1_000_000_000
 
 
 def doctor(
-    path: Annotated[str | None, Parameter(env_var=VARIABLE, show_default=False, help="The journal.")] = None,
+    path: Annotated[str | None, Parameter(env_var=URL_VARIABLE, show_default=False, help="The journal.")] = None,
     /,
     *,
     json: Json = False,
 ) -> int:
     """Show versions, settings, sizes and anything to worry about."""
-    report: dict[str, Any] = {"versions": _versions(), "settings": _settings(), "warnings": _unknown_variables()}
+    report: dict[str, Any] = {
+        "versions": _collect_versions(),
+        "settings": _collect_settings(),
+        "warnings": _find_unknown_variables(),
+    }
     if path:
         found = existing_path(path)
-        _look(found, report)
-        report["warnings"] += _warnings(found, report["journal"])
+        _inspect_journal(found, report)
+        report["warnings"] += _find_warnings(found, report["journal"])
     else:
         with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as folder:
-            _look(Path(folder) / "tried.db", report)
+            _inspect_journal(Path(folder) / "tried.db", report)
         del report["journal"]
     if json:
-        emit(report)
+        print_json(report)
     else:
-        _print(report)
+        _print_report(report)
     return 0
 
 
-def _look(path: Path, report: dict[str, Any]) -> None:
+def _inspect_journal(path: Path, report: dict[str, Any]) -> None:
     ports = connect(path)
     try:
-        report["journal"] = _journal(path, ports)
-        report["pragmas"] = _pragmas(ports, report["versions"])
+        report["journal"] = _describe_journal(path, ports)
+        report["pragmas"] = _read_pragmas(ports, report["versions"])
     finally:
         ports.journal.close()
 
 
-def _versions() -> dict[str, str]:
+def _collect_versions() -> dict[str, str]:
     return {
         "holdfast": __version__,
         "python": platform.python_version(),
@@ -83,24 +87,24 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _settings() -> dict[str, dict[str, Any]]:
+def _collect_settings() -> dict[str, dict[str, Any]]:
     """Return each setting in force, and whether it comes from the environment or is a default."""
     in_force = settings_from_environment()
     given: dict[str, dict[str, Any]] = {}
-    for field in known_settings():
+    for field in list_settings():
         variable = f"HOLDFAST_{field.name.upper()}"
         origin = "environment" if os.environ.get(variable, "").strip() else "default"
         given[field.name] = {"value": getattr(in_force, field.name), "from": origin, "variable": variable}
     return given
 
 
-def _unknown_variables() -> list[str]:
-    known = NOT_SETTINGS | {f"HOLDFAST_{field.name.upper()}" for field in known_settings()}
+def _find_unknown_variables() -> list[str]:
+    known = NOT_SETTINGS | {f"HOLDFAST_{field.name.upper()}" for field in list_settings()}
     wrong = sorted(name for name in os.environ if name.startswith("HOLDFAST_") and name not in known)
     return [f"{name} is set but names no setting. Check its spelling." for name in wrong]
 
 
-def _journal(path: Path, ports: Ports) -> dict[str, Any]:
+def _describe_journal(path: Path, ports: Ports) -> dict[str, Any]:
     log, artifacts = path.with_name(path.name + "-wal"), path.with_name(path.name + "-artifacts")
     cursor, tenants = ports.journal.position(), ports.journal.tenants()
     return {
@@ -114,11 +118,11 @@ def _journal(path: Path, ports: Ports) -> dict[str, Any]:
         "events": cursor,
         "cursor": cursor,
         "tenants": len(tenants),
-        "streams": sum(_streams(ports, tenant) for tenant in tenants),
+        "streams": sum(_count_streams(ports, tenant) for tenant in tenants),
     }
 
 
-def _streams(ports: Ports, tenant: str) -> int:
+def _count_streams(ports: Ports, tenant: str) -> int:
     count, after = 0, ""
     while heads := ports.journal.heads(tenant, after, PAGE):
         count += len(heads)
@@ -128,40 +132,40 @@ def _streams(ports: Ports, tenant: str) -> int:
     return count
 
 
-def _pragmas(ports: Ports, versions: dict[str, str]) -> dict[str, Any]:
+def _read_pragmas(ports: Ports, versions: dict[str, str]) -> dict[str, Any]:
     """Read the pragmas back from a connection that holdfast opened, rather than assume them."""
     journal: Any = ports.journal
-    with journal.reading() as connection:
+    with journal.reader() as connection:
         versions["sqlite"] = str(connection.execute("SELECT sqlite_version()").get)
         found = {name: connection.pragma(name) for name in PRAGMAS}
     return {"durability": "full" if found["synchronous"] >= 2 else "fast", **found}
 
 
-def _warnings(path: Path, journal: dict[str, Any]) -> list[str]:
+def _find_warnings(path: Path, journal: dict[str, Any]) -> list[str]:
     found = []
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         found.append(f"Others may open the journal ({journal['mode']}). Run: chmod 600 {path}")
     if journal["log_bytes"] > LARGE_LOG:
         found.append(
-            f"The write-ahead log has {size(journal['log_bytes'])}. A reader that never ends keeps it so large."
+            f"The write-ahead log has {format_size(journal['log_bytes'])}. A reader that never ends keeps it so large."
         )
-    if journal["free_bytes"] < max(LITTLE_SPACE, journal["bytes"]):
-        found.append(f"Only {size(journal['free_bytes'])} are free on this disk. Writing stops when it is full.")
+    if journal["free_bytes"] < max(LOW_SPACE, journal["bytes"]):
+        found.append(f"Only {format_size(journal['free_bytes'])} are free on this disk. Writing stops when it is full.")
     if not os.access(path.parent, os.W_OK):
         found.append("The folder cannot be written, and SQLite keeps its log beside the journal.")
     return found
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any]) -> None:
     rows = list(report["versions"].items())
     if "journal" in report:
-        shown = {name: (size(value) if name in SIZES else value) for name, value in report["journal"].items()}
+        shown = {name: (format_size(value) if name in SIZES else value) for name, value in report["journal"].items()}
         rows += [("", ""), *((SIZES.get(name, name), str(value)) for name, value in shown.items())]
     rows += [("", ""), *((name, str(value)) for name, value in report["pragmas"].items()), ("", "")]
     rows += [(name, f"{row['value']} ({row['from']})") for name, row in report["settings"].items()]
     console().print(facts_table(rows))
-    say("")
+    print_line("")
     for warning in report["warnings"]:
-        say(f"warning: {warning}", "yellow")
+        print_line(f"warning: {warning}", "yellow")
     if not report["warnings"]:
-        say("Nothing to worry about.", "green")
+        print_line("Nothing to worry about.", "green")

@@ -18,35 +18,44 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.log import when
+from holdfast.cli.log import format_time
 from holdfast.cli.main import OK
-from holdfast.cli.open import JournalPath, JournalPathFirst, Json, Tenant, journal_and, open_existing, spelled, switch
-from holdfast.cli.output import (
-    Waiting,
-    aligned,
-    brief,
-    compact,
-    console,
-    emit,
-    facts_table,
-    fields,
-    note,
-    printable,
-    say,
-    span,
-    tell,
-    widest,
+from holdfast.cli.open import (
+    JournalPath,
+    JournalPathFirst,
+    Json,
+    Tenant,
+    format_command,
+    open_existing,
+    resolve_arguments,
+    switch,
 )
-from holdfast.cli.stack import words
+from holdfast.cli.output import (
+    ProgressBar,
+    align_rows,
+    column_widths,
+    console,
+    encode_json,
+    escape_text,
+    facts_table,
+    format_duration,
+    plain_fields,
+    print_json,
+    print_line,
+    print_note,
+    print_result,
+    shorten_text,
+)
+from holdfast.cli.stack import format_text
 from holdfast.client.effects import Effects
 from holdfast.errors import InvalidValue
 from holdfast.extras.webhook import WebhookSink
-from holdfast.records.effects import BUILT_IN, FINAL, Dispatched, EffectInfo
+from holdfast.records.effects import BUILT_IN_SINKS, FINAL_STATUSES, DispatchReport, EffectInfo
 from holdfast.records.events.envelope import Erased
 from holdfast.system import SystemClock
 
 COLUMNS = ("effect", "kind", "sink", "scope", "status", "attempts", "next try", "reason")
-REASON = 160
+REASON_CHARS = 160
 STYLES = {"pending": "green", "approval": "yellow", "failed": "yellow", "deferred": "cyan", "dead": "bold red"}
 
 EffectId = Annotated[str | None, Parameter(name="EFFECT", show_default=False, help="The effect's id.")]
@@ -56,43 +65,43 @@ SinkName = Annotated[str | None, Parameter(show_default=False, help="Only those 
 
 def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = None, json: Json = False) -> int:
     """Show the effects that wait, lane by lane."""
-    with open_existing(path, tenant) as hf, Waiting("effects"):
-        found = [info for info in waiting(hf.effects) if sink is None or info.sink == sink]
+    with open_existing(path, tenant) as hf, ProgressBar("effects"):
+        found = [info for info in list_unsettled(hf.effects) if sink is None or info.sink == sink]
     if json:
-        emit({"effects": [_as_json(info) for info in found]})
+        print_json({"effects": [_effect_to_json(info) for info in found]})
         return OK
     if not found:
-        note("No effect waits." if sink is None else f"No effect waits for the sink {sink!r}.")
+        print_note("No effect waits." if sink is None else f"No effect waits for the sink {sink!r}.")
         return OK
-    _print(found)
-    note(_what_next(found, str(path), tenant))
+    _print_effects(found)
+    print_note(_suggest_command(found, str(path), tenant))
     return OK
 
 
-def waiting(effects: Effects) -> list[EffectInfo]:
+def list_unsettled(effects: Effects) -> list[EffectInfo]:
     """Return every effect that is not settled: lane after lane, each in its order."""
-    return sorted(chain(effects.pending(), effects.dead()), key=lambda info: (*_lane(info), info.id))
+    return sorted(chain(effects.pending(), effects.dead()), key=lambda info: (*_lane_key(info), info.id))
 
 
-def _lane(info: EffectInfo) -> tuple[str, str]:
+def _lane_key(info: EffectInfo) -> tuple[str, str]:
     return info.sink, info.scope
 
 
 def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
     """Show everything known about an effect, and its outcome."""
-    journal, id = _addressed(path, effect)
+    journal, id = _resolve_effect(path, effect)
     with open_existing(journal, tenant) as hf:
         info = hf.effects.get(id)
     if json:
-        emit(_as_json(info))
+        print_json(_effect_to_json(info))
         return OK
-    console().print(facts_table(list(_facts(info))))
+    console().print(facts_table(list(_describe_effect(info))))
     return OK
 
 
 def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
     """Let a dead, deferred or failed effect be tried at once."""
-    return _decide(path, effect, tenant, json, "retried", "It is tried at the next dispatch.", Effects.revive)
+    return _apply_decision(path, effect, tenant, json, "retried", "It is tried at the next dispatch.", Effects.revive)
 
 
 def discard(
@@ -109,12 +118,12 @@ def discard(
     def decide(effects: Effects, id: str) -> None:
         effects.discard(id, reason=reason)
 
-    return _decide(path, effect, tenant, json, "discarded", "It will not be sent; its lane goes on.", decide)
+    return _apply_decision(path, effect, tenant, json, "discarded", "It will not be sent; its lane goes on.", decide)
 
 
 def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
     """Approve an effect that waits for approval."""
-    return _decide(path, effect, tenant, json, "approved", "It goes at the next dispatch.", Effects.approve)
+    return _apply_decision(path, effect, tenant, json, "approved", "It goes at the next dispatch.", Effects.approve)
 
 
 def reject(
@@ -131,10 +140,10 @@ def reject(
     def decide(effects: Effects, id: str) -> None:
         effects.reject(id, reason=reason)
 
-    return _decide(path, effect, tenant, json, "rejected", "It will not be sent; its lane goes on.", decide)
+    return _apply_decision(path, effect, tenant, json, "rejected", "It will not be sent; its lane goes on.", decide)
 
 
-def _decide(
+def _apply_decision(
     path: str,
     effect: str | None,
     tenant: str | None,
@@ -143,42 +152,42 @@ def _decide(
     said: str,
     decide: Callable[[Effects, str], None],
 ) -> int:
-    journal, id = _addressed(path, effect)
+    journal, id = _resolve_effect(path, effect)
     with open_existing(journal, tenant) as hf:
         decide(hf.effects, id)
-    tell(json, {"effect": id, "done": done}, f"Effect {id}: {done}. {said}")
+    print_result(json, {"effect": id, "done": done}, f"Effect {id}: {done}. {said}")
     return OK
 
 
-def _addressed(path: str, effect: str | None) -> tuple[str, str]:
+def _resolve_effect(path: str, effect: str | None) -> tuple[str, str]:
     """Return the journal's path, and the effect's id in its stored form."""
-    journal, id = journal_and(path, effect, "the effect's id")
+    journal, id = resolve_arguments(path, effect, "the effect's id")
     return journal, id.strip().upper()
 
 
-def _as_json(info: EffectInfo) -> dict[str, Any]:
+def _effect_to_json(info: EffectInfo) -> dict[str, Any]:
     """Convert an effect to JSON. `erased` tells an erased payload from a null one."""
-    return {**fields(info), "erased": isinstance(info.payload, Erased)}
+    return {**plain_fields(info), "erased": isinstance(info.payload, Erased)}
 
 
-def _facts(info: EffectInfo) -> Iterator[tuple[str, str]]:
+def _describe_effect(info: EffectInfo) -> Iterator[tuple[str, str]]:
     yield "effect", info.id
     yield "kind", info.kind
     yield "sink", info.sink
     yield "declared in", info.scope
     yield "by", info.operator or "(nobody said)"
-    yield "declared at", when(info.declared_at)
+    yield "declared at", format_time(info.declared_at)
     yield "status", info.status
     yield "attempts", f"{info.attempts:,}"
-    if info.status not in FINAL:
-        yield "next try", _next_try(info, first=True)
+    if info.status not in FINAL_STATUSES:
+        yield "next try", _format_next_try(info, first=True)
     if info.answer is not None:
-        yield "answer", "(erased)" if isinstance(info.answer, Erased) else compact(info.answer)
-    yield "reason", words(info.reason, "")
-    yield "payload", "(erased)" if isinstance(info.payload, Erased) else compact(info.payload)
+        yield "answer", "(erased)" if isinstance(info.answer, Erased) else encode_json(info.answer)
+    yield "reason", format_text(info.reason, "")
+    yield "payload", "(erased)" if isinstance(info.payload, Erased) else encode_json(info.payload)
 
 
-def _next_try(info: EffectInfo, *, first: bool) -> str:
+def _format_next_try(info: EffectInfo, *, first: bool) -> str:
     """Describe when an effect is tried next, or what it waits for."""
     if info.status == "approval":
         return "when approved"
@@ -189,37 +198,37 @@ def _next_try(info: EffectInfo, *, first: bool) -> str:
     if info.status == "deferred":
         return "when its sink is there"
     left = 0 if info.retry_at is None else info.retry_at - SystemClock().now_ms()
-    return f"in {span(left)}" if left > 0 else "now"
+    return f"in {format_duration(left)}" if left > 0 else "now"
 
 
-def _cells(info: EffectInfo, *, first: bool) -> tuple[str, ...]:
+def _format_effect(info: EffectInfo, *, first: bool) -> tuple[str, ...]:
     return (
         info.id,
-        printable(info.kind),
-        printable(info.sink),
-        printable(info.scope),
+        escape_text(info.kind),
+        escape_text(info.sink),
+        escape_text(info.scope),
         info.status,
         f"{info.attempts:,}",
-        _next_try(info, first=first),
-        words(brief(info.reason, REASON) if isinstance(info.reason, str) else info.reason, ""),
+        _format_next_try(info, first=first),
+        format_text(shorten_text(info.reason, REASON_CHARS) if isinstance(info.reason, str) else info.reason, ""),
     )
 
 
-def _rows(found: Iterable[EffectInfo]) -> Iterator[tuple[str, ...]]:
-    for _, lane in groupby(found, _lane):
-        yield from (_cells(info, first=place == 0) for place, info in enumerate(lane))
+def _format_rows(found: Iterable[EffectInfo]) -> Iterator[tuple[str, ...]]:
+    for _, lane in groupby(found, _lane_key):
+        yield from (_format_effect(info, first=place == 0) for place, info in enumerate(lane))
 
 
-def _print(found: Sequence[EffectInfo]) -> None:
-    out, rows = console(), list(_rows(found))
+def _print_effects(found: Sequence[EffectInfo]) -> None:
+    out, rows = console(), list(_format_rows(found))
     if out.is_terminal:
-        out.print(_table(rows))
+        out.print(_build_table(rows))
     else:
-        sys.stdout.writelines(aligned([COLUMNS, *rows], widest([COLUMNS, *rows]), (5,)))
+        sys.stdout.writelines(align_rows([COLUMNS, *rows], column_widths([COLUMNS, *rows]), (5,)))
         sys.stdout.flush()
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> Table:
+def _build_table(rows: Iterable[tuple[str, ...]]) -> Table:
     """Build a table for a terminal: a row for each lane, with its effects below it."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
@@ -233,7 +242,7 @@ def _table(rows: Iterable[tuple[str, ...]]) -> Table:
     return table
 
 
-def _what_next(found: Sequence[EffectInfo], journal: str, tenant: str | None) -> str:
+def _suggest_command(found: Sequence[EffectInfo], journal: str, tenant: str | None) -> str:
     """Suggest a command for the first effect that needs one most."""
     by_status = {info.status: info.id for info in reversed(found)}
     for status, said, command in (
@@ -241,14 +250,14 @@ def _what_next(found: Sequence[EffectInfo], journal: str, tenant: str | None) ->
         ("approval", "Approve one with", "effects approve"),
     ):
         if status in by_status:
-            return f"{said}: {spelled(command, journal, by_status[status], tenant=tenant)}"
-    return f"Look at one with: {spelled('effects show', journal, found[0].id, tenant=tenant)}"
+            return f"{said}: {format_command(command, journal, by_status[status], tenant=tenant)}"
+    return f"Look at one with: {format_command('effects show', journal, found[0].id, tenant=tenant)}"
 
 
-AT_ONCE = 100
+BATCH_SIZE = 100
 """The number of effects between two steps of the progress bar."""
-EVERY_SECONDS = 1.0
-SAID = {
+POLL_SECONDS = 1.0
+OUTCOME_WORDS = {
     "applied": "applied",
     "skipped": "skipped",
     "failed": "failed and tried again later",
@@ -274,19 +283,19 @@ def run(
     json: Json = False,
 ) -> int:
     """Send effects to their sinks."""
-    hooks = _webhooks(webhook or [], secret_env or [])
-    names = _names(hooks, sink)
+    hooks = _make_webhooks(webhook or [], secret_env or [])
+    names = _select_sinks(hooks, sink)
     with open_existing(path, tenant) as hf:
         for name, hook in hooks.items():
             hf.effects.add_sink(name, hook)
         if once:
-            _once(hf.effects, names, json=json)
+            _run_once(hf.effects, names, json=json)
             return OK
-        _for_ever(hf.effects, names, json=json)
+        _run_forever(hf.effects, names, json=json)
     return OK
 
 
-def _webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, WebhookSink]:
+def _make_webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, WebhookSink]:
     if variables and not given:
         raise InvalidValue("--secret-env is for webhooks. Name one with --webhook, or leave it out.")
     if given and len(variables) not in (1, len(given)):
@@ -296,11 +305,11 @@ def _webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, Webho
         name, equals, url = text.partition("=")
         if not equals or name in found:
             raise InvalidValue("--webhook must be name=https://…, each name once.")
-        found[name] = WebhookSink(url, secret=_secret(variables[place if len(variables) > 1 else 0]))
+        found[name] = WebhookSink(url, secret=_read_secret(variables[place if len(variables) > 1 else 0]))
     return found
 
 
-def _secret(variable: str) -> str | bytes:
+def _read_secret(variable: str) -> str | bytes:
     secret = os.environ.get(variable, "")
     if not secret:
         raise InvalidValue(f"The variable {variable} is not set or empty. Put the webhook's secret into it.")
@@ -308,9 +317,9 @@ def _secret(variable: str) -> str | bytes:
     return secret if secret.isprintable() else os.fsencode(secret)
 
 
-def _names(hooks: dict[str, WebhookSink], only: str | None) -> list[str]:
+def _select_sinks(hooks: dict[str, WebhookSink], only: str | None) -> list[str]:
     """Return the sinks to work on; unknown ones are left to processes that know them."""
-    known = [*sorted(BUILT_IN), *hooks]
+    known = [*sorted(BUILT_IN_SINKS), *hooks]
     if only is None:
         return known
     if only not in known:
@@ -318,43 +327,43 @@ def _names(hooks: dict[str, WebhookSink], only: str | None) -> list[str]:
     return [only]
 
 
-def _once(effects: Effects, names: Sequence[str], *, json: bool) -> None:
-    with Waiting("effects") as progress:
+def _run_once(effects: Effects, names: Sequence[str], *, json: bool) -> None:
+    with ProgressBar("effects") as progress:
         total = sum(1 for info in effects.pending() if info.sink in names)
-        done = _round(effects, names, total, progress)
-        left = waiting(effects)
+        done = _dispatch_due(effects, names, total, progress)
+        left = list_unsettled(effects)
     counts = msgspec.to_builtins(done)
     if json:
-        emit({**counts, "waiting": len(left)})
+        print_json({**counts, "waiting": len(left)})
         return
-    say(_summary(counts))
+    print_line(_format_summary(counts))
     others = sorted({info.sink for info in left if info.sink not in names})
     if others:
-        note(f"Effects for other sinks wait: {', '.join(others[:8])}. Name webhooks with --webhook.")
+        print_note(f"Effects for other sinks wait: {', '.join(others[:8])}. Name webhooks with --webhook.")
 
 
-def _for_ever(effects: Effects, names: Sequence[str], *, json: bool) -> None:
+def _run_forever(effects: Effects, names: Sequence[str], *, json: bool) -> None:
     """Dispatch until Ctrl-C. New and due effects are seen within a second."""
     if not json:
-        note("Dispatching effects. Stop with Ctrl-C.")
+        print_note("Dispatching effects. Stop with Ctrl-C.")
     while True:
-        done = _round(effects, names, None, None)
+        done = _dispatch_due(effects, names, None, None)
         if done.attempts and json:
-            emit(msgspec.to_builtins(done))
+            print_json(msgspec.to_builtins(done))
         elif done.attempts:
-            say(_summary(msgspec.to_builtins(done)))
-        SystemClock().sleep(EVERY_SECONDS)
+            print_line(_format_summary(msgspec.to_builtins(done)))
+        SystemClock().sleep(POLL_SECONDS)
 
 
-def _round(
+def _dispatch_due(
     effects: Effects, names: Sequence[str], total: int | None, progress: Callable[[int, int], None] | None
-) -> Dispatched:
+) -> DispatchReport:
     """Dispatch all due effects in batches; at most `total`, so that it ends while others declare more."""
     counts: dict[str, Any] = {}
     attempts = 0
     for name in names:
         while total is None or attempts < total:
-            part = effects.dispatch(sink=name, limit=AT_ONCE)
+            part = effects.dispatch(sink=name, limit=BATCH_SIZE)
             if not part.attempts:
                 break
             for outcome, count in msgspec.to_builtins(part).items():
@@ -362,9 +371,9 @@ def _round(
             attempts += part.attempts
             if progress is not None and total is not None:
                 progress(attempts, total)
-    return Dispatched(**counts)
+    return DispatchReport(**counts)
 
 
-def _summary(counts: dict[str, int]) -> str:
-    said = [f"{count:,} {SAID[outcome]}" for outcome, count in counts.items() if count]
+def _format_summary(counts: dict[str, int]) -> str:
+    said = [f"{count:,} {OUTCOME_WORDS[outcome]}" for outcome, count in counts.items() if count]
     return f"Effects: {', '.join(said)}." if said else "No effect was due."

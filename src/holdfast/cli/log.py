@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, switch
-from holdfast.cli.output import compact, console, emit, note, plain, printable
+from holdfast.cli.output import console, encode_json, escape_text, print_json, print_note, to_plain
 from holdfast.client.journal import JournalView
 from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import Erased, Event
 
 PAGE = 256
-ENVELOPE = tuple(name for name in Event.__struct_fields__ if name not in ("facts", "content"))
+ENVELOPE_FIELDS = tuple(name for name in Event.__struct_fields__ if name not in ("facts", "content"))
 COLUMNS = ("seq", "time (UTC)", "stream", "v", "type", "facts")
 
 
@@ -43,15 +43,15 @@ def log(
     if follow and until is not None:
         raise InvalidValue("--until ends where --follow goes on. Give one of them.")
     with open_existing(path, tenant) as hf:
-        wanted = _Wanted(hf.journal, scope, tuple(type or ()), after, until)
-        events = wanted.followed(last) if follow else wanted.stored(last)
-        shown = _print_json(events, content) if json else _print(events, content, at_once=follow)
+        wanted = _EventSelection(hf.journal, scope, tuple(type or ()), after, until)
+        events = wanted.follow(last) if follow else wanted.read(last)
+        shown = _print_json(events, content) if json else _print_table(events, content, at_once=follow)
     if not shown and not json and not follow:
-        note("No events match.")
+        print_note("No events match.")
     return 0
 
 
-class _Wanted:
+class _EventSelection:
     """A selection of events and their order."""
 
     def __init__(
@@ -63,7 +63,7 @@ class _Wanted:
         self._after = after
         self._until = until
 
-    def stored(self, last: int | None = None) -> Iterator[Event]:
+    def read(self, last: int | None = None) -> Iterator[Event]:
         """Yield the events that exist now, oldest first."""
         bounds: dict[str, Any] = {"after": self._after or 0, "until": self._until, "types": self._types}
         if last is None:
@@ -72,67 +72,67 @@ class _Wanted:
             newest = list(islice(self._journal.events(self._scope, backwards=True, **bounds), last))
             yield from reversed(newest)
 
-    def followed(self, last: int | None) -> Iterator[Event]:
+    def follow(self, last: int | None) -> Iterator[Event]:
         """Yield the newest existing events if asked for, then all new ones, without repeats or gaps."""
         start = self._after
         if last is not None or start is None:
             start = self._journal.position() if self._scope is None else self._journal.version(self._scope)
         if last is not None:
             self._until = start
-            yield from self.stored(last)
+            yield from self.read(last)
         yield from self._journal.subscribe(self._scope, after=start, types=self._types)
 
 
 def _print_json(events: Iterable[Event], content: bool) -> bool:
     shown = False
     for event in events:
-        emit(as_json(event, content))
+        print_json(event_to_json(event, content))
         shown = True
     return shown
 
 
-def as_json(event: Event, content: bool) -> dict[str, Any]:
+def event_to_json(event: Event, content: bool) -> dict[str, Any]:
     """Convert an event to JSON. `erased` tells erased content from content that never existed."""
-    line: dict[str, Any] = {name: getattr(event, name) for name in ENVELOPE}
-    line["facts"] = plain(event.facts)
+    line: dict[str, Any] = {name: getattr(event, name) for name in ENVELOPE_FIELDS}
+    line["facts"] = to_plain(event.facts)
     line["erased"] = isinstance(event.content, Erased)
     if content:
-        line["content"] = plain(event.content)
+        line["content"] = to_plain(event.content)
     return line
 
 
-def _print(events: Iterable[Event], content: bool, *, at_once: bool) -> bool:
+def _print_table(events: Iterable[Event], content: bool, *, at_once: bool) -> bool:
     """Print page by page; return True if there was any event. Columns only grow, so pages line up."""
     out, rest, first = console(), iter(events), True
     widths = [3, 23, 6, 1, 4]
-    while page := [_cells(event, content) for event in islice(rest, 1 if at_once else PAGE)]:
+    while page := [_format_event(event, content) for event in islice(rest, 1 if at_once else PAGE)]:
         widths = [max(width, *(len(row[column]) for row in page)) for column, width in enumerate(widths)]
         if out.is_terminal:
-            out.print(_table(page, widths, out.width, header=first))
+            out.print(_build_table(page, widths, out.width, header=first))
         else:
-            sys.stdout.writelines(_line(row, widths) for row in ([COLUMNS, *page] if first else page))
+            sys.stdout.writelines(_format_line(row, widths) for row in ([COLUMNS, *page] if first else page))
             sys.stdout.flush()
         first = False
     return not first
 
 
-def _cells(event: Event, content: bool) -> tuple[str, ...]:
-    what = _short(plain(event.facts))
+def _format_event(event: Event, content: bool) -> tuple[str, ...]:
+    what = _format_facts(to_plain(event.facts))
     if content and event.content is not None:
-        said = "(erased)" if isinstance(event.content, Erased) else compact(plain(event.content))
+        said = "(erased)" if isinstance(event.content, Erased) else encode_json(to_plain(event.content))
         what = f"{what} {said}" if what else said
-    found = (str(event.seq), when(event.at), event.stream, str(event.version), event.type, what)
-    return tuple(map(printable, found))
+    found = (str(event.seq), format_time(event.at), event.stream, str(event.version), event.type, what)
+    return tuple(map(escape_text, found))
 
 
-def _line(row: Sequence[str], widths: list[int]) -> str:
+def _format_line(row: Sequence[str], widths: list[int]) -> str:
     """Format a row for a pipe: nothing is cut, and a large journal prints quickly."""
     cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
     cells[0], cells[3] = row[0].rjust(widths[0]), row[3].rjust(widths[3])
     return "  ".join((*cells, row[-1])).rstrip() + "\n"
 
 
-def _table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header: bool) -> Table:
+def _build_table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header: bool) -> Table:
     """Build a table for a terminal: long stream names are cut where room is short, facts are folded."""
     table = Table(box=None, show_header=header, header_style="dim", pad_edge=False)
     for name, wanted, style in zip(COLUMNS, widths, ("", "dim", "", "", "bold"), strict=False):
@@ -145,13 +145,15 @@ def _table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header
     return table
 
 
-def _short(facts: Any) -> str:
+def _format_facts(facts: Any) -> str:
     if not isinstance(facts, dict):
-        return compact(facts)
-    return " ".join(f"{name}={value if isinstance(value, str) else compact(value)}" for name, value in facts.items())
+        return encode_json(facts)
+    return " ".join(
+        f"{name}={value if isinstance(value, str) else encode_json(value)}" for name, value in facts.items()
+    )
 
 
-def when(at_ms: int) -> str:
+def format_time(at_ms: int) -> str:
     """Format a time of the journal; a time that is out of range is shown in milliseconds."""
     try:
         moment = datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -68,14 +68,14 @@ def make_app() -> App:
     return app
 
 
-def command_of(app: App, name: str) -> App:
+def find_command(app: App, name: str) -> App:
     """Return a command by its name, which has two words for a command of a group."""
     for word in name.split():
         app = app[word]
     return app
 
 
-def _spelled_out(arguments: Sequence[str]) -> list[str]:
+def _expand_group(arguments: Sequence[str]) -> list[str]:
     """Insert a group's default command if the group is named alone."""
     first, *rest = arguments or ("",)
     alone = GROUPS[first].alone if first in GROUPS else ""
@@ -86,7 +86,7 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        code = make_app()(_spelled_out(arguments))
+        code = make_app()(_expand_group(arguments))
         sys.stdout.flush()
     except CycloptsError as error:
         return _fail(f"{error} Try `holdfast --help`.", REFUSED)
@@ -110,11 +110,11 @@ def exit_code(error: HoldfastError) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    from holdfast.cli.output import printable
+    from holdfast.cli.output import escape_text
 
     # Standard error may be closed too; the exit code still reports the failure.
     with suppress(OSError):
-        sys.stderr.write(f"holdfast: {printable(' '.join(message.split()))}\n")
+        sys.stderr.write(f"holdfast: {escape_text(' '.join(message.split()))}\n")
     return code
 
 

@@ -17,7 +17,7 @@ from holdfast.client.holdfast import open as open_journal
 from holdfast.connect import file_path
 from holdfast.errors import InvalidValue, NotAJournal, NotFound
 
-VARIABLE = "HOLDFAST_URL"
+URL_VARIABLE = "HOLDFAST_URL"
 
 
 def switch(help: str) -> Parameter:
@@ -27,44 +27,46 @@ def switch(help: str) -> Parameter:
 
 JournalPath = Annotated[
     str | None,
-    Parameter(env_var=VARIABLE, show_default=False, help="The journal: a path or sqlite:///path."),
+    Parameter(env_var=URL_VARIABLE, show_default=False, help="The journal: a path or sqlite:///path."),
 ]
 JournalPathFirst = Annotated[
     str,
-    Parameter(name="PATH", help=f"The journal: a path or sqlite:///path. May be left out when {VARIABLE} names it."),
+    Parameter(
+        name="PATH", help=f"The journal: a path or sqlite:///path. May be left out when {URL_VARIABLE} names it."
+    ),
 ]
 Json = Annotated[bool, switch("Print JSON and nothing else.")]
 Tenant = Annotated[str | None, Parameter(help="Whose events; 'default' if not given.", show_default=False)]
 
 
-def journal_and(first: str | None, second: str | None, what: str) -> tuple[str, str]:
+def resolve_arguments(first: str | None, second: str | None, what: str) -> tuple[str, str]:
     """Return the journal's path and one more argument; the path may come from the environment."""
     if first is not None and second is not None:
         return first, second
-    journal = os.environ.get(VARIABLE)
+    journal = os.environ.get(URL_VARIABLE)
     if first is None or not journal:
-        raise InvalidValue(f"Give the journal's path and {what}, or set {VARIABLE} to the journal and give {what}.")
+        raise InvalidValue(f"Give the journal's path and {what}, or set {URL_VARIABLE} to the journal and give {what}.")
     return journal, first
 
 
-def named(path: str | None) -> str:
+def require_path(path: str | None) -> str:
     """Return the journal's path, or refuse if neither the command line nor the environment gives one."""
     if not path:
-        raise InvalidValue(f"Which journal? Give its path, or set {VARIABLE}.")
+        raise InvalidValue(f"Which journal? Give its path, or set {URL_VARIABLE}.")
     return path
 
 
-def spelled(command: str, path: str, *words: str, tenant: str | None = None) -> str:
+def format_command(command: str, path: str, *words: str, tenant: str | None = None) -> str:
     """Format a command for the user to type next, quoted for a shell.
 
     The journal's path is left out if the environment names the journal.
     """
-    journal = () if os.environ.get(VARIABLE) == path else (path,)
+    journal = () if os.environ.get(URL_VARIABLE) == path else (path,)
     whose = () if tenant is None else ("--tenant", tenant)
     return shlex.join(("holdfast", *command.split(), *journal, *words, *whose))
 
 
-def stored_path(path: str) -> Path:
+def require_file_path(path: str) -> Path:
     """Return the file of a journal; refuse one in memory, which would be gone with this command."""
     if path == "memory:":
         raise InvalidValue("A journal in memory ends with its process. Give the path of a file.")
@@ -73,7 +75,7 @@ def stored_path(path: str) -> Path:
 
 def existing_path(path: str | None) -> Path:
     """Return the file of an existing journal. Nothing is created or opened."""
-    found = stored_path(named(path))
+    found = require_file_path(require_path(path))
     if not found.exists():
         raise NotFound(
             f"There is no journal at {found}. Check the path; holdfast.open, `holdfast import` and "
@@ -94,9 +96,9 @@ def open_existing(path: str | None, tenant: str | None = None) -> Iterator[Holdf
 
 
 @contextmanager
-def filling(target: Path) -> Iterator[Holdfast]:
+def open_for_import(target: Path) -> Iterator[Holdfast]:
     """Open a journal for an import: create it if missing, and remove it again if the import fails."""
-    undo = _undo(target)
+    undo = _make_undo(target)
     try:
         with open_journal(target) as client:
             yield client
@@ -105,7 +107,7 @@ def filling(target: Path) -> Iterator[Holdfast]:
         raise
 
 
-def _undo(target: Path) -> Callable[[], None]:
+def _make_undo(target: Path) -> Callable[[], None]:
     """Return a function that removes the files of a journal created by a failed import, if it holds no events."""
     made = [target.with_name(target.name + end) for end in ("", "-wal", "-shm", "-artifacts")]
     made = [] if target.exists() else [path for path in made if not path.exists()]

@@ -24,8 +24,8 @@ from holdfast.records.events.envelope import Erased
 PATIENCE_SECONDS = 1.0
 """A progress bar appears after this time."""
 
-_UNLIMITED = 100_000
-_TAB = 4
+_UNLIMITED_WIDTH = 100_000
+_TAB_WIDTH = 4
 
 
 class _Console(Console):
@@ -39,18 +39,18 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console: colours and the real width on a terminal; plain, uncut lines in a pipe."""
     made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
-        made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_UNLIMITED)
+        made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_UNLIMITED_WIDTH)
     return made
 
 
-def printable(text: str) -> str:
+def escape_text(text: str) -> str:
     """Escape invisible characters in a text: control characters, text directions, lone surrogates."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def brief(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """Shorten a text of any length to its first words, on one line."""
     # Leading white space may fill the beginning, so read more than is shown, but never all of 50 MB.
     head = " ".join(text[: most * 8].split())
@@ -58,13 +58,13 @@ def brief(text: str, most: int) -> str:
     return head if whole else head[: most - 1].rstrip() + "…"
 
 
-def whole(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Escape a text of several lines. Only real line ends break lines; other line separators are escaped."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join(printable(line.expandtabs(_TAB)) for line in lines)
+    return "\n".join(escape_text(line.expandtabs(_TAB_WIDTH)) for line in lines)
 
 
-def aligned(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[int] = ()) -> Iterator[str]:
+def align_rows(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[int] = ()) -> Iterator[str]:
     """Yield rows as lines for a pipe, padded to the widths; columns in `right` are right-aligned."""
     for row in rows:
         cells = (
@@ -74,43 +74,43 @@ def aligned(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequenc
         yield "  ".join(cells).rstrip() + "\n"
 
 
-def widest(rows: Iterable[Sequence[str]]) -> list[int]:
+def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
     """Return the width that each column needs."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
-def say(text: str, style: str = "") -> None:
+def print_line(text: str, style: str = "") -> None:
     """Print a line of the answer to standard output."""
-    console().print(Text(printable(text), style=style), soft_wrap=True)
+    console().print(Text(escape_text(text), style=style), soft_wrap=True)
 
 
-def note(text: str, style: str = "dim") -> None:
+def print_note(text: str, style: str = "dim") -> None:
     """Print a line to standard error, apart from the answer."""
-    console(stderr=True).print(Text(printable(text), style=style), soft_wrap=True)
+    console(stderr=True).print(Text(escape_text(text), style=style), soft_wrap=True)
 
 
-def emit(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print a value as JSON on one line, and flush."""
-    sys.stdout.write(harmless(compact(value)) + "\n")
+    sys.stdout.write(escape_json(encode_json(value)) + "\n")
     sys.stdout.flush()
 
 
-def tell(json: bool, values: dict[str, Any], said: str) -> None:
+def print_result(json: bool, values: dict[str, Any], said: str) -> None:
     """Print the result of a command: an object for programs, a sentence for people."""
     if json:
-        emit(values)
+        print_json(values)
     else:
-        say(said)
+        print_line(said)
 
 
-def harmless(text: str) -> str:
+def escape_json(text: str) -> str:
     """Escape invisible characters in JSON text, some of which move a terminal's cursor; the value stays equal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
-def compact(value: Any) -> str:
+def encode_json(value: Any) -> str:
     """Encode a value as JSON on one line."""
     try:
         return msgspec.json.encode(value, order="sorted").decode()
@@ -119,14 +119,14 @@ def compact(value: Any) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert a record to dicts, lists and plain values; erased content becomes None."""
     return None if isinstance(value, Erased) else msgspec.to_builtins(value)
 
 
-def fields(record: msgspec.Struct) -> dict[str, Any]:
+def plain_fields(record: msgspec.Struct) -> dict[str, Any]:
     """Return a record's fields as plain values; erased ones are None."""
-    return {name: plain(getattr(record, name)) for name in record.__struct_fields__}
+    return {name: to_plain(getattr(record, name)) for name in record.__struct_fields__}
 
 
 def facts_table(rows: list[tuple[str, str]]) -> Table:
@@ -135,11 +135,11 @@ def facts_table(rows: list[tuple[str, str]]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(printable(name)), Text(printable(value)))
+        table.add_row(Text(escape_text(name)), Text(escape_text(value)))
     return table
 
 
-def span(milliseconds: int) -> str:
+def format_duration(milliseconds: int) -> str:
     """Format a duration in its two largest units."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
@@ -154,7 +154,7 @@ def span(milliseconds: int) -> str:
     return " ".join(part for part in parts if not part.startswith("0 "))
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """Format a number of bytes."""
     amount = float(count)
     for unit in ("bytes", "kB", "MB", "GB"):
@@ -164,7 +164,7 @@ def size(count: int) -> str:
     return f"{count:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"
 
 
-class Waiting:
+class ProgressBar:
     """A progress bar on standard error, shown after a second of work; none if stderr is not a terminal.
 
     Call it with the work done and the total. Work that reports no progress still shows a spinner.

@@ -16,38 +16,50 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.log import when
+from holdfast.cli.log import format_time
 from holdfast.cli.main import OK
-from holdfast.cli.messages import Id, Page, message_json
-from holdfast.cli.open import JournalPathFirst, Json, Tenant, journal_and, open_existing, switch
-from holdfast.cli.output import Waiting, aligned, brief, console, emit, fields, note, plain, printable, say, widest
+from holdfast.cli.messages import MessagePage, SessionArgument, message_to_json
+from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, resolve_arguments, switch
+from holdfast.cli.output import (
+    ProgressBar,
+    align_rows,
+    column_widths,
+    console,
+    escape_text,
+    plain_fields,
+    print_json,
+    print_line,
+    print_note,
+    shorten_text,
+    to_plain,
+)
 from holdfast.cli.sessions import Thread, find_session
-from holdfast.cli.state import JournalPath
-from holdfast.cli.stores import placed
+from holdfast.cli.state import StateJournalPath
+from holdfast.cli.stores import locate_state
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
-from holdfast.core.packs.manifest import sentence
-from holdfast.core.packs.views import FREE, shares
+from holdfast.core.packs.manifest import describe_reason
+from holdfast.core.packs.views import FREE, token_shares
 from holdfast.errors import CallNotFound, InvalidValue
 from holdfast.records.events.envelope import Event
 from holdfast.records.packs import Appearance, Decision, PackDiff, Segment, Trace
 from holdfast.records.scope import Scope
 
-PACKED = ("context.packed",)
-_ULID = 26
+PACK_EVENTS = ("context.packed",)
+_ULID_LENGTH = 26
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
-WhichCall = "1 is the first call of the thread and -1 the newest; or a call's or a pack's id."
+CALL_HELP = "1 is the first call of the thread and -1 the newest; or a call's or a pack's id."
 
 
 def pack(
     path: JournalPathFirst,
-    session: Id = None,
+    session: SessionArgument = None,
     /,
     *,
     call: Annotated[
-        str | None, Parameter(show_default=False, help=f"What this call was shown, exactly. {WhichCall}")
+        str | None, Parameter(show_default=False, help=f"What this call was shown, exactly. {CALL_HELP}")
     ] = None,
     budget: Annotated[
         int | None, Parameter(show_default=False, help="Tokens of a pack made now; the model's window if not given.")
@@ -64,18 +76,20 @@ def pack(
     """Show the pack of a model call, or the one that would be made now."""
     if call is not None and (budget is not None or role is not None):
         raise InvalidValue("--budget and --role are for a pack made now. Leave them out, or leave out --call.")
-    journal, id = journal_and(path, session, "the session's id")
-    with open_existing(journal, tenant) as hf, Waiting("pack"):
+    journal, id = resolve_arguments(path, session, "the session's id")
+    with open_existing(journal, tenant) as hf, ProgressBar("pack"):
         line = find_session(hf, id, thread)
-        made = _made(line, budget, role) if call is None else line.pack_at(call_id(hf, line, call))
-        other = None if diff is None else line.pack_at(call_id(hf, line, diff))
+        made = _make_pack(line, budget, role) if call is None else line.pack_at(find_call_id(hf, line, call))
+        other = None if diff is None else line.pack_at(find_call_id(hf, line, diff))
         found = None if other is None else other.diff(made)
-        shown = _as_json(line, made, other, found, why=why) if json else None
+        shown = _pack_to_json(line, made, other, found, why=why) if json else None
     if shown is not None:
-        emit(shown)
+        print_json(shown)
         return OK
     if made.metadata.pack_id is not None:
-        say(f"pack {made.metadata.pack_id}, {when(made.metadata.created_at)}, role {made.metadata.role}", "dim")
+        print_line(
+            f"pack {made.metadata.pack_id}, {format_time(made.metadata.created_at)}, role {made.metadata.role}", "dim"
+        )
     show_pack(made)
     if why:
         show_decisions(made.decisions)
@@ -84,21 +98,23 @@ def pack(
     return OK
 
 
-def _made(line: Session, budget: int | None, role: str | None) -> ContextPack:
+def _make_pack(line: Session, budget: int | None, role: str | None) -> ContextPack:
     return line.pack(budget) if role is None else line.pack(budget, role=role)
 
 
-def call_id(hf: Holdfast, line: Session, given: str) -> str:
+def find_call_id(hf: Holdfast, line: Session, given: str) -> str:
     """Return a call's id, given its number (negative ones count from the newest) or an id."""
     text = given.strip()
     if not _NUMBER.fullmatch(text):
-        return text.upper() if len(text) == _ULID else text  # Anything else is kept as typed, for the error message.
+        return (
+            text.upper() if len(text) == _ULID_LENGTH else text
+        )  # Anything else is kept as typed, for the error message.
     number = int(text)
     if number == 0:
-        raise InvalidValue(f"There is no call 0. {WhichCall}")
+        raise InvalidValue(f"There is no call 0. {CALL_HELP}")
     scope = Scope.thread(line.id, line.thread)
     known = 0
-    events: Iterator[Event] = hf.journal.events(scope, types=PACKED, backwards=number < 0)
+    events: Iterator[Event] = hf.journal.events(scope, types=PACK_EVENTS, backwards=number < 0)
     for known, event in enumerate(events, 1):
         if known == abs(number):
             return str(event.facts.pack)
@@ -106,15 +122,15 @@ def call_id(hf: Holdfast, line: Session, given: str) -> str:
     raise CallNotFound(f"There is no call {number}: thread {line.thread!r} of session {line.id!r} has {calls}.")
 
 
-def _as_json(
+def _pack_to_json(
     line: Session, made: ContextPack, other: ContextPack | None, found: PackDiff | None, *, why: bool
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "session": line.id,
         "thread": line.thread,
-        "metadata": fields(made.metadata),
+        "metadata": plain_fields(made.metadata),
         "digest": made.digest,
-        "tokens": fields(made.token_summary),
+        "tokens": plain_fields(made.token_summary),
         "exact": made.exact,
         "tokenizer": made.tokenizer,
         "model": made.model,
@@ -123,41 +139,41 @@ def _as_json(
         "shown": made.conversation.message_count,
         "left_out": made.conversation.truncated_count,
         "system": made.system,
-        "tools": plain(made.tools),
-        "segments": [_segment(segment) for segment in made.segments],
+        "tools": to_plain(made.tools),
+        "segments": [_segment_to_json(segment) for segment in made.segments],
     }
     if why:
-        shown["decisions"] = [fields(one) for one in made.decisions]
+        shown["decisions"] = [plain_fields(one) for one in made.decisions]
     if found is not None and other is not None:
         shown["diff"] = {
-            **fields(found),
+            **plain_fields(found),
             "with": other.metadata.pack_id,
-            "added": [_name(one) for one in found.added],
-            "removed": [_name(one) for one in found.removed],
-            "changed": [_name(one) for _, one in found.changed],
+            "added": [_segment_name(one) for one in found.added],
+            "removed": [_segment_name(one) for one in found.removed],
+            "changed": [_segment_name(one) for _, one in found.changed],
         }
     return shown
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
-    known = fields(segment)
-    known["messages"] = [message_json(message) for message in segment.messages]
+def _segment_to_json(segment: Segment) -> dict[str, Any]:
+    known = plain_fields(segment)
+    known["messages"] = [message_to_json(message) for message in segment.messages]
     return known
 
 
-def _name(segment: Segment) -> dict[str, Any]:
+def _segment_name(segment: Segment) -> dict[str, Any]:
     return {"kind": segment.kind, "id": segment.id, "tokens": segment.estimated_tokens}
 
 
-PAGE = 100
-WORDS = 100
-BAR = 72
-LEAST = 20
-COLUMNS = ("kind", "id", "tokens", "trust", "text")
-DECIDED = ("id", "kind", "outcome", "tokens", "shown", "priority", "why")
-CHANGED = ("", "kind", "id", "tokens", "text")
+PAGE_ROWS = 100
+TEXT_CHARS = 100
+BAR_WIDTH = 72
+MIN_TEXT_WIDTH = 20
+SEGMENT_COLUMNS = ("kind", "id", "tokens", "trust", "text")
+DECISION_COLUMNS = ("id", "kind", "outcome", "tokens", "shown", "priority", "why")
+CHANGE_COLUMNS = ("", "kind", "id", "tokens", "text")
 RowStyle = Callable[[Sequence[str]], str]
-KINDS = {
+KIND_COLOURS = {
     "brief": "blue",
     "breadcrumb": "cyan",
     "summary": "magenta",
@@ -166,11 +182,11 @@ KINDS = {
     "evidence": "yellow",
 }
 """A colour for each kind of segment; every terminal has these."""
-STYLES = {"included": "green", "shortened": "yellow", "summarised": "magenta", "omitted": "red"}
-SIGNS = {"+": "green", "-": "red", "~": "yellow"}
+OUTCOME_STYLES = {"included": "green", "shortened": "yellow", "summarised": "magenta", "omitted": "red"}
+CHANGE_STYLES = {"+": "green", "-": "red", "~": "yellow"}
 
 
-def headline(pack: ContextPack) -> str:
+def format_headline(pack: ContextPack) -> str:
     """Format a pack's size, compaction level, exactness and message counts on one line."""
     share = pack.tokens / pack.budget if pack.budget else 0.0
     talk = pack.conversation
@@ -189,69 +205,69 @@ def headline(pack: ContextPack) -> str:
 
 def show_pack(pack: ContextPack) -> None:
     """Print a pack: its headline, the bar and the table of segments."""
-    say(headline(pack), "bold")
+    print_line(format_headline(pack), "bold")
     _show_bar(pack)
-    show_rows(COLUMNS, [_cells(pack, segment) for segment in pack.segments], (2,), _kind_style)
+    show_rows(SEGMENT_COLUMNS, [_format_segment(pack, segment) for segment in pack.segments], (2,), _kind_style)
 
 
 def show_decisions(decisions: Sequence[Decision]) -> None:
     """Print every candidate, and why it is in the pack or not."""
-    say("")
-    rows = [_decided(one) for one in decisions]
-    show_rows(DECIDED, rows, (3, 4), lambda row: STYLES.get(row[2], ""))
+    print_line("")
+    rows = [_format_decision(one) for one in decisions]
+    show_rows(DECISION_COLUMNS, rows, (3, 4), lambda row: OUTCOME_STYLES.get(row[2], ""))
 
 
 def show_difference(found: PackDiff, other: str) -> None:
     """Print the differences between two packs."""
-    say("")
+    print_line("")
     level = found.level[1] if found.level[0] == found.level[1] else f"{found.level[0]} → {found.level[1]}"
-    say(
+    print_line(
         f"compared with pack {other}: {found.tokens[0]:,} → {found.tokens[1]:,} tokens, level {level}, "
         f"{found.same:,} pieces the same, the first {found.common_tokens:,} tokens in common",
         "bold",
     )
-    rows = [_changed("-", one) for one in found.removed]
-    rows += [_changed("~", one) for _, one in found.changed]
-    rows += [_changed("+", one) for one in found.added]
+    rows = [_format_change("-", one) for one in found.removed]
+    rows += [_format_change("~", one) for _, one in found.changed]
+    rows += [_format_change("+", one) for one in found.added]
     if rows:
-        show_rows(CHANGED, rows, (3,), lambda row: SIGNS[row[0]])
+        show_rows(CHANGE_COLUMNS, rows, (3,), lambda row: CHANGE_STYLES[row[0]])
     else:
-        say("They show the same.")
+        print_line("They show the same.")
 
 
 # where the budget went
 
 
 def _show_bar(pack: ContextPack) -> None:
-    found = shares(pack._packed)
+    found = token_shares(pack._packed)
     out = console()
     if out.is_terminal:
-        width = min(out.width, BAR)
+        width = min(out.width, BAR_WIDTH)
         budget = max(pack.budget, 1)
         bar = Text()
         for kind, tokens in found.items():
             cells = max(round(tokens * width / budget), 1) if tokens else 0
-            bar.append(("░" if kind == FREE else "█") * min(cells, width - len(bar)), style=_colour(kind))
+            bar.append(("░" if kind == FREE else "█") * min(cells, width - len(bar)), style=_kind_colour(kind))
         out.print(bar)
     legend = Text()
     for kind, tokens in found.items():
-        legend.append("■ " if out.is_terminal else "", style=_colour(kind)).append(f"{kind} {tokens:,}  ")
+        legend.append("■ " if out.is_terminal else "", style=_kind_colour(kind)).append(f"{kind} {tokens:,}  ")
     legend.rstrip()
     out.print(legend, soft_wrap=True)
-    say("")
+    print_line("")
 
 
-def _colour(kind: str) -> str:
-    return KINDS.get(kind, "dim")
+def _kind_colour(kind: str) -> str:
+    return KIND_COLOURS.get(kind, "dim")
 
 
 # rows
 
 
-def _cells(pack: ContextPack, segment: Segment) -> tuple[str, ...]:
+def _format_segment(pack: ContextPack, segment: Segment) -> tuple[str, ...]:
     return (
         segment.kind,
-        printable(segment.id),
+        escape_text(segment.id),
         f"{segment.estimated_tokens:,}",
         segment.trust,
         first_words(pack, segment),
@@ -263,60 +279,60 @@ def first_words(pack: ContextPack | None, segment: Segment) -> str:
     if segment.id == "brief" and pack is not None:
         names = ", ".join(tool.name for tool in pack.tools)
         text = " ".join(part for part in (pack.system or "", f"[tools: {names}]" if names else "") if part)
-        return printable(brief(text, WORDS))
-    page = Page(segment.messages, newest=False, full=False)
+        return escape_text(shorten_text(text, TEXT_CHARS))
+    page = MessagePage(segment.messages, newest=False, full=False)
     said = [piece.text for message in segment.messages for piece in page.pieces(message)]
-    return printable(brief("  ".join(said), WORDS))
+    return escape_text(shorten_text("  ".join(said), TEXT_CHARS))
 
 
-def _decided(one: Decision) -> tuple[str, ...]:
+def _format_decision(one: Decision) -> tuple[str, ...]:
     many = f" ({one.count:,} messages)" if one.count > 1 else ""
     whole = "" if one.tokens is None else f"{one.tokens:,}"
     shown = f"{one.shown:,}" if one.shown else ""
-    why = f"{sentence(one.reason)}{many}"
-    return printable(one.id), one.kind, one.outcome, whole, shown, one.priority, printable(why)
+    why = f"{describe_reason(one.reason)}{many}"
+    return escape_text(one.id), one.kind, one.outcome, whole, shown, one.priority, escape_text(why)
 
 
-def _changed(sign: str, segment: Segment) -> tuple[str, ...]:
+def _format_change(sign: str, segment: Segment) -> tuple[str, ...]:
     tokens = f"{segment.estimated_tokens:,}"
-    return sign, segment.kind, printable(segment.id), tokens, first_words(None, segment)
+    return sign, segment.kind, escape_text(segment.id), tokens, first_words(None, segment)
 
 
 def _kind_style(row: Sequence[str]) -> str:
-    return _colour(row[0])
+    return _kind_colour(row[0])
 
 
 def show_rows(columns: Sequence[str], rows: Sequence[tuple[str, ...]], right: Sequence[int], style: RowStyle) -> None:
     """Print rows: a table for a terminal, a page at a time; aligned lines for a pipe."""
     out = console()
-    widths = widest([columns[:-1], *(row[:-1] for row in rows)])
+    widths = column_widths([columns[:-1], *(row[:-1] for row in rows)])
     if not out.is_terminal:
-        sys.stdout.writelines(aligned([columns, *rows], [*widths, 0], right))
+        sys.stdout.writelines(align_rows([columns, *rows], [*widths, 0], right))
         sys.stdout.flush()
         return
     # The beginning of a text is enough, on one line; a reason is shown to its end.
-    room = max(out.width - sum(widths) - 2 * len(widths), LEAST)
-    cut = room if columns[-1] == "text" else WORDS * 10
-    for start in range(0, len(rows), PAGE):
+    room = max(out.width - sum(widths) - 2 * len(widths), MIN_TEXT_WIDTH)
+    cut = room if columns[-1] == "text" else TEXT_CHARS * 10
+    for start in range(0, len(rows), PAGE_ROWS):
         table = Table(box=None, show_header=not start, header_style="dim", pad_edge=False)
         for at, (name, width) in enumerate(zip(columns, widths, strict=False)):
             most = min(width, max(out.width // 3, 1))
             table.add_column(name, justify="right" if at in right else "left", overflow="fold", min_width=most)
         table.add_column(columns[-1], overflow="fold")
-        for row in rows[start : start + PAGE]:
-            cells = (*row[:-1], brief(row[-1], cut))
+        for row in rows[start : start + PAGE_ROWS]:
+            cells = (*row[:-1], shorten_text(row[-1], cut))
             table.add_row(*(Text(cell, style=style(row) if at == 0 else "") for at, cell in enumerate(cells)))
         out.print(table)
 
 
-WHY_COLUMNS = ("calls", "time (UTC)", "first call", "state", "by", "why")
-WHY_STYLES = {"shown": "green", "recalled": "green", "summarised": "magenta", "shortened": "yellow", "absent": "red"}
-NAMED = 12
+TRACE_COLUMNS = ("calls", "time (UTC)", "first call", "state", "by", "why")
+TRACE_STYLES = {"shown": "green", "recalled": "green", "summarised": "magenta", "shortened": "yellow", "absent": "red"}
+MAX_NAMES = 12
 
 
 def why(
-    path: JournalPath = None,
-    session: Id = None,
+    path: StateJournalPath = None,
+    session: SessionArgument = None,
     fact: Annotated[
         str | None, Parameter(name="FACT", show_default=False, help="Some words of what was said, as they were said.")
     ] = None,
@@ -327,55 +343,65 @@ def why(
     json: Json = False,
 ) -> int:
     """Show why a model knows a fact or not, and what to do about it."""
-    place, (id, text) = placed((path, session, fact), ("SESSION", "FACT"), store=None, tenant=tenant)
-    with open_existing(place.journal, tenant) as hf, Waiting("why"):
+    place, (id, text) = locate_state((path, session, fact), ("SESSION", "FACT"), store=None, tenant=tenant)
+    with open_existing(place.journal, tenant) as hf, ProgressBar("why"):
         line = find_session(hf, id, thread)
         trace = line.why(text)
     if json:
-        emit({"session": line.id, "thread": line.thread, **fields(trace)})
+        print_json({"session": line.id, "thread": line.thread, **plain_fields(trace)})
         return OK
     show_trace(trace)
     if trace.left is not None:
         thread_of = () if thread is None else ("--thread", thread)
-        note(f"See that pack with: {place.spelled('pack', line.id, '--call', trace.left.call, '--why', *thread_of)}")
+        print_note(
+            "See that pack with: "
+            f"{place.format_command('pack', line.id, '--call', trace.left.call, '--why', *thread_of)}"
+        )
     return OK
 
 
 def show_trace(trace: Trace) -> None:
     """Print where a fact was said, which calls were shown it, and what to do about it."""
-    say(_said(trace), "bold")
-    stretches = list(_stretches(trace.appearances))
+    print_line(_format_found(trace), "bold")
+    stretches = list(_group_calls(trace.appearances))
     if stretches:
-        show_rows(WHY_COLUMNS, stretches, (0,), lambda row: WHY_STYLES.get(row[3], ""))
+        show_rows(TRACE_COLUMNS, stretches, (0,), lambda row: TRACE_STYLES.get(row[3], ""))
     else:
-        say("No journaled pack could have shown it.")
+        print_line("No journaled pack could have shown it.")
     if trace.left is not None:
-        say(f"left: call {trace.left.call}, {when(trace.left.at)}, {_why(trace.left)}")
+        print_line(f"left: call {trace.left.call}, {format_time(trace.left.at)}, {_format_reason(trace.left)}")
     if trace.covered_by is not None:
-        say(f"covered by: {trace.covered_by}")
-    console().print(Text.assemble("now: ", (trace.now, WHY_STYLES.get(trace.now, ""))))
-    say(f"fix: {trace.fix}", "bold")
+        print_line(f"covered by: {trace.covered_by}")
+    console().print(Text.assemble("now: ", (trace.now, TRACE_STYLES.get(trace.now, ""))))
+    print_line(f"fix: {trace.fix}", "bold")
     if trace.note is not None:
-        note(trace.note)
+        print_note(trace.note)
 
 
-def _said(trace: Trace) -> str:
+def _format_found(trace: Trace) -> str:
     if not trace.found:
         return "Not found in this conversation."
-    names = ", ".join(map(printable, trace.found[:NAMED]))
-    more = f" and {len(trace.found) - NAMED:,} more" if len(trace.found) > NAMED else ""
-    since = "" if trace.said_at is None else f", first said {when(trace.said_at)}"
+    names = ", ".join(map(escape_text, trace.found[:MAX_NAMES]))
+    more = f" and {len(trace.found) - MAX_NAMES:,} more" if len(trace.found) > MAX_NAMES else ""
+    since = "" if trace.said_at is None else f", first said {format_time(trace.said_at)}"
     return f"Found in {names}{more}{since}."
 
 
-def _stretches(found: Sequence[Appearance]) -> Iterator[tuple[str, ...]]:
+def _group_calls(found: Sequence[Appearance]) -> Iterator[tuple[str, ...]]:
     """Yield one row for each run of calls with the same outcome."""
     for _, group in groupby(found, key=lambda one: (one.role, one.state, one.by, one.reason)):
         calls = list(group)
         first = calls[0]
-        yield f"{len(calls):,}", when(first.at), first.call, first.state, printable(first.by or ""), _why(first)
+        yield (
+            f"{len(calls):,}",
+            format_time(first.at),
+            first.call,
+            first.state,
+            escape_text(first.by or ""),
+            _format_reason(first),
+        )
 
 
-def _why(one: Appearance) -> str:
+def _format_reason(one: Appearance) -> str:
     role = "" if one.role == "main" else f" (role {one.role})"
-    return printable(f"{'' if one.reason is None else sentence(one.reason)}{role}".strip())
+    return escape_text(f"{'' if one.reason is None else describe_reason(one.reason)}{role}".strip())

@@ -18,22 +18,33 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.log import when
+from holdfast.cli.log import format_time
 from holdfast.cli.main import OK
 from holdfast.cli.open import (
-    VARIABLE,
+    URL_VARIABLE,
     JournalPath,
     Json,
     Tenant,
     existing_path,
-    journal_and,
-    named,
+    format_command,
     open_existing,
-    spelled,
+    require_path,
+    resolve_arguments,
     switch,
 )
-from holdfast.cli.output import aligned, compact, console, emit, fields, note, printable, say, span, widest
-from holdfast.cli.stack import state_of, words
+from holdfast.cli.output import (
+    align_rows,
+    column_widths,
+    console,
+    encode_json,
+    escape_text,
+    format_duration,
+    plain_fields,
+    print_json,
+    print_line,
+    print_note,
+)
+from holdfast.cli.stack import format_text, question_state
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import InvalidValue, QuestionNotFound, Refused
 from holdfast.records.events.envelope import Erased
@@ -41,67 +52,67 @@ from holdfast.records.ids import ULID_CHARS
 from holdfast.records.recovery import QuestionInfo
 from holdfast.system import SystemClock
 
-COLUMNS = ("question", "kind", "asked", "options", "goal", "scope", "since (UTC)", "state")
+QUESTION_COLUMNS = ("question", "kind", "asked", "options", "goal", "scope", "since (UTC)", "state")
 
 
 def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
     """Show the questions that wait for an answer."""
     with open_existing(path, tenant) as hf:
-        found = [(question, goal_of(hf, question)) for question in hf.questions()]
+        found = [(question, load_goal(hf, question)) for question in hf.questions()]
     if json:
-        emit({"questions": [_as_json(question, goal) for question, goal in found]})
+        print_json({"questions": [_question_to_json(question, goal) for question, goal in found]})
         return OK
     if not found:
-        note("No question is open.")
+        print_note("No question is open.")
         return OK
-    rows = [_cells(question, goal) for question, goal in found]
+    rows = [_format_question(question, goal) for question, goal in found]
     out = console()
     if out.is_terminal:
-        out.print(_for_people(rows))
+        out.print(_build_table(rows))
     else:
-        sys.stdout.writelines(_for_pipes(rows))
+        sys.stdout.writelines(_format_lines(rows))
     waiting = [question.id for question, _ in found if not question.answered]
     if waiting:
-        note(_how_to_answer(path, waiting[0] if len(waiting) == 1 else "QUESTION", tenant))
+        print_note(_suggest_answer(path, waiting[0] if len(waiting) == 1 else "QUESTION", tenant))
     return OK
 
 
-def goal_of(hf: Holdfast, question: QuestionInfo) -> str | Erased | None:
+def load_goal(hf: Holdfast, question: QuestionInfo) -> str | Erased | None:
     """Return the goal of the frame that asks."""
     return hf.index.get_frame(question.frame).goal
 
 
-def _as_json(question: QuestionInfo, goal: str | Erased | None) -> dict[str, Any]:
+def _question_to_json(question: QuestionInfo, goal: str | Erased | None) -> dict[str, Any]:
     erased = isinstance(question.reason, Erased)
-    return {**fields(question), "erased": erased, "goal": None if isinstance(goal, Erased) else goal}
+    return {**plain_fields(question), "erased": erased, "goal": None if isinstance(goal, Erased) else goal}
 
 
-def _cells(question: QuestionInfo, goal: str | Erased | None) -> tuple[str, ...]:
+def _format_question(question: QuestionInfo, goal: str | Erased | None) -> tuple[str, ...]:
     now = SystemClock().now_ms()
-    asked = words(question.reason, "(no reason given)")
+    asked = format_text(question.reason, "(no reason given)")
     if question.arguments:
-        asked += f" {printable(compact(question.arguments))}"
+        asked += f" {escape_text(encode_json(question.arguments))}"
     options = question.options if isinstance(question.options, list) else []
     offered = [f"{option} (recommended)" if option == question.recommended else str(option) for option in options]
-    since = f"{when(question.suspended_at)}, {span(max(0, now - question.suspended_at))} ago"
+    since = f"{format_time(question.suspended_at)}, {format_duration(max(0, now - question.suspended_at))} ago"
     return (
         question.id,
         question.kind,
         asked,
-        printable(" | ".join(offered)),
-        words(goal, "(no goal)"),
-        printable(question.scope),
+        escape_text(" | ".join(offered)),
+        format_text(goal, "(no goal)"),
+        escape_text(question.scope),
         since,
-        state_of(question, now),
+        question_state(question, now),
     )
 
 
-def _for_pipes(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    every = [COLUMNS, *rows]
-    return aligned(every, widest(every))
+def _format_lines(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    every = [QUESTION_COLUMNS, *rows]
+    return align_rows(every, column_widths(every))
 
 
-def _for_people(rows: list[tuple[str, ...]]) -> Table:
+def _build_table(rows: list[tuple[str, ...]]) -> Table:
     """Build a table for a terminal: related values share a cell, so that the question has room."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column("question", no_wrap=True)
@@ -118,16 +129,16 @@ def _for_people(rows: list[tuple[str, ...]]) -> Table:
     return table
 
 
-def _how_to_answer(path: str | None, question: str, tenant: str | None) -> str:
-    command = spelled("answer", str(path), question, "--approve", tenant=tenant)
+def _suggest_answer(path: str | None, question: str, tenant: str | None) -> str:
+    command = format_command("answer", str(path), question, "--approve", tenant=tenant)
     return f"Answer with: {command} (or --deny, --payload JSON, --args JSON)"
 
 
-LEAST = 6
+MIN_ID_CHARS = 6
 """The fewest characters of an id that are accepted; fewer could match by chance."""
 
 
-class Said(NamedTuple):
+class AnswerOptions(NamedTuple):
     """An answer as given on the command line."""
 
     approve: bool | None
@@ -143,7 +154,7 @@ def answer(
         Parameter(
             name="PATH",
             show_default=False,
-            help=f"The journal: a path or sqlite:///path. May be left out when {VARIABLE} names it.",
+            help=f"The journal: a path or sqlite:///path. May be left out when {URL_VARIABLE} names it.",
         ),
     ] = None,
     question: Annotated[
@@ -151,7 +162,7 @@ def answer(
         Parameter(
             name="QUESTION",
             show_default=False,
-            help=f"The question's id, or at least {LEAST} of its first or last characters. Not with --token.",
+            help=f"The question's id, or at least {MIN_ID_CHARS} of its first or last characters. Not with --token.",
         ),
     ] = None,
     /,
@@ -172,31 +183,33 @@ def answer(
     json: Json = False,
 ) -> int:
     """Answer a question by its id, or with its link token."""
-    journal, asked = _addressed(path, question, token)
-    said = _said(approve, deny, payload, args, note, by)
+    journal, asked = _resolve_question(path, question, token)
+    said = _parse_options(approve, deny, payload, args, note, by)
     existing_path(journal)
     secret = _read_token() if token else None
     with open_existing(journal, tenant) as hf:
-        done = _with_token(hf, secret, said) if secret is not None else _by_id(hf, asked, said)
+        done = _answer_with_token(hf, secret, said) if secret is not None else _answer_by_id(hf, asked, said)
     if json:
-        emit(done)
+        print_json(done)
     else:
-        _tell(done)
+        _print_report(done)
     return OK
 
 
-def _addressed(path: str | None, question: str | None, token: bool) -> tuple[str, str]:
+def _resolve_question(path: str | None, question: str | None, token: bool) -> tuple[str, str]:
     """Return the journal's path and, unless a token is used, the question's id."""
     if token:
         if question is not None:
             raise InvalidValue("A token names its question. Give QUESTION or --token, not both.")
-        return named(path or os.environ.get(VARIABLE)), ""
+        return require_path(path or os.environ.get(URL_VARIABLE)), ""
     if path is None:
         raise InvalidValue("Which question? Give the journal's path and the question's id; see `holdfast questions`.")
-    return journal_and(path, question, "the question's id")
+    return resolve_arguments(path, question, "the question's id")
 
 
-def _said(approve: bool, deny: bool, payload: str | None, args: str | None, note: str | None, by: str | None) -> Said:
+def _parse_options(
+    approve: bool, deny: bool, payload: str | None, args: str | None, note: str | None, by: str | None
+) -> AnswerOptions:
     if approve and deny:
         raise InvalidValue("--approve and --deny contradict each other. Give one of them.")
     if args is not None and not approve:
@@ -204,10 +217,10 @@ def _said(approve: bool, deny: bool, payload: str | None, args: str | None, note
     if not (approve or deny) and payload is None:
         raise InvalidValue("What is the answer? Give --approve, --deny or --payload.")
     verdict = True if approve else False if deny else None
-    return Said(verdict, _json(payload, "--payload"), _json(args, "--args"), note, by)
+    return AnswerOptions(verdict, _parse_json(payload, "--payload"), _parse_json(args, "--args"), note, by)
 
 
-def _json(text: str | None, option: str) -> Any:
+def _parse_json(text: str | None, option: str) -> Any:
     if text is None:
         return None
     try:
@@ -229,23 +242,28 @@ def _read_token() -> str:
     return given.strip()
 
 
-def _by_id(hf: Holdfast, given: str, said: Said) -> dict[str, Any]:
-    info = hf.index.question(_whole_id(hf, given))
+def _answer_by_id(hf: Holdfast, given: str, said: AnswerOptions) -> dict[str, Any]:
+    info = hf.index.question(_complete_id(hf, given))
     id = hf.answer(info.id, approve=said.approve, payload=said.payload, args=said.args, note=said.note, by=said.by)
-    return _done(id, said, info, goal_of(hf, info), repeated=info.answered)
+    return _make_report(id, said, info, load_goal(hf, info), repeated=info.answered)
 
 
-def _with_token(hf: Holdfast, token: str, said: Said) -> dict[str, Any]:
+def _answer_with_token(hf: Holdfast, token: str, said: AnswerOptions) -> dict[str, Any]:
     id = hf.answer(token=token, approve=said.approve, payload=said.payload, args=said.args, note=said.note, by=said.by)
     # The owner may have resumed by now, and then the question is gone.
     with suppress(QuestionNotFound):
         info = hf.index.question(id)
-        return _done(id, said, info, goal_of(hf, info))
-    return _done(id, said)
+        return _make_report(id, said, info, load_goal(hf, info))
+    return _make_report(id, said)
 
 
-def _done(
-    id: str, said: Said, info: QuestionInfo | None = None, goal: str | Erased | None = None, *, repeated: bool = False
+def _make_report(
+    id: str,
+    said: AnswerOptions,
+    info: QuestionInfo | None = None,
+    goal: str | Erased | None = None,
+    *,
+    repeated: bool = False,
 ) -> dict[str, Any]:
     return {
         "question": id,
@@ -257,14 +275,14 @@ def _done(
     }
 
 
-def _whole_id(hf: Holdfast, given: str) -> str:
+def _complete_id(hf: Holdfast, given: str) -> str:
     """Return the full id of an open question, given its first or last characters."""
     wanted = given.strip().strip("…").upper()
     if len(wanted) == ULID_CHARS:
         return wanted
-    if not LEAST <= len(wanted) < ULID_CHARS:
+    if not MIN_ID_CHARS <= len(wanted) < ULID_CHARS:
         raise InvalidValue(
-            f"A question's id has {ULID_CHARS} characters; give all, or at least {LEAST} of the first or last. "
+            f"A question's id has {ULID_CHARS} characters; give all, or at least {MIN_ID_CHARS} of the first or last. "
             "See `holdfast questions`; a link token goes with --token."
         )
     found = [
@@ -277,13 +295,13 @@ def _whole_id(hf: Holdfast, given: str) -> str:
     return found[0]
 
 
-def _tell(done: dict[str, Any]) -> None:
+def _print_report(done: dict[str, Any]) -> None:
     how = {True: "approved", False: "denied", None: "answered"}[done["approved"]]
     if done["repeated"]:
-        say(f"Question {done['question']} had this very answer already ({how}); nothing was changed.")
+        print_line(f"Question {done['question']} had this very answer already ({how}); nothing was changed.")
     else:
-        say(f"Question {done['question']}: {how}.", "green")
+        print_line(f"Question {done['question']}: {how}.", "green")
     if done["frame"] is None:
         return
     goal = "Its frame" if done["goal"] is None else f"'{done['goal']}'"
-    say(f"{goal} in {done['scope']} goes on with it when its owner runs the same code again.")
+    print_line(f"{goal} in {done['scope']} goes on with it when its owner runs the same code again.")

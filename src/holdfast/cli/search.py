@@ -11,25 +11,34 @@ from cyclopts import Parameter
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.log import when
+from holdfast.cli.log import format_time
 from holdfast.cli.main import OK
-from holdfast.cli.messages import message_json, role_of
-from holdfast.cli.open import JournalPathFirst, Json, Tenant, journal_and, open_existing
-from holdfast.cli.output import Waiting, aligned, console, emit, fields, note, printable, widest
+from holdfast.cli.messages import format_role, message_to_json
+from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, resolve_arguments
+from holdfast.cli.output import (
+    ProgressBar,
+    align_rows,
+    column_widths,
+    console,
+    escape_text,
+    plain_fields,
+    print_json,
+    print_note,
+)
 from holdfast.cli.sessions import Thread, check_limit, find_session
-from holdfast.cli.state import JournalPath
-from holdfast.cli.stores import Place, ScopeText, StoreUrl, opened, placed
+from holdfast.cli.state import StateJournalPath
+from holdfast.cli.stores import ScopeText, StateLocation, StoreUrl, locate_state, open_state
 from holdfast.client.holdfast import Holdfast
-from holdfast.core.search.words import terms
+from holdfast.core.search.words import query_terms
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import SearchResult
 from holdfast.records.messages import Message
 from holdfast.records.scope import MAIN_THREAD, Scope
 
-FOUND = 10
-STEM = 5
+DEFAULT_LIMIT = 10
+STEM_CHARS = 5
 """Words that share this many first letters count as the same: the index goes by stems."""
-MATCH = "bold yellow"
+MATCH_STYLE = "bold yellow"
 COLUMNS = ("score", "where", "key", "time (UTC)", "by", "text")
 
 _WORD = re.compile(r"[^\W_]+")
@@ -45,7 +54,7 @@ def search(
     session: Annotated[str | None, Parameter(show_default=False, help="Only messages of this session.")] = None,
     thread: Thread = None,
     scope: Annotated[str | None, Parameter(show_default=False, help="Only entries of this scope.")] = None,
-    limit: Limit = FOUND,
+    limit: Limit = DEFAULT_LIMIT,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -55,36 +64,36 @@ def search(
         raise InvalidValue("--session looks at messages and --scope at entries. Give one of them.")
     if thread is not None and session is None:
         raise InvalidValue("--thread is one of a session. Say which with --session, or leave it out.")
-    journal, asked = journal_and(path, query, "what to look for")
-    with open_existing(journal, tenant) as hf, Waiting("search"):
-        found = _results(hf, asked, session, thread, scope, limit)
-    return _tell(found, asked, Place(journal, tenant), json=json)
+    journal, asked = resolve_arguments(path, query, "what to look for")
+    with open_existing(journal, tenant) as hf, ProgressBar("search"):
+        found = _search_journal(hf, asked, session, thread, scope, limit)
+    return _report_results(found, asked, StateLocation(journal, tenant), json=json)
 
 
 def state_search(
-    path: JournalPath = None,
+    path: StateJournalPath = None,
     scope: ScopeText = None,
     query: Query = None,
     /,
     *,
-    limit: Limit = FOUND,
+    limit: Limit = DEFAULT_LIMIT,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
     """Find entries of a scope by their words."""
     check_limit(limit)
-    place, (where, asked) = placed((path, scope, query), ("SCOPE", "QUERY"), store=store, tenant=tenant)
-    with opened(place) as stored, Waiting("search"):
+    place, (where, asked) = locate_state((path, scope, query), ("SCOPE", "QUERY"), store=store, tenant=tenant)
+    with open_state(place) as stored, ProgressBar("search"):
         found = stored(where).search(asked, limit=limit)
         able = stored.capabilities & {"text", "vectors"}
     if not able and not json:
-        note("This store cannot search: it keeps entries and does not index them.")
+        print_note("This store cannot search: it keeps entries and does not index them.")
         return OK
-    return _tell(found, asked, place, json=json)
+    return _report_results(found, asked, place, json=json)
 
 
-def _results(
+def _search_journal(
     hf: Holdfast, query: str, session: str | None, thread: str | None, scope: str | None, limit: int
 ) -> Sequence[SearchResult]:
     if session is not None:
@@ -92,93 +101,93 @@ def _results(
     return hf.search(query, limit=limit) if scope is None else hf.state(scope).search(query, limit=limit)
 
 
-def _tell(found: Sequence[SearchResult], query: str, place: Place, *, json: bool) -> int:
+def _report_results(found: Sequence[SearchResult], query: str, place: StateLocation, *, json: bool) -> int:
     if json:
-        emit({"query": query, "results": [_as_json(result) for result in found]})
+        print_json({"query": query, "results": [_result_to_json(result) for result in found]})
         return OK
     if not found:
-        note("Nothing was found. Look for other words; whole words count, not parts of them.")
+        print_note("Nothing was found. Look for other words; whole words count, not parts of them.")
         return OK
-    _print(found, terms(query))
-    note(f"Read the first with: {_how_to_read(found[0], place)}")
+    _print_results(found, query_terms(query))
+    print_note(f"Read the first with: {_suggest_command(found[0], place)}")
     return OK
 
 
-def _as_json(result: SearchResult) -> dict[str, Any]:
-    value = message_json(result.value) if isinstance(result.value, Message) else result.value
-    return {**fields(result), "value": value}
+def _result_to_json(result: SearchResult) -> dict[str, Any]:
+    value = message_to_json(result.value) if isinstance(result.value, Message) else result.value
+    return {**plain_fields(result), "value": value}
 
 
-def _how_to_read(result: SearchResult, place: Place) -> str:
+def _suggest_command(result: SearchResult, place: StateLocation) -> str:
     if result.kind == "entry":
-        return place.spelled("state get", result.scope, result.key)
+        return place.format_command("state get", result.scope, result.key)
     line = Scope.of(result.scope)
     thread = line.get("thread")
     which = () if thread in (None, MAIN_THREAD) else ("--thread", str(thread))
-    return place.spelled("messages", str(line.get("session")), *which)
+    return place.format_command("messages", str(line.get("session")), *which)
 
 
-def _print(found: Sequence[SearchResult], words: tuple[str, ...]) -> None:
+def _print_results(found: Sequence[SearchResult], words: tuple[str, ...]) -> None:
     out = console()
     if out.is_terminal:
         for result in found:
-            out.print(_head(result))
-            out.print(Padding(marked(result.snippet, words), (0, 0, 1, 2)))
+            out.print(_format_head(result))
+            out.print(Padding(highlight_matches(result.snippet, words), (0, 0, 1, 2)))
         return
-    rows = [_cells(result) for result in found]
-    widths = [*widest([COLUMNS[:-1], *(row[:-1] for row in rows)]), 0]
-    sys.stdout.writelines(aligned([COLUMNS, *rows], widths, (0,)))
+    rows = [_format_row(result) for result in found]
+    widths = [*column_widths([COLUMNS[:-1], *(row[:-1] for row in rows)]), 0]
+    sys.stdout.writelines(align_rows([COLUMNS, *rows], widths, (0,)))
     sys.stdout.flush()
 
 
-def _cells(result: SearchResult) -> tuple[str, ...]:
-    snippet = printable(" ".join(result.snippet.split()))
+def _format_row(result: SearchResult) -> tuple[str, ...]:
+    snippet = escape_text(" ".join(result.snippet.split()))
     return (
         f"{result.score:.3f}",
-        printable(result.scope),
-        printable(result.key),
-        when(result.at),
-        _by(result),
+        escape_text(result.scope),
+        escape_text(result.key),
+        format_time(result.at),
+        _format_author(result),
         snippet,
     )
 
 
-def _by(result: SearchResult) -> str:
-    return role_of(result.value) if isinstance(result.value, Message) else ""
+def _format_author(result: SearchResult) -> str:
+    return format_role(result.value) if isinstance(result.value, Message) else ""
 
 
-def _head(result: SearchResult) -> Text:
-    who = _by(result)
+def _format_head(result: SearchResult) -> Text:
+    who = _format_author(result)
     return Text.assemble(
         (f"{result.score:.3f}", "green"),
-        f"  {printable(result.scope)}  ",
-        (printable(result.key), "bold"),
-        (f"{f'  {who}' if who else ''}  {when(result.at)}", "dim"),
+        f"  {escape_text(result.scope)}  ",
+        (escape_text(result.key), "bold"),
+        (f"{f'  {who}' if who else ''}  {format_time(result.at)}", "dim"),
     )
 
 
-def marked(snippet: str, words: Sequence[str]) -> Text:
+def highlight_matches(snippet: str, words: Sequence[str]) -> Text:
     """Highlight the matches in a snippet, on one line. Every part is escaped on its own."""
     text = " ".join(snippet.split())
     line, at = Text(), 0
-    for start, end in _matches(text, words):
-        line.append(printable(text[at:start])).append(printable(text[start:end]), style=MATCH)
+    for start, end in _find_matches(text, words):
+        line.append(escape_text(text[at:start])).append(escape_text(text[start:end]), style=MATCH_STYLE)
         at = end
-    return line.append(printable(text[at:]))
+    return line.append(escape_text(text[at:]))
 
 
-def _matches(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+def _find_matches(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield the spans of words that match, in order; in languages without spaces, of pairs of letters."""
     for word in _WORD.finditer(text):
-        pieces = terms(word[0])
+        pieces = query_terms(word[0])
         if len(pieces) > 1:
-            pairs = {word.start() + at for term in words for at in _all(word[0], term)}
+            pairs = {word.start() + at for term in words for at in _find_positions(word[0], term)}
             yield from ((at, at + 1) for at in sorted(pairs))
-        elif any(_alike(piece, term) for piece in pieces for term in words):
+        elif any(_has_same_stem(piece, term) for piece in pieces for term in words):
             yield word.span()
 
 
-def _all(text: str, part: str) -> Iterator[int]:
+def _find_positions(text: str, part: str) -> Iterator[int]:
     """Yield every position that an occurrence of the part covers."""
     at = text.find(part)
     while at >= 0:
@@ -186,9 +195,9 @@ def _all(text: str, part: str) -> Iterator[int]:
         at = text.find(part, at + 1)
 
 
-def _alike(one: str, other: str) -> bool:
+def _has_same_stem(one: str, other: str) -> bool:
     """Return True if two words probably have the same stem, which is precise enough for highlighting."""
     if one == other or not (one.isalpha() and other.isalpha()):
         return one == other
-    same = min(len(one), len(other), STEM)
-    return same > 2 and one[:same] == other[:same] and (same == STEM or abs(len(one) - len(other)) < 3)
+    same = min(len(one), len(other), STEM_CHARS)
+    return same > 2 and one[:same] == other[:same] and (same == STEM_CHARS or abs(len(one) - len(other)) < 3)

@@ -12,9 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.main import OK
-from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, spelled
-from holdfast.cli.output import aligned, brief, console, emit, fields, note, plain, printable, span, widest
-from holdfast.cli.stack import words
+from holdfast.cli.open import JournalPath, Json, Tenant, format_command, open_existing
+from holdfast.cli.output import (
+    align_rows,
+    column_widths,
+    console,
+    escape_text,
+    format_duration,
+    plain_fields,
+    print_json,
+    print_note,
+    shorten_text,
+    to_plain,
+)
+from holdfast.cli.stack import format_text
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.errors import InvalidValue, SessionNotFound
@@ -28,8 +39,8 @@ from holdfast.system import SystemClock
 PAGE = 100
 COLUMNS = ("session", "title", "status", "model", "messages", "tokens", "cost (USD)", "last active")
 NUMBERS = (4, 5, 6)
-TITLE = 60
-LEAST = 20
+TITLE_CHARS = 60
+MIN_ID_WIDTH = 20
 STYLES = {"open": "green", "closing": "yellow", "ended": "dim", "closed": "dim"}
 
 Thread = Annotated[
@@ -37,7 +48,7 @@ Thread = Annotated[
 ]
 
 
-class Listed(NamedTuple):
+class SessionListing(NamedTuple):
     """A session, with its first words if it has no title."""
 
     info: SessionInfo
@@ -64,15 +75,15 @@ def sessions(
     check_limit(limit)
     with open_existing(path, tenant) as hf:
         infos = hf.sessions(user=user, title=title, status=status, order=order, limit=limit)
-        found = (Listed(info, None if info.title else _first_words(hf, info)) for info in infos)
+        found = (SessionListing(info, None if info.title else _load_first_words(hf, info)) for info in infos)
         if json:
-            emit({"sessions": [_as_json(one) for one in found]})
+            print_json({"sessions": [_session_to_json(one) for one in found]})
             return OK
-        last = _print(found)
+        last = _print_sessions(found)
     if last is None:
-        note("No session matches." if user or title or status else "There is no session yet.")
+        print_note("No session matches." if user or title or status else "There is no session yet.")
     else:
-        note(f"Read one with: {spelled('messages', str(path), last, tenant=tenant)}")
+        print_note(f"Read one with: {format_command('messages', str(path), last, tenant=tenant)}")
     return OK
 
 
@@ -88,70 +99,75 @@ def find_session(hf: Holdfast, id: str, thread: str | None) -> Session:
     try:
         return hf.session(id, thread=wanted, create=False)
     except SessionNotFound:
-        known = threads_of(hf, id)
+        known = thread_names(hf, id)
     if not known:
         raise SessionNotFound(f"There is no session {id!r}. See `holdfast sessions`; check the id and --tenant.")
     others = ", ".join(map(repr, known[:8])) + (", …" if len(known) > 8 else "")
     raise SessionNotFound(f"Session {id!r} has no thread {wanted!r}. Give one of its threads with --thread: {others}.")
 
 
-def threads_of(hf: Holdfast, id: str) -> list[str]:
+def thread_names(hf: Holdfast, id: str) -> list[str]:
     """Return the names of all threads a session ever had, in order; none if there is no such session."""
     return [event.facts.thread for event in hf.journal.events(Scope.session(id), types=("thread.added",))]
 
 
-def _first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
+def _load_first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
     """Return the beginning of the first user message; None if there is none."""
     if not info.messages:
         return None
     try:
         session = hf.session(info.id, create=False)
     except SessionNotFound:
-        session = hf.session(info.id, thread=threads_of(hf, info.id)[0], create=False)
+        session = hf.session(info.id, thread=thread_names(hf, info.id)[0], create=False)
     said = next((message for message in session if message.role == "user"), None)
     if said is None:
         return None
-    return ERASED if said.erased else brief(said.text, TITLE) or None
+    return ERASED if said.erased else shorten_text(said.text, TITLE_CHARS) or None
 
 
-def _as_json(one: Listed) -> dict[str, Any]:
+def _session_to_json(one: SessionListing) -> dict[str, Any]:
     """Convert a session to JSON with exact times and numbers. `first_words` is set if there is no title."""
     idle = max(0, SystemClock().now_ms() - one.info.active_at)
-    return {**fields(one.info), "first_words": plain(one.words), "tokens": one.info.usage.spent, "idle_ms": idle}
+    return {
+        **plain_fields(one.info),
+        "first_words": to_plain(one.words),
+        "tokens": one.info.usage.spent,
+        "idle_ms": idle,
+    }
 
 
-def _print(found: Iterable[Listed]) -> str | None:
+def _print_sessions(found: Iterable[SessionListing]) -> str | None:
     """Print page by page and return the first session's id. Columns only grow, so pages line up."""
     out, rest, first = console(), iter(found), None
     widths = [0] * len(COLUMNS)
     while page := list(islice(rest, PAGE)):
-        rows = [_cells(one) for one in page]
-        widths = [*map(max, widths, widest([COLUMNS, *rows]))]
+        rows = [_format_session(one) for one in page]
+        widths = [*map(max, widths, column_widths([COLUMNS, *rows]))]
         if out.is_terminal:
-            out.print(_table(page, rows, min(max(widths[0], LEAST), out.width // 2)))
+            out.print(_build_table(page, rows, min(max(widths[0], MIN_ID_WIDTH), out.width // 2)))
         else:
-            sys.stdout.writelines(aligned(rows if first else [COLUMNS, *rows], widths, NUMBERS))
+            sys.stdout.writelines(align_rows(rows if first else [COLUMNS, *rows], widths, NUMBERS))
             sys.stdout.flush()
         first = first or page[0].info.id
     return first
 
 
-def _cells(one: Listed) -> tuple[str, ...]:
+def _format_session(one: SessionListing) -> tuple[str, ...]:
     info = one.info
     cost = info.usage.cost
     return (
-        printable(info.id),
-        words(brief(info.title, TITLE) if info.title else one.words, ""),
+        escape_text(info.id),
+        format_text(shorten_text(info.title, TITLE_CHARS) if info.title else one.words, ""),
         info.status,
-        printable(info.model or ""),
+        escape_text(info.model or ""),
         f"{info.messages:,}",
         f"{info.usage.spent:,}",
         f"{cost / NANO_USD:,.4f}{'' if info.usage.cost_known else '+'}" if cost else "",
-        f"{span(max(0, SystemClock().now_ms() - info.active_at))} ago",
+        f"{format_duration(max(0, SystemClock().now_ms() - info.active_at))} ago",
     )
 
 
-def _table(page: list[Listed], rows: list[tuple[str, ...]], width: int) -> Table:
+def _build_table(page: list[SessionListing], rows: list[tuple[str, ...]], width: int) -> Table:
     """Build a table for a terminal: related values share a cell, so that ids, which users retype, stay whole."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column(min_width=width, overflow="fold")

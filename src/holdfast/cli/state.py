@@ -19,43 +19,43 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from holdfast.cli.log import when
+from holdfast.cli.log import format_time
 from holdfast.cli.main import OK
-from holdfast.cli.open import VARIABLE, Json, Tenant, named, open_existing, switch
+from holdfast.cli.open import URL_VARIABLE, Json, Tenant, open_existing, require_path, switch
 from holdfast.cli.output import (
-    Waiting,
-    aligned,
-    brief,
-    compact,
+    ProgressBar,
+    align_rows,
+    column_widths,
     console,
-    emit,
-    fields,
-    harmless,
-    note,
-    printable,
-    span,
-    tell,
-    whole,
-    widest,
+    encode_json,
+    escape_json,
+    escape_lines,
+    escape_text,
+    format_duration,
+    plain_fields,
+    print_json,
+    print_note,
+    print_result,
+    shorten_text,
 )
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.stores import (
     EntryKey,
     ExpectedVersion,
-    Once,
-    Place,
+    IdempotencyKey,
     ScopeText,
+    StateLocation,
     StoreUrl,
     is_new,
-    is_there,
-    opened,
-    placed,
+    locate_state,
+    open_state,
+    path_exists,
 )
-from holdfast.cli.transfer import STDIN, body_of
+from holdfast.cli.transfer import STDIN, read_source
 from holdfast.client.state import State, open_store
-from holdfast.core.entries import MAX_DEPTH, MAX_PAGE, Options, shown
+from holdfast.core.entries import MAX_DEPTH, MAX_PAGE, EntryOptions, short_repr
 from holdfast.errors import EntryNotFound, InvalidValue, NotFound
-from holdfast.flow.state.search import MOST_REACHED
+from holdfast.flow.state.search import MAX_REACHED
 from holdfast.records.entries import (
     CONTENT_KINDS,
     DIRECTIONS,
@@ -65,17 +65,17 @@ from holdfast.records.entries import (
     Direction,
     Edge,
     Entry,
-    Reached,
     Revision,
+    TraversalResult,
 )
 from holdfast.records.events.envelope import Erased
 from holdfast.system import SystemClock
 
 INDENT = 2
-STAYING = tuple(lifetime for lifetime in LIFETIMES if lifetime != "transient")
+STORED_LIFETIMES = tuple(lifetime for lifetime in LIFETIMES if lifetime != "transient")
 SCOPE_AND_KEY = ("SCOPE", "KEY")
 
-JournalPath = Annotated[
+StateJournalPath = Annotated[
     str | None,
     Parameter(
         name="PATH",
@@ -86,7 +86,7 @@ JournalPath = Annotated[
 
 
 def get(
-    path: JournalPath = None,
+    path: StateJournalPath = None,
     scope: ScopeText = None,
     key: EntryKey = None,
     /,
@@ -96,22 +96,25 @@ def get(
     json: Json = False,
 ) -> int:
     """Show the value of a key."""
-    place, (where, name) = placed((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
-    with opened(place) as stored:
+    place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
+    with open_state(place) as stored:
         state = stored(where)
         entry = state.entry(name)
     if entry is None:
-        raise _missing(place, state.scope, name)
+        raise _make_not_found(place, state.scope, name)
     if json:
-        emit(fields(entry))
+        print_json(plain_fields(entry))
         return OK
-    _print(entry.value)
-    note(f"version {entry.version}, written {when(entry.written_at)}{''.join(f', {word}' for word in kept(entry))}")
+    _print_value(entry.value)
+    print_note(
+        f"version {entry.version}, written {format_time(entry.written_at)}"
+        f"{''.join(f', {word}' for word in describe_options(entry))}"
+    )
     return OK
 
 
 def set_(
-    path: JournalPath = None,
+    path: StateJournalPath = None,
     scope: ScopeText = None,
     key: EntryKey = None,
     value: Annotated[
@@ -130,105 +133,107 @@ def set_(
     expected_version: ExpectedVersion = None,
     ttl: Annotated[float | None, Parameter(show_default=False, help="It ends after so many seconds.")] = None,
     tier: Annotated[str | None, Parameter(show_default=False, help=f"One of {', '.join(TIERS)}.")] = None,
-    lifetime: Annotated[str | None, Parameter(show_default=False, help=f"One of {', '.join(STAYING)}.")] = None,
+    lifetime: Annotated[
+        str | None, Parameter(show_default=False, help=f"One of {', '.join(STORED_LIFETIMES)}.")
+    ] = None,
     content_kind: Annotated[
         str | None, Parameter(show_default=False, help=f"What it is, such as {', '.join(CONTENT_KINDS)}.")
     ] = None,
     salience: Annotated[float | None, Parameter(show_default=False, help="How much it matters, from 0 to 1.")] = None,
-    once: Once = None,
+    once: IdempotencyKey = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
     """Write a key."""
-    if lifetime is not None and lifetime not in STAYING:
+    if lifetime is not None and lifetime not in STORED_LIFETIMES:
         # A transient entry would be gone with this process.
-        raise InvalidValue(f"--lifetime must be one of {', '.join(STAYING)}, not {shown(lifetime)}.")
-    source = _source(stdin, file, value)
+        raise InvalidValue(f"--lifetime must be one of {', '.join(STORED_LIFETIMES)}, not {short_repr(lifetime)}.")
+    source = _value_source(stdin, file, value)
     wanted = (*SCOPE_AND_KEY, "VALUE") if source is None else SCOPE_AND_KEY
-    place, (where, name, *given) = placed((path, scope, key, value), wanted, store=store, tenant=tenant)
-    body = given[0] if source is None else _read(source)
-    options = Options(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
+    place, (where, name, *given) = locate_state((path, scope, key, value), wanted, store=store, tenant=tenant)
+    body = given[0] if source is None else _read_text(source)
+    options = EntryOptions(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
     how = {**asdict(options), "expected_version": expected_version, "reducer": reducer, "key": once}
-    into, version = _write(place, where, name, body if text else _value(body), how)
-    tell(json, {"scope": into, "key": name, "version": version}, f"{name!r} of {into} is at version {version}.")
+    into, version = _write_entry(place, where, name, body if text else _parse_value(body), how)
+    print_result(json, {"scope": into, "key": name, "version": version}, f"{name!r} of {into} is at version {version}.")
     return OK
 
 
 def rm(
-    path: JournalPath = None,
+    path: StateJournalPath = None,
     scope: ScopeText = None,
     key: EntryKey = None,
     /,
     *,
     expected_version: ExpectedVersion = None,
-    once: Once = None,
+    once: IdempotencyKey = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
     """Remove a key."""
-    place, (where, name) = placed((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
-    with opened(place) as stored:
+    place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
+    with open_state(place) as stored:
         state = stored(where)
         if not state.delete(name, expected_version=expected_version, key=once):
-            raise _missing(place, state.scope, name)
-    tell(json, {"scope": state.scope, "key": name, "removed": True}, f"Removed {name!r} of {state.scope}.")
+            raise _make_not_found(place, state.scope, name)
+    print_result(json, {"scope": state.scope, "key": name, "removed": True}, f"Removed {name!r} of {state.scope}.")
     return OK
 
 
-def kept(entry: Entry) -> list[str]:
+def describe_options(entry: Entry) -> list[str]:
     """Describe the options an entry was written with, if any."""
     said = [word for word in (entry.tier, entry.lifetime, entry.content_kind) if word is not None]
     if entry.salience is not None:
         said.append(f"salience {entry.salience:g}")
     if entry.expires_at is not None:
-        said.append(f"ends in {span(max(0, entry.expires_at - SystemClock().now_ms()))}")
+        said.append(f"ends in {format_duration(max(0, entry.expires_at - SystemClock().now_ms()))}")
     return said
 
 
-def as_text(value: Any) -> str:
+def value_to_text(value: Any) -> str:
     """Return text as it is, and any other value as JSON."""
-    return value if isinstance(value, str) else compact(value)
+    return value if isinstance(value, str) else encode_json(value)
 
 
-def _missing(place: Place, scope: str, key: str) -> EntryNotFound:
-    command = place.spelled("state ls", "--scope", scope)
+def _make_not_found(place: StateLocation, scope: str, key: str) -> EntryNotFound:
+    command = place.format_command("state ls", "--scope", scope)
     return EntryNotFound(f"{key!r} of {scope} has no value. See `{command}`; check the key and the scope.")
 
 
-def _print(value: Any) -> None:
+def _print_value(value: Any) -> None:
     """Print a value: over several lines on a terminal; in a pipe, JSON is one line."""
     if isinstance(value, str):
-        shown = whole(value)
+        shown = escape_lines(value)
     elif console().is_terminal:
-        lines = msgspec.json.format(compact(value), indent=INDENT).split("\n")
-        shown = "\n".join(map(harmless, lines))
+        lines = msgspec.json.format(encode_json(value), indent=INDENT).split("\n")
+        shown = "\n".join(map(escape_json, lines))
     else:
-        shown = harmless(compact(value))
+        shown = escape_json(encode_json(value))
     sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
     sys.stdout.flush()
 
 
-def _source(stdin: bool, file: str | None, value: str | None) -> str | None:
+def _value_source(stdin: bool, file: str | None, value: str | None) -> str | None:
     """Return the file or `-` that a value is read from; None if it is an argument."""
     if stdin + (file is not None) + (value is not None) > 1:
         raise InvalidValue("Give the value once: as VALUE, with --file, or on standard input with -.")
     return STDIN if stdin else file
 
 
-def _write(place: Place, scope: str, key: str, value: Any, how: dict[str, Any]) -> tuple[str, int]:
+def _write_entry(place: StateLocation, scope: str, key: str, value: Any, how: dict[str, Any]) -> tuple[str, int]:
     """Write a value; return the scope's text form and the new version."""
     if is_new(place):
         with open_store("memory:") as rehearsal:
             rehearsal(scope).write(key, value, **how)  # Refuse a bad value before a store is created.
-    with opened(place, make=True) as stored:
+    with open_state(place, make=True) as stored:
         state = stored(scope)
         return state.scope, state.write(key, value, **how)
 
 
-def _read(source: str) -> str:
-    body, name = body_of(source, "a value")
+def _read_text(source: str) -> str:
+    body, name = read_source(source, "a value")
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -237,7 +242,7 @@ def _read(source: str) -> str:
         ) from None
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -246,114 +251,114 @@ def _value(text: str) -> Any:
         raise InvalidValue("The value is nested too deeply. Flatten it, or store it as text with --text.") from None
 
 
-DEPTH = 3
-MOST = 200
-Node = tuple[str, str]
+DEFAULT_DEPTH = 3
+DEFAULT_GRAPH_LIMIT = 200
+GraphNode = tuple[str, str]
 
 
 def graph(
-    path: JournalPath = None,
+    path: StateJournalPath = None,
     scope: ScopeText = None,
     key: EntryKey = None,
     /,
     *,
-    depth: Annotated[int, Parameter(help=f"So many edges away, at most {MAX_DEPTH}.")] = DEPTH,
+    depth: Annotated[int, Parameter(help=f"So many edges away, at most {MAX_DEPTH}.")] = DEFAULT_DEPTH,
     direction: Annotated[str, Parameter(help=f"Along edges that lead {', '.join(DIRECTIONS)}.")] = DIRECTIONS[0],
     kinds: Annotated[list[str] | None, switch("Only edges of this kind; may be repeated.")] = None,
-    limit: Annotated[int, Parameter(help="Only the nearest N keys.")] = MOST,
+    limit: Annotated[int, Parameter(help="Only the nearest N keys.")] = DEFAULT_GRAPH_LIMIT,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
     """Show the keys connected with a key, as a tree."""
     check_limit(limit)
-    place, (where, name) = placed((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
-    with opened(place) as stored, Waiting("graph"):
+    place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
+    with open_state(place) as stored, ProgressBar("graph"):
         state = stored(where)
         # Ask for one more than is shown, to know whether there are more.
-        asked = min(limit + 1, MOST_REACHED)
+        asked = min(limit + 1, MAX_REACHED)
         way = cast(Direction, direction)  # `traverse` checks it.
         found = state.traverse(name, depth=depth, kinds=kinds, direction=way, limit=asked)
     reached = found[:limit]
     if json:
-        emit({"scope": state.scope, "key": name, "reached": [_as_json(one) for one in reached]})
+        print_json({"scope": state.scope, "key": name, "reached": [_node_to_json(one) for one in reached]})
         return OK
     if not reached:
-        note(f"Nothing is connected with {name!r} of {state.scope} in this way.")
+        print_note(f"Nothing is connected with {name!r} of {state.scope} in this way.")
         return OK
-    _show((state.scope, name), reached)
+    _print_graph((state.scope, name), reached)
     if len(found) > limit:
-        note("More keys are connected. Show them with a larger --limit.")
+        print_note("More keys are connected. Show them with a larger --limit.")
     return OK
 
 
-def _as_json(reached: Reached) -> dict[str, Any]:
+def _node_to_json(reached: TraversalResult) -> dict[str, Any]:
     """Convert a reached key to JSON. `erased` tells an edge's erased data from null."""
-    path = [{**fields(edge), "erased": isinstance(edge.data, Erased)} for edge in reached.path]
-    return {**fields(reached), "path": path}
+    path = [{**plain_fields(edge), "erased": isinstance(edge.data, Erased)} for edge in reached.path]
+    return {**plain_fields(reached), "path": path}
 
 
-def _show(root: Node, reached: Sequence[Reached]) -> None:
+def _print_graph(root: GraphNode, reached: Sequence[TraversalResult]) -> None:
     out = console()
     if out.is_terminal:
-        out.print(_tree(root, reached))
+        out.print(_build_graph_tree(root, reached))
     else:
-        sys.stdout.writelines(_lines(root, reached))
+        sys.stdout.writelines(_format_graph_lines(root, reached))
         sys.stdout.flush()
 
 
-def _tree(root: Node, reached: Sequence[Reached]) -> Tree:
-    top = Tree(Text.assemble((printable(root[1]), "bold"), (f"  {printable(root[0])}", "dim")), guide_style="dim")
+def _build_graph_tree(root: GraphNode, reached: Sequence[TraversalResult]) -> Tree:
+    top = Tree(Text.assemble((escape_text(root[1]), "bold"), (f"  {escape_text(root[0])}", "dim")), guide_style="dim")
     nodes = {root: top}
     for one in reached:
-        nodes[one.scope, one.key] = nodes[_before(one)].add(_line(one))
+        nodes[one.scope, one.key] = nodes[_predecessor(one)].add(_format_edge(one))
     return top
 
 
-def _lines(root: Node, reached: Sequence[Reached]) -> Iterator[str]:
+def _format_graph_lines(root: GraphNode, reached: Sequence[TraversalResult]) -> Iterator[str]:
     """Yield the tree as lines for a pipe: each key below the one that leads to it."""
-    yield f"{printable(root[1])}  {printable(root[0])}\n"
-    below: dict[Node, list[Reached]] = {}
+    yield f"{escape_text(root[1])}  {escape_text(root[0])}\n"
+    below: dict[GraphNode, list[TraversalResult]] = {}
     for one in reached:
-        below.setdefault(_before(one), []).append(one)
+        below.setdefault(_predecessor(one), []).append(one)
     todo = list(reversed(below.get(root, [])))
     while todo:
         one = todo.pop()
-        yield f"{'  ' * one.depth}- {_line(one).plain}\n"
+        yield f"{'  ' * one.depth}- {_format_edge(one).plain}\n"
         todo.extend(reversed(below.get((one.scope, one.key), [])))
 
 
-def _before(one: Reached) -> Node:
+def _predecessor(one: TraversalResult) -> GraphNode:
     """Return the key from which the last edge was followed."""
     edge = one.path[-1]
-    return (edge.scope, edge.source) if _forwards(one, edge) else (edge.target_scope, edge.target)
+    return (edge.scope, edge.source) if _is_forwards(one, edge) else (edge.target_scope, edge.target)
 
 
-def _forwards(one: Reached, edge: Edge) -> bool:
+def _is_forwards(one: TraversalResult, edge: Edge) -> bool:
     return (edge.target_scope, edge.target) == (one.scope, one.key)
 
 
-def _line(one: Reached) -> Text:
+def _format_edge(one: TraversalResult) -> Text:
     """Format the last edge and the key it leads to; the scope only if it changes."""
     edge = one.path[-1]
-    forwards = _forwards(one, edge)
-    kind = f"{printable(edge.kind)} →" if forwards else f"← {printable(edge.kind)}"
-    line = Text.assemble((f"{kind} ", "cyan"), (printable(one.key), "bold"))
-    if _before(one)[0] != one.scope:
-        line.append(f"  {printable(one.scope)}", style="dim")
+    forwards = _is_forwards(one, edge)
+    kind = f"{escape_text(edge.kind)} →" if forwards else f"← {escape_text(edge.kind)}"
+    line = Text.assemble((f"{kind} ", "cyan"), (escape_text(one.key), "bold"))
+    if _predecessor(one)[0] != one.scope:
+        line.append(f"  {escape_text(one.scope)}", style="dim")
     if edge.weight is not None:
         line.append(f"  {edge.weight:g}", style="dim")
     return line
 
 
-PAGE = 100
-NEWEST = 20
-SHORT = 80
+ENTRIES_PER_PAGE = 100
+DEFAULT_HISTORY_LIMIT = 20
+VALUE_CHARS = 80
 ENTRY_COLUMNS = ("key", "version", "written (UTC)", "kept", "value")
 REVISION_COLUMNS = ("version", "time (UTC)", "value")
 
 
-class Wanted(NamedTuple):
+class NameFilter(NamedTuple):
     """A filter on names that are listed in order."""
 
     prefix: str
@@ -364,13 +369,13 @@ class Wanted(NamedTuple):
         """Return True if a name has the prefix and comes after `after`."""
         return name.startswith(self.prefix) and (self.after is None or name > self.after)
 
-    def first(self, names: Iterable[str]) -> list[str]:
+    def take(self, names: Iterable[str]) -> list[str]:
         """Return the names up to the limit."""
         return list(names if self.limit is None else islice(names, min(self.limit, sys.maxsize)))
 
 
 def ls(
-    path: JournalPath = None,
+    path: StateJournalPath = None,
     /,
     scope: Annotated[
         str | None,
@@ -386,70 +391,70 @@ def ls(
 ) -> int:
     """Show the entries of a scope, or the scopes that have any."""
     check_limit(limit)
-    wanted = Wanted(prefix, after, limit)
+    wanted = NameFilter(prefix, after, limit)
     if store is not None:
-        place, (where,) = placed((path, scope), ("SCOPE",), store=store, tenant=tenant)
-        return _entries(place, where, wanted, json=json)
-    journal = _journal(path)
+        place, (where,) = locate_state((path, scope), ("SCOPE",), store=store, tenant=tenant)
+        return _list_entries(place, where, wanted, json=json)
+    journal = _resolve_journal(path)
     if scope is None:
-        return _scopes(Place(journal, tenant), wanted, json=json)
-    return _entries(Place(journal, tenant), scope, wanted, json=json)
+        return _list_scopes(StateLocation(journal, tenant), wanted, json=json)
+    return _list_entries(StateLocation(journal, tenant), scope, wanted, json=json)
 
 
-def _journal(path: str | None) -> str:
+def _resolve_journal(path: str | None) -> str:
     """Return the journal's path; explain --scope if a scope was probably given in its place."""
-    journal = os.environ.get(VARIABLE)
-    if path and journal and "://" not in path and not is_there(Path(path)):
+    journal = os.environ.get(URL_VARIABLE)
+    if path and journal and "://" not in path and not path_exists(Path(path)):
         raise NotFound(f"There is no journal at {path}. If that is a scope in {journal}, write --scope {path}.")
-    return named(path or journal)
+    return require_path(path or journal)
 
 
 # scopes
 
 
-def _scopes(place: Place, wanted: Wanted, *, json: bool) -> int:
+def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> int:
     """List the scopes with entries. Each stream is asked for its first entry, as there is no index of them."""
-    with open_existing(place.journal, place.tenant) as hf, Waiting("scopes"):
+    with open_existing(place.journal, place.tenant) as hf, ProgressBar("scopes"):
         names = (stream for stream in hf.journal.streams() if wanted.covers(stream))
-        found = wanted.first(stream for stream in names if hf.state(stream).list(limit=1))
+        found = wanted.take(stream for stream in names if hf.state(stream).list(limit=1))
     if json:
-        emit({"scopes": found})
+        print_json({"scopes": found})
         return OK
     if not found:
-        note("No scope has entries." if wanted == Wanted("", None, None) else "No such scope has entries.")
+        print_note("No scope has entries." if wanted == NameFilter("", None, None) else "No such scope has entries.")
         return OK
-    sys.stdout.writelines(f"{printable(name)}\n" for name in found)
+    sys.stdout.writelines(f"{escape_text(name)}\n" for name in found)
     sys.stdout.flush()
-    note(f"Look into one with: {place.spelled('state ls', '--scope', found[0])}")
+    print_note(f"Look into one with: {place.format_command('state ls', '--scope', found[0])}")
     return OK
 
 
 # entries
 
 
-def _entries(place: Place, where: str, wanted: Wanted, *, json: bool) -> int:
-    with opened(place) as stored:
+def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json: bool) -> int:
+    with open_state(place) as stored:
         state = stored(where)
-        pages = _pages(state, wanted)
+        pages = _iterate_pages(state, wanted)
         if json:
-            emit({"scope": state.scope, "entries": [fields(entry) for page in pages for entry in page]})
+            print_json({"scope": state.scope, "entries": [plain_fields(entry) for page in pages for entry in page]})
             return OK
-        last = _print_list(pages)
+        last = _print_entries(pages)
         more = last is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
     if last is None:
-        note(f"{state.scope} has no entries." if wanted == Wanted("", None, None) else "No entry matches.")
+        print_note(f"{state.scope} has no entries." if wanted == NameFilter("", None, None) else "No entry matches.")
     elif more:
         which = ("--prefix", wanted.prefix) if wanted.prefix else ()
         options = (*which, "--after", last, "--limit", str(wanted.limit))
-        note(f"There are more: {place.spelled('state ls', '--scope', state.scope, *options)}")
+        print_note(f"There are more: {place.format_command('state ls', '--scope', state.scope, *options)}")
     return OK
 
 
-def _pages(state: State, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+def _iterate_pages(state: State, wanted: NameFilter) -> Iterator[Sequence[Entry]]:
     """Yield entries page by page, so that a scope of any size can be shown."""
     after, left = wanted.after, wanted.limit
     while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
+        size = ENTRIES_PER_PAGE if left is None else min(ENTRIES_PER_PAGE, left)
         page = state.entries(wanted.prefix, after=after, limit=size)
         if page:
             yield page
@@ -458,33 +463,33 @@ def _pages(state: State, wanted: Wanted) -> Iterator[Sequence[Entry]]:
         after, left = page[-1].key, None if left is None else left - size
 
 
-def _print_list(pages: Iterable[Sequence[Entry]]) -> str | None:
+def _print_entries(pages: Iterable[Sequence[Entry]]) -> str | None:
     """Print entries and return the last key. Columns only grow, so pages line up."""
     out, last = console(), None
     widths = [0] * len(ENTRY_COLUMNS)
     for page in pages:
-        rows = [_cells(entry) for entry in page]
-        widths = [*map(max, widths, widest([ENTRY_COLUMNS, *rows]))]
+        rows = [_format_entry(entry) for entry in page]
+        widths = [*map(max, widths, column_widths([ENTRY_COLUMNS, *rows]))]
         if out.is_terminal:
-            out.print(_table(rows, min(max(widths[0], len(ENTRY_COLUMNS[2])), out.width // 2)))
+            out.print(_build_entry_table(rows, min(max(widths[0], len(ENTRY_COLUMNS[2])), out.width // 2)))
         else:
-            sys.stdout.writelines(aligned(rows if last is not None else [ENTRY_COLUMNS, *rows], widths, (1,)))
+            sys.stdout.writelines(align_rows(rows if last is not None else [ENTRY_COLUMNS, *rows], widths, (1,)))
             sys.stdout.flush()
         last = page[-1].key
     return last
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
+def _format_entry(entry: Entry) -> tuple[str, ...]:
     return (
-        printable(entry.key),
+        escape_text(entry.key),
         str(entry.version),
-        when(entry.written_at),
-        printable(", ".join(kept(entry))),
-        printable(brief(as_text(entry.value), SHORT)),
+        format_time(entry.written_at),
+        escape_text(", ".join(describe_options(entry))),
+        escape_text(shorten_text(value_to_text(entry.value), VALUE_CHARS)),
     )
 
 
-def _table(rows: list[tuple[str, ...]], width: int) -> Table:
+def _build_entry_table(rows: list[tuple[str, ...]], width: int) -> Table:
     """Build a table for a terminal: related values share a cell, so that keys, which users retype, stay whole."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column(min_width=width, overflow="fold")
@@ -499,45 +504,45 @@ def _table(rows: list[tuple[str, ...]], width: int) -> Table:
 
 
 def history(
-    path: JournalPath = None,
+    path: StateJournalPath = None,
     scope: ScopeText = None,
     key: EntryKey = None,
     /,
     *,
-    limit: Annotated[int, Parameter(help="Only the newest N of them.")] = NEWEST,
+    limit: Annotated[int, Parameter(help="Only the newest N of them.")] = DEFAULT_HISTORY_LIMIT,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
     """Show the values a key has held, newest first."""
     check_limit(limit)
-    place, (where, name) = placed((path, scope, key), SCOPE_AND_KEY, store=None, tenant=tenant)
-    with opened(place) as stored:
+    place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=None, tenant=tenant)
+    with open_state(place) as stored:
         state = stored(where)
         # Ask for one more than is shown, to know whether there are more.
         found = state.history(name, limit=min(limit + 1, MAX_PAGE))
     if not found:
-        command = place.spelled("state ls", "--scope", state.scope)
+        command = place.format_command("state ls", "--scope", state.scope)
         raise EntryNotFound(f"{name!r} of {state.scope} never had a value. See `{command}`; check key and scope.")
     if json:
-        emit({"scope": state.scope, "key": name, "history": [_list_as_json(one) for one in found[:limit]]})
+        print_json({"scope": state.scope, "key": name, "history": [_revision_to_json(one) for one in found[:limit]]})
         return OK
     _print_history(found[:limit])
     if len(found) > limit:
-        note("It was changed before that as well. Show more with a larger --limit.")
+        print_note("It was changed before that as well. Show more with a larger --limit.")
     return OK
 
 
-def _list_as_json(revision: Revision) -> dict[str, Any]:
+def _revision_to_json(revision: Revision) -> dict[str, Any]:
     """Convert a revision to JSON. `erased` tells an erased value from null."""
-    return {**fields(revision), "erased": isinstance(revision.value, Erased)}
+    return {**plain_fields(revision), "erased": isinstance(revision.value, Erased)}
 
 
 def _print_history(found: Sequence[Revision]) -> None:
     out = console()
-    rows = [(str(one.version), when(one.at), *_held(one)) for one in found]
+    rows = [(str(one.version), format_time(one.at), *_format_revision(one)) for one in found]
     if not out.is_terminal:
         plain = [row[:-1] for row in rows]
-        sys.stdout.writelines(aligned([REVISION_COLUMNS, *plain], widest([REVISION_COLUMNS, *plain]), (0,)))
+        sys.stdout.writelines(align_rows([REVISION_COLUMNS, *plain], column_widths([REVISION_COLUMNS, *plain]), (0,)))
         sys.stdout.flush()
         return
     table = Table(*REVISION_COLUMNS, box=None, header_style="dim", pad_edge=False)
@@ -548,10 +553,10 @@ def _print_history(found: Sequence[Revision]) -> None:
     out.print(table)
 
 
-def _held(revision: Revision) -> tuple[str, str]:
+def _format_revision(revision: Revision) -> tuple[str, str]:
     """Return the value that a revision set, as text, and its style."""
     if revision.deleted:
-        return ("(deleted)" if revision.cause == "call" else f"(deleted: {printable(revision.cause)})", "yellow")
+        return ("(deleted)" if revision.cause == "call" else f"(deleted: {escape_text(revision.cause)})", "yellow")
     if isinstance(revision.value, Erased):
         return "(erased)", "dim italic"
-    return printable(brief(as_text(revision.value), SHORT)), ""
+    return escape_text(shorten_text(value_to_text(revision.value), VALUE_CHARS)), ""

@@ -22,55 +22,69 @@ from rich.text import Text
 
 from holdfast.cli.main import OK
 from holdfast.cli.open import (
-    VARIABLE,
+    URL_VARIABLE,
     Json,
     existing_path,
-    filling,
-    journal_and,
-    named,
+    format_command,
     open_existing,
-    spelled,
-    stored_path,
+    open_for_import,
+    require_file_path,
+    require_path,
+    resolve_arguments,
     switch,
 )
-from holdfast.cli.output import Waiting, aligned, console, emit, harmless, note, printable, say, size, tell, widest
-from holdfast.cli.sessions import Thread, find_session, threads_of
+from holdfast.cli.output import (
+    ProgressBar,
+    align_rows,
+    column_widths,
+    console,
+    escape_json,
+    escape_text,
+    format_size,
+    print_json,
+    print_line,
+    print_note,
+    print_result,
+)
+from holdfast.cli.sessions import Thread, find_session, thread_names
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
-from holdfast.client.journal import FULL
+from holdfast.client.journal import DISK_FULL_ERRNOS
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
 from holdfast.flow.sessions import import_export
 from holdfast.flow.sessions.import_export import ALL_FORMATS
 from holdfast.records.messages import Repair
 from holdfast.records.scope import MAIN_THREAD, Scope
 
-JournalPath = Annotated[
+LooseJournalPath = Annotated[
     str | None,
     Parameter(
         name="PATH",
         show_default=False,
         allow_leading_hyphen=True,
-        help=f"The journal: a path or sqlite:///path. May be left out when {VARIABLE} names it.",
+        help=f"The journal: a path or sqlite:///path. May be left out when {URL_VARIABLE} names it.",
     ),
 ]
-SessionId = Annotated[
+OnlySession = Annotated[
     str | None, Parameter(show_default=False, help="Only the conversation of this session, not the whole journal.")
 ]
 Format = Annotated[
     str | None,
     Parameter(show_default=False, help=f"With --session: {', '.join(ALL_FORMATS)}; {ALL_FORMATS[0]} if not given."),
 ]
-Whose = Annotated[str | None, Parameter(help="With --session: whose; 'default' if not given.", show_default=False)]
+ConversationTenant = Annotated[
+    str | None, Parameter(help="With --session: whose; 'default' if not given.", show_default=False)
+]
 
 
 def export(
-    path: JournalPath = None,
+    path: LooseJournalPath = None,
     target: Annotated[
         str | None, Parameter(name="TARGET", show_default=False, help="Where to; must not exist yet.")
     ] = None,
     /,
     *,
-    session: SessionId = None,
+    session: OnlySession = None,
     thread: Thread = None,
     format: Format = None,
     output: Annotated[
@@ -83,32 +97,32 @@ def export(
         ),
     ] = None,
     until: Annotated[int | None, Parameter(help="Only events up to this cursor.")] = None,
-    tenant: Whose = None,
+    tenant: ConversationTenant = None,
     json: Json = False,
 ) -> int:
     """Write the whole journal as JSON lines that `import` can take back, or one conversation."""
-    _no_options(path)
+    _refuse_options(path)
     if target is not None and output is not None:
         raise InvalidValue("Give TARGET or --output, not both.")
     into = target if output is None else output
     if session is not None:
         if until is not None:
             raise InvalidValue("--until is for a whole journal. Leave out --until or --session.")
-        conversation = Conversation.of(session, thread, format, tenant)
-        return export_conversation(named(path or os.environ.get(VARIABLE)), conversation, into, json=json)
-    _only_with_session(thread=thread, format=format, tenant=tenant)
-    journal, into = journal_and(path, into, "the path of the new export")
-    copy = stored_path(into)
-    with open_existing(journal) as hf, Waiting("export") as progress:
+        conversation = ConversationSpec.from_options(session, thread, format, tenant)
+        return export_conversation(require_path(path or os.environ.get(URL_VARIABLE)), conversation, into, json=json)
+    _require_session(thread=thread, format=format, tenant=tenant)
+    journal, into = resolve_arguments(path, into, "the path of the new export")
+    copy = require_file_path(into)
+    with open_existing(journal) as hf, ProgressBar("export") as progress:
         lines = hf.journal.export(copy, until=until, progress=progress)
     written = copy.stat().st_size
-    said = f"Wrote {lines:,} lines to {copy} ({size(written)}). They hold the journal's secret."
-    tell(json, {"export": str(copy), "lines": lines, "bytes": written}, said)
+    said = f"Wrote {lines:,} lines to {copy} ({format_size(written)}). They hold the journal's secret."
+    print_result(json, {"export": str(copy), "lines": lines, "bytes": written}, said)
     return OK
 
 
 def import_(
-    path: JournalPath = None,
+    path: LooseJournalPath = None,
     source: Annotated[
         str | None,
         Parameter(
@@ -120,54 +134,54 @@ def import_(
     ] = None,
     /,
     *,
-    session: SessionId = None,
+    session: OnlySession = None,
     thread: Thread = None,
     format: Format = None,
     strict: Annotated[bool, switch("With --session: refuse a broken conversation instead of repairing it.")] = False,
     key: Annotated[
         str | None, Parameter(show_default=False, help="With --session: under this key it comes in once.")
     ] = None,
-    tenant: Whose = None,
+    tenant: ConversationTenant = None,
     json: Json = False,
 ) -> int:
     """Create a journal from an export, or add a conversation to a session."""
-    _no_options(path, source)
+    _refuse_options(path, source)
     if session is not None:
-        journal, given = journal_and(path, source, "the path of a conversation")
-        conversation = Conversation.of(session, thread, format, tenant)
+        journal, given = resolve_arguments(path, source, "the path of a conversation")
+        conversation = ConversationSpec.from_options(session, thread, format, tenant)
         return import_conversation(journal, conversation, given, strict=strict, key=key, json=json)
-    _only_with_session(thread=thread, format=format, tenant=tenant, key=key, strict=strict or None)
-    journal, given = journal_and(path, source, "the path of an export")
-    lines, target = stored_path(given), stored_path(journal)
+    _require_session(thread=thread, format=format, tenant=tenant, key=key, strict=strict or None)
+    journal, given = resolve_arguments(path, source, "the path of an export")
+    lines, target = require_file_path(given), require_file_path(journal)
     if not lines.is_file():
         raise NotFound(f"There is no export at {lines}.")
-    with filling(target) as hf, Waiting("import") as progress:
+    with open_for_import(target) as hf, ProgressBar("import") as progress:
         events = hf.journal.import_(lines, progress=progress)
     said = f"Imported {events:,} events into {target}. Check it with `holdfast verify`."
-    tell(json, {"journal": str(target), "events": events}, said)
+    print_result(json, {"journal": str(target), "events": events}, said)
     return OK
 
 
-def _no_options(*given: str | None) -> None:
+def _refuse_options(*given: str | None) -> None:
     """Refuse a path that looks like a misspelled option. A single `-` is standard input."""
     for argument in given:
         if argument is not None and argument.startswith("-") and argument != STDIN:
             raise InvalidValue(f"Unknown option: {argument}. A path that begins so is written ./{argument}.")
 
 
-def _only_with_session(**options: object) -> None:
+def _require_session(**options: object) -> None:
     """Refuse options that would be ignored without --session."""
     for name, value in options.items():
         if value is not None:
             raise InvalidValue(f"--{name} is for one conversation. Say which with --session, or leave it out.")
 
 
-SHOWN = 20
-NAMED = 3
-COLUMNS = ("message", "problem", "what was done")
+MAX_REPAIRS_SHOWN = 20
+MAX_REPAIRS_NAMED = 3
+REPAIR_COLUMNS = ("message", "problem", "what was done")
 
 
-class Conversation(NamedTuple):
+class ConversationSpec(NamedTuple):
     """A conversation to export or import: session, thread, external format and tenant."""
 
     session: str
@@ -176,16 +190,16 @@ class Conversation(NamedTuple):
     tenant: str | None
 
     @classmethod
-    def of(cls, session: str, thread: str | None, format: str | None, tenant: str | None) -> Self:
+    def from_options(cls, session: str, thread: str | None, format: str | None, tenant: str | None) -> Self:
         """Build a specification from the options of the command line."""
         return cls(session, thread, check_format(import_export.ALL_FORMATS[0] if format is None else format), tenant)
 
     @property
-    def line(self) -> str:
+    def thread_name(self) -> str:
         """The name of the thread, `main` if none was given."""
         return MAIN_THREAD if self.thread is None else self.thread
 
-    def of_tenant(self, client: Holdfast) -> Holdfast:
+    def tenant_client(self, client: Holdfast) -> Holdfast:
         """Return the client for the conversation's tenant."""
         return client if self.tenant is None else client.tenant(self.tenant)
 
@@ -193,12 +207,12 @@ class Conversation(NamedTuple):
 # export
 
 
-def export_conversation(journal: str, wanted: Conversation, into: str | None, *, json: bool) -> int:
+def export_conversation(journal: str, wanted: ConversationSpec, into: str | None, *, json: bool) -> int:
     """Write a conversation to a new file, or to standard output and nothing else there."""
-    path = None if into is None or into == STDIN else stored_path(into)
+    path = None if into is None or into == STDIN else require_file_path(into)
     if path is not None and path.exists():
         raise Refused(f"{path} exists already. Give the path of a new file.")
-    with open_existing(journal, wanted.tenant) as hf, Waiting("export"):
+    with open_existing(journal, wanted.tenant) as hf, ProgressBar("export"):
         line = find_session(hf, wanted.session, wanted.thread)
         messages, exported = len(line), line.export(wanted.format)
     lines = exported if wanted.format == "jsonl" else [msgspec.json.encode(exported).decode()]
@@ -206,15 +220,15 @@ def export_conversation(journal: str, wanted: Conversation, into: str | None, *,
         _write_out(lines)
         return OK
     written = _write_new(path, lines)
-    said = f"Wrote {messages:,} messages to {path} ({size(written)})."
+    said = f"Wrote {messages:,} messages to {path} ({format_size(written)})."
     answer = {"export": str(path), "format": wanted.format, "messages": messages, "bytes": written}
-    tell(json, answer, said)
+    print_result(json, answer, said)
     return OK
 
 
 def _write_out(lines: Iterable[str]) -> None:
     watched = sys.stdout.isatty()
-    sys.stdout.writelines((harmless(line) if watched else line) + "\n" for line in lines)
+    sys.stdout.writelines((escape_json(line) if watched else line) + "\n" for line in lines)
     sys.stdout.flush()
 
 
@@ -231,7 +245,7 @@ def _write_new(path: Path, lines: Iterable[str]) -> int:
         partial.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        if error.errno in FULL:
+        if error.errno in DISK_FULL_ERRNOS:
             raise StorageFull() from None
         raise ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.") from None
     return path.stat().st_size
@@ -241,49 +255,49 @@ def _write_new(path: Path, lines: Iterable[str]) -> int:
 
 
 def import_conversation(
-    journal: str, wanted: Conversation, source: str, *, strict: bool, key: str | None, json: bool
+    journal: str, wanted: ConversationSpec, source: str, *, strict: bool, key: str | None, json: bool
 ) -> int:
     """Add a conversation to a session. A missing session or journal is created."""
     given = read_conversation(source, wanted.format)
-    _try_out(given, wanted, source, strict=strict)
-    target = stored_path(journal)
+    _check_import(given, wanted, source, strict=strict)
+    target = require_file_path(journal)
     new = not target.exists()
     if not new:
         existing_path(journal)
-    with filling(target) as client, Waiting("import") as progress:
-        hf = wanted.of_tenant(client)
-        stream = Scope.thread(wanted.session, wanted.line)
-        repeated = key is not None and bool(hf.journal.happened(stream, key))
-        begun = not threads_of(hf, wanted.session)
-        line = hf.session(wanted.session, thread=wanted.line)
+    with open_for_import(target) as client, ProgressBar("import") as progress:
+        hf = wanted.tenant_client(client)
+        stream = Scope.thread(wanted.session, wanted.thread_name)
+        repeated = key is not None and bool(hf.journal.events_by_key(stream, key))
+        begun = not thread_names(hf, wanted.session)
+        line = hf.session(wanted.session, thread=wanted.thread_name)
         done = line.import_messages(given, wanted.format, strict=strict, key=key, progress=progress)
     if json:
         where = {"journal": str(target), "session": line.id, "thread": line.thread}
         made = {"new_journal": new, "new_session": begun, "repeated": repeated}
-        emit({**where, **made, "messages": done.messages, "repairs": msgspec.to_builtins(done.repairs)})
+        print_json({**where, **made, "messages": done.messages, "repairs": msgspec.to_builtins(done.repairs)})
         return OK
-    _tell_import(done, target, wanted, repeated=repeated, new=new, begun=begun)
+    _print_import(done, target, wanted, repeated=repeated, new=new, begun=begun)
     if not repeated:
         thread = () if wanted.thread is None else ("--thread", wanted.thread)
-        note(f"Read it with: {spelled('messages', journal, line.id, *thread, tenant=wanted.tenant)}")
+        print_note(f"Read it with: {format_command('messages', journal, line.id, *thread, tenant=wanted.tenant)}")
     return OK
 
 
-def _try_out(given: Any, wanted: Conversation, source: str, *, strict: bool) -> None:
+def _check_import(given: Any, wanted: ConversationSpec, source: str, *, strict: bool) -> None:
     """Refuse input without a readable message, input that is too large and, with `strict`, broken input.
 
     The import is tried in memory before a journal or a session is created, so refused input leaves nothing behind.
     """
-    with open_journal("memory:", tokenizer=len) as trial, Waiting("check") as progress:
-        line = trial.session(wanted.session, thread=wanted.line)
+    with open_journal("memory:", tokenizer=len) as trial, ProgressBar("check") as progress:
+        line = trial.session(wanted.session, thread=wanted.thread_name)
         done = line.import_messages(given, wanted.format, progress=progress)
         empty = not done.messages and line.system is None
     repairs = done.repairs
     if not repairs or not (empty or strict):
         return
     name = "Standard input" if source == STDIN else source
-    said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in repairs[:NAMED])
-    more = f"; and {len(repairs) - NAMED:,} more" if len(repairs) > NAMED else ""
+    said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in repairs[:MAX_REPAIRS_NAMED])
+    more = f"; and {len(repairs) - MAX_REPAIRS_NAMED:,} more" if len(repairs) > MAX_REPAIRS_NAMED else ""
     if empty:
         raise InvalidMessage(f"{name} holds no message that can be read: {said}{more}. Check it, and --format.")
     raise InvalidMessage(
@@ -292,32 +306,32 @@ def _try_out(given: Any, wanted: Conversation, source: str, *, strict: bool) -> 
     )
 
 
-def _tell_import(
-    done: import_export.Imported, target: Path, wanted: Conversation, *, repeated: bool, new: bool, begun: bool
+def _print_import(
+    done: import_export.ImportReport, target: Path, wanted: ConversationSpec, *, repeated: bool, new: bool, begun: bool
 ) -> None:
     session = f"{'the new ' if begun else ''}session {wanted.session!r}"
     if wanted.thread is not None:
         session = f"thread {wanted.thread!r} of {session}"
     journal = f"the new journal {target}" if new else str(target)
     if repeated:
-        say(f"These {done.messages:,} messages came into {session} under this key already; nothing was changed.")
+        print_line(f"These {done.messages:,} messages came into {session} under this key already; nothing was changed.")
     else:
-        say(f"Imported {done.messages:,} messages into {session} of {journal}.", "green")
+        print_line(f"Imported {done.messages:,} messages into {session} of {journal}.", "green")
     if done.repairs:
-        say(f"{len(done.repairs):,} repairs were needed:", "yellow")
-        _print_repairs(sorted(done.repairs, key=lambda one: one.index)[:SHOWN])
-        if len(done.repairs) > SHOWN:
-            say(f"and {len(done.repairs) - SHOWN:,} more; --json has them all.", "yellow")
+        print_line(f"{len(done.repairs):,} repairs were needed:", "yellow")
+        _print_repairs(sorted(done.repairs, key=lambda one: one.index)[:MAX_REPAIRS_SHOWN])
+        if len(done.repairs) > MAX_REPAIRS_SHOWN:
+            print_line(f"and {len(done.repairs) - MAX_REPAIRS_SHOWN:,} more; --json has them all.", "yellow")
 
 
 def _print_repairs(repairs: Iterable[Repair]) -> None:
-    rows = [(str(one.index), printable(one.problem), printable(one.done)) for one in repairs]
+    rows = [(str(one.index), escape_text(one.problem), escape_text(one.done)) for one in repairs]
     out = console()
     if not out.is_terminal:
-        every: list[tuple[Any, ...]] = [COLUMNS, *rows]
-        sys.stdout.writelines(aligned(every, widest(every), (0,)))
+        every: list[tuple[Any, ...]] = [REPAIR_COLUMNS, *rows]
+        sys.stdout.writelines(align_rows(every, column_widths(every), (0,)))
         return
-    table = Table(*COLUMNS, box=None, header_style="dim", pad_edge=False)
+    table = Table(*REPAIR_COLUMNS, box=None, header_style="dim", pad_edge=False)
     table.columns[0].justify = "right"
     for row in rows:
         table.add_row(*map(Text, row))
@@ -332,7 +346,7 @@ EXPECTED = {
     "anthropic": 'a JSON array of messages, or an object with "messages"',
     "jsonl": "one message a line, as `holdfast export --session … --format jsonl` writes them",
 }
-_ITEMS = {"openai": "messages", "responses": "input", "anthropic": "messages"}
+_ITEM_FIELDS = {"openai": "messages", "responses": "input", "anthropic": "messages"}
 _ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
@@ -345,29 +359,31 @@ def check_format(format: str) -> str:
 
 def read_conversation(source: str, format: str) -> Any:
     """Read a conversation in the form that `import_messages` takes: an object, a list, or bytes of JSON lines."""
-    body, name = body_of(source, "a conversation")
+    body, name = read_source(source, "a conversation")
     if not body.strip():
         raise InvalidMessage(f"{name} is empty. Expected {EXPECTED[format]}.")
     if format == "jsonl":
-        _check_signs(_first_line(body), format, name)
+        _check_format_marks(_decode_first_line(body), format, name)
         return body
-    given = _decoded(body, format, name)
-    _check_signs(given, format, name)
+    given = _decode(body, format, name)
+    _check_format_marks(given, format, name)
     if isinstance(given, dict) and "role" in given:
         return [given]
-    items = given.get(_ITEMS[format]) if isinstance(given, dict) else given
+    items = given.get(_ITEM_FIELDS[format]) if isinstance(given, dict) else given
     if not isinstance(items, list) and not (format == "responses" and isinstance(items, str)):
-        raise InvalidMessage(f"{name} holds {_kind(given, _ITEMS[format])}. Expected {EXPECTED[format]}.")
+        raise InvalidMessage(
+            f"{name} holds {_describe_kind(given, _ITEM_FIELDS[format])}. Expected {EXPECTED[format]}."
+        )
     return given
 
 
-def body_of(source: str, what: str) -> tuple[bytes, str]:
+def read_source(source: str, what: str) -> tuple[bytes, str]:
     """Return all bytes of a file or of standard input, and the name to use in errors."""
     if source == STDIN:
         if sys.stdin is None:  # The parent process closed it.
             raise InvalidValue("There is nothing on standard input. Give a file, or pipe one in.")
         return sys.stdin.buffer.read().removeprefix(BOM), "Standard input"
-    path = stored_path(source)
+    path = require_file_path(source)
     try:
         # Not only plain files: a shell's <(…) is a pipe.
         return path.read_bytes().removeprefix(BOM), str(path)
@@ -379,30 +395,32 @@ def body_of(source: str, what: str) -> tuple[bytes, str]:
         raise Unavailable(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
 
 
-def _decoded(body: bytes, format: str, name: str) -> Any:
+def _decode(body: bytes, format: str, name: str) -> Any:
     """Decode the body as one JSON value, or line by line if the first line is an object of its own."""
     try:
-        return _json(body)
+        return _decode_json(body)
     except ValueError as error:
-        first = _first_line(body)
+        first = _decode_first_line(body)
         if not isinstance(first, dict) or len(body.strip().splitlines()) < 2:
             raise InvalidMessage(f"{name} is not JSON ({error}). Expected {EXPECTED[format]}.") from None
-    return [_line(line, number, format, name) for number, line in enumerate(body.splitlines(), 1) if line.strip()]
+    return [
+        _decode_line(line, number, format, name) for number, line in enumerate(body.splitlines(), 1) if line.strip()
+    ]
 
 
-def _line(line: bytes, number: int, format: str, name: str) -> Any:
+def _decode_line(line: bytes, number: int, format: str, name: str) -> Any:
     try:
-        found = _json(line)
+        found = _decode_json(line)
     except ValueError as error:
         raise InvalidMessage(f"Line {number} of {name} is not JSON ({error}). Nothing was imported.") from None
-    if isinstance(found, dict) and _ITEMS[format] in found:
+    if isinstance(found, dict) and _ITEM_FIELDS[format] in found:
         raise InvalidMessage(
             f"Line {number} of {name} is a whole conversation. Import one at a time, each into its own session."
         )
     return found
 
 
-def _json(text: bytes) -> Any:
+def _decode_json(text: bytes) -> Any:
     """Decode JSON as programs write it, including lone surrogates and NaN, which the import repairs."""
     try:
         return msgspec.json.decode(text)
@@ -417,17 +435,17 @@ def _json(text: bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _first_line(body: bytes) -> Any:
+def _decode_first_line(body: bytes) -> Any:
     with suppress(ValueError):
-        return _json(body.lstrip().split(b"\n", 1)[0])
+        return _decode_json(body.lstrip().split(b"\n", 1)[0])
     return None
 
 
-def _check_signs(given: Any, format: str, name: str) -> None:
+def _check_format_marks(given: Any, format: str, name: str) -> None:
     """Refuse input that bears marks of other formats and none of the given one."""
     if isinstance(given, dict) and given.get("kind") == "journal":
         raise InvalidMessage(f"{name} is the export of a whole journal. Import it without --session.")
-    found = _signs(given)
+    found = _detect_formats(given)
     if found and format not in found:
         raise InvalidMessage(
             f"{name} looks like {' or '.join(found)}, not {format}: expected {EXPECTED[format]}. "
@@ -435,7 +453,7 @@ def _check_signs(given: Any, format: str, name: str) -> None:
         )
 
 
-def _signs(given: Any) -> list[str]:
+def _detect_formats(given: Any) -> list[str]:
     """Return the formats that the input bears marks of; none if it could be any."""
     found: dict[str, None] = {}
     items: Any = given
@@ -444,11 +462,11 @@ def _signs(given: Any) -> list[str]:
         beside = {"instructions": "responses", "input": "responses", "system": "anthropic"}
         found.update({format: None for field, format in beside.items() if field in given and "holdfast" not in given})
     for item in items if isinstance(items, list) else ():
-        found.update(dict.fromkeys(_marks(item)))
+        found.update(dict.fromkeys(_item_formats(item)))
     return list(found)
 
 
-def _marks(item: Any) -> Sequence[str]:
+def _item_formats(item: Any) -> Sequence[str]:
     if not isinstance(item, dict):
         return ()
     if "holdfast" in item or "tool_results" in item:
@@ -468,7 +486,7 @@ def _marks(item: Any) -> Sequence[str]:
     return ()
 
 
-def _kind(given: Any, field: str) -> str:
+def _describe_kind(given: Any, field: str) -> str:
     if isinstance(given, dict):
         if field in given:
             return f'an object whose "{field}" is no list'

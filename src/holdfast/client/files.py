@@ -14,7 +14,7 @@ from holdfast.errors import InvalidMessage, NotFound
 from holdfast.records.messages import Message, Part
 
 
-def file_parts(message: Any, files: Sequence[Any]) -> Message:
+def add_files(message: Any, files: Sequence[Any]) -> Message:
     """Add files to a user's text or message, as parts."""
     if not isinstance(files, list | tuple):
         raise InvalidMessage("files must be a list of paths, bytes, or (name, bytes) pairs.")
@@ -24,18 +24,18 @@ def file_parts(message: Any, files: Sequence[Any]) -> Message:
         raise InvalidMessage("files go with a text or a Message. Put other parts into the message itself.")
     content = message.content
     parts: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
-    return replace(message, content=[*parts, *map(_part, files)])
+    return replace(message, content=[*parts, *map(_make_part, files)])
 
 
-def _part(file: Any) -> Part:
-    name, data = _read(file)
+def _make_part(file: Any) -> Part:
+    name, data = _read_file(file)
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if media_type.startswith("image/"):
         return {"type": "image", "data": data, "media_type": media_type}
     return {"type": "file", "data": data, "media_type": media_type, "name": name}
 
 
-def _read(file: Any) -> tuple[str, bytes]:
+def _read_file(file: Any) -> tuple[str, bytes]:
     if isinstance(file, bytes | bytearray | memoryview):
         return "file", bytes(file)
     if isinstance(file, tuple) and len(file) == 2 and isinstance(file[0], str) and isinstance(file[1], bytes):

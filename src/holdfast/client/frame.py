@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from holdfast.client import pack as client_pack
-from holdfast.client.files import file_parts
-from holdfast.client.frame_block import Block
+from holdfast.client.files import add_files
+from holdfast.client.frame_block import FrameBlock
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.pack import ContextPack
-from holdfast.core.frames.questions import choices
+from holdfast.core.frames.questions import check_options
 from holdfast.core.journal.codec import decode, decode_event, encode
-from holdfast.core.values import is_record_type, plain, typed
-from holdfast.core.wire.read import read
+from holdfast.core.values import convert_value, is_record_type, to_plain
+from holdfast.core.wire.read import read_input
 from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Waiting
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import calls, questions, run_once
@@ -32,11 +32,11 @@ from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.packs import MAIN_ROLE
-from holdfast.records.recovery import Answer, Asked
+from holdfast.records.recovery import Answer, QuestionReceipt
 from holdfast.records.usage import Usage
 
 
-class FrameLine(Block):
+class FrameMessages(FrameBlock):
     """The messages of a frame."""
 
     @overload
@@ -72,11 +72,16 @@ class FrameLine(Block):
     ) -> Message | list[Message]:
         """Append text, a mapping, a Message or a provider's response, or a list in one commit. See Session.append."""
         self._check_inside()
-        given = file_parts(message, files) if files else message
-        found = frame_messages.append(
-            self._ports, self._acting, self.id, read(given, partial=partial), key=self._own(key), pinned=pinned
+        given = add_files(message, files) if files else message
+        found = frame_messages.append_frame_messages(
+            self._ports,
+            self._acting,
+            self.id,
+            read_input(given, partial=partial),
+            key=self._frame_key(key),
+            pinned=pinned,
         )
-        rules.after_append(self._ports, self._acting, found[-1].stream, found)
+        rules.fire_after_append(self._ports, self._acting, found[-1].stream, found)
         return found if isinstance(message, list) else found[-1]
 
     def pack(
@@ -97,7 +102,7 @@ class FrameLine(Block):
         as_of: int | None = None,
     ) -> ContextPack:
         """Return the best context that fits the frame's limits and remaining tokens. See Session.pack."""
-        asked = client_pack.asked_for(
+        asked = client_pack.make_pack_request(
             budget,
             role=role,
             query=query,
@@ -115,18 +120,18 @@ class FrameLine(Block):
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what this frame sees and its pack left out. Each use is a tool call."""
-        line = visibility.line_of_frame(self._ports, self._acting, self.id)
+        line = visibility.frame_thread(self._ports, self._acting, self.id)
         return HistoryTools(self._ports, self._acting, line, frame=self.id, max_tokens=max_tokens)
 
     def messages(self, limit: int | None = None) -> list[Message]:
         """Return messages as written, oldest first: all, or the newest `limit`. Works after the frame has ended too."""
-        return frame_messages.messages(self._ports, self._acting, self.id, limit)
+        return frame_messages.read_frame_messages(self._ports, self._acting, self.id, limit)
 
 
 T = TypeVar("T")
 
 
-class Frame(FrameLine):
+class Frame(FrameMessages):
     """A live frame, to be used in a `with` block. Make one with `hf.frame` or `frame.frame`."""
 
     # work
@@ -163,22 +168,26 @@ class Frame(FrameLine):
         if inspect.iscoroutinefunction(fn):
             raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
-        begun = run_once.begin(self._ports, self._acting, self.id, key, if_interrupted)
+        begun = run_once.begin_step(self._ports, self._acting, self.id, key, if_interrupted)
         if begun.known:
-            return typing.cast(T, typed(begun.known[0], kind))
+            return typing.cast(T, convert_value(begun.known[0], kind))
         try:
             value = fn(*args)
         except Exception as error:
-            run_once.failed(self._ports, self._acting, self.id, key, begun.call, error)
+            run_once.fail_step(self._ports, self._acting, self.id, key, begun.call, error)
             raise
         except BaseException:
-            run_once.leave(self._ports, self._acting, self.id, key)  # The intent stays open: the outcome is unknown.
+            run_once.leave_step(
+                self._ports, self._acting, self.id, key
+            )  # The intent stays open: the outcome is unknown.
             raise
-        return typing.cast(T, typed(run_once.done(self._ports, self._acting, self.id, key, begun.call, value), kind))
+        return typing.cast(
+            T, convert_value(run_once.finish_step(self._ports, self._acting, self.id, key, begun.call, value), kind)
+        )
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
         """Set the frame's result, written when the frame completes; return the value as it will be read back."""
-        kept = decode(encode(plain(value), self._ports.settings.nesting))
+        kept = decode(encode(to_plain(value), self._ports.settings.nesting))
         if self._replayed:
             before = self.info().value
             if before != kept and before is not ERASED:
@@ -189,22 +198,22 @@ class Frame(FrameLine):
 
     def value(self, as_: Any = None) -> Any:
         """Return the result of a completed frame, converted to a type if one is given."""
-        return typed(self.info().value, as_)
+        return convert_value(self.info().value, as_)
 
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, paid from a reservation if a purpose is given."""
-        self._check_awake(key)
-        calls.spend(self._ports, self._acting, self.id, usage, purpose, self._own(key))
+        self._check_not_suspended(key)
+        calls.spend_tokens(self._ports, self._acting, self.id, usage, purpose, self._frame_key(key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        self._check_awake(key)
-        calls.reserve(self._ports, self._acting, self.id, purpose, amount, self._own(key))
+        self._check_not_suspended(key)
+        calls.reserve_tokens(self._ports, self._acting, self.id, purpose, amount, self._frame_key(key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Release a reservation, whole or in part."""
-        self._check_awake(key)
-        calls.release(self._ports, self._acting, self.id, purpose, amount, self._own(key))
+        self._check_not_suspended(key)
+        calls.release_reservation(self._ports, self._acting, self.id, purpose, amount, self._frame_key(key))
 
     def attach(
         self,
@@ -220,7 +229,7 @@ class Frame(FrameLine):
         key: str | None = None,
     ) -> str:
         """Attach evidence and return the handle's id."""
-        self._check_awake(key)
+        self._check_not_suspended(key)
         content = HandleContent(description=description, target=target, body=body)
         return calls.add_handle(
             self._ports,
@@ -232,24 +241,24 @@ class Frame(FrameLine):
             priority=priority,
             policy=policy,
             tokens=tokens,
-            key=self._own(key),
+            key=self._frame_key(key),
         )
 
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; return the name with which `hf.index.restore_handles` brings it back."""
-        self._check_awake(key)
-        return calls.remove_handles(self._ports, self._acting, self.id, handles, reason, self._own(key))
+        self._check_not_suspended(key)
+        return calls.remove_handles(self._ports, self._acting, self.id, handles, reason, self._frame_key(key))
 
-    def _check_awake(self, key: str | None) -> None:
+    def _check_not_suspended(self, key: str | None) -> None:
         """Refuse changes while the frame waits for an answer, even if the code caught `Waiting` and went on.
 
         A change that was made before the question is allowed: the same code may repeat it with its key.
         """
-        live = frame_read.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = frame_read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
         if live is None or live.question is None:
             return
-        own = self._own(key)
-        if own is None or not self._ports.journal.by_key(self._acting.tenant, self._stream, own):
+        own = self._frame_key(key)
+        if own is None or not self._ports.journal.events_by_key(self._acting.tenant, self._stream, own):
             raise FrameSuspended(
                 f"Frame {self.id} waits for an answer to question {live.question.id}. Leave its block, and run it "
                 "again once there is one.",
@@ -274,19 +283,19 @@ class Frame(FrameLine):
         subtree: bool = False,
         release_budget: bool = True,
         key: str | None = None,
-    ) -> Asked:
+    ) -> QuestionReceipt:
         """Suspend the frame until its question is answered. With its key, a later run finds the answer here."""
-        known = self._asked(key, token)
+        known = self._find_question(key, token)
         if known is not None:
             return known
         content = QuestionContent(
             reason=reason,
-            options=choices(options, recommended),
+            options=check_options(options, recommended),
             recommended=recommended,
-            arguments=plain(arguments),
-            payload=plain(payload),
+            arguments=to_plain(arguments),
+            payload=to_plain(payload),
         )
-        return questions.suspend(
+        return questions.suspend_frame(
             self._ports,
             self._acting,
             self.id,
@@ -304,11 +313,11 @@ class Frame(FrameLine):
     def _question_key(self, key: str) -> str:
         return f"{self.id}/ask/{check_id(key, 'key')}"
 
-    def _asked(self, key: str | None, token: bool) -> Asked | None:
+    def _find_question(self, key: str | None, token: bool) -> QuestionReceipt | None:
         """Find the question that was asked under this key, whatever its wording, so that it is asked only once."""
         if key is None:
             return None
-        stored = self._ports.journal.by_key(self._acting.tenant, self._stream, self._question_key(key))
+        stored = self._ports.journal.events_by_key(self._acting.tenant, self._stream, self._question_key(key))
         if not stored:
             return None
         # The last suspension in the append is the question itself; earlier ones are its descendants' and timers.
@@ -316,13 +325,13 @@ class Frame(FrameLine):
         if not asked:
             raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this question.")
         question: str = asked[-1].facts.question
-        answer = questions.answer_of(self._ports, self._acting, self._stream, question)
-        if questions.waits_for(self._ports, self._acting, self.id, question):
+        answer = questions.read_answer(self._ports, self._acting, self._stream, question)
+        if questions.is_waiting_for(self._ports, self._acting, self.id, question):
             if answer is None:
-                fresh = questions.new_token(self._ports, self._acting, question) if token else None
-                return Asked(question=question, frame=self.id, token=fresh, repeated=True)
-            questions.resume(self._ports, self._acting, self.id)
-        return Asked(question=question, frame=self.id, repeated=True, answer=answer, over=True)
+                fresh = questions.reissue_token_if_open(self._ports, self._acting, question) if token else None
+                return QuestionReceipt(question=question, frame=self.id, token=fresh, repeated=True)
+            questions.resume_frame(self._ports, self._acting, self.id)
+        return QuestionReceipt(question=question, frame=self.id, repeated=True, answer=answer, over=True)
 
     def ask(self, reason: str, *, key: str, **how: Any) -> Answer:
         """Ask a question and return its answer; raise `Waiting` until there is one, then run the same code again."""

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from holdfast.core.frames import evidence, stack
 from holdfast.core.frames import questions as rules
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.values import plain, words
+from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import (
     ActorBusy,
     Draining,
@@ -40,11 +40,11 @@ from holdfast.errors import (
     Waiting,
 )
 from holdfast.flow.frames import lifecycle, push, questions, read, takeover
-from holdfast.flow.journal.redact import clean
+from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
-from holdfast.records.frames import LIVE, FrameLimits, Limits, Question, TokenBudget
+from holdfast.records.frames import LIVE_STATUSES, FrameLimits, Limits, Question, TokenBudget
 from holdfast.records.ids import check_id, check_key
 from holdfast.records.recovery import FrameInfo
 from holdfast.records.scope import Scope, parse_scope
@@ -54,7 +54,7 @@ BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeo
 """The limits of a frame if none are given and no model is named."""
 
 
-class Block:
+class FrameBlock:
     """The block of a frame: how every frame is entered and left."""
 
     def __init__(
@@ -75,9 +75,9 @@ class Block:
         if on_error not in ON_ERROR:
             raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
         self._ports, self._acting, self._stream = ports, acting, stream
-        self._content = GoalContent(goal=goal, inputs=plain(inputs))
+        self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
-        self._inherit = evidence.handle_names(inherit)
+        self._inherit = evidence.check_handle_names(inherit)
         self._key = None if key is None else check_key(key if parent is None else f"{parent}/frame/{key}")
         self._id: str | None = None
         self._epoch: int | None = None
@@ -96,7 +96,7 @@ class Block:
         """Push the frame, or continue the one that its key stands for."""
         if self._id is not None:
             raise Refused("This block was entered already. Call hf.frame again for another one.")
-        known = self._take_up()
+        known = self._find_by_key()
         if known is not None and self._replayed:
             self._id = known  # Nothing will be written, so there is no owner to wait for.
             return
@@ -105,24 +105,24 @@ class Block:
         else:
             self._id = known or self._push(lease=False)
         self._claim()
-        self._wake()
+        self._resume_if_due()
 
     def _open_root(self) -> None:
         if self._ports.leases.draining:
             raise Draining
-        takeover.await_free(self._ports, self._acting, self._stream)
-        self._begin_writing()
-        with self._ports.observers.later(), self._ports.leases.taking(self._acting.tenant, self._stream):
-            known = self._take_up()
+        takeover.await_free_stream(self._ports, self._acting, self._stream)
+        self._check_before_write()
+        with self._ports.observers.defer(), self._ports.leases.lock(self._acting.tenant, self._stream):
+            known = self._find_by_key()
             if known is None:
                 self._id = self._push(lease=True)
-                self._epoch = takeover.note_taken(self._ports, self._acting, self._stream)
+                self._epoch = takeover.join_lease(self._ports, self._acting, self._stream)
             else:
                 self._id = known
                 if not self._replayed:
-                    self._epoch = takeover.take_free(self._ports, self._acting, self._stream)
+                    self._epoch = takeover.take_free_stream(self._ports, self._acting, self._stream)
 
-    def _begin_writing(self) -> None:
+    def _check_before_write(self) -> None:
         """Hook, called once the actor is free and before anything is written."""
 
     def _claim(self) -> None:
@@ -130,14 +130,14 @@ class Block:
         if self._replayed:
             return
         if not self._ports.leases.enter_block(self._acting.tenant, self.id):
-            self._let_go()
+            self._release_block()
             raise ActorBusy(
                 f"Frame {self.id} is at work in another block of this process. Wait for it, or use another key."
             )
         self._claimed = True
 
     def _push(self, *, lease: bool) -> str:
-        return push.push(
+        return push.push_frame(
             self._ports,
             self._acting,
             self._stream,
@@ -155,17 +155,19 @@ class Block:
         """Return the default limits of a block: within a session, as much context as its model accepts."""
         session = parse_scope(self._stream).get("session")
         known = (
-            None if session is None else read.current(self._ports, self._acting, Scope.session(session).text).session
+            None
+            if session is None
+            else read.load_current_state(self._ports, self._acting, Scope.session(session).text).session
         )
         if known is None or known.model is None or self._ports.models is None:
             return BLOCK_LIMITS
         return replace(BLOCK_LIMITS, context_tokens=self._ports.models.info(known.model).input_budget)
 
-    def _take_up(self) -> str | None:
+    def _find_by_key(self) -> str | None:
         """Find the frame of the key, live or completed; the steps of a completed one are only replayed."""
         if self._key is None:
             return None
-        stored = self._ports.journal.by_key(self._acting.tenant, self._stream, self._key)
+        stored = self._ports.journal.events_by_key(self._acting.tenant, self._stream, self._key)
         events = [decode_event(event) for event in stored]
         pushed = next((event for event in events if event.type == "frame.pushed"), None)
         if pushed is None:
@@ -173,12 +175,12 @@ class Block:
                 raise KeyReused(f"Key {self._key!r} already stands for {events[0].type}. Use another key.")
             return None
         frame: str = pushed.facts.frame
-        if pushed.content is not ERASED and pushed.content != clean(self._ports, self._content):
+        if pushed.content is not ERASED and pushed.content != redact_as_configured(self._ports, self._content):
             raise KeyReused(
                 f"Key {self._key!r} stands for frame {frame}, which was pushed with another goal or other inputs. "
                 "Use a new key for new work."
             )
-        info = read.frame_info(self._ports, self._acting, frame)
+        info = read.read_frame(self._ports, self._acting, frame)
         if info.status in ("failed", "cancelled"):
             why = info.error or "no reason given"
             raise FrameEnded(
@@ -189,20 +191,24 @@ class Block:
         self._replayed = info.status == "completed"
         return frame
 
-    def _wake(self) -> None:
+    def _resume_if_due(self) -> None:
         """Resume a suspended frame whose question is answered or whose timer is due."""
         question: Question | None = None
         try:
-            live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
+            live = read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
             question = None if live is None else live.question
-            if question is None or question.within is not None or not rules.due(question, self._ports.clock.now_ms()):
+            if (
+                question is None
+                or question.within is not None
+                or not rules.is_resumable(question, self._ports.clock.now_ms())
+            ):
                 return
-            questions.resume(self._ports, self._acting, self.id)
+            questions.resume_frame(self._ports, self._acting, self.id)
         except InsufficientTokens as error:
-            self._let_go()
+            self._release_block()
             raise Waiting(f"{error} Its answer is kept.", question=question.id if question else "") from error
         except BaseException:
-            self._let_go()
+            self._release_block()
             raise
 
     # leaving
@@ -224,29 +230,34 @@ class Block:
                 raise
             error.add_note(f"Frame {self.id} could not be ended: {second}")
         finally:
-            self._let_go(error)
+            self._release_block(error)
 
     def _complete(self) -> None:
-        if self._replayed or self.status not in ("active", "waiting") or self._waits_below():
+        if self._replayed or self.status not in ("active", "waiting") or self._is_waiting_below():
             return
         self._pop("completed", self._outcome)
 
-    def _waits_below(self) -> bool:
+    def _is_waiting_below(self) -> bool:
         """Return True if all live work below waits for answers: then this frame waits as well."""
-        live = read.current(self._ports, self._acting, self._stream).frames
-        return self.id in live and stack.all_suspended(live, self.id)
+        live = read.load_current_state(self._ports, self._acting, self._stream).frames
+        return self.id in live and stack.is_all_suspended(live, self.id)
 
     def _fail(self, error: Exception) -> None:
-        if self._on_error == "leave" or self._only_stopped(error) or self._replayed or self.status not in LIVE:
+        if (
+            self._on_error == "leave"
+            or self._is_interruption(error)
+            or self._replayed
+            or self.status not in LIVE_STATUSES
+        ):
             error.add_note(f"Frame {self.id} is {self.status}.")
             return
-        self._pop("failed", OutcomeContent(error=words(error)))
+        self._pop("failed", OutcomeContent(error=exception_text(error)))
         error.add_note(f"Frame {self.id} failed with this.")
 
-    def _only_stopped(self, error: Exception) -> bool:
+    def _is_interruption(self, error: Exception) -> bool:
         """Return True if the work itself did not fail: it waits, the client shuts down, or the write failed for now."""
         if isinstance(error, ExceptionGroup):  # A task group wraps the errors of its tasks.
-            return all(self._only_stopped(part) for part in error.exceptions)
+            return all(self._is_interruption(part) for part in error.exceptions)
         if isinstance(error, Unavailable | OutcomeUnknown | StaleEpoch | NotOwner):
             return True
         waits = isinstance(error, Waiting) or (isinstance(error, InvalidTransition) and error.before == "suspended")
@@ -254,21 +265,23 @@ class Block:
 
     def _pop(self, status: str, content: OutcomeContent) -> None:
         if self._epoch is None:
-            lifecycle.pop(self._ports, self._acting, self.id, status, content)
+            lifecycle.pop_frame(self._ports, self._acting, self.id, status, content)
             return
         leases, place = self._ports.leases, (self._acting.tenant, self._stream)
         # No other thread may count on a lease that is being released.
-        with self._ports.observers.later(), leases.taking(*place):
-            release = bool(leases.released(*place, self._epoch))
-            lifecycle.pop(self._ports, self._acting, self.id, status, content, release=self._epoch if release else None)
+        with self._ports.observers.defer(), leases.lock(*place):
+            release = bool(leases.draft_release(*place, self._epoch))
+            lifecycle.pop_frame(
+                self._ports, self._acting, self.id, status, content, release=self._epoch if release else None
+            )
             if release:
-                leases.left(*place, self._epoch)
+                leases.remove_user(*place, self._epoch)
                 self._epoch = None
 
     def _check_inside(self) -> None:
         """Refuse an operation outside the block. A frame that has ended refuses by itself."""
 
-    def _let_go(self, error: BaseException | None = None) -> None:
+    def _release_block(self, error: BaseException | None = None) -> None:
         if self._claimed:
             self._claimed = False
             self._ports.leases.blocks.discard((self._acting.tenant, self.id))
@@ -276,13 +289,13 @@ class Block:
             return
         epoch, self._epoch = self._epoch, None
         try:
-            takeover.let_go(self._ports, self._acting, self._stream, epoch)
+            takeover.release_stream(self._ports, self._acting, self._stream, epoch)
         except Exception as second:
             if error is None:
                 raise
             error.add_note(f"The lease of {self._stream} could not be given back: {second}")
 
-    def _own(self, key: str | None) -> str | None:
+    def _frame_key(self, key: str | None) -> str | None:
         """Prefix a key with the frame's id, so that other frames may use the same key."""
         return None if key is None else f"{self.id}/do/{check_id(key, 'key')}"
 
@@ -302,18 +315,18 @@ class Block:
 
     def info(self) -> FrameInfo:
         """Return the frame as it is now, with everything on it."""
-        return read.frame_info(self._ports, self._acting, self.id)
+        return read.read_frame(self._ports, self._acting, self.id)
 
     @property
     def status(self) -> str:
         """The frame's current status; `completed` if this block only replays it."""
-        live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
         return live.status if live is not None else self.info().status
 
     @property
     def tokens(self) -> TokenBudget:
         """The frame's budget: granted, used, reserved and lent tokens."""
-        live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
         return live.tokens if live is not None else self.info().tokens
 
     @property

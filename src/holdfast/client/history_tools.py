@@ -11,11 +11,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from holdfast.core.packs.fences import fenced, marks
-from holdfast.core.packs.handles import Name, parse_handle
-from holdfast.core.packs.history_tools import EXPAND, HISTORY_TOOLS, NAMES, SEARCH, Page, as_meant, page
-from holdfast.core.packs.views import tools_of
-from holdfast.core.values import words
+from holdfast.core.packs.fences import fence_text, make_mark
+from holdfast.core.packs.handles import HandleRef, parse_handle
+from holdfast.core.packs.history_tools import (
+    EXPAND,
+    HISTORY_TOOL_NAMES,
+    HISTORY_TOOLS,
+    SEARCH,
+    PageRequest,
+    parse_arguments,
+    render_page,
+)
+from holdfast.core.packs.views import copy_tools
+from holdfast.core.values import exception_text
 from holdfast.errors import (
     HoldfastError,
     InvalidValue,
@@ -27,14 +35,14 @@ from holdfast.errors import (
 )
 from holdfast.flow.frames import calls
 from holdfast.flow.packs import expand
-from holdfast.flow.sessions.append import counting
+from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.ports import Acting, Ports
 from holdfast.records.messages import ToolDef
 
 MAX_TOKENS: Final = 2_000
-FEWEST_TOKENS: Final = 200
-_SHOWN: Final = 60
-_ADVICE: Final = 500
+MIN_TOKENS: Final = 200
+_MAX_QUOTE: Final = 60
+_MAX_ADVICE: Final = 500
 
 
 class _Advice(Exception):
@@ -44,52 +52,52 @@ class _Advice(Exception):
 class HistoryTools:
     """Tools for an agent to read its own history, in one thread of a conversation or in one frame."""
 
-    __slots__ = ("_acting", "_frame", "_line", "_max_tokens", "_ports")
+    __slots__ = ("_acting", "_frame", "_max_tokens", "_ports", "_thread_stream")
 
     def __init__(
         self, ports: Ports, acting: Acting, line: str, frame: str | None = None, max_tokens: int = MAX_TOKENS
     ) -> None:
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < FEWEST_TOKENS:
-            raise InvalidValue(f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {FEWEST_TOKENS}.")
-        self._ports, self._acting, self._line = ports, acting, line
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < MIN_TOKENS:
+            raise InvalidValue(f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {MIN_TOKENS}.")
+        self._ports, self._acting, self._thread_stream = ports, acting, line
         self._frame, self._max_tokens = frame, max_tokens
 
     @property
     def definitions(self) -> list[ToolDef]:
         """The tool definitions for the model, to be passed along with your own."""
-        return list(tools_of(HISTORY_TOOLS))
+        return list(copy_tools(HISTORY_TOOLS))
 
     @property
     def names(self) -> frozenset[str]:
         """The names of the calls that `run` handles."""
-        return NAMES
+        return HISTORY_TOOL_NAMES
 
     def run(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Run a call and return its result as text. A call that makes no sense gets advice, not an error."""
-        if not isinstance(name, str) or name not in NAMES:
-            known = " and ".join(sorted(NAMES))
-            return f"There is no tool {_quoted(name)} here. The tools for the history are {known}."
-        given, problem = as_meant(name, arguments)
+        if not isinstance(name, str) or name not in HISTORY_TOOL_NAMES:
+            known = " and ".join(sorted(HISTORY_TOOL_NAMES))
+            return f"There is no tool {_quote(name)} here. The tools for the history are {known}."
+        given, problem = parse_arguments(name, arguments)
         if self._frame is None:
             return problem or self.answer(name, given)
         try:
-            call = calls.begin_tool(
+            call = calls.begin_tool_call(
                 self._ports, self._acting, self._frame, name, arguments=given or None, if_interrupted="retry"
             )
         except LimitExceeded as error:
-            return _no_more(error)
-        return self._noted(self._frame, call, name, given, problem)
+            return _explain_limit(error)
+        return self._answer_call(self._frame, call, name, given, problem)
 
-    def _noted(self, frame: str, call: str, name: str, given: dict[str, Any], problem: str | None) -> str:
+    def _answer_call(self, frame: str, call: str, name: str, given: dict[str, Any], problem: str | None) -> str:
         """Answer a call that was begun and journal its outcome. The answer itself is not journaled again."""
         try:
             answer = problem or self.answer(name, given)
-            tokens = self._counter()(answer)
+            tokens = self._token_counter()(answer)
         except Exception as error:
             with suppress(HoldfastError):  # The journal may be what failed.
-                calls.end_tool(self._ports, self._acting, frame, call, error=words(error))
+                calls.end_tool_call(self._ports, self._acting, frame, call, error=exception_text(error))
             raise
-        calls.end_tool(self._ports, self._acting, frame, call, error=problem, tokens=tokens)
+        calls.end_tool_call(self._ports, self._acting, frame, call, error=problem, tokens=tokens)
         return answer
 
     def answer(self, name: str, given: dict[str, Any]) -> str:
@@ -97,20 +105,20 @@ class HistoryTools:
         try:
             return self._expand(**given) if name == EXPAND else self._search(**given)
         except _Advice as advice:
-            return str(advice)[:_ADVICE]
+            return str(advice)[:_MAX_ADVICE]
 
     # expand
 
     def _expand(self, handle: str, offset: int) -> str:
-        wanted = _named(handle)
+        wanted = _parse_name(handle)
         try:
-            reading = expand.read(self._ports, self._acting, self._line, handle, frame=self._frame)
-            asked = Page(name=reading.id, offset=offset, max_tokens=self._max_tokens)
-            return page(reading.pieces, asked, self._counter(), self._mark)
+            reading = expand.read_pieces(self._ports, self._acting, self._thread_stream, handle, frame=self._frame)
+            asked = PageRequest(name=reading.id, offset=offset, max_tokens=self._max_tokens)
+            return render_page(reading.pieces, asked, self._token_counter(), self._mark)
         except SessionNotFound:
             raise  # The thread itself does not exist: no model can do anything about that.
         except NotFound as error:
-            raise _Advice(f"{error} {_instead(wanted)}") from error
+            raise _Advice(f"{error} {_suggest_instead(wanted)}") from error
         except Refused as error:
             raise _Advice(str(error)) from error
 
@@ -120,53 +128,55 @@ class HistoryTools:
         if not query.strip():
             raise _Advice("The query is empty. Give a few words to look for: names, numbers, things.")
         try:
-            found = expand.mentions(self._ports, self._acting, self._line, query, limit, own=NAMES)
+            found = expand.search_mentions(
+                self._ports, self._acting, self._thread_stream, query, limit, own=HISTORY_TOOL_NAMES
+            )
         except SessionNotFound:
             if self._frame is None:
                 raise
             found = []
         if not found:
-            raise _Advice(f"Nothing in this conversation matches {_quoted(query)}. Try other words, or fewer.")
+            raise _Advice(f"Nothing in this conversation matches {_quote(query)}. Try other words, or fewer.")
         lines = [f"{one.name} ({one.who}, trust {one.trust}): {one.snippet}" for one in found]
-        return self._within(lines)
+        return self._fit_lines(lines)
 
-    def _within(self, lines: list[str]) -> str:
+    def _fit_lines(self, lines: list[str]) -> str:
         """Format as many of the lines as fit, best first; at least one, however little of it."""
-        count = self._counter()
+        count = self._token_counter()
         for number in range(len(lines), 0, -1):
-            text = _listed(lines[:number], self._mark)
+            text = _format_matches(lines[:number], self._mark)
             if count(text) <= self._max_tokens:
                 return text
-        return _listed([lines[0][: self._max_tokens // 8]], self._mark)
+        return _format_matches([lines[0][: self._max_tokens // 8]], self._mark)
 
     # shared
 
-    def _counter(self) -> Callable[[str], int]:
+    def _token_counter(self) -> Callable[[str], int]:
         """Return the function that counts the thread's tokens."""
-        tokenizer, _ = counting(self._ports, self._acting, self._line)
+        tokenizer, _ = thread_tokenizer(self._ports, self._acting, self._thread_stream)
         return tokenizer.count
 
     def _mark(self, id: str) -> str:
-        return marks(self._ports.journal.secret, self._acting.tenant)(id)
+        return make_mark(self._ports.journal.secret, self._acting.tenant)(id)
 
     def __repr__(self) -> str:
         where = "" if self._frame is None else f", frame={self._frame!r}"
-        return f"HistoryTools({self._line!r}{where})"
+        return f"HistoryTools({self._thread_stream!r}{where})"
 
 
-def _listed(lines: list[str], mark: Any) -> str:
+def _format_matches(lines: list[str], mark: Any) -> str:
     label = "Found, best first. Read one in full with expand:"
-    return fenced(label, "\n".join(lines), mark(SEARCH))
+    return fence_text(label, "\n".join(lines), mark(SEARCH))
 
 
-def _named(handle: str) -> Name:
+def _parse_name(handle: str) -> HandleRef:
     try:
         return parse_handle(handle)
     except InvalidValue as error:
-        raise _Advice(f"{error} {_instead(None)}") from error
+        raise _Advice(f"{error} {_suggest_instead(None)}") from error
 
 
-def _instead(wanted: Name | None) -> str:
+def _suggest_instead(wanted: HandleRef | None) -> str:
     """Suggest what to do about a handle that leads nowhere."""
     where = "Handles are in the markers of what you were shown"
     if wanted is not None and wanted.kind == "summary":
@@ -174,13 +184,13 @@ def _instead(wanted: Name | None) -> str:
     return f"{where}; or look with search_history."
 
 
-def _no_more(error: HoldfastError) -> str:
+def _explain_limit(error: HoldfastError) -> str:
     if isinstance(error, ToolCallLimitExceeded):
         return "No tool calls are left for this work. Answer with what you have."
     return "The limit of this work is reached. Answer with what you have."
 
 
-def _quoted(text: object) -> str:
+def _quote(text: object) -> str:
     plain = str(text).encode("utf-8", "replace").decode()
     short = " ".join(plain.split())
-    return f"“{short[:_SHOWN]}{'…' if len(short) > _SHOWN else ''}”"
+    return f"“{short[:_MAX_QUOTE]}{'…' if len(short) > _MAX_QUOTE else ''}”"

@@ -18,7 +18,7 @@ from holdfast.client.journal import JournalView
 from holdfast.client.session import Session
 from holdfast.client.state import StateReader, StateStore
 from holdfast.client.turn_model import LOOPS
-from holdfast.connect import Beside, connect
+from holdfast.connect import ClientExtensions, connect
 from holdfast.errors import Refused
 from holdfast.flow.frames import takeover
 from holdfast.flow.sessions import handover
@@ -39,14 +39,14 @@ from holdfast.ports import (
     Telemetry,
     Tokenizer,
 )
-from holdfast.records.effects import Operated
+from holdfast.records.effects import OperatorResult
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id, ulid_text
 from holdfast.records.recovery import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD, Address, Scope
-from holdfast.records.sessions import SessionInfo, SweptSessions
+from holdfast.records.sessions import SessionInfo, SessionSweepReport
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
@@ -69,13 +69,13 @@ class Holdfast:
     @property
     def journal(self) -> JournalView:
         """The journal of events: read, follow, verify, copy and erase it."""
-        _warn_inside_a_loop()
+        _warn_in_event_loop()
         return JournalView(self._ports, self._acting)
 
     @property
     def index(self) -> IndexView:
         """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
-        _warn_inside_a_loop()
+        _warn_in_event_loop()
         return IndexView(self._ports, self._acting)
 
     def frame(
@@ -91,7 +91,7 @@ class Holdfast:
         on_error: str = "fail",
     ) -> Frame:
         """Return a root frame for a `with` block. With a key, continue the frame that was opened under it."""
-        _warn_inside_a_loop()
+        _warn_in_event_loop()
         return Frame(
             self._ports,
             self._acting,
@@ -122,8 +122,8 @@ class Holdfast:
 
         Settings given here are stored with the session, so that later processes have them too.
         """
-        _warn_inside_a_loop()
-        given = sessions_flow.Given(
+        _warn_in_event_loop()
+        given = sessions_flow.SessionSettings(
             system=system,
             tools=tools,
             model=model,
@@ -168,7 +168,7 @@ class Holdfast:
         limit: int | None = None,
     ) -> Iterator[SessionInfo]:
         """Iterate over sessions, most recently active first, or by cost or title; filter by user, title or status."""
-        return sessions_flow.sessions(
+        return sessions_flow.list_sessions(
             self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
         )
 
@@ -178,22 +178,22 @@ class Holdfast:
         Each session is read once. Work in frames that never reached a session is not included: see
         `frame.info().usage`.
         """
-        return sessions_flow.usage(self._ports, self._acting)
+        return sessions_flow.tenant_usage(self._ports, self._acting)
 
-    def sweep_sessions(self) -> SweptSessions:
+    def sweep_sessions(self) -> SessionSweepReport:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it periodically."""
         return handover.sweep_sessions(self._ports, self._acting)
 
     @property
     def state(self) -> StateStore:
         """Scoped key-value data, journaled: `hf.state("user/42").write("prefs", value)`."""
-        _warn_inside_a_loop()
-        return StateStore(state_journal_store.storage(self._ports, self._acting), owner=False)
+        _warn_in_event_loop()
+        return StateStore(state_journal_store.journal_storage(self._ports, self._acting), owner=False)
 
     @property
     def effects(self) -> Effects:
         """Declared effects: sinks, middleware, the outbox and pending effects."""
-        _warn_inside_a_loop()
+        _warn_in_event_loop()
         return Effects(self._ports, self._acting)
 
     def operate(
@@ -204,13 +204,13 @@ class Holdfast:
         scope: Address | None = None,
         key: str | None = None,
         name: str | None = None,
-    ) -> Operated:
+    ) -> OperatorResult:
         """Run an operator, a function of (input, view), and write its output and effects in one append."""
         return self.effects.operate(operator, input, scope=scope, key=key, name=name)
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search messages and entries of every conversation and scope; return the best matches first."""
-        return state_search.search_all(self._ports, self._acting, query, limit)
+        return state_search.search_tenant(self._ports, self._acting, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions that can be answered, oldest frame first."""
@@ -262,9 +262,9 @@ class Holdfast:
         every request.
         """
         from holdfast.runtime.agent import Agent
-        from holdfast.runtime.agent_config import makeup
+        from holdfast.runtime.agent_config import build_agent_config
 
-        made = makeup(
+        made = build_agent_config(
             name,
             model=model,
             system=system,
@@ -280,7 +280,7 @@ class Holdfast:
         )
         return Agent(self, made)
 
-    def shutting_down(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
+    def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
         """Return a block for a graceful shutdown: `with hf.shutting_down() as stop: stop.wait()`.
 
         From the first signal on nothing new begins, running work may end within `grace` seconds, and unfinished work
@@ -371,7 +371,7 @@ def open(
     {"input": 1, "output": 4}}`. Or it replaces them with a function of (model, usage) that returns the cost of one call
     in dollars, or None.
     """
-    beside = Beside(
+    beside = ClientExtensions(
         tokenizer=tokenizer,
         prices=prices,
         redact=redact,
@@ -393,7 +393,7 @@ def frame_scope(actor: str, session: str | None) -> str:
     return Scope.actor(actor, session=session, thread=MAIN_THREAD).text
 
 
-def _warn_inside_a_loop() -> None:
+def _warn_in_event_loop() -> None:
     """Warn once about a blocking call inside an event loop, which stalls everything else in it."""
     asyncio: Any = sys.modules.get("asyncio")
     if not _warned and asyncio is not None and asyncio._get_running_loop() is not None:

@@ -11,10 +11,10 @@ from typing import Any
 
 from holdfast.client import pack as client_context
 from holdfast.client.pack import ContextPack
-from holdfast.connect import summarizer_for
+from holdfast.connect import make_summarizer
 from holdfast.core.frames import stack as frame_stack
-from holdfast.core.frames.questions import choices
-from holdfast.core.values import plain
+from holdfast.core.frames.questions import check_options
+from holdfast.core.values import to_plain
 from holdfast.errors import BudgetTooSmall, InvalidValue, TokenNotFound
 from holdfast.flow.compaction import frames
 from holdfast.flow.frames import calls as frame_calls
@@ -25,12 +25,20 @@ from holdfast.flow.packs import briefs, visibility
 from holdfast.flow.sessions import append
 from holdfast.flow.turns import calls
 from holdfast.ports import Acting, Ports, Summarizer
-from holdfast.records.compaction import KEEP, SUMMARY_TOKENS, CompactionConfig, CompactionResult
+from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import AnswerContent, GoalContent, HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
 from holdfast.records.packs import MAIN_ROLE, BriefContext
-from holdfast.records.recovery import ActorResumeState, Answer, Asked, FrameInfo, HandleInfo, QuestionInfo, Swept
+from holdfast.records.recovery import (
+    ActorResumeState,
+    Answer,
+    FrameInfo,
+    HandleInfo,
+    QuestionInfo,
+    QuestionReceipt,
+    SweepReport,
+)
 from holdfast.records.scope import Address, Scope
 from holdfast.records.usage import Usage
 
@@ -62,16 +70,16 @@ class QuestionsView:
         subtree: bool = False,
         release_budget: bool = True,
         key: str | None = None,
-    ) -> Asked:
+    ) -> QuestionReceipt:
         """Suspend a frame until its question is answered; return the question's id and, if requested, a link token."""
         content = QuestionContent(
-            reason=_text(reason, "reason"),
-            options=choices(options, recommended),
+            reason=_check_text(reason, "reason"),
+            options=check_options(options, recommended),
             recommended=recommended,
-            arguments=plain(arguments),
-            payload=plain(payload),
+            arguments=to_plain(arguments),
+            payload=to_plain(payload),
         )
-        return frame_questions.suspend(
+        return frame_questions.suspend_frame(
             self._ports,
             self._acting,
             frame,
@@ -102,21 +110,21 @@ class QuestionsView:
         `args` replace all arguments of the tool call in question. Arguments that the tool can never take are refused,
         as far as the tool is known, and the question stays open.
         """
-        content = _answer(payload, args, note)
+        content = _make_answer(payload, args, note)
         if args is not None and approve is not False:
-            calls.check_edited(self._ports, self._acting, plain(args), question=question, token=token)
-        return frame_questions.answer(
+            calls.check_edited_arguments(self._ports, self._acting, to_plain(args), question=question, token=token)
+        return frame_questions.answer_question(
             self._ports,
             self._acting,
             question=question,
             token=token,
-            approved=_flag(approve),
+            approved=_check_flag(approve),
             content=content,
         )
 
     def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
         """Issue a new link token for an open question; the earlier one is void."""
-        return frame_questions.reissue(self._ports, self._acting, question, expires_ms)
+        return frame_questions.reissue_token(self._ports, self._acting, question, expires_ms)
 
     def resume_frame(
         self,
@@ -130,52 +138,52 @@ class QuestionsView:
     ) -> str:
         """Resume the frame of a question and return the frame's id; record an answer too if there is none yet."""
         given = approve is not None or payload is not None or args is not None or note is not None
-        frame, answered = frame_questions.found(self._ports, self._acting, question, token)
+        frame, answered = frame_questions.find_question_frame(self._ports, self._acting, question, token)
         if answered and token is not None:
             raise TokenNotFound
         if args is not None and approve is not False:
-            calls.check_edited(self._ports, self._acting, plain(args), question=question, token=token)
-        frame_questions.resume(
+            calls.check_edited_arguments(self._ports, self._acting, to_plain(args), question=question, token=token)
+        frame_questions.resume_frame(
             self._ports,
             self._acting,
             frame,
             bring=given or not answered,
             token=token,
-            approved=_flag(approve),
-            content=_answer(payload, args, note),
+            approved=_check_flag(approve),
+            content=_make_answer(payload, args, note),
         )
         return frame
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions, oldest frame first."""
-        return read.questions(self._ports, self._acting)
+        return read.read_questions(self._ports, self._acting)
 
     def question(self, question: str) -> QuestionInfo:
         """Return one open question."""
-        return read.question(self._ports, self._acting, question)
+        return read.read_question(self._ports, self._acting, question)
 
     def answer_to(self, scope: Address, question: str) -> Answer | None:
         """Return the answer to a question of a scope, also after its frame was resumed."""
-        read.raw_id(question, "question")
-        return frame_questions.answer_of(self._ports, self._acting, Scope.of(scope).text, question)
+        read.parse_id(question, "question")
+        return frame_questions.read_answer(self._ports, self._acting, Scope.of(scope).text, question)
 
 
-def _text(value: object, what: str) -> str | None:
+def _check_text(value: object, what: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidValue(f"{what} must be a text.")
     return value
 
 
-def _flag(value: object) -> bool | None:
+def _check_flag(value: object) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise InvalidValue("approve must be True, False or left out.")
     return value
 
 
-def _answer(payload: Any, args: Any, note: str | None) -> AnswerContent | None:
+def _make_answer(payload: Any, args: Any, note: str | None) -> AnswerContent | None:
     if payload is None and args is None and note is None:
         return None
-    return AnswerContent(payload=plain(payload), arguments=plain(args), note=_text(note, "note"))
+    return AnswerContent(payload=to_plain(payload), arguments=to_plain(args), note=_check_text(note, "note"))
 
 
 class WorkView:
@@ -189,21 +197,21 @@ class WorkView:
 
     def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        frame_calls.reserve(self._ports, self._acting, frame, purpose, amount, key)
+        frame_calls.reserve_tokens(self._ports, self._acting, frame, purpose, amount, key)
 
     def release_reservation(
         self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
     ) -> None:
         """Release a reservation, whole or in part."""
-        frame_calls.release(self._ports, self._acting, frame, purpose, amount, key)
+        frame_calls.release_reservation(self._ports, self._acting, frame, purpose, amount, key)
 
     def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record usage that a reservation pays for, as far as it goes."""
-        frame_calls.spend(self._ports, self._acting, frame, usage, purpose, key)
+        frame_calls.spend_tokens(self._ports, self._acting, frame, usage, purpose, key)
 
     def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record what work used. Never refused for its amount: the work is done."""
-        frame_calls.spend(self._ports, self._acting, frame, usage, None, key)
+        frame_calls.spend_tokens(self._ports, self._acting, frame, usage, None, key)
 
     # evidence and results
 
@@ -225,7 +233,7 @@ class WorkView:
         key: str | None = None,
     ) -> str:
         """Attach evidence and return the handle's id. An existing handle is changed in place."""
-        content = HandleContent(description=description, target=target, body=body, metadata=plain(metadata))
+        content = HandleContent(description=description, target=target, body=body, metadata=to_plain(metadata))
         return frame_calls.add_handle(
             self._ports,
             self._acting,
@@ -258,9 +266,9 @@ class WorkView:
         target_budget: int,
         strategy: str = "priority",
         *,
-        keep: int = KEEP,
+        keep: int = DEFAULT_KEEP_ROUNDS,
         summarizer: Summarizer | Callable[..., str] | None = None,
-        max_tokens: int = SUMMARY_TOKENS,
+        max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         timeout: float | None = None,
         store: bool | str = False,
         strict: bool = False,
@@ -272,18 +280,18 @@ class WorkView:
         brings back. The others keep the newest `keep` rounds of its conversation. Critical evidence stays.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, timeout=timeout, store=store)
-        chosen = self._summarizer(summarizer)
+        chosen = self._choose_summarizer(summarizer)
         return frames.compact_context(
             self._ports, self._acting, frame, target_budget, config, chosen, strict=strict, key=key
         )
 
-    def _summarizer(self, given: Any) -> Summarizer:
-        tokenizer = append.models(self._ports).tokenizer()
-        return summarizer_for(given if given is not None else self._ports.summarizer, tokenizer.count)
+    def _choose_summarizer(self, given: Any) -> Summarizer:
+        tokenizer = append.models_port(self._ports).tokenizer()
+        return make_summarizer(given if given is not None else self._ports.summarizer, tokenizer.count)
 
     def handles(self, frame: str) -> list[HandleInfo]:
         """Return a frame's handles in order, with their targets; detached ones are marked."""
-        return read.handles(self._ports, self._acting, frame)
+        return read.read_handles(self._ports, self._acting, frame)
 
     def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
         """Add a reference to something that the frame produced; return its position."""
@@ -307,22 +315,22 @@ class WorkView:
         the model `pack_at(call)` then.
         """
         if pack is not None:
-            return client_context.begin_call(
+            return client_context.begin_packed_call(
                 self._ports,
                 self._acting,
                 pack,
                 frame=frame,
                 model=model,
-                request=plain(request),
+                request=to_plain(request),
                 if_interrupted=if_interrupted,
                 key=key,
             )
-        return frame_calls.begin_model(
+        return frame_calls.begin_model_call(
             self._ports,
             self._acting,
             frame,
             model=model,
-            request=plain(request),
+            request=to_plain(request),
             if_interrupted=if_interrupted,
             key=key,
         )
@@ -341,14 +349,14 @@ class WorkView:
         doubtful: Usage | None = None,
     ) -> None:
         """Journal a model's response, or with `error` its failure. Usage is recorded either way."""
-        frame_calls.end_model(
+        frame_calls.end_model_call(
             self._ports,
             self._acting,
             frame,
             call,
             usage=usage,
             finish=finish,
-            response=plain(response),
+            response=to_plain(response),
             provider_id=provider_id,
             error=error,
             retryable=retryable,
@@ -366,12 +374,12 @@ class WorkView:
         key: str | None = None,
     ) -> str:
         """Journal that a tool is about to be called; return the call's id, its idempotency key."""
-        return frame_calls.begin_tool(
+        return frame_calls.begin_tool_call(
             self._ports,
             self._acting,
             frame,
             name,
-            arguments=plain(arguments),
+            arguments=to_plain(arguments),
             if_interrupted=if_interrupted,
             provider_id=provider_id,
             key=key,
@@ -388,12 +396,12 @@ class WorkView:
         tokens: int | None = None,
     ) -> None:
         """Journal a tool's value, or with `error` its failure."""
-        frame_calls.end_tool(
+        frame_calls.end_tool_call(
             self._ports,
             self._acting,
             frame,
             call,
-            value=plain(value),
+            value=to_plain(value),
             error=error,
             interrupted=interrupted,
             tokens=tokens,
@@ -423,9 +431,9 @@ class IndexView(WorkView, QuestionsView):
 
         `inherit` names handles of the parent that the child sees as well.
         """
-        content = GoalContent(goal=goal, inputs=plain(inputs), metadata=plain(metadata))
+        content = GoalContent(goal=goal, inputs=to_plain(inputs), metadata=to_plain(metadata))
         stream = None if scope is None else Scope.of(scope).text
-        return push.push(
+        return push.push_frame(
             self._ports,
             self._acting,
             stream,
@@ -454,13 +462,13 @@ class IndexView(WorkView, QuestionsView):
         """Change a frame's goal, inputs, metadata, limits or status, or a root's tokens."""
         texts = None
         if goal is not None or inputs is not None or metadata is not None:
-            known = read.frame_info(self._ports, self._acting, frame)
+            known = read.read_frame(self._ports, self._acting, frame)
             texts = GoalContent(
-                goal=goal if goal is not None else _kept(known.goal),
-                inputs=plain(inputs) if inputs is not None else _kept(known.inputs),
-                metadata=plain(metadata) if metadata is not None else _kept(known.metadata),
+                goal=goal if goal is not None else _drop_erased(known.goal),
+                inputs=to_plain(inputs) if inputs is not None else _drop_erased(known.inputs),
+                metadata=to_plain(metadata) if metadata is not None else _drop_erased(known.metadata),
             )
-        lifecycle.update(
+        lifecycle.update_frame(
             self._ports,
             self._acting,
             frame,
@@ -471,7 +479,7 @@ class IndexView(WorkView, QuestionsView):
             key=key,
             expected=expected_version,
         )
-        return read.frame_info(self._ports, self._acting, frame)
+        return read.read_frame(self._ports, self._acting, frame)
 
     def pop_frame(
         self,
@@ -485,43 +493,45 @@ class IndexView(WorkView, QuestionsView):
         key: str | None = None,
     ) -> FrameInfo:
         """End a frame and settle its budget. Failing or cancelling it cancels everything below, leaf first."""
-        content = OutcomeContent(summary=summary, error=error, value=plain(value))
-        ended = lifecycle.pop(self._ports, self._acting, frame, status, content, key=key, expected=expected_version)
+        content = OutcomeContent(summary=summary, error=error, value=to_plain(value))
+        ended = lifecycle.pop_frame(
+            self._ports, self._acting, frame, status, content, key=key, expected=expected_version
+        )
         if ended is None:
-            return read.frame_info(self._ports, self._acting, frame)
+            return read.read_frame(self._ports, self._acting, frame)
         goal = self._ports.states.take_goal(self._acting.tenant, ended.stream, ended.frame.goal)
-        return read.describe(
+        return read.describe_frame(
             self._ports, self._acting, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
         )
 
     def get_frame(self, frame: str) -> FrameInfo:
         """Return a frame with its texts, live or ended."""
-        return read.frame_info(self._ports, self._acting, frame)
+        return read.read_frame(self._ports, self._acting, frame)
 
     def ancestry(self, frame: str) -> list[FrameInfo]:
         """Return the frames from the root to this one, across scopes."""
-        return read.ancestry(self._ports, self._acting, frame)
+        return read.read_ancestry(self._ports, self._acting, frame)
 
     def stack(self, scope: Address) -> list[FrameInfo]:
         """Return all live frames of a scope, parents before children. A waiting parent hides nothing."""
-        return read.stack_of(self._ports, self._acting, Scope.of(scope).text)
+        return read.read_stack(self._ports, self._acting, Scope.of(scope).text)
 
     def stacks(self) -> Iterator[tuple[str, list[FrameInfo]]]:
         """Iterate over every scope that has live frames, with those frames."""
-        for stream in read.streams_with_work(self._ports, self._acting):
-            yield stream, read.stack_of(self._ports, self._acting, stream)
+        for stream in read.list_streams_with_work(self._ports, self._acting):
+            yield stream, read.read_stack(self._ports, self._acting, stream)
 
     def top_of_stack(self, scope: Address) -> FrameInfo | None:
         """Return the deepest live frame of a scope, the newest if there are several, or None."""
         stream = Scope.of(scope).text
-        top = frame_stack.top(read.current(self._ports, self._acting, stream).frames)
-        return None if top is None else read.describe(self._ports, self._acting, stream, top)
+        top = frame_stack.top_frame(read.load_current_state(self._ports, self._acting, stream).frames)
+        return None if top is None else read.describe_frame(self._ports, self._acting, stream, top)
 
     def leaves(self, scope: Address) -> list[FrameInfo]:
         """Return every live frame with nothing live below it, oldest first."""
         stream = Scope.of(scope).text
-        found = frame_stack.leaves(read.current(self._ports, self._acting, stream).frames)
-        return [read.describe(self._ports, self._acting, stream, frame) for frame in found]
+        found = frame_stack.leaves(read.load_current_state(self._ports, self._acting, stream).frames)
+        return [read.describe_frame(self._ports, self._acting, stream, frame) for frame in found]
 
     # packs
 
@@ -550,8 +560,8 @@ class IndexView(WorkView, QuestionsView):
             raise BudgetTooSmall(
                 f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
             )
-        wanted = visibility.frame_in(self._ports, self._acting, scope, frame)
-        asked = client_context.asked_for(
+        wanted = visibility.resolve_frame(self._ports, self._acting, scope, frame)
+        asked = client_context.make_pack_request(
             budget_tokens,
             role=role,
             query=query,
@@ -603,7 +613,7 @@ class IndexView(WorkView, QuestionsView):
 
     def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
         """Return the effective brief of a role in a scope, each field from the nearest scope that sets it."""
-        return briefs.context_of(self._ports, self._acting, scope, role)
+        return briefs.brief_context(self._ports, self._acting, scope, role)
 
     # actors
 
@@ -619,11 +629,11 @@ class IndexView(WorkView, QuestionsView):
         """Release an actor that was taken with `resume_actor`; does nothing if it was not."""
         takeover.release_actor(self._ports, self._acting, Scope.of(scope).text)
 
-    def sweep(self, *, fail_orphans: bool = False) -> Swept:
+    def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
         """Resume frames whose timer is due, end expired ones, flag late ones; `fail_orphans` fails late orphans."""
         return frame_sweep.sweep(self._ports, self._acting, fail_orphans=fail_orphans)
 
 
-def _kept(value: Any) -> Any:
+def _drop_erased(value: Any) -> Any:
     """Return a value that stays unchanged, or None if it was erased."""
     return None if value is ERASED else value

@@ -9,21 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from holdfast.connect import file_path, text_of
+from holdfast.connect import file_path, url_text
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Conflict, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
 from holdfast.flow.journal import artifacts, read, transfer
-from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.journal.verify import verify
 from holdfast.ports import Acting, Ports
-from holdfast.records.batches import Appended
+from holdfast.records.batches import AppendResult
 from holdfast.records.catalogue import APP_PREFIX
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased, Event
 from holdfast.records.ids import check_id, check_key
-from holdfast.records.reports import Erasure, Progress, Query, Verified
+from holdfast.records.reports import Erasure, EventQuery, Progress, VerificationReport
 from holdfast.records.scope import Address, Scope
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 StrPath = str | os.PathLike[str]
 
 
@@ -44,8 +44,8 @@ class JournalView:
         backwards: bool = False,
     ) -> Iterator[Event]:
         """Iterate over one stream by version, or the tenant's events by seq, bounded by `after` and `until`."""
-        query = self._query(scope, after, until, types, backwards)
-        return read.events(self._ports, query)
+        query = self._make_query(scope, after, until, types, backwards)
+        return read.iterate_events(self._ports, query)
 
     def subscribe(
         self,
@@ -56,7 +56,7 @@ class JournalView:
         timeout: float | None = None,
     ) -> Iterator[Event]:
         """Iterate over events of any process as they happen, from now on or after a known version or cursor."""
-        query = self._query(scope, self._start(scope) if after is None else after, None, types, False)
+        query = self._make_query(scope, self._start_cursor(scope) if after is None else after, None, types, False)
         return read.subscribe(self._ports, query, timeout=timeout)
 
     def append(
@@ -70,7 +70,7 @@ class JournalView:
         expected: int | None = None,
         subject: str | None = None,
         files: Sequence[bytes] = (),
-    ) -> Appended:
+    ) -> AppendResult:
         """Append an application's own event. Its type begins with `app.`; with a key it happens once."""
         if not isinstance(type, str) or not type.startswith(APP_PREFIX) or not type[len(APP_PREFIX) :]:
             raise InvalidValue(
@@ -81,26 +81,26 @@ class JournalView:
             raise InvalidValue(f"facts must be an object with names, not {facts.__class__.__name__}.")
         if not isinstance(files, list | tuple):
             raise InvalidValue("files must be a list of bytes.")
-        placed = [artifacts.prepare(self._ports, self._acting, body) for body in files]
+        placed = [artifacts.prepare_artifact(self._ports, self._acting, body) for body in files]
         draft = Draft(
             type=type,
             facts=AppFacts(data=facts or {}, artifacts=tuple(artifact.name.hex() for artifact in placed)),
             content=None if content is None else AppContent(data=content),
             subject=subject,
         )
-        decided = Decided(stream=Scope.of(scope).text, events=(draft,), expected=expected, key=key)
+        decided = StreamWrite(stream=Scope.of(scope).text, events=(draft,), expected=expected, key=key)
         try:
-            appended = append(self._ports, self._acting, [decided], placed)
+            appended = append_events(self._ports, self._acting, [decided], placed)
         except (Refused, Conflict):
-            artifacts.withdraw(self._ports, self._acting, placed)
+            artifacts.withdraw_artifacts(self._ports, self._acting, placed)
             raise
         if appended.repeated:
-            artifacts.withdraw(self._ports, self._acting, placed)
+            artifacts.withdraw_artifacts(self._ports, self._acting, placed)
         return appended
 
-    def happened(self, scope: Address, key: str) -> list[Event]:
+    def events_by_key(self, scope: Address, key: str) -> list[Event]:
         """Return the events that were written to a stream under a key; an empty list if there are none."""
-        stored = self._ports.journal.by_key(self._acting.tenant, Scope.of(scope).text, check_key(key))
+        stored = self._ports.journal.events_by_key(self._acting.tenant, Scope.of(scope).text, check_key(key))
         return [decode_event(event) for event in stored]
 
     def version(self, scope: Address) -> int:
@@ -113,7 +113,7 @@ class JournalView:
         after = ""
         while heads := self._ports.journal.heads(self._acting.tenant, after, read.PAGE):
             yield from (head.stream for head in heads)
-            after = read.beyond(after, heads[-1].stream)
+            after = read.advance_cursor(after, heads[-1].stream)
 
     def position(self) -> int:
         """Return the cursor of the newest event in the journal."""
@@ -121,24 +121,24 @@ class JournalView:
 
     def artifact(self, name: str) -> bytes | Erased:
         """Return an artifact's bytes by the name that events give it; ERASED if it was erased."""
-        return artifacts.read(self._ports, self._acting, name)
+        return artifacts.read_artifact(self._ports, self._acting, name)
 
     def collect(self) -> int:
         """Remove artifacts that nothing has referred to for a day; return how many."""
-        self._of_the_whole()
-        return artifacts.collect(self._ports)
+        self._check_whole()
+        return artifacts.collect_artifacts(self._ports)
 
-    def verify(self, *, packs: bool = False, progress: Progress | None = None) -> Verified:
+    def verify(self, *, packs: bool = False, progress: Progress | None = None) -> VerificationReport:
         """Check every chain, version, row, reference and artifact of the whole journal.
 
         With `packs`, also check that every pack given to a model can be rebuilt exactly: that takes longer.
         """
-        self._of_the_whole()
+        self._check_whole()
         return verify(self._ports, progress, packs=packs)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Rebuild every projection from the events, while others go on; return how many were applied."""
-        self._of_the_whole()
+        self._check_whole()
         try:
             return self._ports.journal.rebuild(progress)
         finally:
@@ -146,24 +146,24 @@ class JournalView:
 
     def erase(self, subject: str) -> Erasure:
         """Remove all content that belongs to a subject, from every byte on disk. It cannot be undone."""
-        return artifacts.erase(self._ports, self._acting, subject)
+        return artifacts.erase_subject(self._ports, self._acting, subject)
 
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
         """Write a consistent copy to a new path, while others write. `holdfast.restore` opens it as a journal."""
-        self._of_the_whole()
-        self._ports.journal.backup(file_path(text_of(target)), progress)
+        self._check_whole()
+        self._ports.journal.backup(file_path(url_text(target)), progress)
 
     def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
         """Export the whole journal as JSON lines to a new path; return the number of lines."""
-        self._of_the_whole()
-        path = file_path(text_of(target))
+        self._check_whole()
+        path = file_path(url_text(target))
         if path.exists():
             raise Refused(f"{path} exists already. Give the path of a new file.")
         until = None if until is None else read.check_cursor("until", until)
         partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         count = 0
         try:
-            with _create(partial) as file:
+            with _create_file(partial) as file:
                 for line in transfer.export_lines(self._ports, until, progress):
                     file.write(line + b"\n")
                     count += 1
@@ -173,42 +173,42 @@ class JournalView:
         except BaseException as error:
             partial.unlink(missing_ok=True)
             if isinstance(error, OSError):
-                raise StorageFull() if error.errno in FULL else _unwritable(path, error) from error
+                raise StorageFull() if error.errno in DISK_FULL_ERRNOS else _not_writable(path, error) from error
             raise
         return count
 
     def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
         """Import an export into this journal, which must be empty; return the number of events. All or nothing."""
-        self._of_the_whole()
-        path = file_path(text_of(source))
+        self._check_whole()
+        path = file_path(url_text(source))
         if not path.is_file():
             raise NotFound(f"There is no export at {path}.")
-        with _readable(path) as lines:
+        with _open_export(path) as lines:
             size = path.stat().st_size
-            secret, items = transfer.parse_lines(_counted(lines, size, progress))
-            return self._ports.journal.restore(secret, transfer.unbroken(items))
+            secret, items = transfer.parse_lines(_report_progress(lines, size, progress))
+            return self._ports.journal.restore(secret, transfer.check_chains(items))
 
     def tenants(self) -> list[str]:
         """Return the names of all tenants in the journal."""
-        self._of_the_whole()
+        self._check_whole()
         return self._ports.journal.tenants()
 
-    def _of_the_whole(self) -> None:
+    def _check_whole(self) -> None:
         """Refuse an operation that would show one tenant the others."""
         if not self._acting.whole:
             raise Refused("This is about the journal as a whole. Call it on the client itself, not on a tenant's view.")
 
-    def _start(self, scope: Address | None) -> int:
+    def _start_cursor(self, scope: Address | None) -> int:
         return self.position() if scope is None else self.version(scope)
 
-    def _query(
+    def _make_query(
         self, scope: Address | None, after: int, until: int | None, types: Sequence[str], backwards: bool
-    ) -> Query:
+    ) -> EventQuery:
         stream = None if scope is None else Scope.of(scope).text
-        return read.query_for(self._acting, stream, after=after, until=until, types=types, backwards=backwards)
+        return read.build_query(self._acting, stream, after=after, until=until, types=types, backwards=backwards)
 
 
-def _counted(lines: Iterable[bytes], size: int, progress: Progress | None) -> Iterator[bytes]:
+def _report_progress(lines: Iterable[bytes], size: int, progress: Progress | None) -> Iterator[bytes]:
     done = 0
     for number, line in enumerate(lines):
         done += len(line)
@@ -217,19 +217,19 @@ def _counted(lines: Iterable[bytes], size: int, progress: Progress | None) -> It
         yield line
 
 
-def _readable(path: Path) -> BinaryIO:
+def _open_export(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
         raise Unavailable(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
 
 
-def _create(path: Path) -> Any:
+def _create_file(path: Path) -> Any:
     try:
         return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _not_writable(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> ReadOnly:
+def _not_writable(path: Path, error: OSError) -> ReadOnly:
     return ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.")

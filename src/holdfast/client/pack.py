@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.packs import views
-from holdfast.core.packs.manifest import digest, said
-from holdfast.core.packs.views import difference, html_of
+from holdfast.core.packs.manifest import compute_digest, iterate_messages
+from holdfast.core.packs.views import diff_packs, render_html
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
 from holdfast.errors import InvalidValue, NotFound
@@ -20,14 +20,15 @@ from holdfast.flow.compaction import rules
 from holdfast.flow.packs import manifest as journaled
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import rebuild, visibility
-from holdfast.flow.packs.request import Asked
-from holdfast.flow.packs.visibility import Seen
+from holdfast.flow.packs.request import PackRequest
+from holdfast.flow.packs.visibility import Visibility
 from holdfast.flow.sessions import import_export
 from holdfast.ports import Acting, Ports
 from holdfast.ports.journal import Journal
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
     MAIN_ROLE,
+    AssembledPack,
     BriefContext,
     CompactionLevel,
     ContextPackMetadata,
@@ -35,7 +36,6 @@ from holdfast.records.packs import (
     Decision,
     FrameBreadcrumb,
     PackDiff,
-    Packed,
     RetrievedEvidence,
     Segment,
     TokenSummary,
@@ -53,12 +53,12 @@ class ContextPack:
 
     def __init__(
         self,
-        packed: Packed,
+        packed: AssembledPack,
         *,
         journal: Journal,
         tenant: str,
         load: Callable[[Message], Message],
-        name: Callable[[Packed], str],
+        name: Callable[[AssembledPack], str],
     ) -> None:
         self._packed = packed
         self._journal = journal
@@ -72,7 +72,7 @@ class ContextPack:
     @property
     def messages(self) -> list[Message]:
         """All messages but the system prompt, in the order shown."""
-        return list(views.messages_of(self._said()))
+        return list(views.copy_messages(self._pack_messages()))
 
     @property
     def system(self) -> str | None:
@@ -82,17 +82,17 @@ class ContextPack:
     @property
     def tools(self) -> tuple[ToolDef, ...]:
         """The tools that the model is told about."""
-        return views.tools_of(self._packed.tools)
+        return views.copy_tools(self._packed.tools)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The pieces in the order shown, each with its origin."""
-        return views.segments_of(self._packed.segments)
+        return views.copy_segments(self._packed.segments)
 
     @property
     def brief_context(self) -> BriefContext:
         """System prompt, invariants, working context and tools."""
-        return views.brief_of(self._packed.brief)
+        return views.copy_brief(self._packed.brief)
 
     @property
     def breadcrumbs(self) -> tuple[FrameBreadcrumb, ...]:
@@ -102,13 +102,13 @@ class ContextPack:
     @property
     def summaries(self) -> tuple[Summary, ...]:
         """The summaries that replace messages not shown."""
-        return views.summaries_of(self._packed.summaries)
+        return views.copy_summaries(self._packed.summaries)
 
     @property
     def conversation(self) -> ConversationSlice:
         """The part of the conversation that is shown verbatim."""
         found = self._packed.conversation
-        return replace(found, messages=views.messages_of(found.messages))
+        return replace(found, messages=views.copy_messages(found.messages))
 
     @property
     def evidence(self) -> tuple[RetrievedEvidence, ...]:
@@ -191,17 +191,17 @@ class ContextPack:
         """Compare this pack with another."""
         if not isinstance(other, ContextPack):
             raise InvalidValue(f"diff takes another pack, from pack() or pack_at(), not {type(other).__name__}.")
-        return views.difference_of(difference(self._packed, other._packed))
+        return views.copy_diff(diff_packs(self._packed, other._packed))
 
     # provider formats
 
     def to_openai(self) -> OpenAIRequest:
         """Return keyword arguments for `client.chat.completions.create`."""
-        return openai_chat.render(self._whole(), system=self.system, tools=self._packed.tools)
+        return openai_chat.render_request(self._load_messages(), system=self.system, tools=self._packed.tools)
 
     def to_responses(self) -> ResponsesRequest:
         """Return keyword arguments for `client.responses.create`."""
-        return openai_responses.render(self._whole(), system=self.system, tools=self._packed.tools)
+        return openai_responses.render_request(self._load_messages(), system=self.system, tools=self._packed.tools)
 
     def to_anthropic(self, *, cache: bool = True) -> AnthropicRequest:
         """Return keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours.
@@ -210,11 +210,13 @@ class ContextPack:
         """
         stable = sum(len(segment.messages) for segment in self._packed.segments[: self._packed.stable])
         marked = stable if cache else None
-        return anthropic.render(self._whole(), system=self.system, tools=self._packed.tools, stable=marked)
+        return anthropic.render_request(
+            self._load_messages(), system=self.system, tools=self._packed.tools, stable=marked
+        )
 
-    def read_in(self) -> ContextPack:
+    def load_files(self) -> ContextPack:
         """Return the same pack with its files in memory and its digest computed: it needs the journal no more."""
-        whole = {id(message): self._load(message) for message in self._said()}
+        whole = {id(message): self._load(message) for message in self._pack_messages()}
         name = self.digest
         return ContextPack(
             self._packed,
@@ -224,11 +226,11 @@ class ContextPack:
             name=lambda _: name,
         )
 
-    def _whole(self) -> list[Message]:
-        return [self._load(message) for message in self._said()]
+    def _load_messages(self) -> list[Message]:
+        return [self._load(message) for message in self._pack_messages()]
 
-    def _said(self) -> Iterator[Message]:
-        return said(self._packed.segments)
+    def _pack_messages(self) -> Iterator[Message]:
+        return iterate_messages(self._packed.segments)
 
     def __repr__(self) -> str:
         talk = self._packed.conversation
@@ -237,14 +239,14 @@ class ContextPack:
         return f"ContextPack({shown} messages, {left} left out, {sign}{self.tokens} tokens)"
 
     def _repr_html_(self) -> str:
-        return html_of(self._packed, repr(self))
+        return render_html(self._packed, repr(self))
 
 
 STICKINESS = 0.4
 """The share of its size that a window gives up when it has to move."""
 
 
-def asked_for(
+def make_pack_request(
     budget: int | None = None,
     *,
     role: str = MAIN_ROLE,
@@ -258,14 +260,14 @@ def asked_for(
     stickiness: float | None = None,
     max_messages: int | None = None,
     recall: int | None = None,
-) -> Asked:
+) -> PackRequest:
     """Make a pack request from a caller's options; refuse invalid ones."""
     for name, value in (("include", include), ("exclude", exclude)):
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise InvalidValue(f"{name} must be a list of handles, each by its id.")
     if min_compaction not in tuple(CompactionLevel):
         raise InvalidValue(f"min_compaction must be one of {', '.join(CompactionLevel)}, not {min_compaction!r}.")
-    return Asked(
+    return PackRequest(
         budget=budget,
         role=role,
         query=query,
@@ -275,62 +277,68 @@ def asked_for(
         min_compaction=CompactionLevel(min_compaction),
         tokenizer=tokenizer,
         layout=layout,  # type: ignore[arg-type]  # checked where it is used
-        stickiness=_stickiness(stickiness, max_messages),
+        stickiness=_choose_stickiness(stickiness, max_messages),
         max_messages=max_messages,
         recall=recall,
     )
 
 
-def _stickiness(given: float | None, max_messages: int | None) -> float:
+def _choose_stickiness(given: float | None, max_messages: int | None) -> float:
     """Return the stickiness. A caller who gives `max_messages` wants that number, not a window that stays put."""
     return given if given is not None else STICKINESS if max_messages is None else 0.0
 
 
-def pack_line(ports: Ports, acting: Acting, line: str, asked: Asked, as_of: int | None) -> ContextPack:
+def pack_thread(ports: Ports, acting: Acting, line: str, asked: PackRequest, as_of: int | None) -> ContextPack:
     """Return a pack of a session's thread."""
-    return _made(ports, acting, lambda then: visibility.seen_in(line), asked, as_of)
+    return _make_pack(ports, acting, lambda then: visibility.thread_visibility(line), asked, as_of)
 
 
-def pack_frame(ports: Ports, acting: Acting, frame: str, asked: Asked, as_of: int | None) -> ContextPack:
+def pack_frame(ports: Ports, acting: Acting, frame: str, asked: PackRequest, as_of: int | None) -> ContextPack:
     """Return a pack of what a frame sees."""
-    return _made(ports, acting, lambda then: visibility.seen_by(then, acting, frame), asked, as_of)
+    return _make_pack(ports, acting, lambda then: visibility.frame_visibility(then, acting, frame), asked, as_of)
 
 
 def pack_turn(ports: Ports, acting: Acting, frame: str, started: int, budget: int | None) -> ContextPack:
     """Return a pack of what a live turn sees, which began with the message `started`."""
-    return _made(
-        ports, acting, lambda then: visibility.seen_by(then, acting, frame, turn=started), asked_for(budget), None
+    return _make_pack(
+        ports,
+        acting,
+        lambda then: visibility.frame_visibility(then, acting, frame, turn=started),
+        make_pack_request(budget),
+        None,
     )
 
 
-def _made(ports: Ports, acting: Acting, seen: Callable[[Ports], Seen], asked: Asked, as_of: int | None) -> ContextPack:
+def _make_pack(
+    ports: Ports, acting: Acting, seen: Callable[[Ports], Visibility], asked: PackRequest, as_of: int | None
+) -> ContextPack:
     if as_of is None:
-        return wrapped(ports, acting, pack_flow.pack(ports, acting, seen(ports), asked))
+        return wrap_pack(ports, acting, pack_flow.build_pack(ports, acting, seen(ports), asked))
     if ports.past is None:
         raise NotFound("This journal cannot be looked at as it was. Open it with holdfast.open.")
     then = ports.past(ports, acting, as_of)
-    made = pack_flow.pack(then, acting, seen(then), asked)
+    made = pack_flow.build_pack(then, acting, seen(then), asked)
     marked = replace(made, metadata=replace(made.metadata, reconstructed=True))
-    return wrapped(then, acting, marked)
+    return wrap_pack(then, acting, marked)
 
 
-def wrapped(ports: Ports, acting: Acting, made: Packed) -> ContextPack:
+def wrap_pack(ports: Ports, acting: Acting, made: AssembledPack) -> ContextPack:
     """Wrap a pack for callers."""
     return ContextPack(
         made,
         journal=ports.journal,
         tenant=acting.tenant,
-        load=lambda message: import_export.with_bodies(ports, acting, message),
-        name=lambda one: digest(ports.journal.secret, acting.tenant, one),
+        load=lambda message: import_export.inline_artifacts(ports, acting, message),
+        name=lambda one: compute_digest(ports.journal.secret, acting.tenant, one),
     )
 
 
 def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> ContextPack:
     """Return the pack that a call was given; of one session only, if its stream is given."""
-    return wrapped(ports, acting, rebuild.pack_at(ports, acting, call, session))
+    return wrap_pack(ports, acting, rebuild.pack_at(ports, acting, call, session))
 
 
-def begin_call(
+def begin_packed_call(
     ports: Ports,
     acting: Acting,
     pack: ContextPack,
@@ -353,8 +361,8 @@ def begin_call(
     made = pack._packed
     if line is not None and made.metadata.scope != line:
         raise InvalidValue(f"This pack shows {made.metadata.scope}, not {line}. Make one with this session's pack().")
-    rules.before_call(ports, acting, made.metadata.scope, made)
-    return journaled.begin(
+    rules.fire_before_call(ports, acting, made.metadata.scope, made)
+    return journaled.begin_call(
         ports,
         acting,
         made,

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from holdfast.client import pack as client_pack
-from holdfast.client.files import file_parts
+from holdfast.client.files import add_files
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.pack import ContextPack
 from holdfast.client.turn import Turn
 from holdfast.client.turn_model import LOOPS
-from holdfast.connect import summarizer_for
-from holdfast.core.frames.budgets import nano_usd
-from holdfast.core.wire.read import read
+from holdfast.connect import make_summarizer
+from holdfast.core.frames.budgets import to_nano_usd
+from holdfast.core.wire.read import read_input
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.compaction import sessions
@@ -28,13 +28,20 @@ from holdfast.flow.sessions import append as session_append
 from holdfast.flow.sessions import branch, handover, import_export
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.sessions import sessions as sessions_flow
-from holdfast.flow.sessions.import_export import Imported
+from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.open import Terms, end_if_free, end_if_over
+from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
 from holdfast.flow.turns.tool_rules import ToolRules
 from holdfast.ports import Acting, Ports, Summarizer
-from holdfast.records.compaction import KEEP, SUMMARY_TOKENS, BudgetGuard, CompactionConfig, Rule, TelemetryRecorder
+from holdfast.records.compaction import (
+    DEFAULT_KEEP_ROUNDS,
+    DEFAULT_SUMMARY_TOKENS,
+    BudgetGuard,
+    CompactionConfig,
+    Rule,
+    TelemetryRecorder,
+)
 from holdfast.records.entries import SearchResult
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_key, ulid_text
@@ -46,19 +53,19 @@ from holdfast.records.sessions import SessionState, Summary
 from holdfast.records.usage import Usage
 
 
-class SessionShown:
+class SessionContext:
     """The context of a conversation: its packs, and its compaction, which removes nothing."""
 
     _ports: Ports
     _acting: Acting
-    _line: str
-    _own: str
+    _thread_stream: str
+    _session_stream: str
 
     # the brief
 
     def brief(self, role: str = MAIN_ROLE) -> BriefContext:
         """Return the brief that begins every pack of a role. Each field is the session's own, or the inherited one."""
-        return briefs.context_of(self._ports, self._acting, self._own, role)
+        return briefs.brief_context(self._ports, self._acting, self._session_stream, role)
 
     def set_brief(
         self,
@@ -74,7 +81,7 @@ class SessionShown:
         briefs.set_brief(
             self._ports,
             self._acting,
-            self._own,
+            self._session_stream,
             role,
             system_prompt=system_prompt,
             invariants=invariants,
@@ -106,7 +113,7 @@ class SessionShown:
 
         A read: nothing is journaled. `as_of` builds the pack from the journal as it was at a cursor.
         """
-        asked = client_pack.asked_for(
+        asked = client_pack.make_pack_request(
             budget,
             role=role,
             query=query,
@@ -120,43 +127,45 @@ class SessionShown:
             max_messages=max_messages,
             recall=recall,
         )
-        return client_pack.pack_line(self._ports, self._acting, self._line, asked, as_of)
+        return client_pack.pack_thread(self._ports, self._acting, self._thread_stream, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
         """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such.
 
         Covers calls of this session: of its threads, and of frames that work for it.
         """
-        return client_pack.pack_at(self._ports, self._acting, call, self._own)
+        return client_pack.pack_at(self._ports, self._acting, call, self._session_stream)
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what its pack left out: `expand`, `search_history` and their executor."""
-        return HistoryTools(self._ports, self._acting, self._line, max_tokens=max_tokens)
+        return HistoryTools(self._ports, self._acting, self._thread_stream, max_tokens=max_tokens)
 
     def packs(self, limit: int | None = None) -> list[PackInfo]:
         """Return the packs given to model calls, newest first: all, or the newest `limit`. `pack_at` shows one."""
-        return trace.packs(self._ports, self._acting, self._line, limit)
+        return trace.list_packs(self._ports, self._acting, self._thread_stream, limit)
 
     def why(self, text: str) -> Trace:
         """Trace a fact through the packs: where it was said, which packs showed it, where it left, and the remedy.
 
         The fact is matched by its words, ignoring case and whitespace. A read: later packs are unaffected.
         """
-        return trace.why(self._ports, self._acting, self._line, text)
+        return trace.trace_fact(self._ports, self._acting, self._thread_stream, text)
 
     def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
         """Journal what a model is about to be shown; return the call's id, for `pack_at`. The next window stays put."""
-        return client_pack.begin_call(self._ports, self._acting, pack, frame=None, line=self._line, key=key)
+        return client_pack.begin_packed_call(
+            self._ports, self._acting, pack, frame=None, line=self._thread_stream, key=key
+        )
 
     # compaction
 
     def compact(
         self,
-        keep: int = KEEP,
+        keep: int = DEFAULT_KEEP_ROUNDS,
         *,
         strategy: str = "summarise_oldest",
         summarizer: Summarizer | Callable[..., str] | None = None,
-        max_tokens: int = SUMMARY_TOKENS,
+        max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         whole: bool = False,
         store: bool | str = False,
     ) -> Summary | None:
@@ -168,8 +177,8 @@ class SessionShown:
         SummaryFailed.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
-        chosen = self._summarizer(summarizer)
-        return sessions.fold(self._ports, self._acting, self._line, config, chosen, whole=whole)
+        chosen = self._choose_summarizer(summarizer)
+        return sessions.compact_thread(self._ports, self._acting, self._thread_stream, config, chosen, whole=whole)
 
     def add_rule(self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str) -> Callable[[], None]:
         """Apply a rule in this process whenever it is due: a Rule, a CompactionConfig, or a preset by its name.
@@ -177,81 +186,83 @@ class SessionShown:
         A rule of the same name is replaced, and "none" removes the compaction. Returns a function that removes the
         rule. A rule's own actions trigger no rules; async actions need the asyncio client.
         """
-        return compaction_rules.add(self._ports, self._acting, self._own, rule, self._summarizer)
+        return compaction_rules.add_rule(self._ports, self._acting, self._session_stream, rule, self._choose_summarizer)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of this session in this process."""
-        return compaction_rules.rules_of(self._ports, self._acting, self._own)
+        return compaction_rules.rules_of(self._ports, self._acting, self._session_stream)
 
-    def _summarizer(self, given: Any) -> Summarizer:
-        tokenizer, _ = session_append.counting(self._ports, self._acting, self._line)
-        return summarizer_for(given if given is not None else self._ports.summarizer, tokenizer.count)
+    def _choose_summarizer(self, given: Any) -> Summarizer:
+        tokenizer, _ = session_append.thread_tokenizer(self._ports, self._acting, self._thread_stream)
+        return make_summarizer(given if given is not None else self._ports.summarizer, tokenizer.count)
 
     def summaries(self) -> list[Summary]:
         """Return the summaries that replace parts of this thread, oldest first."""
-        return compaction_summaries.summaries(self._ports, self._acting, self._line)
+        return compaction_summaries.list_summaries(self._ports, self._acting, self._thread_stream)
 
     def expand(self, summary: Summary | str) -> list[Message]:
         """Return the messages that a summary replaces, exactly as they were written."""
         id = summary.id if isinstance(summary, Summary) else summary
-        return compaction_summaries.expand(self._ports, self._acting, self._line, id)
+        return compaction_summaries.expand_summary(self._ports, self._acting, self._thread_stream, id)
 
 
-class Session(SessionShown):
+class Session(SessionContext):
     """One thread of a session. Small: it holds names, and the journal holds the rest."""
 
-    __slots__ = ("_acting", "_line", "_own", "_ports", "id", "thread")
+    __slots__ = ("_acting", "_ports", "_session_stream", "_thread_stream", "id", "thread")
 
     def __init__(self, ports: Ports, acting: Acting, id: str, thread: str = MAIN_THREAD) -> None:
         self._ports, self._acting = ports, acting
         self.id, self.thread = id, thread
-        self._own, self._line = sessions_flow.streams_of(id, thread)
+        self._session_stream, self._thread_stream = sessions_flow.streams_of(id, thread)
 
     # properties
 
-    def _state(self) -> SessionState:
+    def _load_state(self) -> SessionState:
         return sessions_flow.session_state(self._ports, self._acting, self.id)
 
-    def _text(self, name: str) -> Any:
-        return sessions_flow.session_texts(self._ports, self._acting, self._own, self._state(), (name,)).get(name)
+    def _load_text(self, name: str) -> Any:
+        return sessions_flow.session_texts(
+            self._ports, self._acting, self._session_stream, self._load_state(), (name,)
+        ).get(name)
 
     @property
     def status(self) -> str:
         """open, closing (not yet taken by memory), ended (the next message starts afresh) or closed."""
-        return self._state().status
+        return self._load_state().status
 
     @property
     def model(self) -> str:
         """The model of the conversation; empty if none was named."""
-        return self._state().model or ""
+        return self._load_state().model or ""
 
     @property
     def system(self) -> str | None:
         """The system prompt."""
-        text: str | None = self._text("system")
+        text: str | None = self._load_text("system")
         return text
 
     @property
     def title(self) -> str | None:
         """The title, for people."""
-        text: str | None = self._text("title")
+        text: str | None = self._load_text("title")
         return text
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Data that the application noted about the session."""
-        return dict(self._text("metadata") or {})
+        return dict(self._load_text("metadata") or {})
 
     @property
     def tools(self) -> tuple[ToolDef, ...]:
         """The tools that the model is told about."""
-        return sessions_flow.session_tools(self._ports, self._acting, self._state())
+        return sessions_flow.session_tools(self._ports, self._acting, self._load_state())
 
     @property
     def threads(self) -> tuple[str, ...]:
         """The names of all threads of the session."""
-        return self._state().threads
+        return self._load_state().threads
 
     @property
     def usage(self) -> Usage:
@@ -259,7 +270,7 @@ class Session(SessionShown):
         return sessions_flow.session_usage(self._ports, self._acting, self.id)
 
     def __len__(self) -> int:
-        return session_read.line_of(self._ports, self._acting, self._line).messages
+        return session_read.thread_state(self._ports, self._acting, self._thread_stream).messages
 
     def __bool__(self) -> bool:
         return True
@@ -305,14 +316,14 @@ class Session(SessionShown):
         `files` are paths, bytes, or (name, bytes) pairs that go with a text. `partial` marks a message that was cut
         off. `policy` decides how compaction may treat the message: pinned, normal, compress_first or discard_when_done.
         """
-        given = file_parts(message, files) if files else message
-        messages = read(given, partial=partial)
-        found = self._appended(messages, key=key, pinned=pinned, policy=policy)
+        given = add_files(message, files) if files else message
+        messages = read_input(given, partial=partial)
+        found = self._append(messages, key=key, pinned=pinned, policy=policy)
         return found if isinstance(message, list) else found[-1]
 
-    def _appended(self, messages: Sequence[Message], **how: Any) -> list[Message]:
-        found = session_append.append(self._ports, self._acting, self._line, messages, **how)
-        compaction_rules.after_append(self._ports, self._acting, self._line, found)
+    def _append(self, messages: Sequence[Message], **how: Any) -> list[Message]:
+        found = session_append.append_to_thread(self._ports, self._acting, self._thread_stream, messages, **how)
+        compaction_rules.fire_after_append(self._ports, self._acting, self._thread_stream, found)
         return found
 
     def append_result(
@@ -331,11 +342,11 @@ class Session(SessionShown):
         provider = call.provider_id if isinstance(call, ToolCallRequest) else None
         answer = ToolCallResult(tool_call_id=id, result=result, is_error=is_error, provider_id=provider)
         message = Message(role="tool", tool_results=(answer,))
-        return self._appended([message], key=key, policy=policy)[0]
+        return self._append([message], key=key, policy=policy)[0]
 
     def open_calls(self) -> list[ToolCallRequest]:
         """Return tool calls without a result, oldest first. Nothing after an open call is summarised."""
-        return session_read.open_calls(self._ports, self._acting, self._line)
+        return session_read.open_calls(self._ports, self._acting, self._thread_stream)
 
     # reading
 
@@ -351,19 +362,23 @@ class Session(SessionShown):
             raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
         if before is not None and after is not None:
             raise InvalidValue("Give before or after, not both.")
-        place = self._place(before if before is not None else after)
+        place = self._find_place(before if before is not None else after)
         sides = {"before": place} if before is not None else {"after": place} if after is not None else {}
-        return session_read.messages(self._ports, self._acting, self._line, limit=limit, **sides)
+        return session_read.read_messages(self._ports, self._acting, self._thread_stream, limit=limit, **sides)
 
-    def _place(self, message: Message | str | None) -> session_read.Place | None:
-        return None if message is None else session_read.place_of(self._ports, self._acting, self._line, message)
+    def _find_place(self, message: Message | str | None) -> session_read.MessageLocation | None:
+        return (
+            None
+            if message is None
+            else session_read.find_place(self._ports, self._acting, self._thread_stream, message)
+        )
 
     def __iter__(self) -> Iterator[Message]:
-        return session_read.history(self._ports, self._acting, self._line)
+        return session_read.iter_messages(self._ports, self._acting, self._thread_stream)
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search the messages of this thread; return the best matches first, each with the Message as its `value`."""
-        return state_search.search_line(self._ports, self._acting, self._line, query, limit)
+        return state_search.search_thread(self._ports, self._acting, self._thread_stream, query, limit)
 
     # turns
 
@@ -390,27 +405,27 @@ class Session(SessionShown):
         is shown each time. `if_interrupted` decides what happens to interrupted tool calls, `needs_approval` which
         calls need approval.
         """
-        terms = Terms(
-            messages=tuple(spoken(message)),
+        terms = TurnTerms(
+            messages=tuple(read_turn_messages(message)),
             key=None if key is None else check_key(key),
             if_busy=if_busy,
             wait=wait,
             tokens=tokens,
             limits=limits,
             loops=loops,
-            cost=None if budget_usd is None else nano_usd(budget_usd, "budget_usd"),
+            cost=None if budget_usd is None else to_nano_usd(budget_usd, "budget_usd"),
         )
         rules = ToolRules(if_interrupted, needs_approval)
         how: Any = {"loops": loops, "budget": budget, "budget_usd": budget_usd, "on_error": on_error}
-        return Turn(self._ports, self._acting, self._line, terms, rules=rules, **how)
+        return Turn(self._ports, self._acting, self._thread_stream, terms, rules=rules, **how)
 
     def stop(self, reason: str = "stopped") -> bool:
         """Stop the turn that is under way, whichever process works on it; return False if there is none.
 
         If no process works on the turn, it has ended when this returns.
         """
-        place = turns.place_of_turns(self._line)
-        live = turns.live_turn(self._ports, self._acting, place)
+        place = turns.turns_place(self._thread_stream)
+        live = turns.find_live_turn(self._ports, self._acting, place)
         if live is None or not turns.request_stop(self._ports, self._acting, live, reason):
             return False
         end_if_free(self._ports, self._acting, live, reason)
@@ -428,38 +443,38 @@ class Session(SessionShown):
         if before is not None:
             earlier = self.messages(1, before=before)
             target = earlier[0] if earlier else None
-        gone = branch.rewind(self._ports, self._acting, self._line, target, reason=reason)
-        end_if_over(self._ports, self._acting, self._line)
+        gone = branch.rewind(self._ports, self._acting, self._thread_stream, target, reason=reason)
+        end_if_over(self._ports, self._acting, self._thread_stream)
         return gone
 
     def fork(self, at: Message | str | None = None, *, thread: str | None = None) -> Session:
         """Create a thread of this session that continues after a message, or after the newest. Nothing is copied."""
         name = ulid_text(self._ports.ids.ulid()).lower() if thread is None else thread
-        branch.fork(self._ports, self._acting, self._line, at, name)
+        branch.fork(self._ports, self._acting, self._thread_stream, at, name)
         return Session(self._ports, self._acting, self.id, name)
 
     def pin(self, message: Message | str) -> Message:
         """Keep a message in every pack."""
-        return branch.pin(self._ports, self._acting, self._line, message)
+        return branch.pin(self._ports, self._acting, self._thread_stream, message)
 
     def unpin(self, message: Message | str) -> Message:
         """Allow packs to leave a message out again."""
-        return branch.pin(self._ports, self._acting, self._line, message, pinned=False)
+        return branch.pin(self._ports, self._acting, self._thread_stream, message, pinned=False)
 
     # ending
 
     def close(self) -> None:
         """End the session for good: it takes no more messages, and all of it is offered to memory."""
-        self._end("close", reset=False)
-        compaction_rules.forget(self._ports, self._acting, self._own)
-        handover.offer(self._ports, self._acting, self._own)
+        self._end_session("close", reset=False)
+        compaction_rules.forget_rules(self._ports, self._acting, self._session_stream)
+        handover.offer_handovers(self._ports, self._acting, self._session_stream)
 
     def reset(self) -> None:
         """End the session and start afresh under the same id: the next message has no history before it."""
-        self._end("reset", reset=True)
-        handover.offer(self._ports, self._acting, self._own)
+        self._end_session("reset", reset=True)
+        handover.offer_handovers(self._ports, self._acting, self._session_stream)
 
-    def _end(self, cause: str, *, reset: bool) -> None:
+    def _end_session(self, cause: str, *, reset: bool) -> None:
         threads = self.threads
         sessions_flow.end_session(self._ports, self._acting, self.id, cause=cause, reset=reset)
         for thread in threads:
@@ -475,7 +490,7 @@ class Session(SessionShown):
         strict: bool = False,
         key: str | None = None,
         progress: Progress | None = None,
-    ) -> Imported:
+    ) -> ImportReport:
         """Import messages from elsewhere in one commit; repair and report broken ones, or refuse them if `strict`."""
         return import_export.import_conversation(
             self._ports, self._acting, self.id, self.thread, format, given, strict=strict, key=key, progress=progress
@@ -491,24 +506,25 @@ class Session(SessionShown):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(one.role)}</td><td>{one.tokens or ''}</td><td>{html.escape(_shown(one))}</td></tr>"
+            f"<tr><td>{html.escape(one.role)}</td><td>{one.tokens or ''}</td>"
+            f"<td>{html.escape(_format_message(one))}</td></tr>"
             for one in self.messages(20)
         )
         title = html.escape(self.title or self.id)
         return f"<p><b>{title}</b> · {self.status} · {len(self)} messages</p><table>{rows}</table>"
 
 
-def spoken(message: Any) -> list[Message]:
+def read_turn_messages(message: Any) -> list[Message]:
     """Read the messages that begin a turn; the last must be a user's."""
     if message is None:
         return []
-    found = read(message)
+    found = read_input(message)
     if not found or found[-1].role != "user":
         raise InvalidMessage("A turn begins with a user's message: a text, or a message with the role user.")
     return found
 
 
-def _shown(message: Message) -> str:
+def _format_message(message: Message) -> str:
     """Format a message as one line of text."""
     calls = ", ".join(f"{call.name}({call.arguments[:60]})" for call in message.tool_calls)
     results = ", ".join(str(result.result)[:120] for result in message.tool_results)

@@ -12,16 +12,26 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from holdfast.connect import open_storage
-from holdfast.core.entries import Options
+from holdfast.core.entries import EntryOptions
 from holdfast.errors import HoldfastError
 from holdfast.flow.state import search as state_search
 from holdfast.flow.state import store
 from holdfast.flow.state import write as state_write
-from holdfast.flow.state.read_only import read_only
+from holdfast.flow.state.read_only import make_read_only
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.write import Write
+from holdfast.flow.state.write import EntryWrite
 from holdfast.ports import Clock
-from holdfast.records.entries import Direction, Edge, Entry, Lifetime, Reached, Reducer, Revision, SearchResult, Tier
+from holdfast.records.entries import (
+    Direction,
+    Edge,
+    Entry,
+    Lifetime,
+    Reducer,
+    Revision,
+    SearchResult,
+    Tier,
+    TraversalResult,
+)
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
 
@@ -29,12 +39,12 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class Reads:
+class ReadableState:
     """The reading half of one scope. `name` is the key of an entry."""
 
     __slots__ = ()
 
-    _do: Callable[..., Any]
+    _run_flow: Callable[..., Any]
 
     @overload
     def read(self, name: str, /, *, as_: type[T]) -> T | None: ...
@@ -47,7 +57,7 @@ class Reads:
 
     def read(self, name: str, /, *, as_: Any = None, default: Any = None) -> Any:
         """Return a key's value, converted to a type if one is given; the default if there is none."""
-        return self._do(store.read, name, as_, default)
+        return self._run_flow(store.read_value, name, as_, default)
 
     @overload
     def require(self, name: str, /, *, as_: type[T]) -> T: ...
@@ -57,31 +67,31 @@ class Reads:
 
     def require(self, name: str, /, *, as_: Any = None) -> Any:
         """Return a key's value; raise EntryNotFound if there is none."""
-        return self._do(store.require, name, as_)
+        return self._run_flow(store.require_value, name, as_)
 
     def entry(self, name: str, /) -> Entry | None:
         """Return a key's value with its version and options; None if there is none."""
-        found: Entry | None = self._do(store.entry_of, name)
+        found: Entry | None = self._run_flow(store.read_entry, name)
         return found
 
     def list(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> list[str]:
         """Return keys in order. The next page begins after the last key of this one."""
-        found: list[str] = self._do(store.listed, prefix, after, limit)
+        found: list[str] = self._run_flow(store.list_keys, prefix, after, limit)
         return found
 
     def entries(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> Sequence[Entry]:
         """Return entries in order of key, with their values."""
-        found: Sequence[Entry] = self._do(store.entries, prefix, after, limit)
+        found: Sequence[Entry] = self._run_flow(store.list_entries, prefix, after, limit)
         return found
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search entries; return the best matches first. A store that cannot search finds nothing."""
-        found: Sequence[SearchResult] = self._do(state_search.search, query, limit)
+        found: Sequence[SearchResult] = self._run_flow(state_search.search_scope, query, limit)
         return found
 
     def history(self, name: str, /, *, limit: int | None = None) -> Sequence[Revision]:
         """Return the past values of a key, newest first. Only stores that declare `history` support this."""
-        found: Sequence[Revision] = self._do(store.history, name, limit)
+        found: Sequence[Revision] = self._run_flow(store.read_history, name, limit)
         return found
 
     def neighbours(
@@ -94,7 +104,7 @@ class Reads:
         limit: int | None = None,
     ) -> Sequence[Edge]:
         """Return the edges at a key: those that begin there, end there (`in`), or `both`."""
-        found: Sequence[Edge] = self._do(state_search.neighbours, name, kinds, direction, limit)
+        found: Sequence[Edge] = self._run_flow(state_search.list_edges, name, kinds, direction, limit)
         return found
 
     def traverse(
@@ -106,37 +116,39 @@ class Reads:
         kinds: Sequence[str] | None = None,
         direction: Direction = "out",
         limit: int | None = None,
-    ) -> Sequence[Reached]:
+    ) -> Sequence[TraversalResult]:
         """Return every key within `depth` edges, nearest first, each once, with a shortest path to it."""
-        found: Sequence[Reached] = self._do(state_search.traverse, name, depth, kinds, direction, limit)
+        found: Sequence[TraversalResult] = self._run_flow(
+            state_search.traverse_edges, name, depth, kinds, direction, limit
+        )
         return found
 
 
-_READING: Final = (
-    store.read,
-    store.require,
-    store.entry_of,
-    store.listed,
-    store.entries,
-    store.history,
-    state_search.search,
-    state_search.neighbours,
-    state_search.traverse,
+_READ_FLOWS: Final = (
+    store.read_value,
+    store.require_value,
+    store.read_entry,
+    store.list_keys,
+    store.list_entries,
+    store.read_history,
+    state_search.search_scope,
+    state_search.list_edges,
+    state_search.traverse_edges,
 )
 
 
-class StateReader(Reads):
+class StateReader(ReadableState):
     """A read-only view of state, as operators get it. Call it with a scope to read another one."""
 
-    __slots__ = ("_at", "_do", "scope")
+    __slots__ = ("_at", "_run_flow", "scope")
 
     def __init__(self, storage: Storage, scope: Address = Scope.GLOBAL) -> None:
         self.scope = place = Scope.of(scope).text
-        storage = read_only(storage)
+        storage = make_read_only(storage)
 
         def do(flow: Callable[..., Any], *given: Any) -> Any:
             # Compared by identity: an object that merely claims to be equal is handed nothing.
-            if not any(flow is reading for reading in _READING):
+            if not any(flow is reading for reading in _READ_FLOWS):
                 raise TypeError("A StateReader only reads. Declare an effect to write.")
             try:
                 return flow(storage, place, *given)
@@ -148,7 +160,7 @@ class StateReader(Reads):
         def at(other: Address) -> StateReader:
             return StateReader(storage, other)
 
-        self._do = do
+        self._run_flow = do
         self._at = at
 
     def __call__(self, scope: Address) -> StateReader:
@@ -159,7 +171,7 @@ class StateReader(Reads):
         return f"StateReader({self.scope!r})"
 
 
-class State(Reads):
+class State(ReadableState):
     """The entries and edges of one scope."""
 
     __slots__ = ("_storage", "scope")
@@ -168,7 +180,7 @@ class State(Reads):
         self._storage = storage
         self.scope = Scope.of(scope).text
 
-    def _do(self, flow: Callable[..., Any], *given: Any) -> Any:
+    def _run_flow(self, flow: Callable[..., Any], *given: Any) -> Any:
         return flow(self._storage, self.scope, *given)
 
     def write(
@@ -191,17 +203,17 @@ class State(Reads):
         `expected_version` refuses if the key is at another version (0: if it has a value). A `reducer` combines the old
         value with this one: append, merge or sum. `ttl` is in seconds. `key` makes a retry safe.
         """
-        options = Options(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
-        wanted = Write(value=value, options=options, expected=expected_version, reducer=reducer, once=key)
-        return state_write.write(self._storage, self.scope, name, wanted)
+        options = EntryOptions(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
+        wanted = EntryWrite(value=value, options=options, expected=expected_version, reducer=reducer, once=key)
+        return state_write.write_entry(self._storage, self.scope, name, wanted)
 
     def delete(self, name: str, /, *, expected_version: int | None = None, key: str | None = None) -> bool:
         """Remove a key; return True if it had a value. Its edges stay until they are unlinked."""
-        return state_write.delete(self._storage, self.scope, name, expected_version, key)
+        return state_write.delete_entry(self._storage, self.scope, name, expected_version, key)
 
     def clear_transient(self) -> int:
         """Remove entries written with lifetime='transient'; the values they covered are visible again."""
-        return state_write.clear_transient(self._storage, self.scope)
+        return state_write.clear_scope_transients(self._storage, self.scope)
 
     def link(
         self,
@@ -215,15 +227,15 @@ class State(Reads):
         data: Any = None,
     ) -> None:
         """Connect two keys by an edge of a kind. The same edge again takes the new weight and data."""
-        edge = state_search.edge_between(
+        edge = state_search.make_edge(
             self.scope, source, kind, target, target_scope=target_scope, weight=weight, data=data
         )
-        state_search.link(self._storage, edge)
+        state_search.link_keys(self._storage, edge)
 
     def unlink(self, source: str, kind: str, target: str, /, *, target_scope: Address | None = None) -> bool:
         """Remove an edge; return True if it existed."""
-        return state_search.unlink(
-            self._storage, state_search.edge_between(self.scope, source, kind, target, target_scope=target_scope)
+        return state_search.unlink_keys(
+            self._storage, state_search.make_edge(self.scope, source, kind, target, target_scope=target_scope)
         )
 
     def reader(self) -> StateReader:
@@ -287,25 +299,25 @@ class StateStore:
 
         Only the journaled store supports this.
         """
-        return store.scopes(self._storage, after, limit)
+        return store.list_scopes(self._storage, after, limit)
 
     def purge(self) -> int:
         """Remove expired entries for good and return how many there were. Call it periodically.
 
         Expired entries are invisible before that too. Their history in the journal stays.
         """
-        return state_write.purge(self._storage)
+        return state_write.purge_expired(self._storage)
 
     def end_session(self, session: str) -> int:
         """Delete entries whose lifetime is this session, in its own scope.
 
         The journaled store does so by itself when a session is closed, and in its threads as well.
         """
-        return state_write.end_session(self._storage, session)
+        return state_write.delete_session_entries(self._storage, session)
 
     def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run a read-only Datalog query, where the store declares it."""
-        return store.datalog(self._storage, script, params)
+        return store.run_datalog(self._storage, script, params)
 
     def close(self) -> None:
         """Release the store. Closing twice is fine; closing `hf.state` closes nothing."""

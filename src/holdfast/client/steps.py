@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.pack import ContextPack
-from holdfast.core.values import plain, words
-from holdfast.core.wire.read import read
-from holdfast.core.wire.stream import accumulator
+from holdfast.core.values import exception_text, to_plain
+from holdfast.core.wire.read import read_input
+from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidMessage, InvalidValue, ModelFailed, Refused
 from holdfast.records.messages import Message, ToolCallRequest
 from holdfast.records.recovery import Answer, QuestionInfo
@@ -38,17 +38,17 @@ class Step:
         self.answered = False
         self._answering = threading.Lock()
 
-    def _once(self) -> None:
+    def _check_unanswered(self) -> None:
         if self.answered:
             raise Refused("This step was answered already. Go on to the next one.")
 
     @contextmanager
-    def _answered_here(self) -> Iterator[None]:
+    def _answer_once(self) -> Iterator[None]:
         """Answer the step in this block. Refuse others meanwhile; if the block raises, it can be answered again."""
         if not self._answering.acquire(blocking=False):
             raise Refused("This step is being answered by somebody else. Go on to the next one.")
         try:
-            self._once()
+            self._check_unanswered()
             yield
             self.answered = True
         finally:
@@ -66,21 +66,21 @@ class CallModel(Step):
 
     def done(self, response: Any, *, usage: Usage | int | None = None, finish: str | None = None) -> Message:
         """Record the model's reply: a provider's response, a message or text. Return it as stored."""
-        with self._answered_here():
-            return self._turn._model.done(self, reply_of(response), usage, finish)
+        with self._answer_once():
+            return self._turn._model.end_call(self, read_reply(response), usage, finish)
 
     def fail(self, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0) -> None:
         """Record that the model gave no reply. It is called again if `retryable`; else the turn ends."""
-        with self._answered_here():
-            self._turn._model.failed(self, error_words(error), retryable, usage)
+        with self._answer_once():
+            self._turn._model.fail_call(self, error_text(error), retryable, usage)
 
     def stream(self, chunks: Iterable[Any]) -> Iterator[str]:
         """Yield the text of a provider's stream as it arrives; journal the whole reply at its end.
 
         If the turn is stopped meanwhile, the streamed text is kept as a partial message and the stream ends.
         """
-        self._once()
-        yield from streamed(self._turn, self, chunks)
+        self._check_unanswered()
+        yield from stream_reply(self._turn, self, chunks)
 
     def __repr__(self) -> str:
         return f"CallModel({self.model!r}, call={self.call!r})"
@@ -122,17 +122,17 @@ class CallTool(Step):
 
     def done(self, value: Any, *, files: Sequence[bytes] = ()) -> Message:
         """Record the tool's value, text or plain data, with files to keep. Return the result as stored."""
-        with self._answered_here():
-            return self._turn._tools.done(self, plain(value), files=files)
+        with self._answer_once():
+            return self._turn._tools.end_call(self, to_plain(value), files=files)
 
     def fail(self, error: BaseException | str) -> Message:
         """Record that the tool failed: the model is told, and the turn continues."""
-        with self._answered_here():
-            return self._turn._tools.done(self, error_words(error), failed=True)
+        with self._answer_once():
+            return self._turn._tools.end_call(self, error_text(error), failed=True)
 
     def ask(self, reason: str, *, kind: str = "approval", **how: Any) -> str:
         """Ask a person first. The turn waits; if approved the tool is called again, else the model is told."""
-        with self._answered_here():
+        with self._answer_once():
             return self._turn._tools.ask(self, reason, kind, how)
 
     def __repr__(self) -> str:
@@ -191,13 +191,13 @@ class Done(Step):
         return f"Done({self.status!r}, {self.text[:60]!r})"
 
 
-def reply_of(response: Any) -> Message:
+def read_reply(response: Any) -> Message:
     """Read the assistant's message from a response, a message in some form, or text."""
     if isinstance(response, str):
         if not response:
             raise InvalidMessage("The model's answer is empty. Use step.fail(…) if it gave none.")
         return Message(role="assistant", content=response)
-    found = read(response)
+    found = read_input(response)
     if len(found) != 1 or found[0].role != "assistant":
         raise InvalidMessage(
             "A model's answer is one assistant message. Give the provider's response, or the message in it."
@@ -205,47 +205,47 @@ def reply_of(response: Any) -> Message:
     return found[0]
 
 
-def error_words(error: BaseException | str) -> str:
+def error_text(error: BaseException | str) -> str:
     """Return an error as text."""
     if isinstance(error, BaseException):
-        return words(error)
+        return exception_text(error)
     if not isinstance(error, str) or not error:
         raise InvalidValue("Say what went wrong: an exception, or a text.")
     return error
 
 
 EMPTY_STREAM = "The stream was empty. Use step.fail(…), so that the model is called again."
-LOOK_EVERY = 0.5
+STOP_POLL_SECONDS = 0.5
 """Seconds between checks for a stop request while a reply streams."""
 
 
-def streamed(turn: Turn, step: CallModel, chunks: Iterable[Any]) -> Iterator[str]:
+def stream_reply(turn: Turn, step: CallModel, chunks: Iterable[Any]) -> Iterator[str]:
     """Yield the text of a stream; journal the whole reply at its end."""
     gathered = None
-    with closing(_heard(turn, chunks)) as heard:
+    with closing(_read_chunks(turn, chunks)) as heard:
         for chunk in heard:
             if gathered is None:
-                gathered = accumulator()
+                gathered = make_accumulator()
                 turn._words = partial(getattr, gathered, "text")
             for delta in gathered.add(chunk):
                 if delta.kind == "text" and delta.text:
                     yield delta.text
     if turn._ended is None and (gathered is None or not gathered.ended):
-        turn._heed_stop()
+        turn._stop_if_requested()
     if turn._ended is not None:
         step.answered = True
         return
     if gathered is None:
         raise InvalidValue(EMPTY_STREAM)
     try:
-        whole = gathered.whole()
+        whole = gathered.build_response()
     except ModelFailed as error:
-        step.fail(error, retryable=True, usage=used(error.usage))
+        step.fail(error, retryable=True, usage=error_usage(error.usage))
         raise
     step.done(whole)
 
 
-def _heard(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
+def _read_chunks(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
     """Yield the chunks until they end or the turn does."""
     given, clock, at_end = iter(chunks), turn._ports.clock, False
     looked = clock.monotonic()
@@ -258,24 +258,24 @@ def _heard(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
                 return
             except Exception:
                 with suppress(HoldfastError):  # The error to raise is the stream's.
-                    turn._heed_stop()
+                    turn._stop_if_requested()
                 if turn._ended is None:
                     raise
                 return
             yield chunk
-            if turn._ended is None and clock.monotonic() - looked > LOOK_EVERY:
+            if turn._ended is None and clock.monotonic() - looked > STOP_POLL_SECONDS:
                 looked = clock.monotonic()
-                turn._heed_stop()
+                turn._stop_if_requested()
             if turn._ended is not None:
                 return
     finally:
         if not at_end:
-            _close(given)
+            _close_stream(given)
             if chunks is not given:
-                _close(chunks)
+                _close_stream(chunks)
 
 
-def _close(stream: object) -> None:
+def _close_stream(stream: object) -> None:
     """Close a stream if possible; ignore its errors."""
     close = getattr(stream, "close", None)
     if callable(close):
@@ -285,6 +285,6 @@ def _close(stream: object) -> None:
                 made.close()
 
 
-def used(usage: object) -> Usage:
+def error_usage(usage: object) -> Usage:
     """Return the usage that an error reports, or none."""
     return usage if isinstance(usage, Usage) else Usage()

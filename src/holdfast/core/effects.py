@@ -14,8 +14,8 @@ from msgspec.structs import asdict, replace
 
 from holdfast.core import entries as rules
 from holdfast.core.journal.codec import encode
-from holdfast.core.msgspec_types import converted, decoder
-from holdfast.core.values import plain
+from holdfast.core.msgspec_types import convert, decoder
+from holdfast.core.values import to_plain
 from holdfast.errors import (
     EffectRefused,
     FrameSuspended,
@@ -28,24 +28,24 @@ from holdfast.errors import (
 )
 from holdfast.records import effects
 from holdfast.records.batches import Row
-from holdfast.records.effects import BUILT_IN, KINDS, AnyEffect, Effect, StateEffect
+from holdfast.records.effects import BUILT_IN_SINKS, EFFECT_KINDS, AnyEffect, Effect, StateEffect
 from holdfast.records.ids import check_id, ulid_bytes
 from holdfast.records.scope import Address, Scope
 
 SIGNAL_TYPE: Final = "app.signal."
 
-_SINK: Final[dict[type[Effect], str]] = {
-    effects.Signal: effects.SIGNALS,
-    effects.PushFrame: effects.FRAMES,
-    effects.Delegate: effects.FRAMES,
-    effects.Handoff: effects.FRAMES,
-    effects.RequestApproval: effects.QUESTIONS,
+_SINK_BY_TYPE: Final[dict[type[Effect], str]] = {
+    effects.Signal: effects.SIGNAL_SINK,
+    effects.PushFrame: effects.FRAME_SINK,
+    effects.Delegate: effects.FRAME_SINK,
+    effects.Handoff: effects.FRAME_SINK,
+    effects.RequestApproval: effects.QUESTION_SINK,
 }
-_DATA: Final = frozenset({"value", "data", "payload", "inputs", "metadata", "arguments"})
-_WORDS: Final = _DATA | {"goal", "summary", "question", "options", "recommended"}
+_DATA_FIELDS: Final = frozenset({"value", "data", "payload", "inputs", "metadata", "arguments"})
+_CONTENT_FIELDS: Final = _DATA_FIELDS | {"goal", "summary", "question", "options", "recommended"}
 """Fields that hold an effect's content, rather than its identity and target."""
-_SCOPES: Final = frozenset({"scope", "target_scope"})
-_KIND: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SCOPE_FIELDS: Final = frozenset({"scope", "target_scope"})
+_KIND_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def kind_of(effect: Effect) -> str:
@@ -56,11 +56,11 @@ def kind_of(effect: Effect) -> str:
 def sink_of(effect: Effect) -> str:
     """Return the name of the sink that an effect goes to."""
     if isinstance(effect, StateEffect):
-        return effects.STATE if effect.store is None else effect.store
-    return effect.sink if isinstance(effect, effects.Custom) else _SINK[type(effect)]
+        return effects.STATE_SINK if effect.store is None else effect.store
+    return effect.sink if isinstance(effect, effects.Custom) else _SINK_BY_TYPE[type(effect)]
 
 
-def at_once(effect: Effect) -> bool:
+def is_immediate(effect: Effect) -> bool:
     """Return True if the effect is applied in the append that declares it, rather than by a sink."""
     return isinstance(effect, StateEffect) and effect.store is None and not effect.needs_approval
 
@@ -85,35 +85,35 @@ def user_of(*places: Address | None) -> str | None:
     return next((user for user in users if user is not None), None)
 
 
-def checked(effect: object) -> AnyEffect:
+def check_effect(effect: object) -> AnyEffect:
     """Check that an effect can be declared, and return it with its scopes as text."""
-    if not isinstance(effect, Effect) or type(effect) not in KINDS.values():
+    if not isinstance(effect, Effect) or type(effect) not in EFFECT_KINDS.values():
         raise InvalidValue(
             f"An operator declares effects such as WriteState or Custom, not {type(effect).__name__}. "
             "Nothing was written."
         )
-    given: Any = _placed(effect)
-    _read(encode(_plain(given)), type(given))
-    _check(given)
+    given: Any = _stringify_scopes(effect)
+    _decode_effect(encode(_with_plain_data(given)), type(given))
+    _check_fields(given)
     found: AnyEffect = given
     return found
 
 
-def _placed(effect: Effect) -> Effect:
+def _stringify_scopes(effect: Effect) -> Effect:
     """Return the effect with its scopes as text."""
-    places = {name: getattr(effect, name, None) for name in _SCOPES if hasattr(effect, name)}
+    places = {name: getattr(effect, name, None) for name in _SCOPE_FIELDS if hasattr(effect, name)}
     if isinstance(effect, effects.Signal):
         places["to"] = effect.to
     return replace(effect, **{name: Scope.of(place).text for name, place in places.items() if place is not None})
 
 
-def _plain(effect: Effect) -> Effect:
+def _with_plain_data(effect: Effect) -> Effect:
     """Return the effect with values of the caller's own types as plain data."""
-    data = {name: plain(value) for name, value in asdict(effect).items() if name in _DATA}
+    data = {name: to_plain(value) for name, value in asdict(effect).items() if name in _DATA_FIELDS}
     return replace(effect, **data)
 
 
-def _read(data: bytes, kind: type[Effect]) -> Effect:
+def _decode_effect(data: bytes, kind: type[Effect]) -> Effect:
     try:
         return cast(Effect, decoder(kind).decode(data))
     except msgspec.ValidationError as error:
@@ -121,7 +121,7 @@ def _read(data: bytes, kind: type[Effect]) -> Effect:
         raise InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
 
 
-def _check(effect: Any) -> None:
+def _check_fields(effect: Any) -> None:
     """Check the rules that the effect's type does not express."""
     if isinstance(effect, StateEffect):
         _check_state(effect)
@@ -129,22 +129,22 @@ def _check(effect: Any) -> None:
         _check_kind(effect.kind)
     elif isinstance(effect, effects.Custom):
         _check_kind(effect.kind)
-        if effect.kind in KINDS:
+        if effect.kind in EFFECT_KINDS:
             raise InvalidValue(f"{effect.kind!r} is a kind of holdfast's own. Call yours something else.")
         check_sink(effect.sink)
     else:
-        _check_work(effect)
+        _check_frame_effect(effect)
 
 
 def _check_kind(kind: str) -> None:
-    if not _KIND.fullmatch(kind):
+    if not _KIND_PATTERN.fullmatch(kind):
         raise InvalidValue(f"kind must be up to 64 letters, digits, '.', '_' or '-', not {kind!r:.80}.")
 
 
 def check_sink(name: object) -> str:
     """Check the name of a caller's sink."""
     sink = check_id(name, "sink")
-    if sink in BUILT_IN:
+    if sink in BUILT_IN_SINKS:
         raise InvalidValue(f"The sink {sink!r} is built in. Choose another name.")
     return sink
 
@@ -173,9 +173,9 @@ def _check_state(effect: Any) -> None:
         check_id(effect.kind, "kind")
 
 
-def options_of(effect: effects.WriteState) -> rules.Options:
+def options_of(effect: effects.WriteState) -> rules.EntryOptions:
     """Return the entry options of a write."""
-    return rules.Options(
+    return rules.EntryOptions(
         tier=effect.tier,
         lifetime=effect.lifetime,
         content_kind=effect.content_kind,
@@ -184,7 +184,7 @@ def options_of(effect: effects.WriteState) -> rules.Options:
     )
 
 
-def _check_work(effect: Any) -> None:
+def _check_frame_effect(effect: Any) -> None:
     for name in ("actor", "to", "session"):
         given = getattr(effect, name, None)
         if given is not None:
@@ -200,16 +200,16 @@ def _check_work(effect: Any) -> None:
         raise InvalidValue("A frame's goal, or a question, must be a text that says what it is about.")
 
 
-def wire(effect: Effect) -> dict[str, Any]:
+def to_wire(effect: Effect) -> dict[str, Any]:
     """Return an effect as the plain data that is stored."""
-    found: dict[str, Any] = msgspec.to_builtins(_plain(effect))
+    found: dict[str, Any] = msgspec.to_builtins(_with_plain_data(effect))
     return found
 
 
 def from_wire(payload: Any) -> AnyEffect:
     """Return the effect that was stored as this data."""
     try:
-        found: AnyEffect = converted(payload, AnyEffect)
+        found: AnyEffect = convert(payload, AnyEffect)
     except msgspec.ValidationError as error:
         raise EffectRefused(f"What is stored is no effect that this release knows: {error}.") from None
     return found
@@ -219,37 +219,40 @@ def payload_of(effect: Effect) -> Any:
     """Return the payload for a caller's sink."""
     if isinstance(effect, effects.Custom):
         return effect.payload
-    return {name: value for name, value in wire(effect).items() if name not in ("type", "needs_approval")}
+    return {name: value for name, value in to_wire(effect).items() if name not in ("type", "needs_approval")}
 
 
-def typed(kind: str, payload: Any) -> AnyEffect:
+def effect_from_payload(kind: str, payload: Any) -> AnyEffect:
     """Return the effect that a sink was given, for holdfast's own kinds."""
-    return from_wire({**payload, "type": kind} if isinstance(payload, dict) and kind in KINDS else None)
+    return from_wire({**payload, "type": kind} if isinstance(payload, dict) and kind in EFFECT_KINDS else None)
 
 
-def same_place(one: Effect, other: Effect) -> bool:
+def is_same_target(one: Effect, other: Effect) -> bool:
     """Return True if two effects do the same to the same target, regardless of their content."""
-    places = [{name: value for name, value in asdict(effect).items() if name not in _WORDS} for effect in (one, other)]
+    places = [
+        {name: value for name, value in asdict(effect).items() if name not in _CONTENT_FIELDS}
+        for effect in (one, other)
+    ]
     return type(one) is type(other) and places[0] == places[1]
 
 
-FIRST_MS: Final = 1_000
-LONGEST_MS: Final = 300_000
+FIRST_DELAY_MS: Final = 1_000
+MAX_DELAY_MS: Final = 300_000
 JITTER: Final = 0.2
-LONGEST_ASKED_MS: Final = 24 * 3_600_000
+MAX_REQUESTED_DELAY_MS: Final = 24 * 3_600_000
 """The longest delay that a sink can ask for; longer requests are cut to this."""
 
 
-def retry_ms(attempts: int, chance: float, asked: object = None) -> int:
+def compute_retry_delay(attempts: int, chance: float, asked: object = None) -> int:
     """Return the delay after so many attempts: doubled each time, with jitter, at least what the sink asked for."""
-    steady = min(FIRST_MS << min(attempts - 1, 30), LONGEST_MS)
+    steady = min(FIRST_DELAY_MS << min(attempts - 1, 30), MAX_DELAY_MS)
     delay = round(steady * (1 - JITTER + 2 * JITTER * chance))
     if isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked):
-        delay = max(delay, min(round(asked * 1000), LONGEST_ASKED_MS))
+        delay = max(delay, min(round(asked * 1000), MAX_REQUESTED_DELAY_MS))
     return delay
 
 
-def is_final(error: BaseException) -> bool:
+def is_permanent_error(error: BaseException) -> bool:
     """Return True if a sink that raised this would raise it again. A frame's suspension or open work will pass."""
     if isinstance(error, FrameSuspended | HasLiveChildren | HasOpenCalls):
         return False
@@ -258,7 +261,7 @@ def is_final(error: BaseException) -> bool:
     return isinstance(error, Refused | EffectRefused | Unsupported)
 
 
-def is_due(row: Row, now: int) -> bool:
+def is_retry_due(row: Row, now: int) -> bool:
     """Return True if an effect may be tried now. A clock set back delays no effect beyond the longest delay."""
     at = row["retry_at"]
-    return not isinstance(at, int) or at <= now or at - now > LONGEST_ASKED_MS
+    return not isinstance(at, int) or at <= now or at - now > MAX_REQUESTED_DELAY_MS

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import InvalidValue
-from holdfast.records.entries import DIRECTIONS, LIFETIMES, REDUCERS, TIERS, Edge, EdgeQuery, Reached
+from holdfast.records.entries import DIRECTIONS, LIFETIMES, REDUCERS, TIERS, Edge, EdgeQuery, TraversalResult
 from holdfast.records.ids import check_id
 from holdfast.records.scope import Scope
 
@@ -21,12 +21,12 @@ MAX_KEY_CHARS: Final = 512
 MAX_KEY_BYTES: Final = 1_024
 MAX_PAGE: Final = 10_000
 MAX_DEPTH: Final = 64
-LONGEST_TTL: Final = 100 * 366 * 24 * 3600
-RESERVED: Final = "holdfast/"
+MAX_TTL: Final = 100 * 366 * 24 * 3600
+RESERVED_PREFIX: Final = "holdfast/"
 """The prefix of keys that only holdfast writes: models are shown their values as holdfast's own words."""
-_OF_SESSIONS: Final = (("session",), ("session", "thread"))
-_LARGEST: Final = sys.float_info.max
-APPLIED: Final = 16
+_SESSION_SCOPES: Final = (("session",), ("session", "thread"))
+_MAX_FLOAT: Final = sys.float_info.max
+MAX_APPLIED_EFFECTS: Final = 16
 """The number of applied effects that an entry remembers."""
 
 
@@ -39,7 +39,7 @@ MISSING: Final = _Missing()
 """No value at all, unlike None, which is stored as null."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class EntryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of an entry. `ttl` is in seconds and starts again with every write."""
 
     tier: str | None = None
@@ -60,20 +60,21 @@ def check_entry_key(value: object) -> str:
 def check_not_reserved(*keys: str) -> None:
     """Refuse to write keys that are reserved for holdfast. Reading them is allowed."""
     for key in keys:
-        if key.startswith(RESERVED):
+        if key.startswith(RESERVED_PREFIX):
             raise InvalidValue(
-                f"{key!r:.80} begins with {RESERVED!r}, and such keys are written by holdfast alone. Use another key; "
+                f"{key!r:.80} begins with {RESERVED_PREFIX!r}, and such keys are written by holdfast "
+                f"alone. Use another key; "
                 "briefs are set with set_brief."
             )
 
 
-def check_options(options: Options, scope: Scope) -> Options:
+def check_options(options: EntryOptions, scope: Scope) -> EntryOptions:
     """Check the options of an entry; refuse invalid ones by name."""
     if options.tier is not None:
-        _one_of("tier", options.tier, TIERS)
+        _check_choice("tier", options.tier, TIERS)
     if options.lifetime is not None:
-        _one_of("lifetime", options.lifetime, LIFETIMES)
-    if options.lifetime == "session" and tuple(kind for kind, _ in scope.parts) not in _OF_SESSIONS:
+        _check_choice("lifetime", options.lifetime, LIFETIMES)
+    if options.lifetime == "session" and tuple(kind for kind, _ in scope.parts) not in _SESSION_SCOPES:
         raise InvalidValue(
             f"lifetime='session' ends with a session, and {scope} is neither one nor a thread of one. "
             "Use 'durable', or a ttl."
@@ -84,27 +85,27 @@ def check_options(options: Options, scope: Scope) -> Options:
     if salience is not None:
         check_number("salience", salience)
         if not 0 <= salience <= 1:
-            raise InvalidValue(f"salience must be between 0 and 1, not {shown(salience)}.")
+            raise InvalidValue(f"salience must be between 0 and 1, not {short_repr(salience)}.")
     if options.ttl is not None:
         check_number("ttl", options.ttl)
-        if not 0.001 <= options.ttl <= LONGEST_TTL:
+        if not 0.001 <= options.ttl <= MAX_TTL:
             raise InvalidValue(
-                f"ttl must be between a millisecond and 100 years, in seconds, not {shown(options.ttl)}."
+                f"ttl must be between a millisecond and 100 years, in seconds, not {short_repr(options.ttl)}."
             )
     return options
 
 
 def check_number(name: str, value: object) -> float:
     """Check a finite number."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST:
+    if isinstance(value, int | float) and not isinstance(value, bool) and -_MAX_FLOAT <= value <= _MAX_FLOAT:
         return float(value)
-    raise InvalidValue(f"{name} must be a number, not {shown(value)}.")
+    raise InvalidValue(f"{name} must be a number, not {short_repr(value)}.")
 
 
 def check_limit(name: str, value: object, most: int = MAX_PAGE) -> int:
     """Check a count between 1 and `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise InvalidValue(f"{name} must be a whole number between 1 and {most:,}, not {shown(value)}.")
+        raise InvalidValue(f"{name} must be a whole number between 1 and {most:,}, not {short_repr(value)}.")
     return value
 
 
@@ -116,18 +117,18 @@ def check_prefix(value: object) -> str:
 def check_expected(value: object) -> int | None:
     """Check an expected version: 0 for no entry, None for any."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
-        raise InvalidValue(f"expected_version must be a version, or 0 for a new key, not {shown(value)}.")
+        raise InvalidValue(f"expected_version must be a version, or 0 for a new key, not {short_repr(value)}.")
     return value
 
 
 def check_reducer(value: object) -> str:
     """Check the name of a reducer."""
-    return _one_of("reducer", value, REDUCERS)
+    return _check_choice("reducer", value, REDUCERS)
 
 
 def check_direction(value: object) -> str:
     """Check the direction in which edges are followed."""
-    return _one_of("direction", value, DIRECTIONS)
+    return _check_choice("direction", value, DIRECTIONS)
 
 
 def check_kinds(value: object) -> tuple[str, ...]:
@@ -139,13 +140,13 @@ def check_kinds(value: object) -> tuple[str, ...]:
     return tuple(check_id(kind, "kind") for kind in value)
 
 
-def _one_of(name: str, value: object, allowed: Sequence[str]) -> str:
+def _check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise InvalidValue(f"{name} must be one of {', '.join(allowed)}, not {shown(value)}.")
+        raise InvalidValue(f"{name} must be one of {', '.join(allowed)}, not {short_repr(value)}.")
     return value
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return the beginning of a refused value's repr."""
     try:
         return f"{value!r:.60}"
@@ -153,47 +154,47 @@ def shown(value: object) -> str:
         return f"a very large {type(value).__name__}"  # Python refuses to print integers with thousands of digits.
 
 
-def expiry(options: Options, now: int) -> int | None:
+def expiry(options: EntryOptions, now: int) -> int | None:
     """Return the time at which an entry written now expires, or None."""
     return None if options.ttl is None else now + max(1, round(options.ttl * 1000))
 
 
-def reduced(reducer: str, key: str, current: Any, given: Any) -> Any:
+def apply_reducer(reducer: str, key: str, current: Any, given: Any) -> Any:
     """Return the value of a key after a write. `append` adds an item, `merge` goes into objects, `sum` adds numbers."""
     if reducer == "overwrite":
         return given
     if reducer == "append":
-        items = [] if current is MISSING else _of_type(reducer, key, current, list, "a list")
+        items = [] if current is MISSING else _check_type(reducer, key, current, list, "a list")
         return [*items, given]
     if reducer == "merge":
-        known = {} if current is MISSING else _of_type(reducer, key, current, dict, "an object")
-        return _merged(known, _of_type(reducer, None, given, dict, "an object"))
-    total = 0 if current is MISSING else _number(key, current)
-    return total + _number(None, given)
+        known = {} if current is MISSING else _check_type(reducer, key, current, dict, "an object")
+        return _merge(known, _check_type(reducer, None, given, dict, "an object"))
+    total = 0 if current is MISSING else _check_summand(key, current)
+    return total + _check_summand(None, given)
 
 
-def _merged(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _merge(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     found = dict(known)
     for name, value in given.items():
         before = found.get(name)
         both = isinstance(before, dict) and isinstance(value, dict)
-        found[name] = _merged(before, value) if both else value  # type: ignore[arg-type]
+        found[name] = _merge(before, value) if both else value  # type: ignore[arg-type]
     return found
 
 
-def _number(key: str | None, value: Any) -> int | float:
+def _check_summand(key: str | None, value: Any) -> int | float:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _wrong("sum", key, value, "a number")
+        raise _reducer_error("sum", key, value, "a number")
     return value
 
 
-def _of_type(reducer: str, key: str | None, value: Any, kind: type, words: str) -> Any:
+def _check_type(reducer: str, key: str | None, value: Any, kind: type, words: str) -> Any:
     if not isinstance(value, kind):
-        raise _wrong(reducer, key, value, words)
+        raise _reducer_error(reducer, key, value, words)
     return value
 
 
-def _wrong(reducer: str, key: str | None, value: Any, words: str) -> InvalidValue:
+def _reducer_error(reducer: str, key: str | None, value: Any, words: str) -> InvalidValue:
     what = "The given value" if key is None else f"{key!r}"
     return InvalidValue(
         f"The reducer {reducer} needs {words}, and {what} is {type(value).__name__}. "
@@ -202,17 +203,17 @@ def _wrong(reducer: str, key: str | None, value: Any, words: str) -> InvalidValu
 
 
 Node = tuple[str, str]
-Step = tuple[Node, Node, Edge]
+EdgeStep = tuple[Node, Node, Edge]
 """The node an edge was reached from, the node at its other end, and the edge, whichever way it points."""
-Edges = Callable[[EdgeQuery], Sequence[Edge]]
+EdgeReader = Callable[[EdgeQuery], Sequence[Edge]]
 
-MOST_KEYS: Final = 400
+MAX_QUERY_KEYS: Final = 400
 """Keys in one query; every backend can take this many."""
 
 
-def beside(
-    edges: Edges, nodes: Iterable[Node], direction: str, kinds: tuple[str, ...], most: int | None = None
-) -> list[Step]:
+def load_edges(
+    edges: EdgeReader, nodes: Iterable[Node], direction: str, kinds: tuple[str, ...], most: int | None = None
+) -> list[EdgeStep]:
     """Load every edge at some nodes, with its other end; few queries for each scope and direction.
 
     With `most`, at most this many edges for each query.
@@ -220,23 +221,23 @@ def beside(
     by_scope: dict[str, list[str]] = {}
     for scope, key in nodes:
         by_scope.setdefault(scope, []).append(key)
-    found: list[Step] = []
+    found: list[EdgeStep] = []
     for scope, keys in sorted(by_scope.items()):
         wanted = sorted(keys)
         if direction in ("out", "both"):
-            out = _all(edges, EdgeQuery(scope=scope, keys=(), direction="out", kinds=kinds), wanted, most)
+            out = _query_edges(edges, EdgeQuery(scope=scope, keys=(), direction="out", kinds=kinds), wanted, most)
             found += [((edge.scope, edge.source), (edge.target_scope, edge.target), edge) for edge in out]
         if direction in ("in", "both"):
-            into = _all(edges, EdgeQuery(scope=scope, keys=(), direction="in", kinds=kinds), wanted, most)
+            into = _query_edges(edges, EdgeQuery(scope=scope, keys=(), direction="in", kinds=kinds), wanted, most)
             found += [((edge.target_scope, edge.target), (edge.scope, edge.source), edge) for edge in into]
     return found
 
 
-def _all(edges: Edges, query: EdgeQuery, keys: list[str], most: int | None) -> list[Edge]:
+def _query_edges(edges: EdgeReader, query: EdgeQuery, keys: list[str], most: int | None) -> list[Edge]:
     """Load every edge at these keys. A full answer may hide more edges, so it is asked again with a larger limit."""
     found: list[Edge] = []
-    for start in range(0, len(keys), MOST_KEYS):
-        asked = replace(query, keys=tuple(keys[start : start + MOST_KEYS]), limit=most or query.limit)
+    for start in range(0, len(keys), MAX_QUERY_KEYS):
+        asked = replace(query, keys=tuple(keys[start : start + MAX_QUERY_KEYS]), limit=most or query.limit)
         answer = edges(asked)
         while most is None and len(answer) >= asked.limit:
             asked = replace(asked, limit=asked.limit * 8)
@@ -246,20 +247,22 @@ def _all(edges: Edges, query: EdgeQuery, keys: list[str], most: int | None) -> l
 
 
 def traverse(
-    edges: Edges, start: Node, depth: int, direction: str, kinds: tuple[str, ...], limit: int
-) -> list[Reached]:
+    edges: EdgeReader, start: Node, depth: int, direction: str, kinds: tuple[str, ...], limit: int
+) -> list[TraversalResult]:
     """Return the keys within `depth` edges of the start, nearest first, each by a shortest path, without the start."""
     paths: dict[Node, tuple[Edge, ...]] = {start: ()}
     level: list[Node] = [start]
-    found: list[Reached] = []
+    found: list[TraversalResult] = []
     for distance in range(1, depth + 1):
         reached: dict[Node, tuple[Edge, ...]] = {}
-        for here, there, edge in beside(edges, level, direction, kinds):
+        for here, there, edge in load_edges(edges, level, direction, kinds):
             if there not in paths and there not in reached:
                 reached[there] = (*paths[here], edge)
         paths.update(reached)
         level = sorted(reached)
-        found += [Reached(scope=scope, key=key, depth=distance, path=reached[scope, key]) for scope, key in level]
+        found += [
+            TraversalResult(scope=scope, key=key, depth=distance, path=reached[scope, key]) for scope, key in level
+        ]
         if not level or len(found) >= limit:
             break
     return found[:limit]

@@ -6,7 +6,7 @@ import re
 from typing import Any, cast
 
 
-class _Late:
+class _LazyPattern:
     """A stand-in that behaves like the pattern it compiles on first use."""
 
     __slots__ = ("_flags", "_known", "_text")
@@ -21,6 +21,6 @@ class _Late:
         return getattr(self._known, name)
 
 
-def late(text: str, flags: int = 0) -> re.Pattern[str]:
+def lazy_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """Return a pattern that is compiled when it is first used."""
-    return cast(re.Pattern[str], _Late(text, flags))
+    return cast(re.Pattern[str], _LazyPattern(text, flags))

@@ -13,28 +13,28 @@ from typing import Any
 
 import msgspec
 
-_turn: list[AbstractContextManager[Any]] = [nullcontext()]
+_type_lock: list[AbstractContextManager[Any]] = [nullcontext()]
 
 
-def one_at_a_time(lock: AbstractContextManager[Any]) -> None:
+def set_type_lock(lock: AbstractContextManager[Any]) -> None:
     """Analyse types under this lock from now on."""
-    _turn[0] = lock
+    _type_lock[0] = lock
 
 
 @cache
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """Return the JSON decoder of a type, created once."""
-    with _turn[0]:
+    with _type_lock[0]:
         return msgspec.json.Decoder(kind)
 
 
-def converted(value: Any, kind: Any, **how: Any) -> Any:
+def convert(value: Any, kind: Any, **how: Any) -> Any:
     """Convert plain data to a type."""
-    worked_out(kind)
+    prepare_type(kind)
     return msgspec.convert(value, kind, **how)
 
 
-def worked_out(kind: Any) -> None:
+def prepare_type(kind: Any) -> None:
     """Let msgspec analyse a type, if it can; a faulty type raises when it is used."""
     try:
         decoder(kind)

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.records.packs import Packed
+from holdfast.records.packs import AssembledPack
 from holdfast.records.usage import NANO_USD, Usage
 
 Attributes = dict[str, Any]
 
 PACK_SPAN: Final = "holdfast.pack"
-OPERATION: Final = "chat"
+CHAT_OPERATION: Final = "chat"
 TOOL_OPERATION: Final = "execute_tool"
 MODEL: Final = "gen_ai.request.model"
 TOOL: Final = "gen_ai.tool.name"
@@ -29,32 +29,32 @@ OTHER_ERROR: Final = "_OTHER"
 
 _PROVIDERS: Final = {"google": "gcp.gen_ai", "mistral": "mistral_ai"}
 """Providers that the conventions spell differently."""
-_UNKNOWN: Final = "other"
-_WORD: Final = re.compile(r"[\w.:/@+%~=-]{1,200}", re.ASCII)
+_UNKNOWN_PROVIDER: Final = "other"
+_SAFE_NAME: Final = re.compile(r"[\w.:/@+%~=-]{1,200}", re.ASCII)
 
 
-def pack_attributes(packed: Packed) -> Attributes:
+def pack_attributes(packed: AssembledPack) -> Attributes:
     """Return the attributes of a pack: its sizes and its composition."""
     metadata, conversation = packed.metadata, packed.conversation
-    return _known(
+    return _drop_missing(
         {
-            "gen_ai.conversation.id": _word(metadata.scope),
-            MODEL: _word(packed.model),
-            "holdfast.frame.id": _word(metadata.frame_id),
-            "holdfast.pack.id": _word(metadata.pack_id),
-            "holdfast.pack.role": _word(metadata.role),
-            "holdfast.pack.layout": _word(metadata.layout),
-            "holdfast.pack.tokenizer": _word(packed.tokenizer),
+            "gen_ai.conversation.id": _safe_name(metadata.scope),
+            MODEL: _safe_name(packed.model),
+            "holdfast.frame.id": _safe_name(metadata.frame_id),
+            "holdfast.pack.id": _safe_name(metadata.pack_id),
+            "holdfast.pack.role": _safe_name(metadata.role),
+            "holdfast.pack.layout": _safe_name(metadata.layout),
+            "holdfast.pack.tokenizer": _safe_name(packed.tokenizer),
             "holdfast.pack.exact": packed.exact,
-            "holdfast.pack.limited_by": _word(packed.limited_by),
+            "holdfast.pack.limited_by": _safe_name(packed.limited_by),
             "holdfast.pack.segments": len(packed.segments),
             "holdfast.pack.messages": conversation.message_count,
             "holdfast.pack.truncated": conversation.truncated_count,
             "holdfast.pack.shortened": packed.shortened,
             "holdfast.pack.omitted": len(metadata.omitted),
             "holdfast.pack.failed": len(metadata.failed),
-            **_sizes(packed),
-            **_breakdown(packed),
+            **_size_attributes(packed),
+            **_breakdown_attributes(packed),
         }
     )
 
@@ -66,32 +66,32 @@ def call_attributes(
     model: str | None = None,
     provider: str | None = None,
     conversation: str | None = None,
-    packed: Packed | None = None,
+    packed: AssembledPack | None = None,
 ) -> Attributes:
     """Return the attributes of a model call: the model, its conversation, and the size of its pack."""
-    known = None if provider in (None, _UNKNOWN) else _word(_PROVIDERS.get(str(provider), provider))
-    return _known(
+    known = None if provider in (None, _UNKNOWN_PROVIDER) else _safe_name(_PROVIDERS.get(str(provider), provider))
+    return _drop_missing(
         {
-            "gen_ai.operation.name": OPERATION,
+            "gen_ai.operation.name": CHAT_OPERATION,
             "gen_ai.provider.name": known,
-            MODEL: _word(model),
-            "gen_ai.conversation.id": _word(conversation),
-            "holdfast.call.id": _word(call),
-            "holdfast.frame.id": _word(frame),
-            **({} if packed is None else _sizes(packed)),
+            MODEL: _safe_name(model),
+            "gen_ai.conversation.id": _safe_name(conversation),
+            "holdfast.call.id": _safe_name(call),
+            "holdfast.frame.id": _safe_name(frame),
+            **({} if packed is None else _size_attributes(packed)),
         }
     )
 
 
 def tool_attributes(*, call: str, frame: str, name: str, conversation: str, attempt: int) -> Attributes:
     """Return the attributes of a tool call."""
-    return _known(
+    return _drop_missing(
         {
             "gen_ai.operation.name": TOOL_OPERATION,
-            TOOL: _word(name),
-            "gen_ai.tool.call.id": _word(call),
-            "gen_ai.conversation.id": _word(conversation),
-            "holdfast.frame.id": _word(frame),
+            TOOL: _safe_name(name),
+            "gen_ai.tool.call.id": _safe_name(call),
+            "gen_ai.conversation.id": _safe_name(conversation),
+            "holdfast.frame.id": _safe_name(frame),
             "holdfast.tool.attempt": attempt,
         }
     )
@@ -99,10 +99,10 @@ def tool_attributes(*, call: str, frame: str, name: str, conversation: str, atte
 
 def answer_attributes(usage: Usage, finish: str | None = None) -> Attributes:
     """Return the usage of a call and its finish reason. Usage that was not reported is left out."""
-    finished = _word(finish)
+    finished = _safe_name(finish)
     told: Attributes = {
         "gen_ai.response.finish_reasons": None if finished is None else [finished],
-        "gen_ai.response.model": _word(usage.model),
+        "gen_ai.response.model": _safe_name(usage.model),
         "gen_ai.usage.cache_read.input_tokens": usage.cached_input or None,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write or None,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning or None,
@@ -110,23 +110,23 @@ def answer_attributes(usage: Usage, finish: str | None = None) -> Attributes:
     }
     if usage.spent and not usage.estimated:
         told |= {"gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output}
-    return _known(told)
+    return _drop_missing(told)
 
 
-def call_span(attributes: Mapping[str, Any]) -> str:
+def call_span_name(attributes: Mapping[str, Any]) -> str:
     """Return the name of a call's span: the operation, with its model or tool."""
     if attributes.get("gen_ai.operation.name") == TOOL_OPERATION:
         return f"{TOOL_OPERATION} {attributes.get(TOOL, '')}".strip()
     model = attributes.get(MODEL)
-    return OPERATION if model is None else f"{OPERATION} {model}"
+    return CHAT_OPERATION if model is None else f"{CHAT_OPERATION} {model}"
 
 
 def error_type(error: str) -> str:
     """Return the kind of an error, without its message."""
-    return _word(error) or OTHER_ERROR
+    return _safe_name(error) or OTHER_ERROR
 
 
-def _sizes(packed: Packed) -> Attributes:
+def _size_attributes(packed: AssembledPack) -> Attributes:
     summary = packed.token_summary
     return {
         "holdfast.pack.level": str(summary.compaction_level),
@@ -137,15 +137,15 @@ def _sizes(packed: Packed) -> Attributes:
     }
 
 
-def _breakdown(packed: Packed) -> Attributes:
+def _breakdown_attributes(packed: AssembledPack) -> Attributes:
     parts = msgspec.structs.asdict(packed.token_summary.breakdown)
     return {f"holdfast.pack.breakdown.{name}": tokens for name, tokens in parts.items()}
 
 
-def _known(told: Attributes) -> Attributes:
+def _drop_missing(told: Attributes) -> Attributes:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _word(value: object) -> str | None:
+def _safe_name(value: object) -> str | None:
     """Return a name as it is; None for anything that could be a text."""
-    return value if isinstance(value, str) and _WORD.fullmatch(value) else None
+    return value if isinstance(value, str) and _SAFE_NAME.fullmatch(value) else None

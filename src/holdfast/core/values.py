@@ -14,37 +14,39 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.entries import shown
+from holdfast.core.entries import short_repr
 from holdfast.core.journal.codec import encode
-from holdfast.core.msgspec_types import converted
+from holdfast.core.msgspec_types import convert
 from holdfast.errors import InvalidValue, ValueMismatch
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.ids import check_id
 
-MOST_WORDS = 4_000
-DEEPEST = 200
+MAX_ERROR_CHARS = 4_000
+MAX_VALUE_DEPTH = 200
 """Far beyond the codec's default limit. Without a limit, a value that contains itself twice would never end."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def to_plain(value: Any, depth: int = 0) -> Any:
     """Convert a value to dict, list, str, int, float, bool or None, also inside lists and objects."""
     kind = type(value)
     if kind in _PLAIN:
         return value
-    if depth > DEEPEST:
-        raise InvalidValue(f"Data is nested deeper than {DEEPEST} levels, or holds itself. Flatten it first.")
+    if depth > MAX_VALUE_DEPTH:
+        raise InvalidValue(f"Data is nested deeper than {MAX_VALUE_DEPTH} levels, or holds itself. Flatten it first.")
     if kind is dict:
-        return {name: plain(item, depth + 1) for name, item in value.items()}
+        return {name: to_plain(item, depth + 1) for name, item in value.items()}
     if kind is list or kind is tuple:
-        return [plain(item, depth + 1) for item in value]
+        return [to_plain(item, depth + 1) for item in value]
     try:
-        return _taken_apart(value)
+        return _dump_record(value)
     except Exception as error:  # noqa: BLE001  it is the caller's own code, to the last attribute
-        raise InvalidValue(f"{kind.__name__} cannot be stored: {words(error)}. Give plain data instead.") from None
+        raise InvalidValue(
+            f"{kind.__name__} cannot be stored: {exception_text(error)}. Give plain data instead."
+        ) from None
 
 
-def _taken_apart(value: Any) -> Any:
+def _dump_record(value: Any) -> Any:
     if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     dump = getattr(value, "model_dump", None)
@@ -58,22 +60,22 @@ def is_record_type(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or hasattr(kind, "model_validate")
 
 
-def words(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """Return an exception's type and message as text that can be stored."""
     try:
         said = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001
         said = f"{type(error).__name__}, which cannot say what happened"
-    return said.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:MOST_WORDS]
+    return said.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_CHARS]
 
 
-def typed(value: Any, kind: Any) -> Any:
+def convert_value(value: Any, kind: Any) -> Any:
     """Convert stored data to the type that the caller asks for. The error names the part that does not fit."""
     if kind is None or kind is Any or value is ERASED:
         return value
     validate = getattr(kind, "model_validate", None)
     try:
-        return validate(value) if callable(validate) else converted(value, kind, strict=False)
+        return validate(value) if callable(validate) else convert(value, kind, strict=False)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise InvalidValue(
@@ -83,7 +85,7 @@ def typed(value: Any, kind: Any) -> Any:
 
 Upcaster = Callable[[Any], Any]
 
-MOST_VERSIONS: Final = 10_000
+MAX_TYPE_VERSION: Final = 10_000
 
 
 class ValueType(msgspec.Struct, frozen=True):
@@ -110,12 +112,14 @@ def register_type(
     named = check_id(kind.__name__ if name is None else name, "name")
     if "@" in named:
         raise InvalidValue("name must not hold '@', which stands before the version.")
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MOST_VERSIONS:
-        raise InvalidValue(f"version must be a whole number between 1 and {MOST_VERSIONS:,}, not {shown(version)}.")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MAX_TYPE_VERSION:
+        raise InvalidValue(
+            f"version must be a whole number between 1 and {MAX_TYPE_VERSION:,}, not {short_repr(version)}."
+        )
     steps = dict(upcasters or {})
     for number, step in steps.items():
         if number not in range(1, version) or not callable(step):
-            raise InvalidValue(f"upcasters must map versions below {version} to functions, not {shown(number)}.")
+            raise InvalidValue(f"upcasters must map versions below {version} to functions, not {short_repr(number)}.")
     _types[kind] = ValueType(kind, named, version, steps)
 
 
@@ -125,35 +129,35 @@ def schema_of(value: Any) -> str | None:
     return None if known is None else f"{known.name}@{known.version}"
 
 
-def as_type(value: Any, kind: Any, schema: str | None, where: str) -> Any:
+def upcast_value(value: Any, kind: Any, schema: str | None, where: str) -> Any:
     """Convert stored data to a type. The error names the part that does not fit and the remedy."""
     if kind is None or kind is Any or value is ERASED:
         return value
-    known = _registered(kind)
+    known = _find_type(kind)
     if known is not None and schema is not None:
         value = _upcast(value, known, schema, where)
     try:
-        return _converted(value, kind)
+        return _validate(value, kind)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         if known is None or schema is not None or not known.upcasters:
-            raise _mismatch(error, kind, schema, where) from None
-    return as_type(value, kind, f"{known.name}@1", where)
+            raise _mismatch_error(error, kind, schema, where) from None
+    return upcast_value(value, kind, f"{known.name}@1", where)
 
 
-def _registered(kind: Any) -> ValueType | None:
+def _find_type(kind: Any) -> ValueType | None:
     try:
         return _types.get(kind)
     except TypeError:  # Not a type, and not hashable either.
-        raise InvalidValue(f"as_ must be a type, not {shown(kind)}.") from None
+        raise InvalidValue(f"as_ must be a type, not {short_repr(kind)}.") from None
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def _validate(value: Any, kind: Any) -> Any:
     # Validate from JSON, as it was stored: a strict model takes a date from JSON, but from Python only a date.
     from_json = getattr(kind, "model_validate_json", None)
     if callable(from_json):
         return from_json(encode(value))
     validate = getattr(kind, "model_validate", None)
-    return validate(value) if callable(validate) else converted(value, kind, strict=True)
+    return validate(value) if callable(validate) else convert(value, kind, strict=True)
 
 
 def _upcast(value: Any, known: ValueType, schema: str, where: str) -> Any:
@@ -174,14 +178,14 @@ def _upcast(value: Any, known: ValueType, schema: str, where: str) -> Any:
             value = step(value)
         except Exception as error:  # noqa: BLE001  it is the caller's own code
             raise ValueMismatch(
-                f"The upcaster of {known.name} from version {version} failed: {words(error)}."
+                f"The upcaster of {known.name} from version {version} failed: {exception_text(error)}."
             ) from None
     return value
 
 
-def _mismatch(error: Exception, kind: Any, schema: str | None, where: str) -> ValueMismatch:
+def _mismatch_error(error: Exception, kind: Any, schema: str | None, where: str) -> ValueMismatch:
     name = getattr(kind, "__name__", str(kind))
-    known = _registered(kind)
+    known = _find_type(kind)
     if known is None:
         fix = f"give the field a default, or holdfast.register_type({name}, version=2, upcasters={{1: …}})"
     else:

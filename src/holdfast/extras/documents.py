@@ -18,15 +18,15 @@ from typing import Final
 from holdfast.errors import HoldfastError, InvalidValue, NotFound, TooLarge, Unavailable, Unsupported
 
 MAX_BYTES: Final = 1_000_000
-MOST_CHARS: Final = 1_024
-MOST_NAMES: Final = 32
-_ONLY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+MAX_PATH_CHARS: Final = 1_024
+MAX_PATH_NAMES: Final = 32
+_SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER_FLAGS: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 # Non-blocking: opening a pipe that was swapped in would block the caller forever.
-_FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-_DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
-_LINKED: Final = frozenset({errno.ELOOP, errno.EMLINK})
+_FILE_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_MISSING_ERRNOS: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_DENIED_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM})
+_LINK_ERRNOS: Final = frozenset({errno.ELOOP, errno.EMLINK})
 
 
 class DocumentRoot:
@@ -49,11 +49,11 @@ class DocumentRoot:
 
     def read(self, path: str) -> str:
         """Return the text of a file, named by its path below the folder with `/` between the names."""
-        names = _names(path)
-        with _reporting(path), _opened(self._root, names) as handle:
+        names = _split_path(path)
+        with _translate_errors(path), _open_file(self._root, names) as handle:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise _no_file(path)
-            body = _bytes(handle, self._max_bytes + 1)
+                raise _not_a_file(path)
+            body = _read_bytes(handle, self._max_bytes + 1)
         if len(body) > self._max_bytes:
             raise TooLarge(
                 f"{path!r:.80} has more than {self._max_bytes:,} bytes. Attach a part of it, or raise max_bytes."
@@ -70,16 +70,16 @@ class DocumentRoot:
         return f"DocumentRoot({self._root.name!r})"
 
 
-def _names(path: object) -> list[str]:
+def _split_path(path: object) -> list[str]:
     """Split a path into its names; refuse anything but a plain path below the folder."""
-    if not isinstance(path, str) or not path or len(path) > MOST_CHARS:
-        raise InvalidValue(f"A document is named by its path: a text of 1 to {MOST_CHARS:,} characters.")
+    if not isinstance(path, str) or not path or len(path) > MAX_PATH_CHARS:
+        raise InvalidValue(f"A document is named by its path: a text of 1 to {MAX_PATH_CHARS:,} characters.")
     try:
         path.encode()
     except UnicodeEncodeError:
         raise InvalidValue(f"{path!r:.80} is not Unicode. Name the document as it is called.") from None
     names = path.split("/")
-    if not path.isprintable() or "\\" in path or ":" in names[0] or len(names) > MOST_NAMES:
+    if not path.isprintable() or "\\" in path or ":" in names[0] or len(names) > MAX_PATH_NAMES:
         raise InvalidValue(f"{path!r:.80} is no path of a document. Write names with / between them.")
     if any(name in ("", ".", "..") for name in names):
         raise InvalidValue(f"{path!r:.80} must lead down from the folder: not from /, and not through . or ..")
@@ -87,15 +87,15 @@ def _names(path: object) -> list[str]:
 
 
 @contextmanager
-def _opened(root: Path, names: list[str]) -> Iterator[int]:
+def _open_file(root: Path, names: list[str]) -> Iterator[int]:
     """Open a file below a folder, each name relative to the folder before it."""
-    handle = os.open(root, _FOLDER)
+    handle = os.open(root, _FOLDER_FLAGS)
     try:
         for name in names[:-1]:
-            below = _step(handle, name, _FOLDER)
+            below = _open_name(handle, name, _FOLDER_FLAGS)
             os.close(handle)
             handle = below
-        file = _step(handle, names[-1], _FILE)
+        file = _open_name(handle, names[-1], _FILE_FLAGS)
         os.close(handle)
         handle = file
         yield handle
@@ -103,41 +103,41 @@ def _opened(root: Path, names: list[str]) -> Iterator[int]:
         os.close(handle)
 
 
-def _step(above: int, name: str, how: int) -> int:
+def _open_name(above: int, name: str, how: int) -> int:
     """Open one name in a folder. Its type is checked first, because merely opening a device may have effects."""
     mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    if how == _FILE and not stat.S_ISREG(mode):
+    if how == _FILE_FLAGS and not stat.S_ISREG(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    return os.open(name, how | _ONLY, dir_fd=above)
+    return os.open(name, how | _SAFE_FLAGS, dir_fd=above)
 
 
-def _bytes(handle: int, most: int) -> bytes:
+def _read_bytes(handle: int, most: int) -> bytes:
     with os.fdopen(handle, "rb", closefd=False) as file:
         return file.read(most)
 
 
 @contextmanager
-def _reporting(path: str) -> Iterator[None]:
+def _translate_errors(path: str) -> Iterator[None]:
     """Translate operating system errors so that they do not reveal the folder's location."""
     try:
         yield
     except OSError as error:
-        raise _translated(error, path) from None
+        raise _translate_error(error, path) from None
 
 
-def _translated(error: OSError, path: str) -> HoldfastError:
-    if error.errno in _LINKED:
+def _translate_error(error: OSError, path: str) -> HoldfastError:
+    if error.errno in _LINK_ERRNOS:
         return InvalidValue(f"{path!r:.80} leads through a link, and none is followed. Copy the file into the folder.")
-    if error.errno in _MISSING:
+    if error.errno in _MISSING_ERRNOS:
         return NotFound(f"There is no document {path!r:.80}. Check its path below the folder.")
     if error.errno in (errno.EISDIR, errno.ENXIO):
-        return _no_file(path)
-    if error.errno in _DENIED:
+        return _not_a_file(path)
+    if error.errno in _DENIED_ERRNOS:
         return NotFound(f"{path!r:.80} may not be read here. Check the permissions of the file.")
     return Unavailable(f"{path!r:.80} cannot be read now ({error.strerror}). Try again later.")
 
 
-def _no_file(path: str) -> InvalidValue:
+def _not_a_file(path: str) -> InvalidValue:
     return InvalidValue(f"{path!r:.80} is not a plain file. Name a file below the folder.")

@@ -21,7 +21,7 @@ from holdfast.records.scope import Scope
 OnMissing = Literal["error", "fallback"]
 
 
-class NotStored(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the list that the session refused, and the reason."""
 
     index: int
@@ -52,7 +52,7 @@ class DualWrite:
         if on_missing not in ("error", "fallback"):
             raise InvalidValue(f"on_missing must be 'error' or 'fallback', not {on_missing!r}.")
         self.list = messages
-        self.refused: list[NotStored] = []
+        self.refused: list[RefusedEntry] = []
         self._hf, self._id, self._settings = hf, session, settings
         self._name, self._falls_back = name, on_missing == "fallback"
         self._session: Session | None = None
@@ -68,12 +68,12 @@ class DualWrite:
     def session(self) -> Session:
         """The session, for everything that the list cannot do."""
         if self._session is None:
-            found = self._opened(**self._settings)
-            self._stored = self._known()
+            found = self._open_session(**self._settings)
+            self._stored = self._count_stored()
             self._session = found
         return self._session
 
-    def _client(self) -> Holdfast:
+    def _get_client(self) -> Holdfast:
         """Return the client, opening it on first use."""
         if not isinstance(self._hf, Holdfast):
             try:
@@ -83,8 +83,8 @@ class DualWrite:
                 raise Unavailable(f"The journal cannot be opened: {error}") from error
         return self._hf
 
-    def _opened(self, **settings: Any) -> Session:
-        return self._client().session(self._id, **settings)
+    def _open_session(self, **settings: Any) -> Session:
+        return self._get_client().session(self._id, **settings)
 
     def append(self, message: dict[str, Any]) -> None:
         """Append a message to the list and the session."""
@@ -102,7 +102,7 @@ class DualWrite:
         try:
             session = self.session
             while self._stored < len(self.list):
-                self._store(session, self._stored)
+                self._store_entry(session, self._stored)
                 self._stored += 1
         except (Unavailable, OutcomeUnknown):
             if not self._falls_back:
@@ -110,8 +110,8 @@ class DualWrite:
             return False
         return True
 
-    def _store(self, session: Session, index: int) -> None:
-        if not index and self._is_system(session, self.list[index]):
+    def _store_entry(self, session: Session, index: int) -> None:
+        if not index and self._is_system_prompt(session, self.list[index]):
             return
         try:
             session.append(self.list[index], key=f"{self._name}/{index}")
@@ -119,9 +119,9 @@ class DualWrite:
             if not self._falls_back:
                 raise
             # The list has always accepted this entry: note why the session does not, and go on.
-            self.refused.append(NotStored(index=index, reason=str(error)))
+            self.refused.append(RefusedEntry(index=index, reason=str(error)))
 
-    def _is_system(self, session: Session, message: Any) -> bool:
+    def _is_system_prompt(self, session: Session, message: Any) -> bool:
         """Return True if the list begins with a system prompt that is, or now becomes, the session's own."""
         if not isinstance(message, Mapping) or message.get("role") != "system":
             return False
@@ -129,21 +129,21 @@ class DualWrite:
         if not isinstance(text, str) or not text:
             return False
         if session.system is None:
-            self._opened(system=text)
+            self._open_session(system=text)
             return True
         before = session.system
         redact = session._ports.redact
-        return before == (text if redact is None else journal_redact.text(redact, text))
+        return before == (text if redact is None else journal_redact.redact_text(redact, text))
 
-    def _known(self) -> int:
+    def _count_stored(self) -> int:
         """Count the entries that an earlier process stored, by a binary search over their keys."""
-        hf, stream = self._client(), Scope.thread(self._id).text
+        hf, stream = self._get_client(), Scope.thread(self._id).text
         low, high = 0, len(self.list)
         while low < high:
             middle = (low + high) // 2
             # A refused entry has no key, so its neighbours are checked as well.
             near = range(middle, min(middle + 8, high))
-            if any(hf.journal.happened(stream, f"{self._name}/{index}") for index in near):
+            if any(hf.journal.events_by_key(stream, f"{self._name}/{index}") for index in near):
                 low = middle + 1
             else:
                 high = middle

@@ -30,17 +30,17 @@ Connect = Callable[[str, int, float], socket.socket]
 PORT: Final = 443
 TIMEOUT: Final = 10.0
 MAX_BYTES: Final = 1_000_000
-MOST_URL: Final = 4_096
-MOST_TRIED: Final = 4
+MAX_URL_CHARS: Final = 4_096
+MAX_ADDRESSES: Final = 4
 """The most addresses of one host to try."""
 _CHUNK: Final = 65_536
 _LABEL: Final = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 # Names only: the last label begins with a letter, so no spelling of an IP address matches.
 _HOST: Final = re.compile(rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?", re.ASCII)
-_TEXTS: Final = re.compile(r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml)", re.ASCII)
+_TEXT_TYPES: Final = re.compile(r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml)", re.ASCII)
 _CHARSETS: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "windows-1252"})
-_GONE: Final = frozenset({404, 410})
-_MAY_PASS: Final = frozenset({408, 425, 429})
+_MISSING_STATUSES: Final = frozenset({404, 410})
+_RETRY_STATUSES: Final = frozenset({408, 425, 429})
 _HEADERS: Final = {
     "accept": "text/*, application/json;q=0.9, application/xml;q=0.8",
     "accept-encoding": "identity",
@@ -66,7 +66,7 @@ class HttpsFetcher:
         connect: Connect | None = None,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        self._hosts = _hosts(hosts)
+        self._hosts = _check_hosts(hosts)
         self._timeout = check_number("timeout", timeout)
         if not 0 < self._timeout <= threading.TIMEOUT_MAX:
             raise InvalidValue("timeout must be more than 0 seconds.")
@@ -79,17 +79,25 @@ class HttpsFetcher:
 
     def fetch(self, url: str) -> str:
         """Return the text at a URL."""
-        host, path = self._parts(url)
+        host, path = self._split_url(url)
         # A name lookup cannot be interrupted, so the exchange runs in a thread that the caller can abandon.
-        exchange = _Exchange(lambda held: self._exchanged(host, path, held))
+        exchange = _Exchange(lambda held: self._run_exchange(host, path, held))
         exchange.start()
         exchange.join(self._timeout)
         return exchange.result(f"{host} did not answer within {self._timeout:g} seconds. Try again later.")
 
-    def _parts(self, url: object) -> tuple[str, str]:
+    def _split_url(self, url: object) -> tuple[str, str]:
         """Return the host and path of a URL that may be fetched; refuse any other."""
-        if not isinstance(url, str) or len(url) > MOST_URL or not url.isascii() or not url.isprintable() or " " in url:
-            raise InvalidValue(f"url must be percent-encoded ASCII of up to {MOST_URL:,} characters, without spaces.")
+        if (
+            not isinstance(url, str)
+            or len(url) > MAX_URL_CHARS
+            or not url.isascii()
+            or not url.isprintable()
+            or " " in url
+        ):
+            raise InvalidValue(
+                f"url must be percent-encoded ASCII of up to {MAX_URL_CHARS:,} characters, without spaces."
+            )
         try:
             parts = urlsplit(url)
         except ValueError:
@@ -101,9 +109,9 @@ class HttpsFetcher:
             raise InvalidValue(f"{parts.netloc!r:.80} is not one of the hosts that this client may fetch from.")
         return host, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
-    def _exchanged(self, host: str, path: str, held: Callable[[socket.socket], None]) -> str:
+    def _run_exchange(self, host: str, path: str, held: Callable[[socket.socket], None]) -> str:
         try:
-            return self._answered(host, path, held)
+            return self._request_text(host, path, held)
         except HoldfastError:
             raise
         except ssl.SSLCertVerificationError:
@@ -111,9 +119,9 @@ class HttpsFetcher:
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unavailable(f"{host} could not be reached, or broke off: {type(error).__name__}.") from None
 
-    def _answered(self, host: str, path: str, held: Callable[[socket.socket], None]) -> str:
+    def _request_text(self, host: str, path: str, held: Callable[[socket.socket], None]) -> str:
         context = self._context or ssl.create_default_context()
-        plain = self._connected(self._addresses(host))
+        plain = self._connect_first(self._resolve_public(host))
         try:
             held(plain)
             # A connection that ends without a TLS close means that the text was cut off.
@@ -130,16 +138,16 @@ class HttpsFetcher:
             connection.sock, connection.auto_open = secure, 0
             connection.request("GET", path, headers=_HEADERS)
             with connection.getresponse() as response:
-                return _text(host, response, self._max_bytes)
+                return _read_text(host, response, self._max_bytes)
 
-    def _addresses(self, host: str) -> list[str]:
+    def _resolve_public(self, host: str) -> list[str]:
         """Resolve a host once. One address that is not public is enough to refuse it."""
         found = list(dict.fromkeys(self._resolve(host, PORT)))
         if not found or not all(is_public(address) for address in found):
             raise Refused(f"{host} is not at public addresses alone, so nothing is fetched from it.")
-        return found[:MOST_TRIED]
+        return found[:MAX_ADDRESSES]
 
-    def _connected(self, addresses: Sequence[str]) -> socket.socket:
+    def _connect_first(self, addresses: Sequence[str]) -> socket.socket:
         *others, last = addresses
         for address in others:
             try:
@@ -167,11 +175,11 @@ class _Exchange(threading.Thread):
     def run(self) -> None:
         """Run the exchange and keep its text or its error."""
         try:
-            self._text = self._work(self._hold)
+            self._text = self._work(self._hold_socket)
         except BaseException as error:  # noqa: BLE001  raised where the caller waits
             self._error = error
 
-    def _hold(self, sock: socket.socket) -> None:
+    def _hold_socket(self, sock: socket.socket) -> None:
         with self._gate:
             if self._over:
                 sock.close()
@@ -184,13 +192,13 @@ class _Exchange(threading.Thread):
             # Read before the shutdown, which raises an error in the thread.
             text, error, self._over = self._text, self._error, True
             if self.is_alive() and self._held is not None:
-                _cut(self._held)
+                _shut_down(self._held)
         if text is not None:
             return text
         raise error or Unavailable(late)
 
 
-def _cut(sock: socket.socket) -> None:
+def _shut_down(sock: socket.socket) -> None:
     try:
         # Below TLS: the thread that reads must not find its own state changed.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
@@ -215,7 +223,7 @@ def _connect(address: str, port: int, timeout: float) -> socket.socket:
     return sock
 
 
-def _hosts(given: object) -> frozenset[str]:
+def _check_hosts(given: object) -> frozenset[str]:
     """Check host names and return them in lower case; refuse addresses and patterns."""
     if isinstance(given, str) or not isinstance(given, Sequence | frozenset | set) or not given:
         raise InvalidValue("hosts must be a list of the host names that may be fetched from, such as docs.python.org.")
@@ -225,17 +233,17 @@ def _hosts(given: object) -> frozenset[str]:
     return frozenset(host.lower() for host in given)
 
 
-def _text(host: str, response: http.client.HTTPResponse, most: int) -> str:
+def _read_text(host: str, response: http.client.HTTPResponse, most: int) -> str:
     """Return the body of a response that is successful and text; raise for any other."""
     if response.status != http.client.OK:
-        raise _refusal(host, response.status)
+        raise _status_error(host, response.status)
     kind, _, rest = (response.getheader("content-type") or "").partition(";")
     charset = (re.search(r'charset\s*=\s*"?([\w.-]+)', rest, re.ASCII | re.IGNORECASE) or ["", "utf-8"])[1].lower()
     encoding = response.getheader("content-encoding", "identity").strip().lower()
-    if not _TEXTS.fullmatch(kind.strip().lower()) or charset not in _CHARSETS or encoding != "identity":
+    if not _TEXT_TYPES.fullmatch(kind.strip().lower()) or charset not in _CHARSETS or encoding != "identity":
         raise InvalidValue(f"{host} gave something that is not plain text. Attach a text that was made from it.")
     try:
-        text = _body(host, response, most).decode(charset)
+        text = _read_body(host, response, most).decode(charset)
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
@@ -243,7 +251,7 @@ def _text(host: str, response: http.client.HTTPResponse, most: int) -> str:
     return text
 
 
-def _body(host: str, response: http.client.HTTPResponse, most: int) -> bytes:
+def _read_body(host: str, response: http.client.HTTPResponse, most: int) -> bytes:
     found = bytearray()
     while len(found) <= most and (more := response.read(_CHUNK)):
         found += more
@@ -254,17 +262,17 @@ def _body(host: str, response: http.client.HTTPResponse, most: int) -> bytes:
     return bytes(found)
 
 
-def _refusal(host: str, status: int) -> HoldfastError:
+def _status_error(host: str, status: int) -> HoldfastError:
     if 300 <= status < 400:
         return Refused(f"{host} leads elsewhere ({status}), and that is not followed. Attach where it leads to.")
-    if status in _GONE:
+    if status in _MISSING_STATUSES:
         return NotFound(f"{host} has no such page ({status}). Check the URL.")
-    if status in _MAY_PASS or status >= 500:
+    if status in _RETRY_STATUSES or status >= 500:
         return Unavailable(f"{host} answered {status}. Try again later.")
     return Refused(f"{host} answered {status}. Attach the text as body.")
 
 
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 
 _NOT_PUBLIC_4: Final = tuple(
     IPv4Network(text)
@@ -306,10 +314,10 @@ def is_public(text: str) -> bool:
         return False
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         return False
-    return all(_is_given_out(one) for one in unwrapped(address))
+    return all(_is_allocated(one) for one in unwrap_address(address))
 
 
-def unwrapped(address: Address) -> tuple[Address, ...]:
+def unwrap_address(address: IpAddress) -> tuple[IpAddress, ...]:
     """Return the addresses that an address leads to: those embedded in it, or itself. A Teredo address has two."""
     if isinstance(address, IPv4Address):
         return (address,)
@@ -325,7 +333,7 @@ def unwrapped(address: Address) -> tuple[Address, ...]:
     return (address, low) if int(address) >> 32 & _LOW_32 in _ISATAP else (address,)
 
 
-def _is_given_out(address: Address) -> bool:
+def _is_allocated(address: IpAddress) -> bool:
     if address.is_multicast or not address.is_global:
         return False
     if isinstance(address, IPv4Address):

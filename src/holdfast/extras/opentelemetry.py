@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core.telemetry import ERROR, answer_attributes, call_attributes, call_span, error_type, pack_attributes
+from holdfast.core.telemetry import (
+    ERROR,
+    answer_attributes,
+    call_attributes,
+    call_span_name,
+    error_type,
+    pack_attributes,
+)
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.version import __version__
 
@@ -28,7 +35,7 @@ except ImportError:  # An optional dependency.
 
 __all__ = ["OpenTelemetry", "answer_attributes", "call_attributes", "pack_attributes"]
 
-MOST_OPEN: Final = 1024
+MAX_OPEN_CALLS: Final = 1024
 """The most calls open at once. Beyond that the oldest is dropped, and its span is never reported."""
 
 
@@ -39,7 +46,7 @@ class OpenTelemetry:
     Its parent is the span that was current when the call began.
     """
 
-    def __init__(self, tracer_provider: TracerProvider | None = None, *, most_open: int = MOST_OPEN) -> None:
+    def __init__(self, tracer_provider: TracerProvider | None = None, *, most_open: int = MAX_OPEN_CALLS) -> None:
         if trace is None:
             raise Unsupported("Spans need OpenTelemetry's API. Run: pip install 'holdfast[otel]'")
         if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
@@ -61,7 +68,7 @@ class OpenTelemetry:
             try:
                 yield span.set_attribute
             except Exception as error:
-                self._fail(span, type(error).__name__)
+                self._mark_failed(span, type(error).__name__)
                 raise
 
     def begin_call(self, call: str, attributes: Mapping[str, Any]) -> None:
@@ -70,7 +77,7 @@ class OpenTelemetry:
             if call in self._open:
                 return
         span = self._tracer.start_span(
-            call_span(attributes), kind=self._trace.SpanKind.CLIENT, attributes=dict(attributes)
+            call_span_name(attributes), kind=self._trace.SpanKind.CLIENT, attributes=dict(attributes)
         )
         with self._lock:
             while len(self._open) >= self._most_open:
@@ -86,11 +93,11 @@ class OpenTelemetry:
         try:
             span.set_attributes(dict(attributes))
             if error is not None:
-                self._fail(span, error_type(error))
+                self._mark_failed(span, error_type(error))
         finally:
             span.end()
 
-    def _fail(self, span: Span, kind: str) -> None:
+    def _mark_failed(self, span: Span, kind: str) -> None:
         """Mark a span as failed, with the error's type. Its message may hold content, so it is left out."""
         span.set_attribute(ERROR, kind)
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))

@@ -35,11 +35,13 @@ TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
 PREFIX: Final = "whsec_"
 VERSION: Final = "v1"
-MOST_SIGNATURES: Final = 16
-MOST_DIGITS: Final = 12
+MAX_SIGNATURES: Final = 16
+MAX_DIGITS: Final = 12
 """The most digits read of a number of seconds; a longer number exceeds any wait."""
-MAY_PASS: Final = frozenset({408, 425, 429})
-_OURS: Final = frozenset({ID, TIMESTAMP, SIGNATURE, "content-type", "content-length", "host", "transfer-encoding"})
+RETRY_STATUSES: Final = frozenset({408, 425, 429})
+_RESERVED_HEADERS: Final = frozenset(
+    {ID, TIMESTAMP, SIGNATURE, "content-type", "content-length", "host", "transfer-encoding"}
+)
 
 
 class WebhookSink:
@@ -58,19 +60,23 @@ class WebhookSink:
         headers: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._secure, self._host, self._port, self._path = _parts(url)
-        self._secrets = _secrets(secret)
+        self._secure, self._host, self._port, self._path = _split_url(url)
+        self._secrets = _decode_secrets(secret)
         self._timeout = check_number("timeout", timeout)
         if self._timeout <= 0:
             raise InvalidValue("timeout must be more than 0 seconds.")
-        self._headers = _headers(headers or {})
+        self._headers = _check_headers(headers or {})
         self._clock = clock or SystemClock()
 
     def deliver(self, effect: DeclaredEffect) -> dict[str, Any]:
         """Post an effect and return the status of the answer."""
         body = encode(effect)
         stamp = self._clock.now_ms() // 1000
-        signed = {ID: effect.id, TIMESTAMP: str(stamp), SIGNATURE: _signatures(self._secrets, effect.id, stamp, body)}
+        signed = {
+            ID: effect.id,
+            TIMESTAMP: str(stamp),
+            SIGNATURE: _sign_with_all(self._secrets, effect.id, stamp, body),
+        }
         try:
             status, retry_after = self._post(body, {**self._headers, "content-type": "application/json", **signed})
         except (OSError, http.client.HTTPException) as error:
@@ -78,18 +84,18 @@ class WebhookSink:
             raise RetryLater(f"{self._host} could not be reached, or did not answer: {type(error).__name__}.") from None
         if 200 <= status < 300:
             return {"status": status}
-        if status in MAY_PASS or status >= 500:
-            raise RetryLater(f"{self._host} answered {status}.", retry_after=self._seconds(retry_after))
+        if status in RETRY_STATUSES or status >= 500:
+            raise RetryLater(f"{self._host} answered {status}.", retry_after=self._parse_retry_after(retry_after))
         raise EffectRefused(f"{self._host} answered {status}, which will not change by asking again.")
 
     def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str | None]:
-        with self._connected() as connection:
+        with self._connect() as connection:
             connection.request("POST", self._path, body, dict(headers))
             response = connection.getresponse()
             return response.status, response.getheader("retry-after")
 
     @contextmanager
-    def _connected(self) -> Iterator[http.client.HTTPConnection]:
+    def _connect(self) -> Iterator[http.client.HTTPConnection]:
         """Open a connection that is shut down when the time is up, however slowly the other end responds."""
         made: http.client.HTTPConnection
         if self._secure:
@@ -97,7 +103,7 @@ class WebhookSink:
             made = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
         else:
             made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
-        cut = threading.Timer(self._timeout, _cut, (made,))
+        cut = threading.Timer(self._timeout, _shut_down, (made,))
         cut.daemon = True
         cut.start()
         try:
@@ -106,12 +112,12 @@ class WebhookSink:
             cut.cancel()
             made.close()
 
-    def _seconds(self, text: str | None) -> float | None:
+    def _parse_retry_after(self, text: str | None) -> float | None:
         """Parse Retry-After, a number of seconds or a date, into seconds from now; None if it is neither."""
         if text is None:
             return None
         if text.isascii() and text.isdigit():
-            return float(text[:MOST_DIGITS])
+            return float(text[:MAX_DIGITS])
         try:
             return max(0.0, parsedate_to_datetime(text).timestamp() - self._clock.now_ms() / 1000)
         except (ValueError, TypeError, OverflowError):
@@ -121,7 +127,7 @@ class WebhookSink:
         return f"WebhookSink({'https' if self._secure else 'http'}://{self._host})"
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
+def _shut_down(connection: http.client.HTTPConnection) -> None:
     sock = connection.sock
     if sock is not None:
         try:
@@ -130,14 +136,14 @@ def _cut(connection: http.client.HTTPConnection) -> None:
             pass  # Already closed.
 
 
-def _parts(url: object) -> tuple[bool, str, int, str]:
+def _split_url(url: object) -> tuple[bool, str, int, str]:
     """Split a URL into scheme, host, port and path; refuse anything else in it, without repeating it."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port, parts = None, None, urlsplit("")
-    if not isinstance(url, str) or not _is_clean(url):
+    if not isinstance(url, str) or not _is_printable(url):
         raise InvalidValue("url must be percent-encoded ASCII, without spaces or line ends.")
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidValue("url must be a whole http or https URL, such as https://example.com/hook.")
@@ -150,7 +156,7 @@ def _parts(url: object) -> tuple[bool, str, int, str]:
     return secure, host, port or (443 if secure else 80), path
 
 
-def _is_clean(url: str) -> bool:
+def _is_printable(url: str) -> bool:
     """Return True if a URL is printable ASCII. Checked before parsing, which silently drops line ends."""
     return url.isascii() and url.isprintable() and " " not in url
 
@@ -163,24 +169,26 @@ def _is_host(host: str) -> bool:
     return not host.startswith(".")
 
 
-def _headers(given: Mapping[str, str]) -> dict[str, str]:
+def _check_headers(given: Mapping[str, str]) -> dict[str, str]:
     for name, value in given.items():
-        if not isinstance(name, str) or not isinstance(value, str) or name.lower() in _OURS:
-            raise InvalidValue(f"headers must be texts, and {', '.join(sorted(_OURS))} are set by the sink.")
+        if not isinstance(name, str) or not isinstance(value, str) or name.lower() in _RESERVED_HEADERS:
+            raise InvalidValue(
+                f"headers must be texts, and {', '.join(sorted(_RESERVED_HEADERS))} are set by the sink."
+            )
         if not all(text.isascii() and text.isprintable() for text in (name, value)) or not name:
             raise InvalidValue(f"The header {name!r:.40} must be printable ASCII.")
     return dict(given)
 
 
-def _secrets(given: object) -> tuple[bytes, ...]:
+def _decode_secrets(given: object) -> tuple[bytes, ...]:
     several = given if isinstance(given, list | tuple) else (given,)
-    found = tuple(_secret(one) for one in several)
+    found = tuple(_decode_secret(one) for one in several)
     if not found or not all(found):
         raise InvalidValue("secret must not be empty.")
     return found
 
 
-def _secret(given: object) -> bytes:
+def _decode_secret(given: object) -> bytes:
     if isinstance(given, bytes):
         return given
     if not isinstance(given, str):
@@ -193,13 +201,13 @@ def _secret(given: object) -> bytes:
         raise InvalidValue(f"A secret that begins with {PREFIX} must be base64 after it.") from None
 
 
-def _signature(secret: bytes, id: str, stamp: int | str, body: bytes) -> str:
+def _sign(secret: bytes, id: str, stamp: int | str, body: bytes) -> str:
     digest = hmac.new(secret, f"{id}.{stamp}.".encode() + body, hashlib.sha256).digest()
     return f"{VERSION},{base64.b64encode(digest).decode()}"
 
 
-def _signatures(secrets: Sequence[bytes], id: str, stamp: int, body: bytes) -> str:
-    return " ".join(_signature(secret, id, stamp, body) for secret in secrets)
+def _sign_with_all(secrets: Sequence[bytes], id: str, stamp: int, body: bytes) -> str:
+    return " ".join(_sign(secret, id, stamp, body) for secret in secrets)
 
 
 def verify_webhook(
@@ -219,8 +227,8 @@ def verify_webhook(
     if not id or not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12 or not isinstance(body, bytes):
         raise InvalidValue("This is no signed webhook: it has no id, no time or no body.")
     # Every pair is compared, so that the time taken reveals nothing.
-    wanted = [_signature(one, id, stamp, body).encode() for one in _secrets(secret)]
-    found = [one.encode("utf-8", "replace") for one in signatures.split(" ")[:MOST_SIGNATURES]]
+    wanted = [_sign(one, id, stamp, body).encode() for one in _decode_secrets(secret)]
+    found = [one.encode("utf-8", "replace") for one in signatures.split(" ")[:MAX_SIGNATURES]]
     if not sum(hmac.compare_digest(one, other) for one in wanted for other in found):
         raise InvalidValue("The signature does not fit: somebody else sent this, or it was changed on the way.")
     seconds = SystemClock().now_ms() / 1000 if now is None else now

@@ -18,30 +18,30 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.records.batches import Appended, Batch
+from holdfast.records.batches import AppendResult, Batch
 
-GATHERING = 0.25
+GATHER_SHARE = 0.25
 """The share of the last commit's time for which a leader waits for more callers."""
 
-WORTH_GATHERING = 0.001
+MIN_GATHER_SECONDS = 0.001
 """The shortest commit, in seconds, for which waiting is worthwhile."""
 
 
-class Member:
+class GroupMember:
     """One caller's batch in the queue: settled exactly once, with an answer or an error."""
 
     __slots__ = ("_turn", "answer", "batch", "error", "promoted")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.answer: Appended | None = None
+        self.answer: AppendResult | None = None
         self.error: HoldfastError | None = None
         self.promoted = False
         self._turn = threading.Lock()
         self._turn.acquire()
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """True if this member has its answer or error."""
         return self.answer is not None or self.error is not None
 
@@ -53,7 +53,7 @@ class Member:
         """Let the waiting caller go on."""
         self._turn.release()
 
-    def result(self) -> Appended:
+    def result(self) -> AppendResult:
         """Return the answer, or raise the error in the caller's own thread."""
         if self.error is not None:
             raise self.error
@@ -61,24 +61,24 @@ class Member:
         return self.answer
 
 
-class Group:
+class GroupCommit:
     """The queue and its leader. `commit` writes members and settles them; it may raise."""
 
-    def __init__(self, commit: Callable[[Sequence[Member]], None], *, members: int, size: int) -> None:
+    def __init__(self, commit: Callable[[Sequence[GroupMember]], None], *, members: int, size: int) -> None:
         self._commit = commit
         self._members = members
         self._size = size
         self._mutex = threading.Lock()
-        self._queue: deque[Member] = deque()
+        self._queue: deque[GroupMember] = deque()
         self._leading = False
         self._company = 1
         self._took = 0.0
         self._wanted = 0
         self._enough = threading.Event()
 
-    def submit(self, batch: Batch) -> Appended:
+    def submit(self, batch: Batch) -> AppendResult:
         """Write a batch, in this thread's commit or in another caller's."""
-        member = Member(batch)
+        member = GroupMember(batch)
         with self._mutex:
             self._queue.append(member)
             leads = not self._leading
@@ -87,11 +87,11 @@ class Group:
                 self._enough.set()
         if not leads:
             self._follow(member)
-        if not member.settled:
+        if not member.is_settled:
             self._lead(member)
         return member.result()
 
-    def _follow(self, member: Member) -> None:
+    def _follow(self, member: GroupMember) -> None:
         try:
             member.wait()
         except BaseException:
@@ -101,17 +101,17 @@ class Group:
                 self._hand_over()
             raise
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: GroupMember) -> None:
         with self._mutex:
             if member in self._queue:
                 self._queue.remove(member)
 
-    def _lead(self, own: Member) -> None:
-        members: list[Member] = []
+    def _lead(self, own: GroupMember) -> None:
+        members: list[GroupMember] = []
         began = 0.0
         try:
-            self._gather()
-            members = self._take()
+            self._wait_for_callers()
+            members = self._take_members()
             began = time.monotonic()
             self._commit(members)
         finally:
@@ -120,7 +120,7 @@ class Group:
                 self._took = time.monotonic() - began
             if own not in members:
                 self._leave(own)
-            settle(members, OutcomeUnknown if began else Unavailable)
+            settle_members(members, OutcomeUnknown if began else Unavailable)
             with self._mutex:
                 self._wanted = 0
                 self._company = max(1, len(members) + len(self._queue))
@@ -129,9 +129,9 @@ class Group:
                 if member is not own:
                     member.wake()
 
-    def _gather(self) -> None:
+    def _wait_for_callers(self) -> None:
         """Wait for the callers of the last round, if the disk is slow and they have not arrived yet."""
-        if self._took < WORTH_GATHERING:
+        if self._took < MIN_GATHER_SECONDS:
             return
         with self._mutex:
             wanted = min(self._company, self._members)
@@ -139,11 +139,11 @@ class Group:
                 return
             self._wanted = wanted
             self._enough.clear()
-        self._enough.wait(self._took * GATHERING)
+        self._enough.wait(self._took * GATHER_SHARE)
         self._wanted = 0
 
-    def _take(self) -> list[Member]:
-        members: list[Member] = []
+    def _take_members(self) -> list[GroupMember]:
+        members: list[GroupMember] = []
         size = 0
         with self._mutex:
             while self._queue and len(members) < self._members:
@@ -163,8 +163,8 @@ class Group:
         heir.wake()
 
 
-def settle(members: Sequence[Member], error: type[HoldfastError]) -> None:
+def settle_members(members: Sequence[GroupMember], error: type[HoldfastError]) -> None:
     """Give `error` to every member that has no answer yet."""
     for member in members:
-        if not member.settled:
+        if not member.is_settled:
             member.error = error()

@@ -15,14 +15,22 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.search.documents import FORGOTTEN, KEPT, SAID, Hit, TextSearch, admits, searchable
-from holdfast.core.search.words import OWN_CONTEXT, context
+from holdfast.core.search.documents import (
+    MESSAGE_APPENDED,
+    STATE_DELETED,
+    STATE_WRITTEN,
+    Hit,
+    TextSearch,
+    is_match,
+    searchable_text,
+)
+from holdfast.core.search.words import SELF_CONTAINED_CHARS, context_before
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.fts import Passage, TextIndex
+from holdfast.sqlite.fts import TextIndex, TextRow
 
-TYPES = frozenset({SAID, KEPT, FORGOTTEN})
-GROWTH = 4
-MOST = 1_000_000
+INDEXED_TYPES = frozenset({MESSAGE_APPENDED, STATE_WRITTEN, STATE_DELETED})
+LIMIT_GROWTH = 4
+MAX_ROWS = 1_000_000
 _MONTHS = (
     "January",
     "February",
@@ -39,7 +47,7 @@ _MONTHS = (
 )
 
 
-class Placed(msgspec.Struct, frozen=True):
+class IndexedEvent(msgspec.Struct, frozen=True):
     """An event with the numbers of its tenant and stream."""
 
     tenant: int
@@ -47,83 +55,83 @@ class Placed(msgspec.Struct, frozen=True):
     event: StoredEvent
 
 
-class Around(msgspec.Struct, frozen=True):
+class IndexLookups(msgspec.Struct, frozen=True):
     """The lookups that indexing makes in its journal: the message before an event, the event that held a key
     before it, and the beginning of a large text in an artifact."""
 
-    previous: Callable[[Placed], str]
-    replaced: Callable[[Placed, str], int | None]
-    beginning: Callable[[Placed, str], str]
+    previous: Callable[[IndexedEvent], str]
+    replaced: Callable[[IndexedEvent, str], int | None]
+    beginning: Callable[[IndexedEvent, str], str]
 
 
-def table(tenant: int) -> str:
+def index_table(tenant: int) -> str:
     """Return the name of a tenant's index table."""
     return f"search_{tenant}"
 
 
-def date_words(at: int) -> str:
+def format_date(at: int) -> str:
     """Return a date in words, such as `3 May 2025`."""
     day = time.gmtime(at / 1000)
     return f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}"
 
 
-def index(connection: apsw.Connection, written: Iterable[Placed], around: Around) -> None:
+def index_events(connection: apsw.Connection, written: Iterable[IndexedEvent], around: IndexLookups) -> None:
     """Index the events that were just written, in their order."""
-    by_tenant: dict[int, list[Placed]] = {}
+    by_tenant: dict[int, list[IndexedEvent]] = {}
     for placed in written:
         by_tenant.setdefault(placed.tenant, []).append(placed)
     for tenant, events in by_tenant.items():
-        gone, passages = _changes(events, around)
+        gone, passages = _collect_changes(events, around)
         try:
-            _apply(TextIndex(connection, table(tenant)), gone, passages)
+            _apply_changes(TextIndex(connection, index_table(tenant)), gone, passages)
         except apsw.SQLError:
             # The tenant's first text: the table does not exist. Checking for it before every append would cost more.
-            made = TextIndex(connection, table(tenant))
+            made = TextIndex(connection, index_table(tenant))
             made.create()
-            _apply(made, gone, passages)
+            _apply_changes(made, gone, passages)
 
 
-def _apply(texts: TextIndex, gone: list[int], passages: list[Passage]) -> None:
+def _apply_changes(texts: TextIndex, gone: list[int], passages: list[TextRow]) -> None:
     if gone:
         texts.remove(gone)
     if passages:
         texts.add(passages)
 
 
-def _changes(events: list[Placed], around: Around) -> tuple[list[int], list[Passage]]:
+def _collect_changes(events: list[IndexedEvent], around: IndexLookups) -> tuple[list[int], list[TextRow]]:
     gone: list[int] = []
-    passages: dict[int, Passage] = {}
+    passages: dict[int, TextRow] = {}
     said: dict[int, str] = {}
     for placed in events:
         event = placed.event
         facts = decode_facts(event.type, event.schema, event.facts)
-        if event.type != SAID:
+        if event.type != MESSAGE_APPENDED:
             before = around.replaced(placed, facts.key)
             if before is not None and passages.pop(before, None) is None:
                 gone.append(before)
-        text = searchable(event.type, facts, event.content, partial(around.beginning, placed))
+        text = searchable_text(event.type, facts, event.content, partial(around.beginning, placed))
         previous = ""
-        if event.type == SAID:
-            if len(text) <= OWN_CONTEXT:
+        if event.type == MESSAGE_APPENDED:
+            if len(text) <= SELF_CONTAINED_CHARS:
                 previous = said[placed.stream] if placed.stream in said else around.previous(placed)
             said[placed.stream] = text
         if text:
-            passages[event.seq] = passage(placed, text, previous)
+            passages[event.seq] = make_text_row(placed, text, previous)
     return gone, list(passages.values())
 
 
-def passage(placed: Placed, text: str, previous: str) -> Passage:
+def make_text_row(placed: IndexedEvent, text: str, previous: str) -> TextRow:
     """Return a text as an index row: with the end of the message before it, its date and its place."""
-    return Passage(
+    return TextRow(
         rowid=placed.event.seq,
         text=text,
-        prev=context(text, previous),
-        date=date_words(placed.event.at),
+        prev=context_before(text, previous),
+        date=format_date(placed.event.at),
         place=f"s{placed.stream}",
     )
 
 
-def find(
+def find_hits(
     connection: apsw.Connection,
     tenant: int,
     places: list[int] | None,
@@ -137,7 +145,7 @@ def find(
     `mostly` says that nearly all texts are in these places. Naming them in the query would cost as much as its
     words and exclude next to nothing: hits of other places are not admitted, and the scores are the same.
     """
-    texts = TextIndex(connection, table(tenant))
+    texts = TextIndex(connection, index_table(tenant))
     if not texts.exists():
         return []
     wanted = None if places is None else [f"s{place}" for place in places]
@@ -146,14 +154,14 @@ def find(
         rows = texts.match(search.terms, named, most)
         found: list[Hit] = []
         for first in range(0, len(rows), search.limit):
-            found += [hit for hit in hits(rows[first : first + search.limit]) if admits(search, hit)]
+            found += [hit for hit in hits(rows[first : first + search.limit]) if is_match(search, hit)]
             if len(found) >= search.limit:
                 return found[: search.limit]
-        return found if len(rows) < most or most >= MOST else None
+        return found if len(rows) < most or most >= MAX_ROWS else None
 
     found = best(None, 2 * search.limit) if mostly else None
     looked = search.limit
     while found is None:
         found = best(wanted, looked)
-        looked *= GROWTH
+        looked *= LIMIT_GROWTH
     return found

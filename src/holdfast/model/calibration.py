@@ -20,21 +20,21 @@ from collections import OrderedDict, deque
 from threading import Lock
 from typing import Final
 
-CALLS: Final = 32
+CALL_LIMIT: Final = 32
 """Calls remembered for each model."""
-ENOUGH: Final = 8
+CALLS_NEEDED: Final = 8
 """Calls after which an estimate counts as too high."""
 MARGIN_PERCENT: Final = 3
-SMALL: Final = 1_000
+SMALL_REQUEST: Final = 1_000
 """Requests with fewer estimated tokens are too small to compare directly."""
 LEAST_PERCENT, MOST_PERCENT = 50, 400
 """A budget is at most doubled, and at most quartered."""
-INCREDIBLE: Final = 4
+IMPLAUSIBLE_RATIO: Final = 4
 """If less than one in this many estimated tokens is reported, the report is ignored: it leaves out cached tokens."""
-MODELS: Final = 512
+MODEL_LIMIT: Final = 512
 """Models remembered; the one noted longest ago is dropped first."""
 
-Counted = tuple[str, ...]
+CalibrationKey = tuple[str, ...]
 """A tenant, a model, and the tokenizer that estimates for it."""
 
 
@@ -42,42 +42,42 @@ class Calibration:
     """The ratios of the last calls of each model. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._shares: OrderedDict[Counted, deque[int]] = OrderedDict()
+        self._shares: OrderedDict[CalibrationKey, deque[int]] = OrderedDict()
         self._lock = Lock()
 
-    def note(self, counted: Counted, estimated: int, reported: int) -> None:
+    def note(self, counted: CalibrationKey, estimated: int, reported: int) -> None:
         """Record how many tokens a request was estimated to have, and how many the provider reported."""
-        share = _share(estimated, reported)
+        share = _compute_ratio(estimated, reported)
         if share is None:
             return
         with self._lock:
-            shares = self._shares.setdefault(counted, deque(maxlen=CALLS))
+            shares = self._shares.setdefault(counted, deque(maxlen=CALL_LIMIT))
             shares.append(share)
             self._shares.move_to_end(counted)
-            while len(self._shares) > MODELS:
+            while len(self._shares) > MODEL_LIMIT:
                 self._shares.popitem(last=False)
 
-    def factor(self, counted: Counted) -> float | None:
+    def factor(self, counted: CalibrationKey) -> float | None:
         """Return the factor for estimated tokens, rounded up to hundredths; None until it is known."""
         with self._lock:
             shares = tuple(self._shares.get(counted, ()))
         most = max(shares, default=0)
-        if len(shares) < ENOUGH and most <= WHOLE:
+        if len(shares) < CALLS_NEEDED and most <= RATIO_SCALE:
             return None
-        percent = -(-most * (100 + MARGIN_PERCENT) // WHOLE)
+        percent = -(-most * (100 + MARGIN_PERCENT) // RATIO_SCALE)
         return min(max(percent, LEAST_PERCENT), MOST_PERCENT) / 100
 
 
-WHOLE: Final = 1_000_000
+RATIO_SCALE: Final = 1_000_000
 """A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
 
 
-def _share(estimated: int, reported: int) -> int | None:
+def _compute_ratio(estimated: int, reported: int) -> int | None:
     """Return the ratio of reported to estimated tokens; None if the two cannot be compared."""
-    if estimated < 1 or reported < 1 or reported * INCREDIBLE < estimated:
+    if estimated < 1 or reported < 1 or reported * IMPLAUSIBLE_RATIO < estimated:
         return None
-    if estimated >= SMALL:
-        return -(-reported * WHOLE // estimated)
+    if estimated >= SMALL_REQUEST:
+        return -(-reported * RATIO_SCALE // estimated)
     if reported <= estimated:
         return None
-    return -(-(reported + SMALL - estimated) * WHOLE // SMALL)
+    return -(-(reported + SMALL_REQUEST - estimated) * RATIO_SCALE // SMALL_REQUEST)

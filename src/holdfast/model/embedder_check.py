@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.values import words
+from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, InvalidValue, Unavailable
-from holdfast.model.tokenizers import stray
-from holdfast.sqlite.vectors import MOST_DIMENSIONS, NotVectors, packed
+from holdfast.model.tokenizers import is_interruption
+from holdfast.sqlite.vectors import MAX_DIMENSIONS, InvalidVectors, pack_vectors
 
 MOST_CHARACTERS = 8_000
 """Characters of one text that are embedded. More adds little about the topic, costs time, and endpoints refuse it."""
@@ -37,7 +37,7 @@ class CheckedEmbedder:
     def dimensions(self) -> int:
         """The length of its vectors. If it was not given, one text is embedded to find out."""
         if self._dimensions is None:
-            self._vectors([_PROBE], query=False)
+            self._embed_checked([_PROBE], query=False)
         assert self._dimensions is not None, "embedding a text says how long vectors are"
         return self._dimensions
 
@@ -48,35 +48,35 @@ class CheckedEmbedder:
         # A lone surrogate is not Unicode and would make tokenizers and encoders fail.
         cleaned = [text[:MOST_CHARACTERS].encode("utf-8", "replace").decode() for text in texts]
         filled = [text for text in cleaned if text.strip()]
-        found = iter(self._vectors(filled, query=query) if filled else ())
+        found = iter(self._embed_checked(filled, query=query) if filled else ())
         zero = b"" if len(filled) == len(cleaned) else bytes(self.dimensions)
         return [next(found) if text.strip() else zero for text in cleaned]
 
-    def _numbers(self, texts: list[str], *, query: bool) -> Any:
+    def _compute_vectors(self, texts: list[str], *, query: bool) -> Any:
         raise NotImplementedError
 
-    def _vectors(self, texts: list[str], *, query: bool) -> list[bytes]:
+    def _embed_checked(self, texts: list[str], *, query: bool) -> list[bytes]:
         try:
-            vectors = packed(self._numbers(texts, query=query), len(texts), self._dimensions)
+            vectors = pack_vectors(self._compute_vectors(texts, query=query), len(texts), self._dimensions)
         except HoldfastError:
             raise
-        except NotVectors as error:
-            raise self._failed(str(error)) from None
+        except InvalidVectors as error:
+            raise self._failure(str(error)) from None
         except BaseException as error:
-            if stray(error):
+            if is_interruption(error):
                 raise
-            raise self._failed(words(error)[:300]) from error
+            raise self._failure(exception_text(error)[:300]) from error
         self._dimensions = len(vectors[0])
         return vectors
 
-    def _failed(self, why: str) -> Unavailable:
+    def _failure(self, why: str) -> Unavailable:
         return Unavailable(f"The embedder {self.name} failed: {why}. Correct it, or use another; try again later.")
 
 
-def checked_dimensions(given: object) -> int | None:
+def check_dimensions(given: object) -> int | None:
     """Return the caller's number of dimensions, checked; or None."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_DIMENSIONS:
-        raise InvalidValue(f"dimensions must be a whole number from 1 to {MOST_DIMENSIONS:,}, not {given!r:.40}.")
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_DIMENSIONS:
+        raise InvalidValue(f"dimensions must be a whole number from 1 to {MAX_DIMENSIONS:,}, not {given!r:.40}.")
     return given

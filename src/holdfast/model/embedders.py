@@ -18,62 +18,64 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.values import words
+from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue
-from holdfast.model.embedder_check import CheckedEmbedder, checked_dimensions
+from holdfast.model.embedder_check import CheckedEmbedder, check_dimensions
 from holdfast.model.embedding_endpoint import EndpointEmbedder
-from holdfast.model.embedding_local import WeightsEmbedder, need_packages, plan_of, wordllama_plan
+from holdfast.model.embedding_local import WeightsEmbedder, plan_folder, require_packages, wordllama_plan
 from holdfast.model.tokenizers import LONGEST_NAME
 from holdfast.sqlite.vectors import similarities
 
-__all__ = ["EndpointEmbedder", "embedder", "similarities"]
+__all__ = ["EndpointEmbedder", "resolve_embedder", "similarities"]
 
 WORDLLAMA = "wordllama"
-_WAYS = (
+_ACCEPTED_FORMS = (
     f"Give {WORDLLAMA!r}, the path of a model's folder, an address such as https://host/v1#model, "
     "a function from texts to lists of numbers, or an object with `name` and `embed(texts)`."
 )
-_shared: weakref.WeakValueDictionary[object, WeightsEmbedder] = weakref.WeakValueDictionary()
+_shared_weights: weakref.WeakValueDictionary[object, WeightsEmbedder] = weakref.WeakValueDictionary()
 """Loaded weights, which are large, shared by all users of the same files. A race only loads them twice."""
 
 
-def embedder(given: object) -> CheckedEmbedder | None:
+def resolve_embedder(given: object) -> CheckedEmbedder | None:
     """Return the embedder for a name, path, address, function or object; None for None. Loaded weights are shared."""
     if given is None or isinstance(given, CheckedEmbedder):
         return given
     if isinstance(given, str):
-        return _named(given)
+        return _embedder_by_name(given)
     if isinstance(given, os.PathLike):
-        return _folder(given)
-    return _own(given)
+        return _embedder_from_folder(given)
+    return _wrap_custom(given)
 
 
-def _named(given: str) -> CheckedEmbedder:
+def _embedder_by_name(given: str) -> CheckedEmbedder:
     if given == WORDLLAMA:
-        return _shared.get(WORDLLAMA) or _shared.setdefault(WORDLLAMA, WeightsEmbedder(wordllama_plan()))
+        return _shared_weights.get(WORDLLAMA) or _shared_weights.setdefault(
+            WORDLLAMA, WeightsEmbedder(wordllama_plan())
+        )
     if given.lower().startswith(("https://", "http://")):
         return EndpointEmbedder(given)
     looks_like_path = os.sep in given or (os.altsep is not None and os.altsep in given)
     if looks_like_path or (given and "\0" not in given and Path(given).is_dir()):
-        return _folder(given)
-    raise InvalidValue(f"There is no embedder {given!r:.80}. {_WAYS}")
+        return _embedder_from_folder(given)
+    raise InvalidValue(f"There is no embedder {given!r:.80}. {_ACCEPTED_FORMS}")
 
 
-def _folder(given: str | os.PathLike[Any]) -> WeightsEmbedder:
+def _embedder_from_folder(given: str | os.PathLike[Any]) -> WeightsEmbedder:
     try:
         folder = Path(os.fsdecode(given)).expanduser().resolve()
         if "\0" in str(folder):
             raise ValueError
     except (OSError, RuntimeError, TypeError, ValueError):
-        raise InvalidValue(f"This path cannot be one of a folder. {_WAYS}") from None
-    need_packages()
-    plan = plan_of(folder)
+        raise InvalidValue(f"This path cannot be one of a folder. {_ACCEPTED_FORMS}") from None
+    require_packages()
+    plan = plan_folder(folder)
     seen = plan.weights.stat(), plan.tokenizer.stat()
     key = (plan.weights, *((one.st_mtime_ns, one.st_size) for one in seen), repr(plan))
-    return _shared.get(key) or _shared.setdefault(key, WeightsEmbedder(plan))
+    return _shared_weights.get(key) or _shared_weights.setdefault(key, WeightsEmbedder(plan))
 
 
-class _OwnEmbedder(CheckedEmbedder):
+class _CustomEmbedder(CheckedEmbedder):
     """A caller's own function or object, wrapped so that it returns vectors or fails with an error that names it."""
 
     def __init__(self, name: str, function: Callable[..., Any], dimensions: int | None) -> None:
@@ -81,32 +83,34 @@ class _OwnEmbedder(CheckedEmbedder):
         self._function = function
         self._tells = _takes_query(function)
 
-    def _numbers(self, texts: list[str], *, query: bool) -> Any:
+    def _compute_vectors(self, texts: list[str], *, query: bool) -> Any:
         answer = self._function(texts, query=query) if self._tells else self._function(texts)
         if inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
                 answer.close()
-            raise self._failed("it must be awaited, and vectors are made by plain functions")
+            raise self._failure("it must be awaited, and vectors are made by plain functions")
         return answer
 
 
-def _own(given: Any) -> _OwnEmbedder:
+def _wrap_custom(given: Any) -> _CustomEmbedder:
     try:
         function = getattr(given, "embed", None)
         name = getattr(given, "name", None) or getattr(given, "__name__", None)
         dimensions = getattr(given, "dimensions", None)
     except Exception as error:
-        raise InvalidValue(f"{type(given).__name__} cannot embed: {words(error)[:300]}. {_WAYS}") from error
+        raise InvalidValue(
+            f"{type(given).__name__} cannot embed: {exception_text(error)[:300]}. {_ACCEPTED_FORMS}"
+        ) from error
     if not callable(function):
         function = given
     if not callable(function) or isinstance(given, type) or _is_async(function):
-        raise InvalidValue(f"{type(given).__name__} is not an embedder, or must be awaited. {_WAYS}")
+        raise InvalidValue(f"{type(given).__name__} is not an embedder, or must be awaited. {_ACCEPTED_FORMS}")
     if not isinstance(name, str) or name == "<lambda>" or len(name) > LONGEST_NAME or not name.isprintable():
         raise InvalidValue(
             "An embedder needs a name, since its vectors are stored under it: give a function with a name of its own "
             "(not a lambda), or set its `name`. Change the name when it begins to give other vectors."
         )
-    return _OwnEmbedder(name, function, checked_dimensions(dimensions))
+    return _CustomEmbedder(name, function, check_dimensions(dimensions))
 
 
 def _is_async(function: Any) -> bool:

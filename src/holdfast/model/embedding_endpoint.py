@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from holdfast.errors import InvalidValue
-from holdfast.model.embedder_check import CheckedEmbedder, checked_dimensions
+from holdfast.model.embedder_check import CheckedEmbedder, check_dimensions
 from holdfast.ports import Clock
 from holdfast.system import SystemClock
 
@@ -32,16 +32,16 @@ ATTEMPTS_FOR_QUERY, LONGEST_WAIT_FOR_QUERY = 2, 2.0
 FIRST_WAIT = 0.5
 
 
-class _Item(msgspec.Struct):
+class _EmbeddingItem(msgspec.Struct):
     embedding: list[float]
     index: int | None = None
 
 
-class _Answer(msgspec.Struct):
-    data: list[_Item]
+class _EmbeddingsResponse(msgspec.Struct):
+    data: list[_EmbeddingItem]
 
 
-class _Busy(Exception):
+class _EndpointBusy(Exception):
     """A failure after which the endpoint may accept the same request later."""
 
     def __init__(self, why: str, wait: float | None = None) -> None:
@@ -66,26 +66,26 @@ class EndpointEmbedder(CheckedEmbedder):
         timeout: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
-        address = _checked_address(url)
+        address = _parse_address(url)
         chosen = model or address.fragment
         if not chosen or not chosen.isprintable() or len(chosen) > 200:
             raise InvalidValue("Say which model the endpoint shall use: model=…, or after a # in its address.")
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
             raise InvalidValue(f"timeout must be seconds, more than 0 and at most 3600, not {timeout!r:.40}.")
-        self._key = _checked_key(api_key if api_key is not None else os.environ.get(KEY_VARIABLE))
+        self._key = _check_key(api_key if api_key is not None else os.environ.get(KEY_VARIABLE))
         self._address, self._model, self._timeout = address, chosen, float(timeout)
-        self._asked_for = checked_dimensions(dimensions)
+        self._asked_for = check_dimensions(dimensions)
         self._clock: Clock = clock or SystemClock()
         length = f":{dimensions}" if dimensions else ""
-        super().__init__(f"{address.netloc}{_path(address)}#{chosen}{length}", dimensions)
+        super().__init__(f"{address.netloc}{_endpoint_path(address)}#{chosen}{length}", dimensions)
 
-    def _numbers(self, texts: list[str], *, query: bool) -> list[list[float]]:
+    def _compute_vectors(self, texts: list[str], *, query: bool) -> list[list[float]]:
         numbers: list[list[float]] = []
         while len(numbers) < len(texts):
-            numbers += self._batch(_next_batch(texts, len(numbers)), query)
+            numbers += self._embed_batch(_next_batch(texts, len(numbers)), query)
         return numbers
 
-    def _batch(self, texts: list[str], query: bool) -> list[list[float]]:
+    def _embed_batch(self, texts: list[str], query: bool) -> list[list[float]]:
         request: dict[str, Any] = {"model": self._model, "input": texts}
         if self._asked_for is not None:
             request["dimensions"] = self._asked_for
@@ -94,22 +94,22 @@ class EndpointEmbedder(CheckedEmbedder):
         longest = LONGEST_WAIT_FOR_QUERY if query else LONGEST_WAIT
         for attempt in range(1, attempts + 1):
             try:
-                return self._read(self._post(body), len(texts))
-            except _Busy as error:
+                return self._parse_vectors(self._post(body), len(texts))
+            except _EndpointBusy as error:
                 if attempt == attempts:
-                    raise self._failed(f"{error}, {attempt} times") from None
+                    raise self._failure(f"{error}, {attempt} times") from None
                 wait = FIRST_WAIT * 2 ** (attempt - 1) if error.wait is None else error.wait
                 self._clock.sleep(min(wait, longest))
         raise AssertionError("the last attempt returns or raises")
 
-    def _read(self, raw: bytes, count: int) -> list[list[float]]:
+    def _parse_vectors(self, raw: bytes, count: int) -> list[list[float]]:
         try:
-            items = msgspec.json.decode(raw, type=_Answer).data
+            items = msgspec.json.decode(raw, type=_EmbeddingsResponse).data
         except (msgspec.DecodeError, ValueError):
-            raise self._failed("it did not answer with embeddings as JSON") from None
+            raise self._failure("it did not answer with embeddings as JSON") from None
         places = [item.index for item in items]
         if len(items) != count or (places != [None] * count and sorted(p or 0 for p in places) != list(range(count))):
-            raise self._failed(f"it gave {len(items):,} vectors for {count:,} texts, or in no known order")
+            raise self._failure(f"it gave {len(items):,} vectors for {count:,} texts, or in no known order")
         return [item.embedding for item in sorted(items, key=lambda item: item.index or 0)]
 
     def _post(self, body: bytes) -> bytes:
@@ -120,36 +120,36 @@ class EndpointEmbedder(CheckedEmbedder):
         assert self._address.hostname is not None
         with contextlib.closing(kind(self._address.hostname, self._address.port, timeout=self._timeout)) as connection:
             try:
-                connection.request("POST", _path(self._address), body, headers)
+                connection.request("POST", _endpoint_path(self._address), body, headers)
                 response = connection.getresponse()
-                answer = self._whole(response)
+                answer = self._read_response(response)
             except TimeoutError:
                 # Not retried: a caller waits for the search that needs this.
-                raise self._failed(f"it did not answer within {self._timeout:g} seconds") from None
+                raise self._failure(f"it did not answer within {self._timeout:g} seconds") from None
             except (OSError, http.client.HTTPException) as error:
-                raise _Busy(f"it could not be reached ({type(error).__name__})") from None
+                raise _EndpointBusy(f"it could not be reached ({type(error).__name__})") from None
         if response.status == 200:
             return answer
-        raise self._refusal(response.status, response.getheader("Retry-After"), answer)
+        raise self._status_error(response.status, response.getheader("Retry-After"), answer)
 
-    def _whole(self, response: http.client.HTTPResponse) -> bytes:
+    def _read_response(self, response: http.client.HTTPResponse) -> bytes:
         """Read the response within the timeout and the size limit."""
         end, pieces, size = self._clock.monotonic() + self._timeout, [], 0
         while piece := response.read1(1 << 16):
             pieces.append(piece)
             size += len(piece)
             if size > MOST_BYTES:
-                raise self._failed(f"its answer is longer than {MOST_BYTES:,} bytes")
+                raise self._failure(f"its answer is longer than {MOST_BYTES:,} bytes")
             if self._clock.monotonic() > end:
                 raise TimeoutError
         if response.length:
             raise http.client.IncompleteRead(b"")
         return b"".join(pieces)
 
-    def _refusal(self, status: int, retry_after: str | None, answer: bytes) -> Exception:
+    def _status_error(self, status: int, retry_after: str | None, answer: bytes) -> Exception:
         if status in (408, 425, 429) or status >= 500:
             wait = float(retry_after) if retry_after and re.fullmatch(r"\d{1,6}(\.\d+)?", retry_after.strip()) else None
-            return _Busy(f"it answered {status}", wait)
+            return _EndpointBusy(f"it answered {status}", wait)
         if status in (401, 403):
             return InvalidValue(
                 f"The embedder {self.name} was refused with {status}: its key is missing, wrong or not meant for this "
@@ -161,10 +161,11 @@ class EndpointEmbedder(CheckedEmbedder):
                 "key would go along. Give the address that it leads to."
             )
         return InvalidValue(
-            f"The embedder {self.name} was refused with {status}{self._said(answer)}. Check its address and model."
+            f"The embedder {self.name} was refused with {status}{self._error_message(answer)}. "
+            "Check its address and model."
         )
 
-    def _said(self, answer: bytes) -> str:
+    def _error_message(self, answer: bytes) -> str:
         """Return the endpoint's error message, without the key in case it is repeated there."""
         try:
             error = msgspec.json.decode(answer)["error"]
@@ -186,7 +187,7 @@ def _next_batch(texts: list[str], start: int) -> list[str]:
     return texts[start : start + TEXTS_AT_ONCE]
 
 
-def _checked_address(url: object) -> SplitResult:
+def _parse_address(url: object) -> SplitResult:
     wrong = "An endpoint's address looks like https://host/v1 or http://host:port/v1#model"
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidValue(f"{wrong}, in plain characters without spaces.")
@@ -202,12 +203,12 @@ def _checked_address(url: object) -> SplitResult:
     return address
 
 
-def _path(address: SplitResult) -> str:
+def _endpoint_path(address: SplitResult) -> str:
     path = address.path.rstrip("/")
     return path if path.endswith("/embeddings") else f"{path}/embeddings"
 
 
-def _checked_key(key: str | None) -> str:
+def _check_key(key: str | None) -> str:
     if key is None or key == "":
         return ""
     if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key.strip() != key:

@@ -23,9 +23,9 @@ import httpx2
 import msgspec
 
 from holdfast.core.wire.formats import Format
-from holdfast.core.wire.plain_data import Notes
-from holdfast.core.wire.replies import read_reply, read_usage, reply_kind
-from holdfast.core.wire.stream import Accumulator
+from holdfast.core.wire.plain_data import ReadNotes
+from holdfast.core.wire.replies import read_reply, read_usage, reply_format
+from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta
@@ -33,32 +33,35 @@ from holdfast.records.usage import Usage
 
 MOST_BYTES = 64_000_000
 MOST_ERROR_BYTES = 64_000
-LONGEST = 3_600.0
+EXCHANGE_TIMEOUT = 3_600.0
 """Seconds that one response may take, however slowly it drips in."""
-_END = "[DONE]"
+_END_OF_STREAM = "[DONE]"
 
 
-async def exchange(
+async def send_request(
     client: httpx2.AsyncClient,
     url: str,
     body: bytes,
     headers: dict[str, str],
-    pieces: Accumulator,
-    voice: Voice,
+    pieces: StreamAccumulator,
+    voice: DeltaRelay,
     now_ms: Callable[[], int],
 ) -> dict[str, Any]:
     """Send a request and return the whole response."""
     begun = False
     try:
-        async with asyncio.timeout(LONGEST), client.stream("POST", url, content=body, headers=headers) as response:
+        async with (
+            asyncio.timeout(EXCHANGE_TIMEOUT),
+            client.stream("POST", url, content=body, headers=headers) as response,
+        ):
             begun = True
             if response.status_code != 200:
-                refusal = await _read(response, MOST_ERROR_BYTES, short=True)
-                raise by_status(response.status_code, response.headers, refusal, now_ms())
+                refusal = await _read_body(response, MOST_ERROR_BYTES, short=True)
+                raise fault_from_status(response.status_code, response.headers, refusal, now_ms())
             if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-                await _hear(response, pieces, voice)
+                await _read_stream(response, pieces, voice)
             else:
-                return _whole(await _read(response, MOST_BYTES))
+                return _parse_body(await _read_body(response, MOST_BYTES))
     except (TimeoutError, httpx2.TimeoutException):
         if not pieces.ended:
             raise Fault("it did not answer in time", kind="timeout", usage=pieces.usage) from None
@@ -66,11 +69,11 @@ async def exchange(
         raise Fault(f"its answer is longer than {MOST_BYTES:,} bytes", kind="malformed", usage=pieces.usage) from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         if not pieces.ended:
-            raise _broken(error, begun, pieces) from None
-    return _heard(pieces)
+            raise _connection_fault(error, begun, pieces) from None
+    return _finish_stream(pieces)
 
 
-async def _hear(response: httpx2.Response, pieces: Accumulator, voice: Voice) -> None:
+async def _read_stream(response: httpx2.Response, pieces: StreamAccumulator, voice: DeltaRelay) -> None:
     """Read every event of a stream and relay its deltas."""
     size = 0
     source = httpx2.EventSource(response, max_event_size=MOST_BYTES)
@@ -79,7 +82,7 @@ async def _hear(response: httpx2.Response, pieces: Accumulator, voice: Voice) ->
         size += len(event.data)
         if size > MOST_BYTES:
             raise Fault(f"its answer is longer than {MOST_BYTES:,} bytes", kind="malformed", usage=pieces.usage)
-        if event.data == _END:
+        if event.data == _END_OF_STREAM:
             # Draining the body frees the connection for the next request; this waits at most half a second.
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
@@ -91,18 +94,18 @@ async def _hear(response: httpx2.Response, pieces: Accumulator, voice: Voice) ->
         except InvalidMessage as error:
             raise Fault(f"its stream cannot be read: {error}", kind="malformed", usage=pieces.usage) from None
         for delta in new:
-            voice.say(delta)
+            voice.relay(delta)
 
 
-def _heard(pieces: Accumulator) -> dict[str, Any]:
+def _finish_stream(pieces: StreamAccumulator) -> dict[str, Any]:
     if pieces.ended:
-        return pieces.whole()
+        return pieces.build_response()
     if pieces.error is not None:
-        raise by_error(pieces.error, pieces.usage)
+        raise fault_from_error(pieces.error, pieces.usage)
     raise Fault("its stream was cut before the reply was whole", kind="cut", usage=pieces.usage)
 
 
-async def _read(response: httpx2.Response, most: int, *, short: bool = False) -> bytes:
+async def _read_body(response: httpx2.Response, most: int, *, short: bool = False) -> bytes:
     """Read a body of bounded length. With `short`, cut off the rest: the beginning of an error is enough."""
     found, size = [], 0
     async for piece in response.aiter_bytes():
@@ -115,7 +118,7 @@ async def _read(response: httpx2.Response, most: int, *, short: bool = False) ->
     return b"".join(found)[:most]
 
 
-def _whole(body: bytes) -> dict[str, Any]:
+def _parse_body(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -124,11 +127,11 @@ def _whole(body: bytes) -> dict[str, Any]:
         raise Fault("its answer is not an object", kind="malformed")
     error = found.get("error")
     if error:
-        raise by_error(error if isinstance(error, dict) else {"message": str(error)}, usage_of(found))
+        raise fault_from_error(error if isinstance(error, dict) else {"message": str(error)}, response_usage(found))
     return found
 
 
-def _broken(error: Exception, begun: bool, pieces: Accumulator) -> Fault:
+def _connection_fault(error: Exception, begun: bool, pieces: StreamAccumulator) -> Fault:
     if begun:
         return Fault("the connection broke in the middle of the answer", kind="cut", usage=pieces.usage)
     if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
@@ -136,11 +139,11 @@ def _broken(error: Exception, begun: bool, pieces: Accumulator) -> Fault:
     return Fault(f"it could not be reached ({type(error).__name__})", kind="unavailable")
 
 
-ANSWERED = ("cut", "malformed", "timeout")
+ANSWERED_KINDS = ("cut", "malformed", "timeout")
 """Kinds of failures in which the provider worked on the request, and may charge for it."""
-_NEVER = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
+_LASTING_LIMITS = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 """Quota errors that no wait lifts."""
-_POLICY = ("content_filter", "content_policy_violation", "bio_policy", "misalignment_policy_violation")
+_POLICY_ERRORS = ("content_filter", "content_policy_violation", "bio_policy", "misalignment_policy_violation")
 _KINDS = {
     "rate_limit_error": "rate_limited",
     "rate_limit_exceeded": "rate_limited",
@@ -153,7 +156,7 @@ _KINDS = {
     "authentication_error": "unauthorised",
     "permission_error": "unauthorised",
 }
-_CURED = ("rate_limited", "unavailable", "timeout", "cut", "malformed")
+_RETRYABLE_KINDS = ("rate_limited", "unavailable", "timeout", "cut", "malformed")
 _ADVICE = {
     "rate_limited": "Wait, or send less at a time.",
     "unavailable": "Try again later.",
@@ -182,7 +185,7 @@ class Fault(Exception):
     ) -> None:
         super().__init__(why)
         self.kind, self.status, self.after, self.usage = kind, status, after, usage
-        self.retryable = kind in _CURED if retryable is None else retryable
+        self.retryable = kind in _RETRYABLE_KINDS if retryable is None else retryable
 
     @property
     def advice(self) -> str:
@@ -190,43 +193,43 @@ class Fault(Exception):
         return _ADVICE[self.kind]
 
 
-def by_status(status: int, headers: Mapping[str, str], body: bytes, now_ms: int) -> Fault:
+def fault_from_status(status: int, headers: Mapping[str, str], body: bytes, now_ms: int) -> Fault:
     """Build the Fault for a response whose HTTP status is not 200."""
-    error = _error_in(body)
-    kind, names = _kind_of_status(status), _names(error)
+    error = _parse_error(body)
+    kind, names = _kind_of_status(status), _error_names(error)
     # Some providers quote part of a wrong key, so their message is left out.
-    said = "" if status == 401 else _quoted(error)
+    said = "" if status == 401 else _quote_message(error)
     retryable = None
-    if names.intersection(_POLICY):
+    if names.intersection(_POLICY_ERRORS):
         kind = "refused"
-    elif headers.get("x-should-retry") == "false" or (kind == "rate_limited" and names.intersection(_NEVER)):
+    elif headers.get("x-should-retry") == "false" or (kind == "rate_limited" and names.intersection(_LASTING_LIMITS)):
         retryable = False
     why = f"it answered {status}{said}"
-    return Fault(why, kind=kind, retryable=retryable, status=status, after=asked_wait(headers, now_ms))
+    return Fault(why, kind=kind, retryable=retryable, status=status, after=parse_retry_after(headers, now_ms))
 
 
-def by_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fault:
+def fault_from_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fault:
     """Build the Fault for an error object sent in place of a reply, or in the middle of one."""
     code = error.get("code")
     if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
         # Some gateways answer 200 and put the real status into the error.
-        return Fault(f"it answered {code}{_quoted(error)}", kind=_kind_of_status(code), status=code, usage=usage)
-    names = _names(error)
+        return Fault(f"it answered {code}{_quote_message(error)}", kind=_kind_of_status(code), status=code, usage=usage)
+    names = _error_names(error)
     kind = next((_KINDS[name] for name in sorted(names) if name in _KINDS), "unavailable")
-    if names.intersection(_POLICY):
+    if names.intersection(_POLICY_ERRORS):
         kind = "refused"
     elif any("image" in name for name in names):
         kind = "rejected"
-    lasting = bool(names.intersection(_NEVER))
+    lasting = bool(names.intersection(_LASTING_LIMITS))
     return Fault(
-        f"it ended with an error{_quoted(error)}",
+        f"it ended with an error{_quote_message(error)}",
         kind="rate_limited" if lasting else kind,
         retryable=False if lasting else None,
         usage=usage,
     )
 
 
-def asked_wait(headers: Mapping[str, str], now_ms: int) -> float | None:
+def parse_retry_after(headers: Mapping[str, str], now_ms: int) -> float | None:
     """Return the seconds of a Retry-After header: a number, milliseconds, or a date; None if there is none."""
     for name, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = (headers.get(name) or "").strip()
@@ -250,7 +253,7 @@ def _kind_of_status(status: int) -> str:
     return "unavailable" if status in (409, 425) or status >= 500 else "rejected"
 
 
-def _error_in(body: bytes) -> Mapping[str, Any]:
+def _parse_error(body: bytes) -> Mapping[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -259,50 +262,50 @@ def _error_in(body: bytes) -> Mapping[str, Any]:
     return error if isinstance(error, dict) else {"message": error if isinstance(error, str) else ""}
 
 
-def _names(error: Mapping[str, Any]) -> set[str]:
+def _error_names(error: Mapping[str, Any]) -> set[str]:
     return {name for key in ("type", "code") if isinstance(name := error.get(key), str)}
 
 
-def _quoted(error: Mapping[str, Any]) -> str:
+def _quote_message(error: Mapping[str, Any]) -> str:
     said = error.get("message")
     return f": {' '.join(said.split())[:_LONGEST_QUOTE]}" if isinstance(said, str) and said.strip() else ""
 
 
-_SHORT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
-_REFUSED = ("refusal", "content_filter")
-_NOT_SAID = "The provider held the answer back."
-_NO_END = ("in_progress", "queued", "cancelled")
+_CUT_OFF_REASONS = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
+_REFUSAL_REASONS = ("refusal", "content_filter")
+_NO_EXPLANATION = "The provider held the answer back."
+_INCOMPLETE_STATES = ("in_progress", "queued", "cancelled")
 
 
-def read(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:
+def parse_reply(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:
     """Return the message, and its finish reason unless it ended normally; raise a Fault with the usage if unusable."""
-    usage = usage_of(whole)
-    if reply_kind(whole) != form:
+    usage = response_usage(whole)
+    if reply_format(whole) != form:
         raise Fault("its answer is not of the form that was asked for", kind="malformed", usage=usage)
-    finish = _finish(whole, form)
-    if finish in _NO_END:
+    finish = _finish_reason(whole, form)
+    if finish in _INCOMPLETE_STATES:
         raise Fault(f"its answer is not complete but {finish}", kind="malformed", usage=usage)
     try:
-        message = read_reply(whole, form, Notes(strict=True, partial=finish in _SHORT))
+        message = read_reply(whole, form, ReadNotes(strict=True, partial=finish in _CUT_OFF_REASONS))
     except InvalidMessage as error:
-        if finish not in _REFUSED:
-            raise _nothing(error, finish, usage) from None
-        message = _held_back(whole, form, finish, usage)
-    if _only_thought(message):
-        raise _nothing(InvalidMessage("it has only thought, and said nothing"), finish, usage)
+        if finish not in _REFUSAL_REASONS:
+            raise _empty_reply_fault(error, finish, usage) from None
+        message = _refusal_message(whole, form, finish, usage)
+    if _is_only_reasoning(message):
+        raise _empty_reply_fault(InvalidMessage("it has only thought, and said nothing"), finish, usage)
     finish = (message.metadata or {}).get("finish")
-    if finish is None and any(part.get("type") == "refusal" for part in _parts(message)):
+    if finish is None and any(part.get("type") == "refusal" for part in _content_parts(message)):
         finish = "refusal"
     return message, finish
 
 
-def usage_of(whole: dict[str, Any]) -> Usage | None:
+def response_usage(whole: dict[str, Any]) -> Usage | None:
     """Return the usage that a response reports."""
     model = whole.get("model")
     return read_usage(whole.get("usage"), model if isinstance(model, str) else None)
 
 
-def _finish(whole: dict[str, Any], form: Format) -> str | None:
+def _finish_reason(whole: dict[str, Any], form: Format) -> str | None:
     """Return the provider's finish reason unless the reply is complete; the message's metadata holds the same word."""
     if form == "openai":
         choice = whole["choices"][0] if whole["choices"] else {}
@@ -312,24 +315,29 @@ def _finish(whole: dict[str, Any], form: Format) -> str | None:
         reason = (details.get("reason") if isinstance(details, dict) else None) or whole.get("status")
     else:
         reason = whole.get("stop_reason")
-    return reason if isinstance(reason, str) and reason in (*_SHORT, *_REFUSED, *_NO_END, "pause_turn") else None
+    return (
+        reason
+        if isinstance(reason, str)
+        and reason in (*_CUT_OFF_REASONS, *_REFUSAL_REASONS, *_INCOMPLETE_STATES, "pause_turn")
+        else None
+    )
 
 
-def _nothing(error: InvalidMessage, finish: str | None, usage: Usage | None) -> Fault:
-    if finish in _SHORT:
+def _empty_reply_fault(error: InvalidMessage, finish: str | None, usage: Usage | None) -> Fault:
+    if finish in _CUT_OFF_REASONS:
         why = "it came to the end of its reply's length before it had said anything. Give it a larger max_tokens"
         return Fault(why, kind="malformed", retryable=False, usage=usage)
     return Fault(f"its answer cannot be read: {error}", kind="malformed", usage=usage)
 
 
-def _held_back(whole: dict[str, Any], form: Format, finish: str | None, usage: Usage | None) -> Message:
+def _refusal_message(whole: dict[str, Any], form: Format, finish: str | None, usage: Usage | None) -> Message:
     """Return a refusal without text as a message that says so."""
     details = whole.get("stop_details")
     said = details.get("explanation") if isinstance(details, dict) else None
     model = whole.get("model")
     return Message(
         role="assistant",
-        content=[{"type": "refusal", "text": said if isinstance(said, str) and said else _NOT_SAID}],
+        content=[{"type": "refusal", "text": said if isinstance(said, str) and said else _NO_EXPLANATION}],
         provider="anthropic" if form == "anthropic" else "openai",
         model=model if isinstance(model, str) else None,
         usage=usage,
@@ -337,17 +345,17 @@ def _held_back(whole: dict[str, Any], form: Format, finish: str | None, usage: U
     )
 
 
-def _only_thought(message: Message) -> bool:
-    parts = _parts(message)
+def _is_only_reasoning(message: Message) -> bool:
+    parts = _content_parts(message)
     blank = all(part.get("type") == "reasoning" or part.get("text") == "" for part in parts)
     return bool(parts) and blank and not message.tool_calls
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
+def _content_parts(message: Message) -> list[dict[str, Any]]:
     return message.content if isinstance(message.content, list) else []
 
 
-class CallersError(Exception):
+class ListenerError(Exception):
     """An exception raised by the listener: the caller's own error, not a fault of the model."""
 
     def __init__(self, error: Exception) -> None:
@@ -355,7 +363,7 @@ class CallersError(Exception):
         self.error = error
 
 
-class Voice:
+class DeltaRelay:
     """The relay to one listener, or none. `shown` is the text that the listener has received and that was not reset."""
 
     __slots__ = ("_anew", "_heard", "_say", "_texts")
@@ -367,42 +375,42 @@ class Voice:
         self._anew = False
 
     @property
-    def shown(self) -> str:
+    def visible_text(self) -> str:
         """The text that was relayed and not reset."""
         return "".join(self._texts)
 
-    def say(self, delta: Delta) -> None:
+    def relay(self, delta: Delta) -> None:
         """Relay one delta."""
         if self._anew:
-            self._take_back()
+            self._reset()
         self._heard = True
         if delta.kind == "text":
             self._texts.append(delta.text)
-        self._give(delta)
+        self._call_listener(delta)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Mark the next delta as the first of another attempt."""
         self._anew = self._heard
 
-    def end(self, message: Message) -> None:
+    def finish(self, message: Message) -> None:
         """Finish the reply; a reply that was not streamed is relayed as one delta."""
         if self._anew:
-            self._take_back()
+            self._reset()
         if self._heard:
             return
         if message.text:
-            self.say(Delta(text=message.text))
+            self.relay(Delta(text=message.text))
         for call in message.tool_calls:
-            self.say(Delta(kind="tool", text=call.name))
+            self.relay(Delta(kind="tool", text=call.name))
 
-    def _take_back(self) -> None:
+    def _reset(self) -> None:
         self._anew, self._heard, self._texts = False, False, []
-        self._give(Delta(kind="reset"))
+        self._call_listener(Delta(kind="reset"))
 
-    def _give(self, delta: Delta) -> None:
+    def _call_listener(self, delta: Delta) -> None:
         if self._say is None:
             return
         try:
             self._say(delta)
         except Exception as error:  # noqa: BLE001  it is the caller's own code
-            raise CallersError(error) from None
+            raise ListenerError(error) from None

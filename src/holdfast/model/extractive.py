@@ -17,40 +17,40 @@ from heapq import nlargest
 import msgspec
 
 from holdfast.core.compaction.sentences import (
-    Candidate,
     Lexicon,
-    choose,
-    clean,
-    fit,
-    names,
-    sentences,
-    signal,
-    terms,
-    unit,
-    words,
-    worth,
+    SentenceCandidate,
+    choose_sentences,
+    clean_text,
+    find_names,
+    fit_text,
+    normalize_vector,
+    split_sentences,
+    split_words,
+    word_signal,
+    word_terms,
+    word_worth,
 )
-from holdfast.core.compaction.summary import speaker, spoken
-from holdfast.core.compaction.tool_notes import Note, notes
+from holdfast.core.compaction.summary import speaker_label, text_with_files
+from holdfast.core.compaction.tool_notes import ToolNote, write_notes
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 
 MOST_SENTENCES = 400
 """The number of sentences that are ranked against each other: the strongest by their words."""
-MOST_ALIKE = 20
+SIMILAR_LIMIT = 20
 """Sentences kept that differ only in their numbers, as in logs, newest first: they must leave room for others."""
-TOOLS = "What tools did:"
+TOOLS_HEADING = "What tools did:"
 TOOL_SHARE = 0.4
 """The tools' share of the tokens, when tools were called and something was said too."""
-NUMBER = 0.5
+NUMBER_WEIGHT = 0.5
 """The weight of a number when two sentences are compared. Numbers are rare, and would make all sentences different."""
-NAME = 0.5
+NAME_WEIGHT = 0.5
 """The worth of a name, compared to a number or an identifier."""
-OPEN, ANSWERED, GOAL, SCRAP = 1.0, -0.5, 1.0, -1.5
+OPEN_BONUS, ANSWERED_BONUS, GOAL_BONUS, SCRAP_BONUS = 1.0, -0.5, 1.0, -1.5
 """Bonuses: an unanswered question; an assistant's answered question; the user's first message; a mere scrap."""
-_SPEAKERS = {"user": 1.4, "assistant": 1.0}
+_SPEAKER_WEIGHTS = {"user": 1.4, "assistant": 1.0}
 """The weight of each role's facts and wishes. A user's words are the task; instructions are mostly shown elsewhere."""
-_MESSAGE = 1 << 32
+_ORDER_STRIDE = 1 << 32
 """The distance between the sentence numbers of two messages."""
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _QUESTION_MARKS = ("?", "？", "؟")  # noqa: RUF001
@@ -64,7 +64,7 @@ class Sentence(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-def estimate(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text when no tokenizer was given: high for most languages."""
     return len(text) // 3 + 1
 
@@ -74,7 +74,7 @@ class ExtractiveSummarizer:
 
     name = "extractive"
 
-    def __init__(self, *, count: Callable[[str], int] = estimate) -> None:
+    def __init__(self, *, count: Callable[[str], int] = estimate_tokens) -> None:
         self._count = count
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
@@ -82,99 +82,109 @@ class ExtractiveSummarizer:
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise InvalidValue(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}.")
         present = [message for message in messages if not message.erased]
-        lexicon = Lexicon(text for message in present if (text := spoken(message)))
-        said = _strongest(present, lexicon)
-        did = notes(messages, lambda word: any(map(lexicon.spread.__contains__, terms(word))))
-        picked_notes = _pick_notes(did, self._share(max_tokens, bool(said), bool(did)), self._count)
-        told = [fact for note in picked_notes for fact in _facts(note.text, frozenset())]
-        used = self._count(_written([], picked_notes, present)) if picked_notes else 0
-        candidates = self._candidates(said, present, lexicon)
-        picked = [said[at] for at in choose(candidates, max_tokens - used, told)]
-        return self._within(picked, picked_notes, present, max_tokens) or self._least(said, did, present, max_tokens)
+        lexicon = Lexicon(text for message in present if (text := text_with_files(message)))
+        said = _pick_sentences(present, lexicon)
+        did = write_notes(messages, lambda word: any(map(lexicon.spread.__contains__, word_terms(word))))
+        picked_notes = _pick_notes(did, self._tool_share(max_tokens, bool(said), bool(did)), self._count)
+        told = [fact for note in picked_notes for fact in _extract_facts(note.text, frozenset())]
+        used = self._count(_render_summary([], picked_notes, present)) if picked_notes else 0
+        candidates = self._build_candidates(said, present, lexicon)
+        picked = [said[at] for at in choose_sentences(candidates, max_tokens - used, told)]
+        return self._fit_summary(picked, picked_notes, present, max_tokens) or self._fallback_summary(
+            said, did, present, max_tokens
+        )
 
     @staticmethod
-    def _share(max_tokens: int, said: bool, did: bool) -> int:
+    def _tool_share(max_tokens: int, said: bool, did: bool) -> int:
         return 0 if not did else int(max_tokens * TOOL_SHARE) if said else max_tokens
 
-    def _candidates(self, said: list[Sentence], present: Sequence[Message], lexicon: Lexicon) -> list[Candidate]:
-        known = frozenset(word for sentence in said for word in names(sentence.text))
+    def _build_candidates(
+        self, said: list[Sentence], present: Sequence[Message], lexicon: Lexicon
+    ) -> list[SentenceCandidate]:
+        known = frozenset(word for sentence in said for word in find_names(sentence.text))
         first = next((at for at, message in enumerate(present) if message.role == "user"), -1)
         last = {message.role: at for at, message in enumerate(present) if message.content}
         found = []
         for sentence in said:
             role = present[sentence.message].role
-            weight = _SPEAKERS.get(role, 0.7)
-            bonus = weight * _meaning(sentence.text)
-            bonus += GOAL if sentence.message == first else 0.0
+            weight = _SPEAKER_WEIGHTS.get(role, 0.7)
+            bonus = weight * _signal_weight(sentence.text)
+            bonus += GOAL_BONUS if sentence.message == first else 0.0
             if sentence.text.endswith(_QUESTION_MARKS):
                 answered = last.get("user" if role == "assistant" else "assistant", -1) > sentence.message
-                bonus += OPEN if not answered else ANSWERED if role == "assistant" else 0.0
-            vector = {term: _topic(term, lexicon) for word in words(sentence.text) for term in terms(word)}
-            bonus += SCRAP if len(vector) < 2 else 0.0
+                bonus += OPEN_BONUS if not answered else ANSWERED_BONUS if role == "assistant" else 0.0
+            vector = {
+                term: _topic_weight(term, lexicon) for word in split_words(sentence.text) for term in word_terms(word)
+            }
+            bonus += SCRAP_BONUS if len(vector) < 2 else 0.0
             # One more for the line break: counts of parts are a little less than the count of the whole.
-            cost = self._count(f"{speaker(present[sentence.message])}: {sentence.text}") + 1
-            facts = {fact: weight * worth for fact, worth in _facts(sentence.text, known).items()}
-            found.append(Candidate(vector=unit(vector), facts=facts, bonus=bonus, cost=cost))
+            cost = self._count(f"{speaker_label(present[sentence.message])}: {sentence.text}") + 1
+            facts = {fact: weight * worth for fact, worth in _extract_facts(sentence.text, known).items()}
+            found.append(SentenceCandidate(vector=normalize_vector(vector), facts=facts, bonus=bonus, cost=cost))
         return found
 
-    def _within(self, picked: list[Sentence], did: list[Note], present: Sequence[Message], most: int) -> str:
+    def _fit_summary(self, picked: list[Sentence], did: list[ToolNote], present: Sequence[Message], most: int) -> str:
         """Render the summary, dropping the last choices if the whole counts more than its parts."""
         picked, did = list(picked), list(did)
         while picked or did:
-            text = _written(picked, did, present)
+            text = _render_summary(picked, did, present)
             if self._count(text) <= most:
                 return text
             (picked or did).pop()
         return ""
 
-    def _least(self, said: list[Sentence], did: list[Note], present: Sequence[Message], most: int) -> str:
+    def _fallback_summary(
+        self, said: list[Sentence], did: list[ToolNote], present: Sequence[Message], most: int
+    ) -> str:
         """Return the beginning of the best sentence, where not even one sentence fits."""
         if said:
-            best = max(said, key=lambda sentence: (sum(_facts(sentence.text, frozenset()).values()), -sentence.order))
-            line = fit(f"{speaker(present[best.message])}: {best.text}", most, self._count)
-            return line if len(line) > 20 else fit(best.text, most, self._count)
-        return fit(did[-1].text, most, self._count) if did else ""
+            best = max(
+                said, key=lambda sentence: (sum(_extract_facts(sentence.text, frozenset()).values()), -sentence.order)
+            )
+            line = fit_text(f"{speaker_label(present[best.message])}: {best.text}", most, self._count)
+            return line if len(line) > 20 else fit_text(best.text, most, self._count)
+        return fit_text(did[-1].text, most, self._count) if did else ""
 
 
-def _strongest(present: Sequence[Message], lexicon: Lexicon) -> list[Sentence]:
+def _pick_sentences(present: Sequence[Message], lexicon: Lexicon) -> list[Sentence]:
     """Return the sentences worth a closer look, in order, without repetitions."""
 
     def weighed() -> Iterator[tuple[float, int, int, str]]:
         alike: dict[int, int] = {}
         for at in range(len(present) - 1, -1, -1):
-            for nth, text in enumerate(sentences(spoken(present[at]))):
+            for nth, text in enumerate(split_sentences(text_with_files(present[at]))):
                 pattern = hash(text.translate(_NO_DIGITS))
                 alike[pattern] = alike.get(pattern, 0) + 1
-                if alike[pattern] <= MOST_ALIKE:
-                    yield round(lexicon.strength(text), 6), at * _MESSAGE + nth, at, text
+                if alike[pattern] <= SIMILAR_LIMIT:
+                    yield round(lexicon.strength(text), 6), at * _ORDER_STRIDE + nth, at, text
 
     found = nlargest(MOST_SENTENCES, weighed(), key=lambda item: (item[0], -item[1]))
     kept: dict[str, Sentence] = {}
     for _, order, at, raw in sorted(found, key=lambda item: item[1]):
-        if text := clean(raw):
+        if text := clean_text(raw):
             kept.setdefault(text, Sentence(order=order, message=at, text=text))
     return list(kept.values())
 
 
-def _facts(text: str, known: frozenset[str]) -> dict[str, float]:
+def _extract_facts(text: str, known: frozenset[str]) -> dict[str, float]:
     """Return the words of a sentence that cannot be guessed, with their worth."""
-    found = {word: worth(word) or (NAME if word in known else 0.0) for word in words(text)}
+    found = {word: word_worth(word) or (NAME_WEIGHT if word in known else 0.0) for word in split_words(text)}
     return {word.lower().strip("_'"): value for word, value in found.items() if value}
 
 
-def _topic(term: str, lexicon: Lexicon) -> float:
+def _topic_weight(term: str, lexicon: Lexicon) -> float:
     """Return the weight of a term for a sentence's topic: a number is rare, but says nothing about the topic."""
-    return NUMBER if any(map(str.isdigit, term)) else lexicon.rarity(term)
+    return NUMBER_WEIGHT if any(map(str.isdigit, term)) else lexicon.rarity(term)
 
 
-def _meaning(text: str) -> float:
+def _signal_weight(text: str) -> float:
     """Return the weight of words that speak for a sentence (decision, wish, limit) or against it (courtesy)."""
-    return max(-1.0, min(2.4, 0.7 * sum(map(signal, dict.fromkeys(words(text))))))
+    return max(-1.0, min(2.4, 0.7 * sum(map(word_signal, dict.fromkeys(split_words(text))))))
 
 
-def _pick_notes(did: list[Note], most: int, count: Callable[[str], int]) -> list[Note]:
+def _pick_notes(did: list[ToolNote], most: int, count: Callable[[str], int]) -> list[ToolNote]:
     """Return the most important notes within a share, heaviest first, so that the lightest is dropped first."""
-    most -= count(TOOLS) + 1
+    most -= count(TOOLS_HEADING) + 1
     picked = []
     for note in sorted(did, key=lambda note: (-note.value, -note.order)):
         if (cost := count(f"- {note.text}") + 1) <= most:
@@ -183,13 +193,15 @@ def _pick_notes(did: list[Note], most: int, count: Callable[[str], int]) -> list
     return picked
 
 
-def _written(picked: list[Sentence], did: list[Note], present: Sequence[Message]) -> str:
+def _render_summary(picked: list[Sentence], did: list[ToolNote], present: Sequence[Message]) -> str:
     """Render sentences as they were said, one line for each message, then the tools' notes."""
     lines: dict[int, str] = {}
     before = -1
     for sentence in sorted(picked, key=lambda sentence: sentence.order):
         at, gap = sentence.message, " " if sentence.order == before + 1 else " … "
-        lines[at] = f"{lines[at]}{gap}{sentence.text}" if at in lines else f"{speaker(present[at])}: {sentence.text}"
+        lines[at] = (
+            f"{lines[at]}{gap}{sentence.text}" if at in lines else f"{speaker_label(present[at])}: {sentence.text}"
+        )
         before = sentence.order
     tools = [f"- {note.text}" for note in sorted(did, key=lambda note: note.order)]
-    return "\n".join([*lines.values(), *([TOOLS, *tools] if tools else ())])
+    return "\n".join([*lines.values(), *([TOOLS_HEADING, *tools] if tools else ())])

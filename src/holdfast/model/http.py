@@ -20,11 +20,19 @@ from weakref import WeakKeyDictionary
 import httpx2
 import msgspec
 
-from holdfast.core.effects import retry_ms
+from holdfast.core.effects import compute_retry_delay
 from holdfast.core.wire.formats import Format
-from holdfast.core.wire.stream import Accumulator
+from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.model.exchange import ANSWERED, CallersError, Fault, Voice, exchange, read, usage_of
+from holdfast.model.exchange import (
+    ANSWERED_KINDS,
+    DeltaRelay,
+    Fault,
+    ListenerError,
+    parse_reply,
+    response_usage,
+    send_request,
+)
 from holdfast.ports import Clock
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta, ModelCall, ModelReply
@@ -33,11 +41,11 @@ from holdfast.system import SystemClock, SystemIds
 
 TIMEOUT, ATTEMPTS, PATIENCE = 120.0, 8, 60.0
 SHORTEST_WAIT = 0.5
-MOST_ANSWERED = 3
+ANSWERED_LIMIT = 3
 """Attempts that the provider worked on, and may charge for, before the call fails."""
 
 
-class How(TypedDict, total=False):
+class HttpModelOptions(TypedDict, total=False):
     """The constructor options that all adapters share."""
 
     base_url: str | None
@@ -86,11 +94,14 @@ class HttpModel:
         if type(attempts) is not int or attempts < 1:
             raise InvalidValue(f"attempts must be a whole number of 1 or more, not {attempts!r:.40}.")
         self._model, self._attempts = model, attempts
-        self._timeout, self._patience = seconds(timeout, "timeout", 0.001), seconds(patience, "patience", 0.0)
-        self._url = self._checked_url(base_url)
-        self._key = checked_key(api_key if api_key is not None else os.environ.get(self.key_variable), "api_key")
+        self._timeout, self._patience = (
+            check_seconds(timeout, "timeout", 0.001),
+            check_seconds(patience, "patience", 0.0),
+        )
+        self._url = self._resolve_url(base_url)
+        self._key = check_key(api_key if api_key is not None else os.environ.get(self.key_variable), "api_key")
         self._options, self._stream = dict(options or {}), stream
-        self._headers = {name: checked_key(value, f"The header {name}") for name, value in (headers or {}).items()}
+        self._headers = {name: check_key(value, f"The header {name}") for name, value in (headers or {}).items()}
         self._clock: Clock = clock or SystemClock()
         self._ids = SystemIds(self._clock)
         self._sleep = sleep or asyncio.sleep
@@ -104,25 +115,27 @@ class HttpModel:
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
         """Call the model, retrying while that may help; raise ModelFailed with the reason if there is no reply."""
         self._check_key()
-        body = msgspec.json.encode(self._body(asked))
-        headers = self._headers_for(asked.call)
-        voice, began, answered = Voice(say), self._clock.monotonic(), 0
+        body = msgspec.json.encode(self._build_body(asked))
+        headers = self._build_headers(asked.call)
+        voice, began, answered = DeltaRelay(say), self._clock.monotonic(), 0
         used: Usage | None = None
         for attempt in range(1, self._attempts + 1):
             try:
-                message, finish, now = await self._once(body, headers, asked, voice)
-                return ModelReply(message=message, usage=_sum(used, now) or Usage(), finish=finish, attempts=attempt)
-            except CallersError as stray:
+                message, finish, now = await self._attempt(body, headers, asked, voice)
+                return ModelReply(
+                    message=message, usage=_add_usage(used, now) or Usage(), finish=finish, attempts=attempt
+                )
+            except ListenerError as stray:
                 raise stray.error from None
             except Fault as caught:
                 fault = caught
             # Raised outside the except block: a driver's error as context would hold the request with its key.
-            used = _sum(used, fault.usage)
-            answered += fault.kind in ANSWERED
-            wait = None if answered >= MOST_ANSWERED else self._wait(fault, attempt, began)
+            used = _add_usage(used, fault.usage)
+            answered += fault.kind in ANSWERED_KINDS
+            wait = None if answered >= ANSWERED_LIMIT else self._retry_delay(fault, attempt, began)
             if wait is None:
-                raise self._failed(fault, attempt, used, voice)
-            voice.begin_anew()
+                raise self._build_error(fault, attempt, used, voice)
+            voice.restart()
             await self._sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
@@ -134,46 +147,46 @@ class HttpModel:
 
     # Hooks for adapters
 
-    def _body(self, asked: ModelCall) -> dict[str, Any]:
+    def _build_body(self, asked: ModelCall) -> dict[str, Any]:
         raise NotImplementedError
 
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    def _pieces(self, asked: ModelCall) -> Accumulator:
-        return Accumulator(self.form)
+    def _make_accumulator(self, asked: ModelCall) -> StreamAccumulator:
+        return StreamAccumulator(self.form)
 
-    def _settled(self, whole: dict[str, Any], asked: ModelCall) -> dict[str, Any]:
+    def _finish_response(self, whole: dict[str, Any], asked: ModelCall) -> dict[str, Any]:
         return whole
 
-    def _chosen(self, asked: ModelCall, **fixed: Any) -> dict[str, Any]:
+    def _merge_options(self, asked: ModelCall, **fixed: Any) -> dict[str, Any]:
         """Return a request's options: the adapter's own, the model's, then the call's, without those that are None."""
         options = {**fixed, **self._options, **asked.options}
         return {name: value for name, value in options.items() if value is not None}
 
     # One attempt
 
-    async def _once(
-        self, body: bytes, headers: dict[str, str], asked: ModelCall, voice: Voice
+    async def _attempt(
+        self, body: bytes, headers: dict[str, str], asked: ModelCall, voice: DeltaRelay
     ) -> tuple[Message, str | None, Usage | None]:
-        pieces = self._pieces(asked)
-        answer = await exchange(self._client(), self._url, body, headers, pieces, voice, self._clock.now_ms)
-        whole = self._settled(answer, asked)
-        message, finish = read(whole, self.form)
-        voice.end(message)
-        return message, finish, usage_of(whole)
+        pieces = self._make_accumulator(asked)
+        answer = await send_request(self._get_client(), self._url, body, headers, pieces, voice, self._clock.now_ms)
+        whole = self._finish_response(answer, asked)
+        message, finish = parse_reply(whole, self.form)
+        voice.finish(message)
+        return message, finish, response_usage(whole)
 
-    def _client(self) -> httpx2.AsyncClient:
+    def _get_client(self) -> httpx2.AsyncClient:
         """Return the client of the running event loop. Connections belong to the loop in which they were opened."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None or client.is_closed:
             limits = httpx2.Timeout(self._timeout, connect=min(self._timeout, 15.0), pool=None)
             pool = httpx2.Limits(max_keepalive_connections=20)
-            client = self._clients[loop] = httpx2.AsyncClient(verify=_trusted(), timeout=limits, limits=pool)
+            client = self._clients[loop] = httpx2.AsyncClient(verify=_ssl_context(), timeout=limits, limits=pool)
         return client
 
-    def _headers_for(self, call: str) -> dict[str, str]:
+    def _build_headers(self, call: str) -> dict[str, str]:
         # No compression: a response could unpack to more than any size limit.
         made = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._key:
@@ -184,7 +197,7 @@ class HttpModel:
 
     # Failures
 
-    def _wait(self, fault: Fault, attempt: int, began: float) -> float | None:
+    def _retry_delay(self, fault: Fault, attempt: int, began: float) -> float | None:
         """Return the seconds until the next attempt; None if there is to be none."""
         if not fault.retryable or attempt >= self._attempts:
             return None
@@ -192,24 +205,24 @@ class HttpModel:
         if fault.after is not None and fault.after > max(left, 0.0):
             return None
         chance = int.from_bytes(self._ids.salt()[:4], "big") / 2**32
-        wait = retry_ms(attempt, chance, fault.after) / 1000
+        wait = compute_retry_delay(attempt, chance, fault.after) / 1000
         if left > SHORTEST_WAIT:
             return min(wait, left)
         return wait if attempt == 1 and self._patience > 0 else None
 
-    def _failed(self, fault: Fault, attempt: int, used: Usage | None, voice: Voice) -> ModelFailed:
+    def _build_error(self, fault: Fault, attempt: int, used: Usage | None, voice: DeltaRelay) -> ModelFailed:
         times = f", {attempt} times" if attempt > 1 else ""
-        why = self._without_key(f"The model {self.name} gave no answer: {fault}{times}. {fault.advice}")
+        why = self._redact(f"The model {self.name} gave no answer: {fault}{times}. {fault.advice}")
         return ModelFailed(
             why,
             kind=fault.kind,
             retryable=fault.retryable,
             status=fault.status,
             usage=used,
-            partial=voice.shown,
+            partial=voice.visible_text,
         )
 
-    def _without_key(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         for secret in (self._key, *self._headers.values()):
             text = text.replace(secret, "…") if secret and len(secret) > 3 else text
         return text
@@ -222,28 +235,28 @@ class HttpModel:
                 f"The model {self.name} needs a key. Give api_key=…, or set {self.key_variable}.", kind="unauthorised"
             )
 
-    def _checked_url(self, given: str | None) -> str:
+    def _resolve_url(self, given: str | None) -> str:
         url = (given or os.environ.get(self.address_variable) or self.address).rstrip("/")
-        return f"{self._rooted(checked_url(url, self.address))}{self.path}"
+        return f"{self._complete_url(check_url(url, self.address))}{self.path}"
 
-    def _rooted(self, url: str) -> str:
+    def _complete_url(self, url: str) -> str:
         return url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._model!r}, at {urlsplit(self._url).netloc})"
 
 
-def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
+def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
     return other if one is None else one if other is None else one + other
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
+def _ssl_context() -> ssl.SSLContext:
     """Return the machine's certificates, read once: loading takes longer than a request."""
     return httpx2.create_ssl_context()
 
 
-def checked_url(url: str, example: str) -> str:
+def check_url(url: str, example: str) -> str:
     """Return the address if it is a plain http(s) URL with a host and without credentials, query or fragment."""
     wrong = f"A model's address is like {example}"
     try:
@@ -258,7 +271,7 @@ def checked_url(url: str, example: str) -> str:
     return url
 
 
-def checked_key(key: Any, name: str) -> str:
+def check_key(key: Any, name: str) -> str:
     """Return a key, or another header's value, that can be sent; empty if there is none."""
     if key is None or key == "":
         return ""
@@ -267,7 +280,7 @@ def checked_key(key: Any, name: str) -> str:
     return key
 
 
-def seconds(value: Any, name: str, least: float) -> float:
+def check_seconds(value: Any, name: str, least: float) -> float:
     """Return a duration in seconds between `least` and one day."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 86_400:
         raise InvalidValue(f"{name} must be seconds, from {least:g} to 86400, not {value!r:.40}.")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-NAME = "answer"
+ANSWER_NAME = "answer"
 """The schema's name in requests, and that of the tool that takes the answer where no output format exists."""
-_DEEPEST = 64
-_NAMED = ("properties", "$defs", "definitions")
+_DEPTH_LIMIT = 64
+_NAME_MAPS = ("properties", "$defs", "definitions")
 """Keywords whose values map the caller's own names to schemas."""
 _LIMITS = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -20,59 +20,59 @@ _LIMITS = (
 )
 
 
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
+def close_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with its root reference inlined and unknown fields forbidden, unless it mentions them."""
     root = dict(schema)
-    found = _followed(root, schema, 0)
+    found = _follow_reference(root, schema, 0)
     if "$ref" in root and found is not root:
         # Providers refuse a root that is only a reference.
         root = {**{key: value for key, value in root.items() if key != "$ref"}, **found}
-    made = _closed(root, 0)
+    made = _close_node(root, 0)
     return made if isinstance(made, dict) else root
 
 
-def without_limits(schema: dict[str, Any]) -> dict[str, Any]:
+def strip_limits(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema for providers that refuse limits: they move to the description, and the caller checks them."""
-    made = _unlimited(schema, 0)
+    made = _strip_node(schema, 0)
     return made if isinstance(made, dict) else schema
 
 
 def is_strict(schema: dict[str, Any]) -> bool:
     """Return True if a schema has only what strict mode accepts: objects with every field required."""
-    return schema.get("type") == "object" and _is_strict(schema, 0)
+    return schema.get("type") == "object" and _is_node_strict(schema, 0)
 
 
-def _closed(schema: Any, depth: int) -> Any:
-    if depth > _DEEPEST:
+def _close_node(schema: Any, depth: int) -> Any:
+    if depth > _DEPTH_LIMIT:
         return schema
     if isinstance(schema, list):
-        return [_closed(item, depth + 1) for item in schema]
+        return [_close_node(item, depth + 1) for item in schema]
     if not isinstance(schema, dict):
         return schema
     made: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            made[key] = {name: _closed(item, depth + 1) for name, item in value.items()}
+        if key in _NAME_MAPS and isinstance(value, dict):
+            made[key] = {name: _close_node(item, depth + 1) for name, item in value.items()}
         else:
-            made[key] = value if key in ("default", "const", "enum", "examples") else _closed(value, depth + 1)
+            made[key] = value if key in ("default", "const", "enum", "examples") else _close_node(value, depth + 1)
     if made.get("type") == "object" and "properties" in made:
         made.setdefault("additionalProperties", False)
     return made
 
 
-def _unlimited(schema: Any, depth: int) -> Any:
-    if depth > _DEEPEST:
+def _strip_node(schema: Any, depth: int) -> Any:
+    if depth > _DEPTH_LIMIT:
         return schema
     if isinstance(schema, list):
-        return [_unlimited(item, depth + 1) for item in schema]
+        return [_strip_node(item, depth + 1) for item in schema]
     if not isinstance(schema, dict):
         return schema
     made: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            made[key] = {name: _unlimited(item, depth + 1) for name, item in value.items()}
+        if key in _NAME_MAPS and isinstance(value, dict):
+            made[key] = {name: _strip_node(item, depth + 1) for name, item in value.items()}
         elif key not in _LIMITS:
-            made[key] = value if key in ("default", "const", "enum", "examples") else _unlimited(value, depth + 1)
+            made[key] = value if key in ("default", "const", "enum", "examples") else _strip_node(value, depth + 1)
     limits = ", ".join(f"{key}: {schema[key]}" for key in _LIMITS if key in schema)
     if limits:
         said = made.get("description")
@@ -80,11 +80,11 @@ def _unlimited(schema: Any, depth: int) -> Any:
     return made
 
 
-def _is_strict(schema: Any, depth: int) -> bool:
-    if depth > _DEEPEST:
+def _is_node_strict(schema: Any, depth: int) -> bool:
+    if depth > _DEPTH_LIMIT:
         return False
     if isinstance(schema, list):
-        return all(_is_strict(item, depth + 1) for item in schema)
+        return all(_is_node_strict(item, depth + 1) for item in schema)
     if not isinstance(schema, dict):
         return True
     if "default" in schema or "oneOf" in schema:
@@ -95,21 +95,21 @@ def _is_strict(schema: Any, depth: int) -> bool:
         if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != named:
             return False
     return all(
-        all(_is_strict(item, depth + 1) for item in value.values())
-        if key in _NAMED and isinstance(value, dict)
-        else key in ("const", "enum") or _is_strict(value, depth + 1)
+        all(_is_node_strict(item, depth + 1) for item in value.values())
+        if key in _NAME_MAPS and isinstance(value, dict)
+        else key in ("const", "enum") or _is_node_strict(value, depth + 1)
         for key, value in schema.items()
     )
 
 
-def _followed(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
+def _follow_reference(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
     """Return the schema that a reference within the same document leads to."""
     if not isinstance(schema, dict):
         return {}
     address = schema.get("$ref")
-    if not isinstance(address, str) or not address.startswith("#/") or depth > _DEEPEST:
+    if not isinstance(address, str) or not address.startswith("#/") or depth > _DEPTH_LIMIT:
         return schema
     found: Any = root
     for name in address[2:].split("/"):
         found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    return _followed(found, root, depth + 1)
+    return _follow_reference(found, root, depth + 1)

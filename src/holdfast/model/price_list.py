@@ -13,68 +13,68 @@ dashes here, since hosts write both.
 from __future__ import annotations
 
 Rates = tuple[int, int, int, int]
-Row = tuple[Rates, int | None, Rates | None]
+PriceRow = tuple[Rates, int | None, Rates | None]
 """The prices, the number of input tokens above which a call costs more, and the prices of such a call."""
 
-LONG = 272_000
+LONG_PROMPT = 272_000
 """Input tokens above which OpenAI charges a whole call twice for input and half as much again for output."""
 
 
-def _openai(input: int, cached: int, output: int, write: int | None = None) -> Row:
+def _openai_row(input: int, cached: int, output: int, write: int | None = None) -> PriceRow:
     """Build a row. Until GPT-5.6, writing to the cache costs as much as input."""
     return (input, cached, input if write is None else write, output), None, None
 
 
-def _long(row: Row) -> Row:
+def _add_long_rates(row: PriceRow) -> PriceRow:
     (input, cached, write, output), _, _ = row
-    return row[0], LONG, (2 * input, 2 * cached, 2 * write, output * 3 // 2)
+    return row[0], LONG_PROMPT, (2 * input, 2 * cached, 2 * write, output * 3 // 2)
 
 
-def _flat(input: int, output: int) -> Row:
+def _flat_row(input: int, output: int) -> PriceRow:
     """Build a row without separate prices for cached tokens."""
     return (input, input, input, output), None, None
 
 
-def _claude(input: int, cached: int, write: int, output: int) -> Row:
+def _claude_row(input: int, cached: int, write: int, output: int) -> PriceRow:
     return (input, cached, write, output), None, None
 
 
-_SOL_5_6 = _long(_openai(4_000, 400, 20_000, 5_000))
-_GPT_5_3 = _GPT_5_2 = _openai(1_750, 175, 14_000)
-_GPT_5 = _openai(1_250, 125, 10_000)
-_GPT_5_MINI = _openai(250, 25, 2_000)
-_GPT_4_TURBO = _flat(10_000, 30_000)
+_SOL_5_6 = _add_long_rates(_openai_row(4_000, 400, 20_000, 5_000))
+_GPT_5_3 = _GPT_5_2 = _openai_row(1_750, 175, 14_000)
+_GPT_5 = _openai_row(1_250, 125, 10_000)
+_GPT_5_MINI = _openai_row(250, 25, 2_000)
+_GPT_4_TURBO = _flat_row(10_000, 30_000)
 
-_FABLE_5 = _claude(10_000, 1_000, 12_500, 50_000)
-_FABLE_5_1 = _claude(10_000, 250, 12_500, 50_000)
-_OPUS_4_5 = _claude(5_000, 500, 6_250, 25_000)
-_OPUS_4 = _claude(15_000, 1_500, 18_750, 75_000)
-_SONNET_5 = _claude(2_000, 200, 2_500, 10_000)
-_SONNET = _claude(3_000, 300, 3_750, 15_000)
-_SONNET_4: Row = (_SONNET[0], 200_000, (6_000, 600, 7_500, 22_500))
+_FABLE_5 = _claude_row(10_000, 1_000, 12_500, 50_000)
+_FABLE_5_1 = _claude_row(10_000, 250, 12_500, 50_000)
+_OPUS_4_5 = _claude_row(5_000, 500, 6_250, 25_000)
+_OPUS_4 = _claude_row(15_000, 1_500, 18_750, 75_000)
+_SONNET_5 = _claude_row(2_000, 200, 2_500, 10_000)
+_SONNET = _claude_row(3_000, 300, 3_750, 15_000)
+_SONNET_4: PriceRow = (_SONNET[0], 200_000, (6_000, 600, 7_500, 22_500))
 
-PRICES: dict[str, Row] = {
-    "gpt-6-astra": _long(_openai(10_000, 1_000, 50_000, 12_500)),
-    "gpt-6-1-sol": _long(_openai(2_000, 100, 10_000, 2_500)),
-    "gpt-6-sol": _long(_openai(2_000, 200, 10_000, 2_500)),
-    "gpt-6-luna": _long(_openai(100, 10, 500, 125)),
+PRICES: dict[str, PriceRow] = {
+    "gpt-6-astra": _add_long_rates(_openai_row(10_000, 1_000, 50_000, 12_500)),
+    "gpt-6-1-sol": _add_long_rates(_openai_row(2_000, 100, 10_000, 2_500)),
+    "gpt-6-sol": _add_long_rates(_openai_row(2_000, 200, 10_000, 2_500)),
+    "gpt-6-luna": _add_long_rates(_openai_row(100, 10, 500, 125)),
     "gpt-5-6": _SOL_5_6,
     "gpt-5-6-sol": _SOL_5_6,
-    "gpt-5-6-terra": _long(_openai(2_000, 200, 12_000, 2_500)),
-    "gpt-5-6-luna": _long(_openai(200, 20, 1_200, 250)),
-    "gpt-5-6-cyber": _openai(12_500, 1_250, 75_000, 15_625),
-    "gpt-5-5": _long(_openai(5_000, 500, 30_000)),
-    "gpt-5-5-pro": (_flat(30_000, 180_000)[0], LONG, None),
-    "gpt-5-4": _long(_openai(2_500, 250, 15_000)),
-    "gpt-5-4-pro": _long(_flat(30_000, 180_000)),
-    "gpt-5-4-mini": _openai(750, 75, 4_500),
-    "gpt-5-4-nano": _openai(200, 20, 1_250),
+    "gpt-5-6-terra": _add_long_rates(_openai_row(2_000, 200, 12_000, 2_500)),
+    "gpt-5-6-luna": _add_long_rates(_openai_row(200, 20, 1_200, 250)),
+    "gpt-5-6-cyber": _openai_row(12_500, 1_250, 75_000, 15_625),
+    "gpt-5-5": _add_long_rates(_openai_row(5_000, 500, 30_000)),
+    "gpt-5-5-pro": (_flat_row(30_000, 180_000)[0], LONG_PROMPT, None),
+    "gpt-5-4": _add_long_rates(_openai_row(2_500, 250, 15_000)),
+    "gpt-5-4-pro": _add_long_rates(_flat_row(30_000, 180_000)),
+    "gpt-5-4-mini": _openai_row(750, 75, 4_500),
+    "gpt-5-4-nano": _openai_row(200, 20, 1_250),
     "gpt-5-3-chat": _GPT_5_3,
     "gpt-5-3-codex": _GPT_5_3,
     "gpt-5-2": _GPT_5_2,
     "gpt-5-2-chat": _GPT_5_2,
     "gpt-5-2-codex": _GPT_5_2,
-    "gpt-5-2-pro": _flat(21_000, 168_000),
+    "gpt-5-2-pro": _flat_row(21_000, 168_000),
     "gpt-5-1": _GPT_5,
     "gpt-5-1-chat": _GPT_5,
     "gpt-5-1-codex": _GPT_5,
@@ -84,42 +84,42 @@ PRICES: dict[str, Row] = {
     "gpt-5-chat": _GPT_5,
     "gpt-5-codex": _GPT_5,
     "gpt-5-mini": _GPT_5_MINI,
-    "gpt-5-nano": _openai(50, 5, 400),
-    "gpt-5-pro": _flat(15_000, 120_000),
-    "gpt-4-1": _openai(2_000, 500, 8_000),
-    "gpt-4-1-mini": _openai(400, 100, 1_600),
-    "gpt-4-1-nano": _openai(100, 25, 400),
-    "gpt-4o": _openai(2_500, 1_250, 10_000),
-    "gpt-4o-2024-05-13": _flat(5_000, 15_000),
-    "gpt-4o-mini": _openai(150, 75, 600),
-    "chatgpt-4o": _flat(5_000, 15_000),
-    "o1": _openai(15_000, 7_500, 60_000),
-    "o1-mini": _openai(1_100, 550, 4_400),
-    "o1-pro": _flat(150_000, 600_000),
-    "o3": _openai(2_000, 500, 8_000),
-    "o3-mini": _openai(1_100, 550, 4_400),
-    "o3-pro": _flat(20_000, 80_000),
-    "o3-deep-research": _openai(10_000, 2_500, 40_000),
-    "o4-mini": _openai(1_100, 275, 4_400),
-    "o4-mini-deep-research": _openai(2_000, 500, 8_000),
+    "gpt-5-nano": _openai_row(50, 5, 400),
+    "gpt-5-pro": _flat_row(15_000, 120_000),
+    "gpt-4-1": _openai_row(2_000, 500, 8_000),
+    "gpt-4-1-mini": _openai_row(400, 100, 1_600),
+    "gpt-4-1-nano": _openai_row(100, 25, 400),
+    "gpt-4o": _openai_row(2_500, 1_250, 10_000),
+    "gpt-4o-2024-05-13": _flat_row(5_000, 15_000),
+    "gpt-4o-mini": _openai_row(150, 75, 600),
+    "chatgpt-4o": _flat_row(5_000, 15_000),
+    "o1": _openai_row(15_000, 7_500, 60_000),
+    "o1-mini": _openai_row(1_100, 550, 4_400),
+    "o1-pro": _flat_row(150_000, 600_000),
+    "o3": _openai_row(2_000, 500, 8_000),
+    "o3-mini": _openai_row(1_100, 550, 4_400),
+    "o3-pro": _flat_row(20_000, 80_000),
+    "o3-deep-research": _openai_row(10_000, 2_500, 40_000),
+    "o4-mini": _openai_row(1_100, 275, 4_400),
+    "o4-mini-deep-research": _openai_row(2_000, 500, 8_000),
     "gpt-4-turbo": _GPT_4_TURBO,
     "gpt-4-turbo-preview": _GPT_4_TURBO,
     "gpt-4-0125-preview": _GPT_4_TURBO,
     "gpt-4-1106-preview": _GPT_4_TURBO,
-    "gpt-4": _flat(30_000, 60_000),
-    "gpt-4-32k": _flat(60_000, 120_000),
-    "gpt-3-5-turbo": _flat(500, 1_500),
-    "gpt-3-5-turbo-0301": _flat(1_500, 2_000),
-    "gpt-3-5-turbo-0613": _flat(1_500, 2_000),
-    "gpt-3-5-turbo-1106": _flat(1_000, 2_000),
-    "gpt-3-5-turbo-16k": _flat(3_000, 4_000),
-    "gpt-3-5-turbo-instruct": _flat(1_500, 2_000),
-    "gpt-35-turbo": _flat(500, 1_500),
+    "gpt-4": _flat_row(30_000, 60_000),
+    "gpt-4-32k": _flat_row(60_000, 120_000),
+    "gpt-3-5-turbo": _flat_row(500, 1_500),
+    "gpt-3-5-turbo-0301": _flat_row(1_500, 2_000),
+    "gpt-3-5-turbo-0613": _flat_row(1_500, 2_000),
+    "gpt-3-5-turbo-1106": _flat_row(1_000, 2_000),
+    "gpt-3-5-turbo-16k": _flat_row(3_000, 4_000),
+    "gpt-3-5-turbo-instruct": _flat_row(1_500, 2_000),
+    "gpt-35-turbo": _flat_row(500, 1_500),
     "claude-fable-5-1": _FABLE_5_1,
     "claude-mythos-5-1": _FABLE_5_1,
     "claude-fable-5": _FABLE_5,
     "claude-mythos-5": _FABLE_5,
-    "claude-opus-5-5": _claude(4_000, 200, 5_000, 20_000),
+    "claude-opus-5-5": _claude_row(4_000, 200, 5_000, 20_000),
     "claude-opus-5": _OPUS_4_5,
     "claude-opus-4-8": _OPUS_4_5,
     "claude-opus-4-7": _OPUS_4_5,
@@ -139,7 +139,7 @@ PRICES: dict[str, Row] = {
     "claude-3-5-sonnet": _SONNET,
     "claude-3-sonnet": _SONNET,
     "claude-haiku-5-5": ((100, 10, 125, 500), 100_000, (500, 50, 625, 2_500)),
-    "claude-haiku-4-5": _claude(1_000, 100, 1_250, 5_000),
-    "claude-3-5-haiku": _claude(800, 80, 1_000, 4_000),
-    "claude-3-haiku": _claude(250, 30, 300, 1_250),
+    "claude-haiku-4-5": _claude_row(1_000, 100, 1_250, 5_000),
+    "claude-3-5-haiku": _claude_row(800, 80, 1_000, 4_000),
+    "claude-3-haiku": _claude_row(250, 30, 300, 1_250),
 }

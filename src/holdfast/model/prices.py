@@ -26,8 +26,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import InvalidValue
-from holdfast.model.price_list import PRICES, Rates, Row
-from holdfast.model.registry import begins, plain_name
+from holdfast.model.price_list import PRICES, PriceRow, Rates
+from holdfast.model.registry import has_prefix, normalise_name
 from holdfast.records.usage import NANO_USD, Usage
 
 MOST_USD: Final = 1_000_000
@@ -36,7 +36,7 @@ _PICO: Final = 1_000
 _MILLION: Final = 1_000_000
 _RELEASE = re.compile(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest|v\d+(?::\d+)?))*")
 _TUNING = re.compile(r"(?:^|/)ft:|[:.]ft-")
-_TUNED: Final = "ft:"
+_TUNED_PREFIX: Final = "ft:"
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     cache_write: int
     output: int
 
-    def of(self, usage: Usage) -> int:
+    def cost(self, usage: Usage) -> int:
         """Return the cost of a call in billionths of a dollar."""
         fresh = max(usage.input - usage.cached_input - usage.cache_write, 0)
         total = fresh * self.input + usage.cached_input * self.cached_input
@@ -55,28 +55,28 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return (total + _PICO // 2) // _PICO
 
 
-Own = Mapping[str, Price]
-_added: dict[str, Price] = {}
+OwnPrices = Mapping[str, Price]
+_registered: dict[str, Price] = {}
 
 
-def cost_of(usage: Usage, model: str | None, own: Own | None = None) -> int | None:
+def compute_cost(usage: Usage, model: str | None, own: OwnPrices | None = None) -> int | None:
     """Return the cost of a call in billionths of a US dollar; None if no price is known for its model.
 
     `model` is the model that was called, `usage.model` the one that answered by its own account. Own prices for either
     come first, then the list price of the one that answered.
     """
-    mine = {**_added, **own} if own else _added
+    mine = {**_registered, **own} if own else _registered
     for name in (model, usage.model):
-        found = None if not name or not mine else _own(_spelled(name), mine)
+        found = None if not name or not mine else _own_price(_lookup_name(name), mine)
         if found is not None:
-            return found.of(usage)
-    row = _listed(usage.model or model or "")
+            return found.cost(usage)
+    row = _find_row(usage.model or model or "")
     if row is None:
         return None
     rates, above, long = row
     if above is not None and usage.input > above:
-        return None if long is None else _price(long).of(usage)
-    return _price(rates).of(usage)
+        return None if long is None else _price_from_rates(long).cost(usage)
+    return _price_from_rates(rates).cost(usage)
 
 
 def register_price(
@@ -92,20 +92,20 @@ def register_price(
     Replaces the list price and an earlier call. Tokens read from or written to a cache cost as much as other input
     unless their prices are given.
     """
-    _added[prefix_of(prefix)] = price(
+    _registered[parse_prefix(prefix)] = parse_price(
         {"input": input, "output": output, "cached_input": cached_input, "cache_write": cache_write}
     )
 
 
-def prefix_of(given: object) -> str:
+def parse_prefix(given: object) -> str:
     """Return a name prefix in the table's spelling; refuse an empty one."""
-    plain = _spelled(given) if isinstance(given, str) else ""
-    if plain in ("", _TUNED):
+    plain = _lookup_name(given) if isinstance(given, str) else ""
+    if plain in ("", _TUNED_PREFIX):
         raise InvalidValue("A price is for models by the beginning of their names, which must not be empty.")
     return plain
 
 
-def price(given: object) -> Price:
+def parse_price(given: object) -> Price:
     """Parse a price as callers write it: a mapping with input and output, perhaps cached_input and cache_write."""
     names = Price.__struct_fields__
     if not isinstance(given, Mapping) or not set(given) <= set(names) or not {"input", "output"} <= set(given):
@@ -113,23 +113,25 @@ def price(given: object) -> Price:
             'A price is a mapping such as {"input": 2.5, "output": 10, "cached_input": 1.25, "cache_write": 2.5}, in '
             f"US dollars for a million tokens, not {given!r:.80}."
         )
-    said = {name: _micro(name, value) for name, value in given.items() if value is not None or name in _NEEDED}
+    said = {
+        name: _parse_rate(name, value) for name, value in given.items() if value is not None or name in _REQUIRED_RATES
+    }
     return Price(**{"cached_input": said["input"], "cache_write": said["input"], **said})
 
 
-def nano(usd: object) -> int:
+def parse_nano_usd(usd: object) -> int:
     """Convert an amount of dollars to billionths; refuse anything else."""
-    return round(_amount(usd, "A cost") * NANO_USD)
+    return round(_parse_usd(usd, "A cost") * NANO_USD)
 
 
-_NEEDED: Final = ("input", "output")
+_REQUIRED_RATES: Final = ("input", "output")
 
 
-def _micro(name: str, value: object) -> int:
-    return round(_amount(value, f"The price of {name}") * _MILLION)
+def _parse_rate(name: str, value: object) -> int:
+    return round(_parse_usd(value, f"The price of {name}") * _MILLION)
 
 
-def _amount(value: object, what: str) -> Decimal:
+def _parse_usd(value: object, what: str) -> Decimal:
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     try:
         found = Decimal(str(value)) if number else Decimal("nan")
@@ -140,65 +142,65 @@ def _amount(value: object, what: str) -> Decimal:
     return found
 
 
-def _spelled(name: str) -> str:
+def _lookup_name(name: str) -> str:
     """Return the name to look up; fine-tuned models get a prefix, since they cost more than their base model."""
     tuned = _TUNING.search(name.strip().lower()) is not None
-    return (_TUNED if tuned else "") + plain_name(name)
+    return (_TUNED_PREFIX if tuned else "") + normalise_name(name)
 
 
-def _longest(plain: str, known: Iterable[str]) -> str | None:
-    return max((prefix for prefix in known if begins(plain, prefix)), key=len, default=None)
+def _longest_prefix(plain: str, known: Iterable[str]) -> str | None:
+    return max((prefix for prefix in known if has_prefix(plain, prefix)), key=len, default=None)
 
 
-def _own(plain: str, prices: Own) -> Price | None:
-    prefix = _longest(plain, prices)
-    if prefix is None or len(_longest(plain, PRICES) or "") > len(prefix):
+def _own_price(plain: str, prices: OwnPrices) -> Price | None:
+    prefix = _longest_prefix(plain, prices)
+    if prefix is None or len(_longest_prefix(plain, PRICES) or "") > len(prefix):
         return None
     return prices[prefix]
 
 
 @lru_cache(maxsize=256)
-def _listed(name: str) -> Row | None:
+def _find_row(name: str) -> PriceRow | None:
     """Return the table row of a model, ignoring a date or release at the end of its name."""
-    plain = _spelled(name)
-    prefix = _longest(plain, PRICES)
+    plain = _lookup_name(name)
+    prefix = _longest_prefix(plain, PRICES)
     if prefix is None or not _RELEASE.fullmatch(plain, len(prefix)):
         return None
     return PRICES[prefix]
 
 
-def _price(rates: Rates) -> Price:
+def _price_from_rates(rates: Rates) -> Price:
     found: Any = dict(zip(Price.__struct_fields__, (rate * _PICO for rate in rates), strict=True))
     return Price(**found)
 
 
-def prices(given: object) -> Callable[[str | None, Usage], int | None]:
+def make_price_hook(given: object) -> Callable[[str | None, Usage], int | None]:
     """Make a price function from the mapping or function that was given; refuse anything else."""
     if isinstance(given, Mapping):
-        return _Beside(given)
-    if not callable(given) or isinstance(given, type) or _awaited(given):
+        return _PriceOverrides(given)
+    if not callable(given) or isinstance(given, type) or _is_async(given):
         raise InvalidValue(
             'prices must be a mapping such as {"my-model": {"input": 1, "output": 4}}, or a function of (model, usage) '
             f"that gives US dollars or None when it returns, not {given!r:.80}."
         )
-    return _Instead(given)
+    return _PriceFunction(given)
 
 
-def _awaited(given: Callable[..., Any]) -> bool:
+def _is_async(given: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(type(given).__call__)
 
 
-class _Beside:
+class _PriceOverrides:
     """Own prices for some models; all others have their list price."""
 
     def __init__(self, given: Mapping[Any, Any]) -> None:
-        self._own = {prefix_of(prefix): price(row) for prefix, row in given.items()}
+        self._own = {parse_prefix(prefix): parse_price(row) for prefix, row in given.items()}
 
     def __call__(self, model: str | None, usage: Usage) -> int | None:
-        return cost_of(usage, model, self._own)
+        return compute_cost(usage, model, self._own)
 
 
-class _Instead:
+class _PriceFunction:
     """A caller's function that prices calls."""
 
     def __init__(self, given: Callable[..., Any]) -> None:
@@ -208,4 +210,4 @@ class _Instead:
         found = self._given(model, usage)
         if inspect.iscoroutine(found):
             found.close()  # It is never awaited, and Python would warn about that later, elsewhere.
-        return None if found is None else nano(found)
+        return None if found is None else parse_nano_usd(found)

@@ -17,15 +17,15 @@ import re
 from typing import Any, ClassVar, Literal, Unpack
 
 from holdfast.core.wire.formats import Format
-from holdfast.core.wire.stream import Accumulator
-from holdfast.core.wire.stream_providers import answered
+from holdfast.core.wire.stream import StreamAccumulator
+from holdfast.core.wire.stream_providers import unwrap_answer
 from holdfast.errors import InvalidValue
-from holdfast.model.http import How, HttpModel
-from holdfast.model.output_schema import NAME, closed, is_strict, without_limits
+from holdfast.model.http import HttpModel, HttpModelOptions
+from holdfast.model.output_schema import ANSWER_NAME, close_schema, is_strict, strip_limits
 from holdfast.model.registry import model_info
 from holdfast.records.models import ModelCall
 
-_NEW_NAMES = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
+_COMPLETION_TOKENS_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
 """Models that accept only max_completion_tokens."""
 
 
@@ -42,15 +42,15 @@ class OpenAIChat(HttpModel):
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
     address_variable: ClassVar[str] = "OPENAI_BASE_URL"
 
-    def _body(self, asked: ModelCall) -> dict[str, Any]:
-        options = self._chosen(asked)
+    def _build_body(self, asked: ModelCall) -> dict[str, Any]:
+        options = self._merge_options(asked)
         if isinstance(options.get("reasoning"), str):
             options["reasoning_effort"] = options.pop("reasoning")
-        if "max_tokens" in options and _NEW_NAMES.match(self.name):
+        if "max_tokens" in options and _COMPLETION_TOKENS_MODELS.match(self.name):
             options.setdefault("max_completion_tokens", options.pop("max_tokens"))
         if asked.output is not None:
-            schema = closed(asked.output)
-            told = {"name": NAME, "schema": schema, "strict": is_strict(schema)}
+            schema = close_schema(asked.output)
+            told = {"name": ANSWER_NAME, "schema": schema, "strict": is_strict(schema)}
             options["response_format"] = {"type": "json_schema", "json_schema": told}
         if self._stream:
             # Without this a streamed reply reports no usage.
@@ -58,7 +58,7 @@ class OpenAIChat(HttpModel):
         return {**options, **asked.pack.to_openai(), "model": self.name, "stream": self._stream}
 
 
-_REASONS = re.compile(r"(?:.*/)?(?:gpt-[5-9](?!.*chat)|o\d)")
+_REASONING_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9](?!.*chat)|o\d)")
 _ENCRYPTED = "reasoning.encrypted_content"
 
 
@@ -75,26 +75,26 @@ class OpenAIResponses(HttpModel):
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
     address_variable: ClassVar[str] = "OPENAI_BASE_URL"
 
-    def _body(self, asked: ModelCall) -> dict[str, Any]:
-        alone = {"store": False, "include": [_ENCRYPTED]} if _REASONS.match(self.name) else {}
-        options = self._chosen(asked, **alone)
+    def _build_body(self, asked: ModelCall) -> dict[str, Any]:
+        alone = {"store": False, "include": [_ENCRYPTED]} if _REASONING_MODELS.match(self.name) else {}
+        options = self._merge_options(asked, **alone)
         if isinstance(options.get("reasoning"), str):
             options["reasoning"] = {"effort": options["reasoning"]}
         if "max_tokens" in options:
             options.setdefault("max_output_tokens", options.pop("max_tokens"))
         if asked.output is not None:
-            schema = closed(asked.output)
-            form = {"type": "json_schema", "name": NAME, "schema": schema, "strict": is_strict(schema)}
+            schema = close_schema(asked.output)
+            form = {"type": "json_schema", "name": ANSWER_NAME, "schema": schema, "strict": is_strict(schema)}
             options["text"] = {**(options.get("text") or {}), "format": form}
         return {**options, **asked.pack.to_responses(), "model": self.name, "stream": self._stream}
 
 
-VERSION = "2023-06-01"
-MAX_TOKENS = 16_000
+ANTHROPIC_VERSION = "2023-06-01"
+ANTHROPIC_MAX_TOKENS = 16_000
 """The default length limit of a reply; every request must state one."""
-_NO_FORMAT = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
+_ANSWER_TOOL_MODELS = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
 """Models older than output formats."""
-_TOLD = "Give your answer with this tool, and with nothing else, once you know it."
+_ANSWER_TOOL_DESCRIPTION = "Give your answer with this tool, and with nothing else, once you know it."
 
 
 class AnthropicMessages(HttpModel):
@@ -116,95 +116,95 @@ class AnthropicMessages(HttpModel):
         *,
         max_tokens: int | None = None,
         structured: Literal["format", "tool"] | None = None,
-        **how: Unpack[How],
+        **how: Unpack[HttpModelOptions],
     ) -> None:
         super().__init__(model, **how)
         if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
             raise InvalidValue(f"max_tokens must be a whole number of 1 or more, not {max_tokens!r:.40}.")
         if structured not in (None, "format", "tool"):
             raise InvalidValue(f"structured is format, tool, or left out, not {structured!r:.40}.")
-        self._max_tokens = max_tokens or min(MAX_TOKENS, model_info(model).reply_reserve)
-        self._by_tool = structured == "tool" or (structured is None and _NO_FORMAT.match(model) is not None)
+        self._max_tokens = max_tokens or min(ANTHROPIC_MAX_TOKENS, model_info(model).reply_reserve)
+        self._by_tool = structured == "tool" or (structured is None and _ANSWER_TOOL_MODELS.match(model) is not None)
 
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"x-api-key": key}
 
-    def _headers_for(self, call: str) -> dict[str, str]:
-        return {"anthropic-version": VERSION, **super()._headers_for(call)}
+    def _build_headers(self, call: str) -> dict[str, str]:
+        return {"anthropic-version": ANTHROPIC_VERSION, **super()._build_headers(call)}
 
-    def _rooted(self, url: str) -> str:
+    def _complete_url(self, url: str) -> str:
         # Anthropic's SDK takes the address without the version, so both forms are accepted.
         return url if re.search(r"/v\d+$", url) else f"{url}/v1"
 
-    def _body(self, asked: ModelCall) -> dict[str, Any]:
-        options = self._chosen(asked, max_tokens=self._max_tokens)
+    def _build_body(self, asked: ModelCall) -> dict[str, Any]:
+        options = self._merge_options(asked, max_tokens=self._max_tokens)
         shown: dict[str, Any] = dict(asked.pack.to_anthropic())
         if isinstance(options.get("reasoning"), str):
             options["output_config"] = {**(options.get("output_config") or {}), "effort": options.pop("reasoning")}
         if asked.output is not None:
-            self._ask_for(closed(asked.output), options, shown)
+            self._request_schema(close_schema(asked.output), options, shown)
         return {**options, **shown, "model": self.name, "stream": self._stream}
 
-    def _ask_for(self, schema: dict[str, Any], options: dict[str, Any], shown: dict[str, Any]) -> None:
+    def _request_schema(self, schema: dict[str, Any], options: dict[str, Any], shown: dict[str, Any]) -> None:
         if not self._by_tool:
-            form = {"type": "json_schema", "schema": without_limits(schema)}
+            form = {"type": "json_schema", "schema": strip_limits(schema)}
             options["output_config"] = {**(options.get("output_config") or {}), "format": form}
             return
         others = list(shown.get("tools") or ())
-        name = _answer_tool(others)
-        shown["tools"] = [*others, {"name": name, "description": _TOLD, "input_schema": schema}]
+        name = _free_tool_name(others)
+        shown["tools"] = [*others, {"name": name, "description": _ANSWER_TOOL_DESCRIPTION, "input_schema": schema}]
         # With other tools present, the model must call some tool; the answer tool is one of them.
         options["tool_choice"] = {"type": "any"} if others else {"type": "tool", "name": name}
 
-    def _tool_of(self, asked: ModelCall) -> str | None:
+    def _answer_tool_name(self, asked: ModelCall) -> str | None:
         if asked.output is None or not self._by_tool:
             return None
-        return _answer_tool(asked.pack.to_anthropic().get("tools") or ())
+        return _free_tool_name(asked.pack.to_anthropic().get("tools") or ())
 
-    def _pieces(self, asked: ModelCall) -> Accumulator:
-        return Accumulator(self.form, answer_tool=self._tool_of(asked))
+    def _make_accumulator(self, asked: ModelCall) -> StreamAccumulator:
+        return StreamAccumulator(self.form, answer_tool=self._answer_tool_name(asked))
 
-    def _settled(self, whole: dict[str, Any], asked: ModelCall) -> dict[str, Any]:
-        return answered(whole, self._tool_of(asked))
+    def _finish_response(self, whole: dict[str, Any], asked: ModelCall) -> dict[str, Any]:
+        return unwrap_answer(whole, self._answer_tool_name(asked))
 
 
-def _answer_tool(others: Any) -> str:
+def _free_tool_name(others: Any) -> str:
     """Return a name for the answer tool that no other tool has."""
     taken = {tool.get("name") for tool in others if isinstance(tool, dict)}
-    name = NAME
+    name = ANSWER_NAME
     while name in taken:
         name += "_"
     return name
 
 
-FORMS: dict[str, type[HttpModel]] = {
+ADAPTERS: dict[str, type[HttpModel]] = {
     "openai": OpenAIChat,
     "responses": OpenAIResponses,
     "anthropic": AnthropicMessages,
 }
-_WRITE = (
+_SYNTAX = (
     "Write openai:<name>, responses:<name> or anthropic:<name>, with @<address> behind it for another host, "
     "as in openai:qwen3@https://models.example.com/v1."
 )
 
 
-def model_from(text: str, **how: Unpack[How]) -> HttpModel:
+def create_model(text: str, **how: Unpack[HttpModelOptions]) -> HttpModel:
     """Create the model that a text names; `how` goes to its constructor."""
     if not isinstance(text, str) or not text.strip():
-        raise InvalidValue(f"A model is named by text, not by {text!r:.40}. {_WRITE}")
+        raise InvalidValue(f"A model is named by text, not by {text!r:.40}. {_SYNTAX}")
     named, at, address = text.strip().partition("@")
     if at and not address:
-        raise InvalidValue(f"{text!r:.80} has no address behind the @. {_WRITE}")
+        raise InvalidValue(f"{text!r:.80} has no address behind the @. {_SYNTAX}")
     form, colon, name = named.partition(":")
-    if colon and form in FORMS:
+    if colon and form in ADAPTERS:
         if not name.strip():
-            raise InvalidValue(f"{text!r:.80} names no model. {_WRITE}")
-        return FORMS[form](name.strip(), **_at(address, how))
+            raise InvalidValue(f"{text!r:.80} names no model. {_SYNTAX}")
+        return ADAPTERS[form](name.strip(), **_with_address(address, how))
     found = model_info(named)
     if found.known and found.provider in ("openai", "anthropic") and not (colon and not named.startswith("ft:")):
-        return FORMS[found.provider](named, **_at(address, how))
-    raise InvalidValue(f"It is not known who speaks for the model {named!r:.80}. {_WRITE}")
+        return ADAPTERS[found.provider](named, **_with_address(address, how))
+    raise InvalidValue(f"It is not known who speaks for the model {named!r:.80}. {_SYNTAX}")
 
 
-def _at(address: str, how: How) -> How:
+def _with_address(address: str, how: HttpModelOptions) -> HttpModelOptions:
     return {**how, "base_url": address} if address else how

@@ -19,26 +19,26 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.lazy_regex import late
-from holdfast.core.values import plain
+from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.model.scripted import look, speak
+from holdfast.model.scripted import read_pack, stream_message
 from holdfast.ports import Model
 from holdfast.records.models import Delta, ModelCall, ModelReply
 
 MODES: Final = ("auto", "record", "replay")
-SECRET: Final = frozenset({"api_key", "extra_headers", "headers", "timeout"})
+CONNECTION_OPTIONS: Final = frozenset({"api_key", "extra_headers", "headers", "timeout"})
 """Options that concern the connection: they are left out of the digest."""
-_ABOUT: Final = 60
-_MADE_ANEW: Final = late(
+_ABOUT_LENGTH: Final = 60
+_GENERATED: Final = lazy_pattern(
     r"(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Z]{25}(?![0-9A-Za-z])|(?<=<data )[0-9]{9}(?=>)|(?<=</data )[0-9]{9}(?=>)",
     re.IGNORECASE,
 )
-_IN_A_REPLY: Final = late(r"\{\{made (\d+)\}\}")
+_PLACEHOLDER: Final = lazy_pattern(r"\{\{made (\d+)\}\}")
 _CANONICAL: Final = msgspec.json.Encoder(order="sorted")
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True):
+class _RecordedReply(msgspec.Struct, frozen=True, kw_only=True):
     """A reply in the file."""
 
     request: str
@@ -65,7 +65,7 @@ class Recorded:
         if mode == "record" and isinstance(model, str):
             raise InvalidValue("To record, give the model itself, not its name.")
         self._model, self._path, self._mode = model, Path(path), mode
-        self._known = _read(self._path)
+        self._known = _read_file(self._path)
 
     @property
     def name(self) -> str:
@@ -74,20 +74,24 @@ class Recorded:
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
         """Return the recorded reply, or the model's own, which is then recorded."""
-        digest, made = digest_of(self.name, asked)
+        digest, made = digest_request(self.name, asked)
         known = self._known.get(digest) if self._mode != "record" else None
         if known is not None:
-            found = _replayed(known, made)
-            await speak(found.message, say)
+            found = _decode_reply(known, made)
+            await stream_message(found.message, say)
             return found
         if self._mode == "replay" or isinstance(self._model, str):
             raise ModelFailed(
-                f"{self._path} has no reply of {self.name} to {_about(asked)!r} (request {digest}). "
+                f"{self._path} has no reply of {self.name} to {_describe_request(asked)!r} (request {digest}). "
                 "Run once with the model itself and mode='auto', or mode='record', to record it.",
                 kind="rejected",
             )
         found = await self._model.reply(asked, say)
-        self._keep(_Line(request=digest, model=self.name, about=_about(asked), reply=_kept(found, made)))
+        self._append_reply(
+            _RecordedReply(
+                request=digest, model=self.name, about=_describe_request(asked), reply=_encode_reply(found, made)
+            )
+        )
         return found
 
     async def close(self) -> None:
@@ -95,7 +99,7 @@ class Recorded:
         if not isinstance(self._model, str):
             await self._model.close()
 
-    def _keep(self, line: _Line) -> None:
+    def _append_reply(self, line: _RecordedReply) -> None:
         """Append one line in a single write, so that several processes can record at the same time."""
         self._known[line.request] = line.reply
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,45 +110,45 @@ class Recorded:
             file.write(begin + _CANONICAL.encode(line) + b"\n")
 
 
-def digest_of(name: str, asked: ModelCall) -> tuple[str, list[str]]:
+def digest_request(name: str, asked: ModelCall) -> tuple[str, list[str]]:
     """Return the digest of a request, the same in every run, and the values in it that this run generated."""
-    options = {key: value for key, value in asked.options.items() if key not in SECRET}
+    options = {key: value for key, value in asked.options.items() if key not in CONNECTION_OPTIONS}
     request: Mapping[str, Any] = asked.pack.to_openai()
-    whole = {"model": name, "output": asked.output, "options": plain(options), "request": request}
+    whole = {"model": name, "output": asked.output, "options": to_plain(options), "request": request}
     made: dict[str, str] = {}
 
     def numbered(found: re.Match[str]) -> str:
         return made.setdefault(found[0], f"{{{{made {len(made)}}}}}")
 
-    text = _MADE_ANEW.sub(numbered, _CANONICAL.encode(whole).decode())
+    text = _GENERATED.sub(numbered, _CANONICAL.encode(whole).decode())
     return hashlib.sha256(text.encode()).hexdigest()[:32], list(made)
 
 
-def _kept(reply: ModelReply, made: list[str]) -> dict[str, Any]:
+def _encode_reply(reply: ModelReply, made: list[str]) -> dict[str, Any]:
     """Encode a reply as data, with generated values replaced by their numbers in the request."""
     numbers = {each: number for number, each in enumerate(made)}
 
     def numbered(found: re.Match[str]) -> str:
         return f"{{{{made {numbers[found[0]]}}}}}" if found[0] in numbers else found[0]
 
-    kept: dict[str, Any] = msgspec.json.decode(_MADE_ANEW.sub(numbered, _CANONICAL.encode(reply).decode()))
+    kept: dict[str, Any] = msgspec.json.decode(_GENERATED.sub(numbered, _CANONICAL.encode(reply).decode()))
     return kept
 
 
-def _replayed(kept: dict[str, Any], made: list[str]) -> ModelReply:
+def _decode_reply(kept: dict[str, Any], made: list[str]) -> ModelReply:
     def named(found: re.Match[str]) -> str:
         number = int(found[1])
         return made[number] if number < len(made) else found[0]
 
-    return msgspec.json.decode(_IN_A_REPLY.sub(named, _CANONICAL.encode(kept).decode()), type=ModelReply)
+    return msgspec.json.decode(_PLACEHOLDER.sub(named, _CANONICAL.encode(kept).decode()), type=ModelReply)
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def _read_file(path: Path) -> dict[str, dict[str, Any]]:
     """Read the replies of a file, the newest for each request. A line that was cut off is skipped."""
     known: dict[str, dict[str, Any]] = {}
     for number, text in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
         try:
-            line = msgspec.json.decode(text, type=_Line)
+            line = msgspec.json.decode(text, type=_RecordedReply)
             msgspec.convert(line.reply, ModelReply)
         except msgspec.ValidationError:
             raise InvalidValue(f"Line {number} of {path} is no recorded reply. Remove it, or the whole file.") from None
@@ -154,5 +158,5 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return known
 
 
-def _about(asked: ModelCall) -> str:
-    return look(asked.pack).user[:_ABOUT]
+def _describe_request(asked: ModelCall) -> str:
+    return read_pack(asked.pack).user[:_ABOUT_LENGTH]

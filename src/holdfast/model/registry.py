@@ -22,20 +22,20 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidValue
-from holdfast.model.calibration import Calibration, Counted
-from holdfast.model.tokenizers import DEFAULT, USUAL, tokenizer
+from holdfast.model.calibration import Calibration, CalibrationKey
+from holdfast.model.tokenizers import DEFAULT_FACTOR, DEFAULT_TOKENIZER, resolve_tokenizer
 from holdfast.ports import Tokenizer
 from holdfast.records.models import ModelInfo
 
 Family = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 
-ESTIMATE = f"estimate:{USUAL:g}"
+ESTIMATE = f"estimate:{DEFAULT_FACTOR:g}"
 _CLAUDE = "estimate:1.6"
 """Up to 4.6: by published measurements, a third more tokens than OpenAI's for code and a sixth more for prose."""
 _CLAUDE_NEW = "estimate:2"
 """From 4.7: up to 1.47 times as many tokens as before."""
 
-_OLD = "estimate:2"
+_SMALL_VOCABULARY = "estimate:2"
 """For vocabularies of 32,000 entries, which are poor in everything except English."""
 _O200K, _CL100K = "o200k_base", "cl100k_base"
 
@@ -103,8 +103,8 @@ FAMILIES: dict[str, Family] = {
     "gemma3": ("google", ESTIMATE, 131_072, 8_192),
     "gemma-4": ("google", ESTIMATE, 262_144, 32_768),
     "llama": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama-2": ("meta", _OLD, 4_096, 4_096),
-    "llama2": ("meta", _OLD, 4_096, 4_096),
+    "llama-2": ("meta", _SMALL_VOCABULARY, 4_096, 4_096),
+    "llama2": ("meta", _SMALL_VOCABULARY, 4_096, 4_096),
     "llama-3": ("meta", ESTIMATE, 8_192, 8_192),
     "llama3": ("meta", ESTIMATE, 8_192, 8_192),
     "llama-3-1": ("meta", ESTIMATE, 131_072, 8_192),
@@ -115,10 +115,10 @@ FAMILIES: dict[str, Family] = {
     "llama3-3": ("meta", ESTIMATE, 131_072, 8_192),
     "llama-4": ("meta", ESTIMATE, 131_072, 8_192),
     "mistral": ("mistral", ESTIMATE, 128_000, 16_384),
-    "mistral-7b": ("mistral", _OLD, 32_768, 8_192),
-    "mistral-tiny": ("mistral", _OLD, 32_000, 8_192),
-    "mixtral": ("mistral", _OLD, 32_768, 8_192),
-    "open-mistral": ("mistral", _OLD, 32_000, 8_192),
+    "mistral-7b": ("mistral", _SMALL_VOCABULARY, 32_768, 8_192),
+    "mistral-tiny": ("mistral", _SMALL_VOCABULARY, 32_000, 8_192),
+    "mixtral": ("mistral", _SMALL_VOCABULARY, 32_768, 8_192),
+    "open-mistral": ("mistral", _SMALL_VOCABULARY, 32_000, 8_192),
     "ministral": ("mistral", ESTIMATE, 131_072, 16_384),
     "magistral": ("mistral", ESTIMATE, 128_000, 40_000),
     "codestral": ("mistral", ESTIMATE, 128_000, 16_384),
@@ -142,38 +142,38 @@ _HOSTS = re.compile(
 _FIELDS = frozenset({"provider", "tokenizer", "window", "reply_reserve"})
 
 
-def _reserve(window: int, reply: int, most_input: int | None = None) -> int:
+def _compute_reserve(window: int, reply: int, most_input: int | None = None) -> int:
     return max(min(reply, window // 4), 0 if most_input is None else window - most_input)
 
 
-def _info(prefix: str, row: Family) -> ModelInfo:
+def _build_info(prefix: str, row: Family) -> ModelInfo:
     provider, counted, window, reply, *most = row
-    reserve = _reserve(window, reply, most[0] if most else None)
+    reserve = _compute_reserve(window, reply, most[0] if most else None)
     return ModelInfo(name=prefix, provider=provider, tokenizer=counted, window=window, reply_reserve=reserve)
 
 
-_TABLE = {prefix: _info(prefix, row) for prefix, row in FAMILIES.items()}
-_added: dict[str, ModelInfo] = {}
+_TABLE = {prefix: _build_info(prefix, row) for prefix, row in FAMILIES.items()}
+_registered: dict[str, ModelInfo] = {}
 
 
 def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> ModelInfo:
     """Return a model's description; `overrides` are the caller's own window, reply_reserve, tokenizer or provider."""
     if name is not None and not isinstance(name, str):
         raise InvalidValue(f"A model is given by its name, not as {type(name).__name__}.")
-    found = _found(name or "")
-    return _valid(_overridden(found, overrides)) if overrides else found
+    found = _look_up(name or "")
+    return _validate(_apply_overrides(found, overrides)) if overrides else found
 
 
 @lru_cache(maxsize=256)
-def _found(name: str) -> ModelInfo:
+def _look_up(name: str) -> ModelInfo:
     if not name.strip():
         # No model was named: count as for OpenAI's models, but mark the result as unknown.
-        return _unknown("", DEFAULT)
-    plain = plain_name(name)
-    prefix = max((known for known in (*_TABLE, *_added) if begins(plain, known)), key=len, default=None)
+        return _unknown_info("", DEFAULT_TOKENIZER)
+    plain = normalise_name(name)
+    prefix = max((known for known in (*_TABLE, *_registered) if has_prefix(plain, known)), key=len, default=None)
     if prefix is None:
-        return _unknown(name, ESTIMATE)
-    return msgspec.structs.replace(_added.get(prefix) or _TABLE[prefix], name=name)
+        return _unknown_info(name, ESTIMATE)
+    return msgspec.structs.replace(_registered.get(prefix) or _TABLE[prefix], name=name)
 
 
 def register_model(
@@ -185,24 +185,24 @@ def register_model(
     provider: str = "other",
 ) -> ModelInfo:
     """Register models whose names begin with `prefix`, in this process; replaces an earlier entry for the prefix."""
-    plain = plain_name(prefix) if isinstance(prefix, str) else ""
+    plain = normalise_name(prefix) if isinstance(prefix, str) else ""
     if not plain:
         raise InvalidValue("A model's name, or its beginning, must not be empty.")
     if reply_reserve is None and type(window) is int:
-        reply_reserve = _reserve(window, UNKNOWN_REPLY)
+        reply_reserve = _compute_reserve(window, UNKNOWN_REPLY)
     added = ModelInfo(
         name=plain, provider=provider, tokenizer=tokenizer, window=window, reply_reserve=reply_reserve or 0
     )
-    _added[plain] = _valid(added)
-    _found.cache_clear()
+    _registered[plain] = _validate(added)
+    _look_up.cache_clear()
     return added
 
 
-class KnownModels:
+class ModelRegistry:
     """The registry as a port. A tokenizer given to the client replaces the tokenizer of every model."""
 
     def __init__(self, given: str | Tokenizer | Callable[[str], int] | None = None) -> None:
-        self._given = None if given is None else tokenizer(given)
+        self._given = None if given is None else resolve_tokenizer(given)
         self._calibration = Calibration()
 
     def info(self, model: str | None) -> ModelInfo:
@@ -214,38 +214,38 @@ class KnownModels:
         """Return the tokenizer with the name that `info` or a stored count carries."""
         if self._given is not None and name in (None, self._given.name):
             return self._given
-        return tokenizer(name)
+        return resolve_tokenizer(name)
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
         """Return the factor for tokens estimated for a model; None if counts are exact or too few calls were seen."""
-        counted = self._estimated(model, tokenizer)
+        counted = self._calibration_key(model, tokenizer)
         return None if counted is None else self._calibration.factor((tenant, *counted))
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
         """Record how many tokens were estimated for a request, and how many the provider reported."""
-        counted = self._estimated(model, tokenizer)
+        counted = self._calibration_key(model, tokenizer)
         if counted is not None:
             self._calibration.note((tenant, *counted), estimated, reported)
 
-    def _estimated(self, model: str | None, name: str | None) -> Counted | None:
+    def _calibration_key(self, model: str | None, name: str | None) -> CalibrationKey | None:
         """Return the key to calibrate under; None if no model was named or its own tokenizer counts exactly."""
         info = self.info(model)
         if not info.name:
             return None
         counting = self.tokenizer(name or info.tokenizer)
         exact = counting.exact and info.known and counting.name == info.tokenizer
-        return None if exact else (plain_name(info.name), counting.name)
+        return None if exact else (normalise_name(info.name), counting.name)
 
 
-def plain_name(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Return a model's name without host prefixes, in the table's spelling."""
     name = name.strip().lower().rsplit("/", 1)[-1].removeprefix("ft:").removeprefix("meta-")
     return _HOSTS.sub("", name, count=1).replace(".", "-").replace("_", "-")
 
 
-def begins(name: str, prefix: str) -> bool:
+def has_prefix(name: str, prefix: str) -> bool:
     """Return True if a name belongs to this family: gpt-4-1 is no prefix of gpt-4-1106, nor gpt-4 of gpt-4o."""
     if not name.startswith(prefix):
         return False
@@ -253,7 +253,7 @@ def begins(name: str, prefix: str) -> bool:
     return not (rest and prefix[-1].isdigit() and rest[0].isalnum())
 
 
-def _unknown(name: str, counted: str) -> ModelInfo:
+def _unknown_info(name: str, counted: str) -> ModelInfo:
     return ModelInfo(
         name=name,
         provider="other",
@@ -264,7 +264,7 @@ def _unknown(name: str, counted: str) -> ModelInfo:
     )
 
 
-def _overridden(found: ModelInfo, overrides: Mapping[str, Any]) -> ModelInfo:
+def _apply_overrides(found: ModelInfo, overrides: Mapping[str, Any]) -> ModelInfo:
     strange = set(overrides) - _FIELDS
     if strange:
         raise InvalidValue(f"A model has no {', '.join(sorted(strange))}. It has {', '.join(sorted(_FIELDS))}.")
@@ -272,11 +272,11 @@ def _overridden(found: ModelInfo, overrides: Mapping[str, Any]) -> ModelInfo:
     window = given.get("window")
     if type(window) is int and "reply_reserve" not in given:
         # The reserve is at most a quarter of the smaller window, too.
-        given["reply_reserve"] = _reserve(window, found.reply_reserve)
+        given["reply_reserve"] = _compute_reserve(window, found.reply_reserve)
     return msgspec.structs.replace(found, **given)
 
 
-def _valid(info: ModelInfo) -> ModelInfo:
+def _validate(info: ModelInfo) -> ModelInfo:
     whole = type(info.window) is int and type(info.reply_reserve) is int
     if not whole or not 0 <= info.reply_reserve < info.window:
         raise InvalidValue(

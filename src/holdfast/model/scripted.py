@@ -28,29 +28,29 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.lazy_regex import late
-from holdfast.core.values import plain
-from holdfast.core.wire.calls import json_text, shown_result
+from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.values import to_plain
+from holdfast.core.wire.calls import json_text, result_content
 from holdfast.core.wire.openai_chat import read_messages
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.records.messages import Message, ToolCallRequest
-from holdfast.records.models import Delta, ModelCall, ModelReply, Shown
+from holdfast.records.models import Delta, ModelCall, ModelReply, RenderablePack
 from holdfast.records.packs import ConversationSlice
 from holdfast.records.usage import Usage
 
-KEPT: Final = 100
+REQUESTS_KEPT: Final = 100
 """The number of requests kept for inspection: each holds its pack."""
 CHARS_PER_TOKEN: Final = 4
-_PIECES: Final = late(r"\s*\S+\s*|\s+")
-_ASKED_TO_CALL: Final = late(r"\s*call\s+([\w.-]+)\s*(\{.*\})?\s*", re.IGNORECASE | re.DOTALL)
+_PIECES: Final = lazy_pattern(r"\s*\S+\s*|\s+")
+_CALL_REQUEST: Final = lazy_pattern(r"\s*call\s+([\w.-]+)\s*(\{.*\})?\s*", re.IGNORECASE | re.DOTALL)
 
-Say = Callable[[Delta], None]
+DeltaCallback = Callable[[Delta], None]
 Script = Callable[[Any], Any] | tuple[Any, ...]
 
 
 def call(name: str, /, **arguments: Any) -> ToolCallRequest:
     """Return a tool call to use as a reply: `call("refund", order=17)`."""
-    return ToolCallRequest(name=name, arguments=msgspec.json.encode(plain(arguments)).decode())
+    return ToolCallRequest(name=name, arguments=msgspec.json.encode(to_plain(arguments)).decode())
 
 
 class Scripted:
@@ -66,32 +66,32 @@ class Scripted:
         if not isinstance(name, str) or not name:
             raise InvalidValue("A model's name is text. Give one, or none.")
         self._name, self._pause = name, pause
-        self._rules = _rules(replies, otherwise)
-        self.requests: deque[ModelCall] = deque(maxlen=KEPT)
+        self._rules = _parse_rules(replies, otherwise)
+        self.requests: deque[ModelCall] = deque(maxlen=REQUESTS_KEPT)
 
     @property
     def name(self) -> str:
         """The model's name in requests."""
         return self._name
 
-    async def reply(self, asked: ModelCall, say: Say | None = None) -> ModelReply:
+    async def reply(self, asked: ModelCall, say: DeltaCallback | None = None) -> ModelReply:
         """Return the script's reply to this request."""
         self.requests.append(asked)
-        seen = look(asked.pack)
-        said = self._next(seen)
+        seen = read_pack(asked.pack)
+        said = self._next_reply(seen)
         if callable(said) and not isinstance(said, type):
             said = said(asked.pack)
-            said = _checked(await said if inspect.isawaitable(said) else said)
+            said = _check_reply(await said if inspect.isawaitable(said) else said)
         if isinstance(said, BaseException | type):
-            raise await self._failure(said, say)
-        made = said if isinstance(said, ModelReply) else _made(said, seen, self._name)
-        await speak(made.message, say, self._pause)
+            raise await self._prepare_failure(said, say)
+        made = said if isinstance(said, ModelReply) else _build_reply(said, seen, self._name)
+        await stream_message(made.message, say, self._pause)
         return made
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
-    def _next(self, seen: Seen) -> Any:
+    def _next_reply(self, seen: ScriptInput) -> Any:
         text = seen.user.casefold()
         script = next((script for words, script in self._rules if words in text), None)
         if script is None:
@@ -101,18 +101,21 @@ class Scripted:
             )
         if not isinstance(script, tuple):
             return script
-        if seen.said >= len(script):
+        if seen.reply_count >= len(script):
             raise ModelFailed(
-                f"The script of {self._name} has no reply number {seen.said + 1} to {seen.user!r:.80}. Add it, or give "
+                f"The script of {self._name} has no reply number {seen.reply_count + 1} to {seen.user!r:.80}. "
+                "Add it, or give "
                 "a function of the pack.",
                 kind="rejected",
             )
-        return script[seen.said]
+        return script[seen.reply_count]
 
-    async def _failure(self, error: BaseException | type[BaseException], say: Say | None) -> BaseException:
+    async def _prepare_failure(
+        self, error: BaseException | type[BaseException], say: DeltaCallback | None
+    ) -> BaseException:
         partial = getattr(error, "partial", "")
         if isinstance(partial, str) and partial:
-            await speak(Message(role="assistant", content=partial), say, self._pause)
+            await stream_message(Message(role="assistant", content=partial), say, self._pause)
         # A copy, since callers add notes to the error they catch, and it is raised again in another turn.
         return copy.copy(error) if isinstance(error, ModelFailed) else error() if isinstance(error, type) else error
 
@@ -120,18 +123,18 @@ class Scripted:
 # The request
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptInput(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a pack that a script depends on."""
 
     messages: tuple[Message, ...]
     user: str
     """The newest message of a user."""
-    said: int
+    reply_count: int
     """The assistant's messages since then, without those that were cut off."""
     tokens: int
 
 
-def look(pack: Shown) -> Seen:
+def read_pack(pack: RenderablePack) -> ScriptInput:
     """Read a pack for the script. Only its conversation counts, so that evidence is not taken for a user's words."""
     talk = getattr(pack, "conversation", None)
     if isinstance(talk, ConversationSlice):
@@ -142,22 +145,24 @@ def look(pack: Shown) -> Seen:
     newest = users[-1] if users else -1
     since = [message for message in messages[newest + 1 :] if message.role == "assistant"]
     tokens = getattr(pack, "tokens", None)
-    return Seen(
+    return ScriptInput(
         messages=messages,
         user=messages[newest].text if users else "",
-        said=sum(not message.partial and not message.synthetic for message in since),
-        tokens=tokens if isinstance(tokens, int) else _about(json_text(pack.to_openai())),
+        reply_count=sum(not message.partial and not message.synthetic for message in since),
+        tokens=tokens if isinstance(tokens, int) else _estimate_tokens(json_text(pack.to_openai())),
     )
 
 
-def echo(pack: Shown) -> str | ToolCallRequest:
+def echo(pack: RenderablePack) -> str | ToolCallRequest:
     """Reply without a model: repeat the message and report the pack; `call refund {"order": 17}` calls a tool."""
-    seen = look(pack)
-    results = [shown_result(seen.messages[-1], one) for one in seen.messages[-1].tool_results] if seen.messages else []
+    seen = read_pack(pack)
+    results = (
+        [result_content(seen.messages[-1], one) for one in seen.messages[-1].tool_results] if seen.messages else []
+    )
     if results:
         return "\n".join(f"The tool said: {result}" for result in results)
     tools = [tool["function"]["name"] for tool in pack.to_openai().get("tools", ()) if "function" in tool]
-    wanted = _ASKED_TO_CALL.fullmatch(seen.user)
+    wanted = _CALL_REQUEST.fullmatch(seen.user)
     if wanted is not None and wanted[1] in tools:
         return ToolCallRequest(name=wanted[1], arguments=wanted[2] or "{}")
     more = f' Say "call {tools[0]} {{…}}" to have a tool called: {", ".join(tools)}.' if tools else ""
@@ -167,7 +172,7 @@ def echo(pack: Shown) -> str | ToolCallRequest:
 # The reply
 
 
-async def speak(message: Message, say: Say | None, pause: float = 0.0) -> None:
+async def stream_message(message: Message, say: DeltaCallback | None, pause: float = 0.0) -> None:
     """Stream a whole message piece by piece, as a provider would."""
     if say is None:
         return
@@ -179,34 +184,34 @@ async def speak(message: Message, say: Say | None, pause: float = 0.0) -> None:
         say(Delta(kind="tool", text=each.name))
 
 
-def _made(said: Any, seen: Seen, name: str) -> ModelReply:
+def _build_reply(said: Any, seen: ScriptInput, name: str) -> ModelReply:
     parts = said if isinstance(said, list | tuple) else [said]
     if isinstance(said, Message):
         message = said
     else:
         texts = [part for part in parts if isinstance(part, str)]
-        calls = tuple(_as_call(part) for part in parts if not isinstance(part, str))
+        calls = tuple(_to_call(part) for part in parts if not isinstance(part, str))
         message = Message(role="assistant", content="".join(texts) if texts else None, tool_calls=calls)
-    output = _about(message.text, *(each.name + each.arguments for each in message.tool_calls))
+    output = _estimate_tokens(message.text, *(each.name + each.arguments for each in message.tool_calls))
     return ModelReply(message=message, usage=Usage(input=seen.tokens, output=output, model=name))
 
 
-def _about(*texts: str) -> int:
+def _estimate_tokens(*texts: str) -> int:
     return -(-sum(map(len, texts)) // CHARS_PER_TOKEN)
 
 
-def _as_call(part: Any) -> ToolCallRequest:
+def _to_call(part: Any) -> ToolCallRequest:
     if isinstance(part, ToolCallRequest):
         return part
     given = part["arguments"]
-    text = given if isinstance(given, str) else msgspec.json.encode(plain(given)).decode()
+    text = given if isinstance(given, str) else msgspec.json.encode(to_plain(given)).decode()
     return ToolCallRequest(name=part["name"], arguments=text)
 
 
 # Reading a script
 
 
-def _rules(replies: Any, otherwise: Any) -> list[tuple[str, Script]]:
+def _parse_rules(replies: Any, otherwise: Any) -> list[tuple[str, Script]]:
     """Return pairs of words and the script for messages with these words; the empty text matches every message."""
     if replies is None and otherwise is None:
         return [("", echo)]
@@ -215,22 +220,22 @@ def _rules(replies: Any, otherwise: Any) -> list[tuple[str, Script]]:
         for words, script in replies.items():
             if not isinstance(words, str):
                 raise InvalidValue(f"The rules of a script begin with words, not with {words!r:.40}.")
-            rules.append((words.casefold(), _script(script)))
+            rules.append((words.casefold(), _parse_script(script)))
     elif replies is not None:
-        rules.append(("", _script(replies)))
+        rules.append(("", _parse_script(replies)))
     if otherwise is not None:
-        rules.append(("", _script(otherwise)))
+        rules.append(("", _parse_script(otherwise)))
     return rules
 
 
-def _script(given: Any) -> Script:
+def _parse_script(given: Any) -> Script:
     """Parse a script: a function answers everything, a list is one turn, anything else is a turn's only reply."""
     if callable(given) and not isinstance(given, type):
         return given  # type: ignore[no-any-return]
-    return tuple(map(_checked, given)) if isinstance(given, list | tuple) else (_checked(given),)
+    return tuple(map(_check_reply, given)) if isinstance(given, list | tuple) else (_check_reply(given),)
 
 
-def _checked(reply: Any) -> Any:
+def _check_reply(reply: Any) -> Any:
     """Return a reply if it is a valid one; refuse it otherwise."""
     if isinstance(reply, str | ToolCallRequest | BaseException) or _is_call(reply):
         return reply

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.values import words
+from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.ports import Tokenizer
 from holdfast.system import renew_in_child
@@ -39,7 +39,7 @@ from holdfast.system import renew_in_child
 LONGEST_NAME = 128
 
 
-class Counter:
+class FunctionTokenizer:
     """A tokenizer made of a function from text to a number of tokens; counts are stored under its name."""
 
     __slots__ = ("_function", "exact", "name")
@@ -50,13 +50,13 @@ class Counter:
     def count(self, text: str) -> int:
         """Return the function's count, checked to be a number of tokens."""
         if not isinstance(text, str) or not _is_unicode(text):
-            raise refusal(self.name, text, None)
+            raise count_error(self.name, text, None)
         try:
             found = self._function(text)
         except BaseException as error:
-            if stray(error):
+            if is_interruption(error):
                 raise
-            raise refusal(self.name, text, error) from None
+            raise count_error(self.name, text, error) from None
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
             raise InvalidValue(
                 f"The tokenizer {self.name} gave {found!r:.60} for a text of {len(text):,} characters. "
@@ -65,18 +65,18 @@ class Counter:
         return int(found)
 
 
-def stray(error: BaseException) -> bool:
+def is_interruption(error: BaseException) -> bool:
     """Return True if an error is an interruption. A panic in compiled code is not one, but a failed count."""
     return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
 
 
-def refusal(name: str, text: object, error: BaseException | None) -> InvalidValue:
+def count_error(name: str, text: object, error: BaseException | None) -> InvalidValue:
     """Build the error for a text that could not be counted."""
     if not isinstance(text, str):
         return InvalidValue(f"Only text has tokens, not {type(text).__name__}. Give a str.")
     if not _is_unicode(text):
         return InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.")
-    said = "" if error is None else f": {words(error)[:300]}"
+    said = "" if error is None else f": {exception_text(error)[:300]}"
     return InvalidValue(
         f"The tokenizer {name} failed on a text of {len(text):,} characters{said}. Correct it, or use another."
     )
@@ -96,7 +96,7 @@ CACHED_CHARACTERS = 8_000_000
 """Characters counted before splintr's cache is cleared: it holds 65,536 words of any length, long ones too."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class EncodingCheck(msgspec.Struct, frozen=True):
     """The expected vocabulary size and probe counts of an encoding."""
 
     vocabulary: int
@@ -108,8 +108,11 @@ PROBES = (
     "<|endoftext|> and <|im_start|> are ordinary words here",
     "東京の天気は晴れ ☀️ 👩‍👩‍👧 नमस्ते Привет",
 )
-KNOWN = {"o200k_base": Known(200_019, (26, 18, 23)), "cl100k_base": Known(100_277, (27, 17, 35))}
-SPECIAL = "<|"
+KNOWN_ENCODINGS = {
+    "o200k_base": EncodingCheck(200_019, (26, 18, 23)),
+    "cl100k_base": EncodingCheck(100_277, (27, 17, 35)),
+}
+SPECIAL_PREFIX = "<|"
 """The prefix of every special token; checked when an encoding is loaded."""
 ALIASES = {"o200k_harmony": "o200k_base"}
 """Encodings that count ordinary text alike: only their control tokens differ."""
@@ -127,7 +130,7 @@ _FILES = {
 TIKTOKEN_ENCODINGS = frozenset(_FILES)
 
 
-class Splintr:
+class SplintrTokenizer:
     """An exact tokenizer for one of OpenAI's encodings, by splintr."""
 
     __slots__ = ("_flat", "_forget", "_ordinary", "_room", "name")
@@ -143,11 +146,11 @@ class Splintr:
         try:
             # The flat encoding (bytes, four per token) takes little more than half the time and far less memory than a
             # list, but recognises special tokens: so it is used only where none can be spelled.
-            found = len(self._ordinary(text)) if SPECIAL in text else len(self._flat(text)) // 4
+            found = len(self._ordinary(text)) if SPECIAL_PREFIX in text else len(self._flat(text)) // 4
         except BaseException as error:
-            if stray(error):
+            if is_interruption(error):
                 raise
-            raise refusal(self.name, text, error) from None
+            raise count_error(self.name, text, error) from None
         # Threads may lose a subtraction to each other: then the cache is cleared a little later.
         self._room -= len(text)
         if self._room < 0:
@@ -156,48 +159,48 @@ class Splintr:
         return found
 
 
-def load_splintr(name: str) -> Splintr:
+def load_splintr(name: str) -> SplintrTokenizer:
     """Load an encoding by splintr and verify it."""
-    splintr = _imported("splintr", "pip install 'splintr-rs>=0.22,<0.23'")
+    splintr = _import_library("splintr", "pip install 'splintr-rs>=0.22,<0.23'")
     try:
         loaded = splintr.Tokenizer.from_pretrained(name)
         size = min(splintr.base_vocab_size(name), loaded.vocab_size)
-        strange = [token for token in loaded.special_tokens() if not token.startswith(SPECIAL)]
-        counter = Splintr(name, loaded)
+        strange = [token for token in loaded.special_tokens() if not token.startswith(SPECIAL_PREFIX)]
+        counter = SplintrTokenizer(name, loaded)
     except (AttributeError, TypeError, ValueError, OSError) as error:
         raise Unsupported(f"The installed splintr-rs cannot load {name} ({error}). {_REPAIR}") from None
     if strange:
         raise Unsupported(f"splintr-rs has special tokens in {name} that are not known: {strange[:3]}. {_REPAIR}")
-    return _checked(counter, name, size)
+    return _verify_encoding(counter, name, size)
 
 
-def load_tiktoken(name: str) -> Counter:
+def load_tiktoken(name: str) -> FunctionTokenizer:
     """Load an encoding by tiktoken from a vocabulary that is already on disk, and verify it."""
-    tiktoken = _imported("tiktoken", f"pip install tiktoken, or use {name!r}")
-    registry = _imported("tiktoken.registry", "pip install tiktoken")
-    if name not in registry.ENCODINGS and not _on_disk(name):
+    tiktoken = _import_library("tiktoken", f"pip install tiktoken, or use {name!r}")
+    registry = _import_library("tiktoken.registry", "pip install tiktoken")
+    if name not in registry.ENCODINGS and not _is_on_disk(name):
         raise Unsupported(
             f"The vocabulary of tiktoken:{name} is not on this machine, and holdfast downloads nothing. Fetch it once, "
             f"where there is a network, with TIKTOKEN_CACHE_DIR set to a folder that stays: "
             f'python -c "import tiktoken; tiktoken.get_encoding({name!r})".'
-            + (f" Or use {name!r}, which needs no file." if name in KNOWN else "")
+            + (f" Or use {name!r}, which needs no file." if name in KNOWN_ENCODINGS else "")
         )
     encoding = tiktoken.get_encoding(name)
 
     def count(text: str) -> int:
         return len(encoding.encode_ordinary(text))
 
-    counter = Counter(f"tiktoken:{name}", count, exact=True)
+    counter = FunctionTokenizer(f"tiktoken:{name}", count, exact=True)
     known = ALIASES.get(name, name)
-    return _checked(counter, known, KNOWN[known].vocabulary) if known in KNOWN else counter
+    return _verify_encoding(counter, known, KNOWN_ENCODINGS[known].vocabulary) if known in KNOWN_ENCODINGS else counter
 
 
-_Loaded = TypeVar("_Loaded", Splintr, Counter)
+_CounterT = TypeVar("_CounterT", SplintrTokenizer, FunctionTokenizer)
 _REPAIR = "Install the release that holdfast asks for: pip install 'splintr-rs>=0.22,<0.23'."
 
 
-def _checked(counter: _Loaded, encoding: str, vocabulary: int) -> _Loaded:
-    known = KNOWN[encoding]
+def _verify_encoding(counter: _CounterT, encoding: str, vocabulary: int) -> _CounterT:
+    known = KNOWN_ENCODINGS[encoding]
     counts = tuple(counter.count(probe) for probe in PROBES)
     if vocabulary != known.vocabulary or counts != known.counts:
         raise Unsupported(
@@ -207,7 +210,7 @@ def _checked(counter: _Loaded, encoding: str, vocabulary: int) -> _Loaded:
     return counter
 
 
-def _imported(module: str, remedy: str) -> ModuleType:
+def _import_library(module: str, remedy: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -216,7 +219,7 @@ def _imported(module: str, remedy: str) -> ModuleType:
         ) from None
 
 
-def _on_disk(name: str) -> bool:
+def _is_on_disk(name: str) -> bool:
     """Return True if tiktoken would find the whole vocabulary in its cache; otherwise it would download it."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if folder is None:
@@ -232,16 +235,16 @@ def _on_disk(name: str) -> bool:
     return hashlib.sha256(body).hexdigest() == digest
 
 
-USUAL = 1.5
+DEFAULT_FACTOR = 1.5
 """The factor for unknown models: above nine tokenizers of other families on all kinds of text."""
-PREFIX = "estimate:"
-_LARGEST = 10.0
+ESTIMATE_PREFIX = "estimate:"
+_FACTOR_LIMIT = 10.0
 _PER_DIGIT = 2 / 3
 _PER_BYTE_NOT_ASCII = 0.45
 _RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
 
 
-class Estimate:
+class EstimateTokenizer:
     """A tokenizer that counts high, based on two exact tokenizers."""
 
     __slots__ = ("_factor", "_first", "_second", "name")
@@ -249,7 +252,7 @@ class Estimate:
 
     def __init__(self, factor: float, first: Tokenizer, second: Tokenizer) -> None:
         self._factor, self._first, self._second = factor, first, second
-        self.name = f"{PREFIX}{factor:g}"
+        self.name = f"{ESTIMATE_PREFIX}{factor:g}"
 
     def count(self, text: str) -> int:
         """Return an upper bound of the tokens in a text."""
@@ -258,23 +261,25 @@ class Estimate:
         if not text.isascii():
             found += _PER_BYTE_NOT_ASCII * (len(text.encode()) - len(text))
         # Every text is searched: dense words around a run would hide it from any average.
-        found += sum(map(_run, _RUN.finditer(text)))
+        found += sum(map(_run_surcharge, _RUN.finditer(text)))
         return math.ceil(found)
 
 
-def factor_of(name: str) -> float:
+def parse_factor(name: str) -> float:
     """Return the factor in a name such as `estimate:1.5`; `estimate` alone has the default factor."""
-    given = name.removeprefix(PREFIX.rstrip(":")).removeprefix(":")
+    given = name.removeprefix(ESTIMATE_PREFIX.rstrip(":")).removeprefix(":")
     try:
-        factor = float(given) if given else USUAL
+        factor = float(given) if given else DEFAULT_FACTOR
     except ValueError:
         factor = 0.0
-    if not 1.0 <= factor <= _LARGEST:
-        raise InvalidValue(f"{name!r} is not an estimate: write estimate:1.5, with a factor from 1 to {_LARGEST:g}.")
+    if not 1.0 <= factor <= _FACTOR_LIMIT:
+        raise InvalidValue(
+            f"{name!r} is not an estimate: write estimate:1.5, with a factor from 1 to {_FACTOR_LIMIT:g}."
+        )
     return factor
 
 
-def _run(found: re.Match[str]) -> float:
+def _run_surcharge(found: re.Match[str]) -> float:
     """Return the tokens that a run of one character may take beyond the count: the maximum seen for its kind."""
     length, character = len(found[0]), found[1]
     if not character.isascii():
@@ -284,23 +289,23 @@ def _run(found: re.Match[str]) -> float:
     return length / (2 if character.isalnum() else 4)
 
 
-DEFAULT = "o200k_base"
+DEFAULT_TOKENIZER = "o200k_base"
 _TIKTOKEN = "tiktoken:"
-_OWN = (Splintr, Counter, Estimate)
-_loaded: dict[str, Tokenizer] = {}
+_WRAPPED_TYPES = (SplintrTokenizer, FunctionTokenizer, EstimateTokenizer)
+_tokenizers: dict[str, Tokenizer] = {}
 
 
-def tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> Tokenizer:
+def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> Tokenizer:
     """Return the tokenizer for a name, a function, an object or None; the same object for the same name."""
     if given is None:
-        given = DEFAULT
+        given = DEFAULT_TOKENIZER
     if isinstance(given, str):
-        name = _canonical(given)
-        return _loaded.get(name) or _LOADING.load(name)
-    return given if isinstance(given, _OWN) else _custom(given)
+        name = _canonical_name(given)
+        return _tokenizers.get(name) or _LOADER.load(name)
+    return given if isinstance(given, _WRAPPED_TYPES) else _wrap_custom(given)
 
 
-class _Loading:
+class _TokenizerLoader:
     """The loader. One thread loads a vocabulary while others wait; a forked child starts with a new lock."""
 
     def __init__(self) -> None:
@@ -315,34 +320,34 @@ class _Loading:
     def load(self, name: str) -> Tokenizer:
         """Return the tokenizer of this name, loading it at most once."""
         with self._lock:
-            return _loaded.get(name) or _loaded.setdefault(name, _load(name))
+            return _tokenizers.get(name) or _tokenizers.setdefault(name, _load_tokenizer(name))
 
 
-_LOADING = _Loading()
+_LOADER = _TokenizerLoader()
 
 
-def _canonical(name: str) -> str:
+def _canonical_name(name: str) -> str:
     if name == "estimate" or name.startswith("estimate:"):
-        return f"estimate:{factor_of(name):g}"
+        return f"estimate:{parse_factor(name):g}"
     return ALIASES.get(name, name)
 
 
-def _load(name: str) -> Tokenizer:
-    if name in KNOWN:
+def _load_tokenizer(name: str) -> Tokenizer:
+    if name in KNOWN_ENCODINGS:
         return load_splintr(name)
     if name.startswith("estimate:"):
-        return Estimate(factor_of(name), tokenizer("o200k_base"), tokenizer("cl100k_base"))
+        return EstimateTokenizer(parse_factor(name), resolve_tokenizer("o200k_base"), resolve_tokenizer("cl100k_base"))
     encoding = name.removeprefix(_TIKTOKEN)
     if name.startswith(_TIKTOKEN) and encoding in TIKTOKEN_ENCODINGS:
         return load_tiktoken(encoding)
-    names = ", ".join((*KNOWN, *ALIASES, *sorted(_TIKTOKEN + known for known in TIKTOKEN_ENCODINGS)))
+    names = ", ".join((*KNOWN_ENCODINGS, *ALIASES, *sorted(_TIKTOKEN + known for known in TIKTOKEN_ENCODINGS)))
     raise InvalidValue(
         f"There is no tokenizer {name!r:.80}. Known are {names}, estimate:<factor>; "
         "or give a function that counts the tokens of a text."
     )
 
 
-def _custom(given: Any) -> Counter:
+def _wrap_custom(given: Any) -> FunctionTokenizer:
     """Wrap a caller's own tokenizer, so that it either counts or fails with an error that names it."""
     function = getattr(given, "count", None)
     if not callable(function):
@@ -358,6 +363,6 @@ def _custom(given: Any) -> Counter:
             "A tokenizer needs a name, since its counts are stored under it: give a function with a name of its own "
             "(not a lambda), or set its `name`. Change the name when it begins to count differently."
         )
-    if name in KNOWN or name in ALIASES or name.startswith((_TIKTOKEN, "estimate")):
+    if name in KNOWN_ENCODINGS or name in ALIASES or name.startswith((_TIKTOKEN, "estimate")):
         raise InvalidValue(f"{name} is the name of a tokenizer of holdfast. Give yours another name.")
-    return Counter(name, function, exact=getattr(given, "exact", False) is True)
+    return FunctionTokenizer(name, function, exact=getattr(given, "exact", False) is True)

@@ -15,7 +15,15 @@ import msgspec
 
 from holdfast.ports.journal import Journal
 from holdfast.records.effects import DeclaredEffect
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Revision, Stored, Wanted
+from holdfast.records.entries import (
+    Edge,
+    EdgeQuery,
+    EntryMatch,
+    EntryPageQuery,
+    EntrySearchQuery,
+    Revision,
+    StoredEntry,
+)
 from holdfast.records.events.envelope import Draft, Event, Trust
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
@@ -54,15 +62,15 @@ class States(Protocol):
 
     def clear(self) -> None: ...
 
-    def place(self, tenant: str, frame: str) -> str | None: ...
+    def frame_stream(self, tenant: str, frame: str) -> str | None: ...
 
-    def note_place(self, tenant: str, frame: str, stream: str) -> None: ...
+    def note_frame_stream(self, tenant: str, frame: str, stream: str) -> None: ...
 
     def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None: ...
 
     def take_goal(self, tenant: str, stream: str, version: int) -> GoalContent | None: ...
 
-    def locked(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[None]: ...
+    def lock(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[None]: ...
 
 
 class Leases(Protocol):
@@ -72,7 +80,7 @@ class Leases(Protocol):
     claims: dict[tuple[str, str], int]
     blocks: set[tuple[str, str]]
 
-    def taking(self, tenant: str, stream: str) -> AbstractContextManager[object]: ...
+    def lock(self, tenant: str, stream: str) -> AbstractContextManager[object]: ...
 
     @property
     def name(self) -> str: ...
@@ -83,21 +91,21 @@ class Leases(Protocol):
 
     def enter_block(self, tenant: str, frame: str) -> bool: ...
 
-    def users(self) -> int: ...
+    def count_users(self) -> int: ...
 
-    def wanted(self, tenant: str, stream: str, state: StreamState) -> list[Draft]: ...
+    def draft_take(self, tenant: str, stream: str, state: StreamState) -> list[Draft]: ...
 
-    def released(self, tenant: str, stream: str, epoch: int) -> list[Draft]: ...
+    def draft_release(self, tenant: str, stream: str, epoch: int) -> list[Draft]: ...
 
-    def taken(self, tenant: str, stream: str, epoch: int) -> None: ...
+    def add_user(self, tenant: str, stream: str, epoch: int) -> None: ...
 
-    def left(self, tenant: str, stream: str, epoch: int) -> None: ...
+    def remove_user(self, tenant: str, stream: str, epoch: int) -> None: ...
 
-    def lost(self, tenant: str, stream: str) -> None: ...
+    def mark_lost(self, tenant: str, stream: str) -> None: ...
 
     def await_free(self, tenant: str, stream: str, state: StreamState) -> None: ...
 
-    def watching(self, tenant: str, stream: str) -> Iterator[float]: ...
+    def watch(self, tenant: str, stream: str) -> Iterator[float]: ...
 
     def seems_free(self, tenant: str, stream: str) -> bool: ...
 
@@ -121,11 +129,11 @@ class Queues(Protocol):
 class Observers(Protocol):
     """Callbacks of this process, called after a commit."""
 
-    def wanted(self, tenant: str, type_name: str) -> bool: ...
+    def has_listener(self, tenant: str, type_name: str) -> bool: ...
 
-    def tell(self, event: Event) -> None: ...
+    def notify(self, event: Event) -> None: ...
 
-    def later(self) -> AbstractContextManager[object]: ...
+    def defer(self) -> AbstractContextManager[object]: ...
 
     def add(self, tenant: str, pattern: str, callback: Callable[[Event], object]) -> Callable[[], None]: ...
 
@@ -133,11 +141,11 @@ class Observers(Protocol):
 class Transients(Protocol):
     """Entries of this process alone that hide stored ones until they are cleared."""
 
-    def get(self, place: tuple[str, str], key: str, now: int) -> Stored | None: ...
+    def get(self, place: tuple[str, str], key: str, now: int) -> StoredEntry | None: ...
 
-    def at(self, place: tuple[str, str], key: str) -> Stored | None: ...
+    def at(self, place: tuple[str, str], key: str) -> StoredEntry | None: ...
 
-    def put(self, place: tuple[str, str], key: str, entry: Stored, before: Stored | None) -> bool: ...
+    def put(self, place: tuple[str, str], key: str, entry: StoredEntry, before: StoredEntry | None) -> bool: ...
 
     def drop(self, place: tuple[str, str], key: str) -> bool: ...
 
@@ -145,10 +153,10 @@ class Transients(Protocol):
 
     def clear_below(self, place: tuple[str, str]) -> None: ...
 
-    def over(self, place: tuple[str, str], now: int) -> Iterable[tuple[str, Stored]]: ...
+    def live_entries(self, place: tuple[str, str], now: int) -> Iterable[tuple[str, StoredEntry]]: ...
 
 
-class Recent(Protocol):
+class RecentWindows(Protocol):
     """A bounded cache of ends of conversations, decoded and counted. A hint: callers check that it still holds."""
 
     def get(self, place: tuple[str, str, str]) -> Any: ...
@@ -247,11 +255,11 @@ class Store(Protocol):
     def capabilities(self) -> frozenset[str]:
         """The optional features of this backend: see `records.entries.CAPABILITIES`."""
 
-    def get(self, scope: str, key: str) -> Stored | None:
+    def get(self, scope: str, key: str) -> StoredEntry | None:
         """Return the entry, even if expired, or None if there is none."""
 
     def put(
-        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         """Write an entry and return its new version; None if `expected` is given and is not the version (0: no entry).
 
@@ -261,10 +269,10 @@ class Store(Protocol):
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
         """Remove an entry; return False if there was none, None if it is not at the expected version."""
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         """Return live entries in order of key by Unicode code points; the cost follows the answer."""
 
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return matching live entries of this scope alone, in any order; none if the store has no such search."""
 
     def purge(self, now: int) -> int:
@@ -286,11 +294,11 @@ class Store(Protocol):
 class KeyedStore(Store, Protocol):
     """A store that declares `keys`."""
 
-    def answered(self, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
+    def version_by_key(self, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
         """Return the version that a call with this idempotency key wrote, or None; raise KeyReused if it differs."""
 
 
-class TellingStore(Store, Protocol):
+class HistoryStore(Store, Protocol):
     """A store that declares `history`."""
 
     def history(self, scope: str, key: str, limit: int | None) -> list[Revision]:
@@ -394,7 +402,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     documents: Documents | None = None
     fetcher: Fetcher | None = None
     telemetry: Telemetry | None = None
-    recent: Recent | None = None
+    recent: RecentWindows | None = None
     queues: Queues | None = None
     past: Callable[[Ports, Acting, int], Ports] | None = None
     """Return the ports of the journal as it was at a cursor, in memory."""

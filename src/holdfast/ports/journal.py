@@ -13,11 +13,22 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.search.documents import Hit, TextSearch
-from holdfast.records.batches import Appended, Artifact, Batch, Found, Head, Row, SessionQuery, SessionRow, Span, Value
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage
-from holdfast.records.events.envelope import Sealed, Source, StoredEvent
+from holdfast.records.batches import (
+    AppendResult,
+    Artifact,
+    Batch,
+    ColumnValue,
+    Head,
+    Row,
+    RowQuery,
+    RowWithStream,
+    SessionQuery,
+    SessionRow,
+)
+from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
+from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
 from holdfast.records.frames import StreamState
-from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
+from holdfast.records.reports import Erasure, EventQuery, Finding, Progress, Subject
 
 
 class Journal(Protocol):
@@ -31,7 +42,7 @@ class Journal(Protocol):
     def secret(self) -> bytes:
         """This journal's own random key, from which artifact names and fences are derived."""
 
-    def append(self, batch: Batch) -> Appended:
+    def append(self, batch: Batch) -> AppendResult:
         """Write a batch, all of it or nothing, and return once it is on disk. The only way to write."""
 
     def head(self, tenant: str, stream: str) -> Head | None:
@@ -46,13 +57,15 @@ class Journal(Protocol):
     def load(self, tenant: str, stream: str) -> StreamState:
         """Load a stream's state from its rows; the cost follows the number of live frames."""
 
-    def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
+    def find(
+        self, tenant: str, table: str, column: str | None, value: ColumnValue, after: bytes, limit: int
+    ) -> list[RowWithStream]:
         """Return rows of a projection by one of its declared columns (None: all), in order of key after `after`."""
 
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
         """Return the event with this id, in any stream."""
 
-    def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
+    def span(self, tenant: str, stream: str, span: RowQuery) -> list[Row]:
         """Return rows of one stream's projection in order of version, either way; the cost follows the answer."""
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
@@ -64,7 +77,7 @@ class Journal(Protocol):
     def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
         """Return the event that holds a key's value, even if expired; None if the key has none or it was erased."""
 
-    def entries(self, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
+    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
         """Return the events of a page of live entries, in order of key by code points."""
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
@@ -73,10 +86,10 @@ class Journal(Protocol):
     def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
         """Return the events that made edges; an event's stream is the scope that its edge begins in."""
 
-    def linked(self, tenant: str, edge: Edge) -> bool:
+    def has_edge(self, tenant: str, edge: Edge) -> bool:
         """Return True if this edge exists, with any data; the cost does not follow the number of edges at its ends."""
 
-    def expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+    def find_expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
         """Return (stream, key, version) of expired entries, in any order; the cost follows the answer."""
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
@@ -91,10 +104,10 @@ class Journal(Protocol):
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
         """Return hits without scores for events that were found by other means."""
 
-    def unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
+    def find_unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
         """Return messages and entries of a stream without a vector of this embedder, oldest first."""
 
-    def known_vectors(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+    def vectors_by_digest(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the vectors stored under these digests of their texts."""
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
@@ -106,7 +119,7 @@ class Journal(Protocol):
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
         """Delete the vectors of events that are no longer current."""
 
-    def lanes(self, tenant: str, sink: str | None = None) -> list[Found]:
+    def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
         """Return the first effect of every lane, or of every lane of one sink, in order of sink and stream."""
 
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
@@ -121,16 +134,16 @@ class Journal(Protocol):
     def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
         """Return the versions of some streams at one moment; a stream without events is left out."""
 
-    def renew(self, tenant: str, stream: str, epoch: int) -> bool:
+    def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
         """Record a sign of life of the owner under this epoch; return False if the stream has another owner now."""
 
     def renewals(self, tenant: str, stream: str) -> int:
         """Return the number of signs of life that a stream's owners have given; watchers look for a change."""
 
-    def read(self, query: Query) -> list[StoredEvent]:
+    def read(self, query: EventQuery) -> list[StoredEvent]:
         """Return one page of events."""
 
-    def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
+    def events_by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
         """Return the events written under an idempotency key, or none."""
 
     def snapshot(self) -> AbstractContextManager[None]:
@@ -157,7 +170,9 @@ class Journal(Protocol):
     def subjects(self, tenant: str) -> list[Subject]:
         """Return the pseudonyms of a tenant, with the names that are not erased."""
 
-    def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
+    def erase(
+        self, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source
+    ) -> Erasure:
         """Remove a subject's content, salts, artifacts and name, and append `marker` in the same commit."""
 
     def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:

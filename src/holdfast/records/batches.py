@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.records.events.envelope import Sealed, Source
+from holdfast.records.events.envelope import SealedEvent, Source
 from holdfast.records.usage import Usage
 
 ANY_VERSION = None
 """Accept any version: for inbox events, which commute."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class BatchPart(msgspec.Struct, frozen=True, kw_only=True):
     """The events for one stream. `expected` is the version the stream must have now; 0 is a new stream."""
 
     stream: str
-    events: tuple[Sealed, ...]
+    events: tuple[SealedEvent, ...]
     expected: int | None = ANY_VERSION
     key: str | None = None
     epoch: int = 0
@@ -39,7 +39,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """An atomic write: parts for several streams, with the artifacts they refer to."""
 
     tenant: str
-    parts: tuple[Part, ...]
+    parts: tuple[BatchPart, ...]
     source: Source = Source()
     artifacts: tuple[Artifact, ...] = ()
 
@@ -49,7 +49,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         return sum(event.size for part in self.parts for event in part.events)
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class PartPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The position of an appended part: versions `first` to `last` of its stream."""
 
     stream: str
@@ -58,10 +58,10 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
 
 
-class Appended(msgspec.Struct, frozen=True, kw_only=True):
+class AppendResult(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that is on disk. `repeated` means that an earlier call with the same key wrote it."""
 
-    parts: tuple[Placed, ...]
+    parts: tuple[PartPlacement, ...]
     repeated: bool = False
 
     @property
@@ -87,54 +87,54 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool = False
 
 
-Value = int | str | bytes | None
-Row = dict[str, Value]
-Found = tuple[str, Row]
+ColumnValue = int | str | bytes | None
+Row = dict[str, ColumnValue]
+RowWithStream = tuple[str, Row]
 """A row with the name of its stream."""
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class RowInsert(msgspec.Struct, frozen=True, gc=False):
     """The insertion of a new row; an existing row with its key is a defect of the journal."""
 
     table: str
     row: Row
 
 
-class Replace(msgspec.Struct, frozen=True, gc=False):
+class RowReplace(msgspec.Struct, frozen=True, gc=False):
     """The insertion of a row, replacing any row with its key."""
 
     table: str
     row: Row
 
 
-class Update(msgspec.Struct, frozen=True, gc=False):
+class RowUpdate(msgspec.Struct, frozen=True, gc=False):
     """New values for some columns of one row, and amounts to add to others. A missing row is not an error."""
 
     table: str
-    key: tuple[Value, ...]
+    key: tuple[ColumnValue, ...]
     values: Row
     amounts: dict[str, int] = {}
 
 
-class Bump(msgspec.Struct, frozen=True, gc=False):
+class RowIncrement(msgspec.Struct, frozen=True, gc=False):
     """Amounts to add to a row; a missing row is created with them."""
 
     table: str
-    key: tuple[Value, ...]
+    key: tuple[ColumnValue, ...]
     amounts: dict[str, int]
 
 
-class Drop(msgspec.Struct, frozen=True, gc=False):
+class RowDelete(msgspec.Struct, frozen=True, gc=False):
     """The deletion of one row."""
 
     table: str
-    key: tuple[Value, ...]
+    key: tuple[ColumnValue, ...]
 
 
-Change = Put | Replace | Update | Bump | Drop
+RowChange = RowInsert | RowReplace | RowUpdate | RowIncrement | RowDelete
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class RowQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A query for rows of a stream: those with `after` < version <= `until`, newest first if `backwards`.
 
     `prefix` holds the values of the key columns before the version, if there are any.
@@ -145,7 +145,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     until: int = 2**62
     limit: int = 256
     backwards: bool = False
-    prefix: tuple[Value, ...] = ()
+    prefix: tuple[ColumnValue, ...] = ()
     pinned: bool = False
     """Only messages that are pinned."""
 

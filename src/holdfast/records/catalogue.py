@@ -15,7 +15,7 @@ from holdfast.errors import InvalidValue
 from holdfast.records.events import calls, frames, journal, memory, sessions, state, work
 from holdfast.records.events.envelope import AppContent, AppFacts, Content, Facts
 
-Kind = Literal["owner", "inbox"]
+EventKind = Literal["owner", "inbox"]
 APP_PREFIX = "app."
 
 
@@ -23,16 +23,16 @@ class EventType(msgspec.Struct, frozen=True):
     """One row of the catalogue."""
 
     name: str
-    kind: Kind
+    kind: EventKind
     facts: type[Facts]
     content: type[Content] | None = None
     schema: int = 1
     minted: frozenset[str] = frozenset()
 
 
-def _type(
+def _define_type(
     name: str,
-    kind: Kind,
+    kind: EventKind,
     facts: type[Facts],
     content: type[Content] | None = None,
     *,
@@ -44,103 +44,107 @@ def _type(
 
 _TYPES = (
     # the journal itself
-    _type("lease.taken", "inbox", journal.LeaseTaken),
-    _type("lease.released", "owner", journal.LeaseReleased),
-    _type("stream.closed", "owner", journal.StreamClosed, journal.ReasonContent),
-    _type("subject.erased", "inbox", journal.SubjectErased),
-    _type("actor.resumed", "owner", journal.ActorResumed, minted="took_ms last_seq"),
+    _define_type("lease.taken", "inbox", journal.LeaseTaken),
+    _define_type("lease.released", "owner", journal.LeaseReleased),
+    _define_type("stream.closed", "owner", journal.StreamClosedFacts, journal.ReasonContent),
+    _define_type("subject.erased", "inbox", journal.SubjectErased),
+    _define_type("actor.resumed", "owner", journal.ActorResumed, minted="took_ms last_seq"),
     # frames
-    _type("frame.pushed", "owner", frames.FramePushed, frames.GoalContent, minted="frame deadline visible_from"),
-    _type("frame.updated", "owner", frames.FrameUpdated, frames.GoalContent, minted="deadline stopped_at"),
-    _type("frame.popped", "owner", frames.FramePopped, frames.OutcomeContent),
-    _type(
-        "frame.suspended", "owner", frames.FrameSuspended, frames.QuestionContent, minted="question expires_at token"
+    _define_type("frame.pushed", "owner", frames.FramePushed, frames.GoalContent, minted="frame deadline visible_from"),
+    _define_type("frame.updated", "owner", frames.FrameUpdated, frames.GoalContent, minted="deadline stopped_at"),
+    _define_type("frame.popped", "owner", frames.FramePopped, frames.OutcomeContent),
+    _define_type(
+        "frame.suspended",
+        "owner",
+        frames.FrameSuspendedFacts,
+        frames.QuestionContent,
+        minted="question expires_at token",
     ),
-    _type("frame.resumed", "owner", frames.FrameResumed, frames.AnswerContent, minted="deadline"),
-    _type("frame.handle_added", "owner", frames.HandleAdded, frames.HandleContent, minted="handle position"),
-    _type("frame.handles_removed", "owner", frames.HandlesRemoved, journal.ReasonContent, minted="removal"),
-    _type("frame.handles_restored", "owner", frames.HandlesRestored),
-    _type("frame.result_added", "owner", frames.ResultAdded, frames.OutcomeContent, minted="position"),
-    _type("frame.compacted", "owner", frames.FrameCompacted, sessions.SummaryContent, minted="compaction"),
-    _type("frame.reserved", "owner", frames.FrameReserved),
-    _type("frame.spent", "owner", frames.FrameSpent),
-    _type("frame.overdue", "inbox", frames.FrameOverdue),
-    _type("child.pushed", "owner", frames.ChildPushed, minted="child"),
-    _type("child.settled", "inbox", frames.ChildSettled),
-    _type("turn.joined", "inbox", frames.TurnJoined, minted="message"),
-    _type("cancel.requested", "inbox", frames.CancelRequested, journal.ReasonContent),
+    _define_type("frame.resumed", "owner", frames.FrameResumed, frames.AnswerContent, minted="deadline"),
+    _define_type("frame.handle_added", "owner", frames.HandleAdded, frames.HandleContent, minted="handle position"),
+    _define_type("frame.handles_removed", "owner", frames.HandlesRemoved, journal.ReasonContent, minted="removal"),
+    _define_type("frame.handles_restored", "owner", frames.HandlesRestored),
+    _define_type("frame.result_added", "owner", frames.ResultAdded, frames.OutcomeContent, minted="position"),
+    _define_type("frame.compacted", "owner", frames.FrameCompacted, sessions.SummaryContent, minted="compaction"),
+    _define_type("frame.reserved", "owner", frames.FrameReserved),
+    _define_type("frame.spent", "owner", frames.FrameSpent),
+    _define_type("frame.overdue", "inbox", frames.FrameOverdue),
+    _define_type("child.pushed", "owner", frames.ChildPushed, minted="child"),
+    _define_type("child.settled", "inbox", frames.ChildSettled),
+    _define_type("turn.joined", "inbox", frames.TurnJoined, minted="message"),
+    _define_type("cancel.requested", "inbox", frames.CancelRequested, journal.ReasonContent),
     # questions
-    _type("question.answered", "inbox", frames.QuestionAnswered, frames.AnswerContent),
-    _type("question.reissued", "inbox", frames.QuestionReissued, minted="token expires_at"),
+    _define_type("question.answered", "inbox", frames.QuestionAnswered, frames.AnswerContent),
+    _define_type("question.reissued", "inbox", frames.QuestionReissued, minted="token expires_at"),
     # calls and packs
-    _type("context.packed", "inbox", calls.ContextPacked, minted="pack call at_seq before cached_tokens"),
-    _type("model.requested", "owner", calls.ModelRequested, calls.CallContent, minted="call pack"),
-    _type("model.responded", "owner", calls.ModelResponded, calls.CallContent, minted="message"),
-    _type("model.failed", "owner", calls.CallFailed, calls.CallContent, minted="message"),
-    _type("tool.requested", "owner", calls.ToolRequested, calls.CallContent, minted="call message"),
-    _type("tool.returned", "owner", calls.ToolReturned, calls.CallContent, minted="message"),
-    _type("run.requested", "owner", calls.RunRequested, calls.CallContent, minted="call"),
-    _type("run.returned", "owner", calls.RunReturned, calls.CallContent),
+    _define_type("context.packed", "inbox", calls.ContextPacked, minted="pack call at_seq before cached_tokens"),
+    _define_type("model.requested", "owner", calls.ModelRequested, calls.CallContent, minted="call pack"),
+    _define_type("model.responded", "owner", calls.ModelResponded, calls.CallContent, minted="message"),
+    _define_type("model.failed", "owner", calls.CallFailed, calls.CallContent, minted="message"),
+    _define_type("tool.requested", "owner", calls.ToolRequested, calls.CallContent, minted="call message"),
+    _define_type("tool.returned", "owner", calls.ToolReturned, calls.CallContent, minted="message"),
+    _define_type("run.requested", "owner", calls.RunRequested, calls.CallContent, minted="call"),
+    _define_type("run.returned", "owner", calls.RunReturned, calls.CallContent),
     # sessions and conversations
-    _type("session.opened", "inbox", sessions.SessionOpened, sessions.SessionContent),
-    _type("session.changed", "inbox", sessions.SessionOpened, sessions.SessionContent),
-    _type("session.closing", "inbox", sessions.SessionClosing, minted="handover spans generation"),
-    _type("session.offered", "owner", sessions.SessionOffered, journal.ReasonContent),
-    _type("session.closed", "inbox", sessions.SessionClosed),
-    _type("thread.added", "inbox", sessions.ThreadAdded),
-    _type("thread.opened", "inbox", sessions.ThreadOpened),
-    _type("thread.forked", "inbox", sessions.ThreadForked, minted="shared position opened generation"),
-    _type("thread.ended", "inbox", sessions.ThreadEnded, minted="dropped"),
-    _type(
+    _define_type("session.opened", "inbox", sessions.SessionOpened, sessions.SessionContent),
+    _define_type("session.changed", "inbox", sessions.SessionOpened, sessions.SessionContent),
+    _define_type("session.closing", "inbox", sessions.SessionClosing, minted="handover spans generation"),
+    _define_type("session.offered", "owner", sessions.SessionOffered, journal.ReasonContent),
+    _define_type("session.closed", "inbox", sessions.SessionClosedFacts),
+    _define_type("thread.added", "inbox", sessions.ThreadAdded),
+    _define_type("thread.opened", "inbox", sessions.ThreadOpened),
+    _define_type("thread.forked", "inbox", sessions.ThreadForked, minted="shared position opened generation"),
+    _define_type("thread.ended", "inbox", sessions.ThreadEnded, minted="dropped"),
+    _define_type(
         "message.appended",
         "inbox",
         sessions.MessageAppended,
         sessions.MessageContent,
         minted="position round before calls answers failed",
     ),
-    _type("message.retracted", "inbox", sessions.MessageRetracted, journal.ReasonContent),
-    _type("message.pinned", "inbox", sessions.MessagePinned),
-    _type("summary.made", "inbox", sessions.SummaryMade, sessions.SummaryContent, minted="summary"),
-    _type("tokens.counted", "inbox", sessions.TokensCounted),
+    _define_type("message.retracted", "inbox", sessions.MessageRetracted, journal.ReasonContent),
+    _define_type("message.pinned", "inbox", sessions.MessagePinned),
+    _define_type("summary.made", "inbox", sessions.SummaryMade, sessions.SummaryContent, minted="summary"),
+    _define_type("tokens.counted", "inbox", sessions.TokensCounted),
     # state, graph, effects
-    _type("state.written", "inbox", state.StateWritten, state.ValueContent, minted="expires_at effect"),
-    _type("state.deleted", "inbox", state.StateDeleted, minted="effect"),
-    _type("state.linked", "inbox", state.StateLinked, state.ValueContent, minted="effect"),
-    _type("state.unlinked", "inbox", state.StateUnlinked, minted="effect"),
-    _type("operator.ran", "inbox", state.OperatorRan, state.OutputContent, minted="effects suppressed"),
-    _type("effect.declared", "inbox", state.EffectDeclared, state.EffectContent, minted="effect"),
-    _type("effect.settled", "inbox", state.EffectSettled, state.SettledContent, minted="retry_at"),
-    _type("effect.revived", "inbox", state.EffectRevived),
+    _define_type("state.written", "inbox", state.StateWritten, state.ValueContent, minted="expires_at effect"),
+    _define_type("state.deleted", "inbox", state.StateDeleted, minted="effect"),
+    _define_type("state.linked", "inbox", state.StateLinked, state.ValueContent, minted="effect"),
+    _define_type("state.unlinked", "inbox", state.StateUnlinked, minted="effect"),
+    _define_type("operator.ran", "inbox", state.OperatorRan, state.OutputContent, minted="effects suppressed"),
+    _define_type("effect.declared", "inbox", state.EffectDeclared, state.EffectContent, minted="effect"),
+    _define_type("effect.settled", "inbox", state.EffectSettled, state.SettledContent, minted="retry_at"),
+    _define_type("effect.revived", "inbox", state.EffectRevived),
     # workers and supervision
-    _type("worker.reported", "inbox", work.WorkerReported, work.ReportContent),
-    _type("worker.signalled", "inbox", work.WorkerSignalled, work.ReportContent, minted="signal"),
-    _type("child.started", "inbox", work.ChildStarted),
-    _type("child.exited", "inbox", work.ChildExited, journal.ReasonContent),
-    _type("supervisor.escalated", "inbox", work.SupervisorEscalated),
+    _define_type("worker.reported", "inbox", work.WorkerReported, work.ReportContent),
+    _define_type("worker.signalled", "inbox", work.WorkerSignalled, work.ReportContent, minted="signal"),
+    _define_type("child.started", "inbox", work.ChildStarted),
+    _define_type("child.exited", "inbox", work.ChildExited, journal.ReasonContent),
+    _define_type("supervisor.escalated", "inbox", work.SupervisorEscalated),
     # tasks and workflows
-    _type("task.created", "owner", work.TaskCreated, work.PlanContent, minted="task"),
-    _type("task.modified", "owner", work.TaskModified, work.PlanContent, minted="revision"),
-    _type("task.changed", "owner", work.TaskChanged, journal.ReasonContent),
-    _type("task.deleted", "owner", work.TaskDeleted),
-    _type("node.changed", "owner", work.NodeChanged, frames.OutcomeContent),
+    _define_type("task.created", "owner", work.TaskCreated, work.PlanContent, minted="task"),
+    _define_type("task.modified", "owner", work.TaskModified, work.PlanContent, minted="revision"),
+    _define_type("task.changed", "owner", work.TaskChanged, journal.ReasonContent),
+    _define_type("task.deleted", "owner", work.TaskDeleted),
+    _define_type("node.changed", "owner", work.NodeChanged, frames.OutcomeContent),
     # memory
-    _type("memory.noted", "inbox", memory.MemoryNoted, memory.MemoryContent, minted="memory"),
-    _type("memory.forgotten", "inbox", memory.MemoryForgotten, journal.ReasonContent),
-    _type("memory.extracted", "inbox", memory.MemoryExtracted),
-    _type("episode.recorded", "inbox", memory.EpisodeRecorded, memory.EpisodeContent, minted="episode"),
+    _define_type("memory.noted", "inbox", memory.MemoryNoted, memory.MemoryContent, minted="memory"),
+    _define_type("memory.forgotten", "inbox", memory.MemoryForgotten, journal.ReasonContent),
+    _define_type("memory.extracted", "inbox", memory.MemoryExtracted),
+    _define_type("episode.recorded", "inbox", memory.EpisodeRecorded, memory.EpisodeContent, minted="episode"),
 )
 
 CATALOGUE: dict[str, EventType] = {row.name: row for row in _TYPES}
 
-_APP = _type("app.*", "inbox", AppFacts, AppContent)
+_APP_TYPE = _define_type("app.*", "inbox", AppFacts, AppContent)
 
 
 def event_type(name: str) -> EventType | None:
     """Return the catalogue's row for a wire name; None if this release does not know it."""
-    return CATALOGUE.get(name) or (_APP if name.startswith(APP_PREFIX) else None)
+    return CATALOGUE.get(name) or (_APP_TYPE if name.startswith(APP_PREFIX) else None)
 
 
-def known_type(name: str) -> EventType:
+def require_event_type(name: str) -> EventType:
     """Return the catalogue's row for a type to be written; refuse unknown names."""
     row = event_type(name)
     if row is None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.records.messages import Message
-from holdfast.records.packs import CompactionLevel, Packed
+from holdfast.records.packs import AssembledPack, CompactionLevel
 from holdfast.records.sessions import Summary
 
 Policy = Literal["pinned", "normal", "compress_first", "discard_when_done"]
@@ -29,11 +29,11 @@ STRATEGIES: Final[tuple[Strategy, ...]] = (
     "policy_trim",
     "extract_state",
 )
-OF_EVIDENCE: Final = frozenset({"priority", "policy_trim"})
+EVIDENCE_STRATEGIES: Final = frozenset({"priority", "policy_trim"})
 """Strategies that detach a frame's evidence. The others shorten its conversation."""
 
-KEEP: Final = 10
-SUMMARY_TOKENS: Final = 500
+DEFAULT_KEEP_ROUNDS: Final = 10
+DEFAULT_SUMMARY_TOKENS: Final = 500
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why nothing was done, or less than was asked for."""
 
 
-class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+class RecalledEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Compacted content that was found again: an entry of the state, with the trust of its sources."""
 
     id: str
@@ -102,7 +102,7 @@ class Occasion(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["appended", "packed"]
     stream: str
     new: tuple[Message, ...] = ()
-    packed: Packed | None = None
+    packed: AssembledPack | None = None
 
 
 # actions
@@ -116,12 +116,12 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     strategy: str = "summarise_oldest"
-    keep: int = KEEP
+    keep: int = DEFAULT_KEEP_ROUNDS
     threshold: int | None = None
     max_messages: int | None = None
     max_tokens: int | Literal["model"] | None = None
     """Tokens of the messages that no summary covers; "model" is the number the session's model is shown at once."""
-    summary_tokens: int = SUMMARY_TOKENS
+    summary_tokens: int = DEFAULT_SUMMARY_TOKENS
     max_length: int | None = None
     """Maximum number of characters of a summary."""
     when_packed: bool = False
@@ -181,7 +181,7 @@ class Rule(msgspec.Struct, frozen=True):
         return tuple(self.trigger) if isinstance(self.trigger, tuple | list) else (self.trigger,)
 
 
-class Fired(msgspec.Struct, frozen=True, kw_only=True):
+class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a rule: the records it made, or its error. A failed rule is tried again on the next occasion."""
 
     rule: str

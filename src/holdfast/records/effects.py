@@ -14,18 +14,18 @@ import msgspec
 from holdfast.records.frames import Limits
 from holdfast.records.scope import Address
 
-Outcome = Literal["pending", "approval", "applied", "skipped", "failed", "deferred", "dead"]
+EffectStatus = Literal["pending", "approval", "applied", "skipped", "failed", "deferred", "dead"]
 WhenDead = Literal["stop", "go_on"]
 
 WHEN_DEAD: Final[tuple[WhenDead, ...]] = ("stop", "go_on")
-FINAL: Final = ("applied", "skipped")
+FINAL_STATUSES: Final = ("applied", "skipped")
 """Outcomes that need no further work."""
 
-STATE: Final = "state"
-FRAMES: Final = "frames"
-QUESTIONS: Final = "questions"
-SIGNALS: Final = "signals"
-BUILT_IN: Final = frozenset({STATE, FRAMES, QUESTIONS, SIGNALS})
+STATE_SINK: Final = "state"
+FRAME_SINK: Final = "frames"
+QUESTION_SINK: Final = "questions"
+SIGNAL_SINK: Final = "signals"
+BUILT_IN_SINKS: Final = frozenset({STATE_SINK, FRAME_SINK, QUESTION_SINK, SIGNAL_SINK})
 """Sinks that every client has."""
 
 
@@ -41,7 +41,7 @@ class StateEffect(Effect, frozen=True, kw_only=True):
     store: str | None = None
 
 
-class _Written(StateEffect, frozen=True, kw_only=True):
+class _WriteOptions(StateEffect, frozen=True, kw_only=True):
     """The options of writing an entry; the arguments of `State.write`."""
 
     expected_version: int | None = None
@@ -53,7 +53,7 @@ class _Written(StateEffect, frozen=True, kw_only=True):
     ttl: float | None = None
 
 
-class WriteState(_Written, frozen=True, tag="write"):
+class WriteState(_WriteOptions, frozen=True, tag="write"):
     """An effect that writes a key of a scope. `key` is the entry's key; an effect needs no idempotency key."""
 
     scope: Address
@@ -99,7 +99,7 @@ class Signal(Effect, frozen=True, tag="signal"):
     payload: Any = None
 
 
-class _Work(Effect, frozen=True, kw_only=True):
+class _FrameOptions(Effect, frozen=True, kw_only=True):
     """The arguments of a new frame. `tokens` is a number of tokens, or a fraction of the parent's."""
 
     session: str | None = None
@@ -109,14 +109,14 @@ class _Work(Effect, frozen=True, kw_only=True):
     limits: Limits | None = None
 
 
-class PushFrame(_Work, frozen=True, tag="push_frame"):
+class PushFrame(_FrameOptions, frozen=True, tag="push_frame"):
     """An effect that begins a root frame of an actor, alone or within a session. The frame's id is the effect's."""
 
     actor: str
     goal: str
 
 
-class Delegate(_Work, frozen=True, tag="delegate"):
+class Delegate(_FrameOptions, frozen=True, tag="delegate"):
     """An effect that gives part of a frame's work to another actor: a child of `parent` in that actor's stream."""
 
     to: str
@@ -124,7 +124,7 @@ class Delegate(_Work, frozen=True, tag="delegate"):
     parent: str
 
 
-class Handoff(_Work, frozen=True, tag="handoff"):
+class Handoff(_FrameOptions, frozen=True, tag="handoff"):
     """An effect that hands work over for good: `frame` is completed and another actor gets a root frame for it."""
 
     to: str
@@ -172,7 +172,7 @@ AnyEffect = (
     | Custom
 )
 
-KINDS: Final[dict[str, type[Effect]]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyEffect)}
+EFFECT_KINDS: Final[dict[str, type[Effect]]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyEffect)}
 
 
 class OperatorOutput(msgspec.Struct, frozen=True):
@@ -188,12 +188,12 @@ class EffectOutcome(msgspec.Struct, frozen=True, kw_only=True):
     effect: str
     kind: str
     sink: str | None
-    outcome: Outcome
+    outcome: EffectStatus
     answer: Any = None
     reason: Any = None
 
 
-class Operated(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an operator. `repeated` means that it had already run under its key and did not run again."""
 
     output: Any
@@ -226,7 +226,7 @@ class EffectInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: str
     sink: str
-    status: Outcome
+    status: EffectStatus
     scope: str
     operator: str | None
     payload: Any
@@ -237,7 +237,7 @@ class EffectInfo(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any = None
 
 
-class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
+class DispatchReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one dispatch, as numbers of effects."""
 
     applied: int = 0

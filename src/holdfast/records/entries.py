@@ -25,7 +25,7 @@ and connect, `keys` accepts idempotency keys, `history` returns a key's earlier 
 """
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry as a backend stores it. The value is JSON encoded by the caller; the version is the backend's own.
 
     A version is larger than every earlier version of the same key and is never reused, even after a deletion.
@@ -52,12 +52,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     applied: tuple[str, ...] = ()
     """Ids of the newest effects that wrote it, so that a repeated effect is recognised."""
 
-    def live(self, now: int) -> bool:
+    def is_live(self, now: int) -> bool:
         """Return True if the entry has not expired."""
         return self.expires_at is None or self.expires_at > now
 
 
-class EntryPage(msgspec.Struct, frozen=True, kw_only=True):
+class EntryPageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A query for one page of a scope's live entries, in key order after one key. `prefix` is compared exactly."""
 
     now: int
@@ -67,7 +67,7 @@ class EntryPage(msgspec.Struct, frozen=True, kw_only=True):
     lifetime: str | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class EntrySearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A search query: words, which are data and never a query language, and their embedding."""
 
     now: int
@@ -77,11 +77,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 400
 
 
-class Match(msgspec.Struct, frozen=True, kw_only=True):
+class EntryMatch(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that a backend found, with raw scores: larger is better, 0 is no match."""
 
     key: str
-    entry: Stored
+    entry: StoredEntry
     text: float = 0.0
     cosine: float = 0.0
 
@@ -152,7 +152,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     user: int | None = None
 
 
-class Reached(msgspec.Struct, frozen=True, kw_only=True):
+class TraversalResult(msgspec.Struct, frozen=True, kw_only=True):
     """A key that a traversal reached, with the shortest path of edges from the start."""
 
     scope: str

@@ -13,12 +13,12 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.records.sessions import Line, SessionState
+from holdfast.records.sessions import SessionState, ThreadState
 from holdfast.records.usage import Usage
 
 FrameStatus = Literal["active", "waiting", "suspended", "completed", "failed", "cancelled"]
-LIVE: frozenset[str] = frozenset({"active", "waiting", "suspended"})
-ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+LIVE_STATUSES: frozenset[str] = frozenset({"active", "waiting", "suspended"})
+ENDED_STATUSES: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 IfInterrupted = Literal["ask", "retry", "fail"]
 CallKind = Literal["model", "tool", "run"]
@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults
     depth: int | UnsetType = UNSET
     timeout_ms: int | UnsetType | None = UNSET
 
-    def over(self, default: FrameLimits) -> FrameLimits:
+    def apply_to(self, default: FrameLimits) -> FrameLimits:
         """Return `default` with the limits given here applied."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
         return msgspec.structs.replace(default, **given)
@@ -110,7 +110,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     answer: int | None = None
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
+class FrameState(msgspec.Struct, frozen=True, kw_only=True):
     """One live unit of work. `version` is the stream's version when the frame last changed."""
 
     id: str
@@ -159,9 +159,9 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     holder: str | None = None
     closed: bool = False
-    frames: dict[str, Frame] = {}
+    frames: dict[str, FrameState] = {}
     session: SessionState | None = None
-    line: Line | None = None
+    thread: ThreadState | None = None
 
 
 class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +191,6 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens that a suspended frame can give back: its grant less the tokens spent or lent."""
         return 0 if self.granted is None else max(0, self.granted - self.used - self.lent)
 
-    def affords(self, amount: int) -> bool:
+    def can_afford(self, amount: int) -> bool:
         """Return True if at least `amount` tokens are available."""
         return self.available is None or amount <= self.available

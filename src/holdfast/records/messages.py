@@ -28,7 +28,7 @@ ROLES: frozenset[str] = frozenset({"system", "developer", "user", "assistant", "
 Part = dict[str, Any]
 Content = str | list[Part]
 
-INTERRUPTED = "This call was interrupted before it gave a result. It may or may not have taken effect."
+INTERRUPTED_RESULT = "This call was interrupted before it gave a result. It may or may not have taken effect."
 
 
 class ToolCallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

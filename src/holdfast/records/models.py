@@ -49,7 +49,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 1
 
 
-class Shown(Protocol):
+class RenderablePack(Protocol):
     """A pack as a model needs it: the keyword arguments of a request, in each provider's format."""
 
     def to_openai(self) -> Mapping[str, Any]: ...
@@ -62,7 +62,7 @@ class Shown(Protocol):
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a model. `call` is its id, and the idempotency key for providers that accept one."""
 
-    pack: Shown
+    pack: RenderablePack
     call: str = ""
     output: dict[str, Any] | None = None
     """The JSON schema that the provider is told to follow. The reply is not validated here: the caller checks it."""

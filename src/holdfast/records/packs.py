@@ -12,9 +12,9 @@ from holdfast.records.sessions import Summary
 
 SegmentKind = Literal["brief", "breadcrumb", "summary", "conversation", "memory", "evidence"]
 Layout = Literal["stable", "classic"]
-Outcome = Literal["included", "shortened", "summarised", "omitted"]
+DecisionOutcome = Literal["included", "shortened", "summarised", "omitted"]
 
-KINDS: Final[tuple[SegmentKind, ...]] = ("brief", "breadcrumb", "summary", "conversation", "memory", "evidence")
+SEGMENT_KINDS: Final[tuple[SegmentKind, ...]] = ("brief", "breadcrumb", "summary", "conversation", "memory", "evidence")
 LAYOUTS: Final[tuple[Layout, ...]] = ("stable", "classic")
 MAIN_ROLE: Final = "main"
 
@@ -83,7 +83,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     kind: SegmentKind
-    outcome: Outcome
+    outcome: DecisionOutcome
     reason: str
     priority: str = "medium"
     tokens: int | None = None
@@ -194,7 +194,7 @@ class ContextPackMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """True if it was assembled from the journal as of another time rather than journaled itself."""
 
 
-class Packed(msgspec.Struct, frozen=True, kw_only=True):
+class AssembledPack(msgspec.Struct, frozen=True, kw_only=True):
     """The complete content of one request, within its budget."""
 
     system: str | None

@@ -104,7 +104,7 @@ class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True):
     has_token: bool
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class QuestionReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """A question that was asked. `token` is returned only here and stored nowhere; `answer` is None until answered."""
 
     question: str
@@ -116,7 +116,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """True if the frame has resumed: the question was answered, or its timer elapsed."""
 
 
-RUN_AGAIN, DO_NOT = "run again", "do not"
+RUN_AGAIN, DO_NOT_RUN = "run again", "do not"
 """The options of a question about repeating a call that may already have run."""
 
 
@@ -169,7 +169,7 @@ class ActorResumeState(msgspec.Struct, frozen=True, kw_only=True):
     holder: str | None
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
+class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a sweep, as ids of frames or questions."""
 
     resumed: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ Progress = Callable[[int, int], None]
 """A callback that receives the amount done and the total."""
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     """One page of events: of a stream in order of version, or of a tenant in order of seq.
 
     `after` and `until` are exclusive and inclusive bounds of that order; newest first if `backwards`.
@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
 
 
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `verify`: the amounts checked, and the findings."""
 
     events: int

@@ -15,8 +15,8 @@ import msgspec
 from holdfast.errors import InvalidValue
 from holdfast.records.ids import check_id
 
-KINDS = frozenset({"actor", "session", "thread", "operator", "workflow", "user", "frame", "custom", "id"})
-MAX_PARTS = 8
+SCOPE_KINDS = frozenset({"actor", "session", "thread", "operator", "workflow", "user", "frame", "custom", "id"})
+MAX_SCOPE_PARTS = 8
 MAIN_THREAD = "main"
 
 
@@ -28,11 +28,11 @@ class Scope(msgspec.Struct, frozen=True, order=True):
     GLOBAL: ClassVar[Scope]
 
     def __post_init__(self) -> None:
-        if len(self.parts) > MAX_PARTS:
-            raise InvalidValue(f"A scope has at most {MAX_PARTS} parts.")
+        if len(self.parts) > MAX_SCOPE_PARTS:
+            raise InvalidValue(f"A scope has at most {MAX_SCOPE_PARTS} parts.")
         for kind, name in self.parts:
-            if kind not in KINDS:
-                raise InvalidValue(f"{kind!r} is not a kind of scope. Known kinds: {', '.join(sorted(KINDS))}.")
+            if kind not in SCOPE_KINDS:
+                raise InvalidValue(f"{kind!r} is not a kind of scope. Known kinds: {', '.join(sorted(SCOPE_KINDS))}.")
             check_id(name, f"{kind} id")
 
     @classmethod
@@ -94,7 +94,7 @@ class Scope(msgspec.Struct, frozen=True, order=True):
     @property
     def text(self) -> str:
         """The reversible text form, also the stream's name."""
-        return _text(self.parts)
+        return _scope_text(self.parts)
 
     def get(self, kind: str) -> str | None:
         """Return the id of the first part of this kind, or None."""
@@ -111,7 +111,7 @@ Address = Scope | str
 
 
 @lru_cache(maxsize=1024)
-def _text(parts: tuple[tuple[str, str], ...]) -> str:
+def _scope_text(parts: tuple[tuple[str, str], ...]) -> str:
     if not parts:
         return "global"
     return "/".join(f"{kind}/{_encode(name)}" for kind, name in parts)

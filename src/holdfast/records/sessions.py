@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.records.events.sessions import CallRef, Segment, Stretch
+from holdfast.records.events.sessions import CallRef, MessageSpan, SharedSegment
 from holdfast.records.usage import Usage
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class ThreadState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one thread of a conversation."""
 
     messages: int = 0
@@ -28,7 +28,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     fresh: bool = False
     """True if, after a reset, the next message begins a new generation."""
-    shared: tuple[Segment, ...] = ()
+    shared: tuple[SharedSegment, ...] = ()
     """Segments that a branch shares with other threads, nearest first."""
     usage: Usage = Usage(cost=0)
     calls: dict[str, CallRef] = {}
@@ -76,7 +76,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
-class SweptSessions(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a sweep: the number of idle sessions ended and of conversations handed to memory."""
 
     ended: int
@@ -89,7 +89,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     stream: str
     version: int
-    covers: tuple[Stretch, ...]
+    covers: tuple[MessageSpan, ...]
     """The messages it stands for, oldest first."""
     messages: int
     text: str

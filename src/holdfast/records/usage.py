@@ -54,9 +54,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.unpriced or (self.spent if self.cost is None else 0)
 
     def __add__(self, other: Usage) -> Usage:
-        if _NOTHING in (self, other):  # Adding an empty usage keeps everything, including the model's name.
-            return self if other == _NOTHING else other
-        return summed(
+        if _NO_USAGE in (self, other):  # Adding an empty usage keeps everything, including the model's name.
+            return self if other == _NO_USAGE else other
+        return sum_usage(
             input=self.input + other.input,
             cached_input=self.cached_input + other.cached_input,
             cache_write=self.cache_write + other.cache_write,
@@ -69,9 +69,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-_NOTHING = Usage()
+_NO_USAGE = Usage()
 
 
-def summed(*, cost: int | None, unpriced: int, **amounts: int | str | None) -> Usage:
+def sum_usage(*, cost: int | None, unpriced: int, **amounts: int | str | None) -> Usage:
     """Return a sum of calls. If the only known cost is 0 and some tokens are unpriced, the cost is unknown."""
     return Usage(cost=None if unpriced and not cost else cost, unpriced=unpriced, **amounts)  # type: ignore[arg-type]

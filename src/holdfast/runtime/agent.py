@@ -14,22 +14,22 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.client.session import Session, spoken
-from holdfast.core.frames.budgets import nano_usd
+from holdfast.client.session import Session, read_turn_messages
+from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.errors import Closed
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.deadlock import waited_for_here
-from holdfast.flow.turns.open import Terms
+from holdfast.flow.turns.deadlock import inherit_caller_turns
+from holdfast.flow.turns.open import TurnTerms
 from holdfast.ports import Ports
 from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import check_id, check_key
-from holdfast.runtime.agent_config import Makeup
-from holdfast.runtime.listeners import Begun, Tail, following
-from holdfast.runtime.loop_thread import LoopThread, loop_of
-from holdfast.runtime.recovery import OnError, Recovering
+from holdfast.runtime.agent_config import AgentConfig
+from holdfast.runtime.listeners import Tail, TurnListener, follow
+from holdfast.runtime.loop_thread import LoopThread, get_loop_thread
+from holdfast.runtime.recovery import OnError, Recovery
 from holdfast.runtime.reply import AgentEvent, Reply
-from holdfast.runtime.send import Sending
-from holdfast.runtime.tasks import crew_of
+from holdfast.runtime.send import AgentSend
+from holdfast.runtime.tasks import get_agent_tasks
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast
@@ -40,9 +40,9 @@ T = TypeVar("T")
 class AsyncAgent(Generic[T]):
     """An agent for asyncio, created by `hf.agent(…)`; it serves any number of conversations at a time."""
 
-    def __init__(self, hf: AsyncHoldfast, makeup: Makeup) -> None:
+    def __init__(self, hf: AsyncHoldfast, makeup: AgentConfig) -> None:
         self._hf, self._made = hf, makeup
-        self._crew = crew_of(hf)
+        self._crew = get_agent_tasks(hf)
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class AsyncAgent(Generic[T]):
         while it waits behind other turns, nothing is written; once its turn has begun, the turn goes on, and only
         `stop` ends it.
         """
-        return await self._send(self._terms(message, key, if_busy, wait), session, thread)
+        return await self._send(self._build_terms(message, key, if_busy, wait), session, thread)
 
     async def stream(
         self,
@@ -83,35 +83,35 @@ class AsyncAgent(Generic[T]):
         continues. It ends when the turn is done, stopped or waits. `tail` continues after the last event that has an
         id.
         """
-        terms = self._terms(message, key, if_busy, wait)
-        tail, known = await self._hf._threads.run(self._listening, self._line(session, thread), terms)
-        hub, place = self._crew.hub, self._place(session, thread)
-        begun = Begun(hub, place)
-        sending = self._started(terms, session, thread, begun)
+        terms = self._build_terms(message, key, if_busy, wait)
+        tail, known = await self._hf._threads.run(self._prepare_tail, self._thread(session, thread), terms)
+        hub, place = self._crew.hub, self._thread_place(session, thread)
+        begun = TurnListener(hub, place)
+        sending = self._start_send(terms, session, thread, begun)
         running = sending.task
         assert running is not None, "it has just begun"
         try:
             if not known:  # Events before its own turn belong to other turns.
                 await asyncio.wait((begun.turn, running), return_when=asyncio.FIRST_COMPLETED)
                 if begun.turn.done():
-                    await self._hf._threads.run(tail.note, begun.turn.result())
+                    await self._hf._threads.run(tail.follow_turn, begun.turn.result())
             if known or begun.turn.done():
                 ear = begun.ear or hub.listen(place)
-                async for event in following(hub, self._hf._threads, tail, place, ear, running):
+                async for event in follow(hub, self._hf._threads, tail, place, ear, running):
                     yield event
-            await self._crew.outcome(sending)
+            await self._crew.await_outcome(sending)
         finally:
-            begun.leave()
-            sending.take_back()
+            begun.stop_listening()
+            sending.withdraw()
 
     async def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> AsyncIterator[AgentEvent]:
         """Yield the events of a conversation, from any process: after an event, or from the start of the live turn.
 
         Ends when no turn is live, or the turn waits for a person.
         """
-        tail = await self._hf._threads.run(lambda: self._tail(self._line(session, thread)).go_to(after))
-        hub, place = self._crew.hub, self._place(session, thread)
-        async for event in following(hub, self._hf._threads, tail, place, hub.listen(place, again=after is not None)):
+        tail = await self._hf._threads.run(lambda: self._make_tail(self._thread(session, thread)).seek(after))
+        hub, place = self._crew.hub, self._thread_place(session, thread)
+        async for event in follow(hub, self._hf._threads, tail, place, hub.listen(place, again=after is not None)):
             yield event
 
     async def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
@@ -127,7 +127,7 @@ class AsyncAgent(Generic[T]):
         at_once: int = 16,
         tenants: str | Sequence[str] | None = None,
         on_error: OnError | None = None,
-    ) -> AbstractAsyncContextManager[Recovering]:
+    ) -> AbstractAsyncContextManager[Recovery]:
         """Resume, in the background, turns left by dead processes, turns with an answer, and turns woken by a timer.
 
         Covers the agent's own tenant; with `tenants="all"` every tenant, or those with the given names. Failures go to
@@ -137,9 +137,9 @@ class AsyncAgent(Generic[T]):
 
         def take_up(tenant: str, session: str, thread: str) -> Awaitable[Reply[T]]:
             own = tenant == self._hf._client._acting.tenant
-            return (self if own else self.tenant(tenant))._take_up(session, thread)
+            return (self if own else self.tenant(tenant))._resume(session, thread)
 
-        return Recovering(
+        return Recovery(
             self._hf, self._made.name, take_up, every=every, at_once=at_once, tenants=tenants, on_error=on_error
         )
 
@@ -149,9 +149,9 @@ class AsyncAgent(Generic[T]):
 
     # Internals
 
-    def _terms(self, message: Any, key: str | None, if_busy: str, wait: float | None) -> Terms:
-        return Terms(
-            messages=tuple(spoken(message)),
+    def _build_terms(self, message: Any, key: str | None, if_busy: str, wait: float | None) -> TurnTerms:
+        return TurnTerms(
+            messages=tuple(read_turn_messages(message)),
             key=None if key is None else check_key(key),
             if_busy=if_busy,
             wait=wait,
@@ -159,43 +159,45 @@ class AsyncAgent(Generic[T]):
             limits=self._made.limits,
             agent=self._made.name,
             loops=self._made.loops,
-            cost=None if self._made.budget_usd is None else nano_usd(self._made.budget_usd, "budget_usd"),
+            cost=None if self._made.budget_usd is None else to_nano_usd(self._made.budget_usd, "budget_usd"),
         )
 
-    def _started(self, terms: Terms, session: str, thread: str, begun: Begun | None = None) -> Sending[T]:
+    def _start_send(
+        self, terms: TurnTerms, session: str, thread: str, begun: TurnListener | None = None
+    ) -> AgentSend[T]:
         """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
-        sending: Sending[T] = Sending(self._hf, self._made, terms, session, thread, begun)
-        with waited_for_here(self._hf._client._ports, asyncio.current_task()):
-            sending.task = self._crew.begin(sending.run())
+        sending: AgentSend[T] = AgentSend(self._hf, self._made, terms, session, thread, begun)
+        with inherit_caller_turns(self._hf._client._ports, asyncio.current_task()):
+            sending.task = self._crew.start(sending.run())
         return sending
 
-    async def _send(self, terms: Terms, session: str, thread: str, *, goes_on: bool = True) -> Reply[T]:
-        return await self._crew.outcome(self._started(terms, session, thread), goes_on=goes_on)
+    async def _send(self, terms: TurnTerms, session: str, thread: str, *, goes_on: bool = True) -> Reply[T]:
+        return await self._crew.await_outcome(self._start_send(terms, session, thread), goes_on=goes_on)
 
-    async def _take_up(self, session: str, thread: str) -> Reply[T]:
+    async def _resume(self, session: str, thread: str) -> Reply[T]:
         wait = self._hf._client._ports.settings.lease_ms / 1000 * 1.5
-        return await self._send(self._terms(None, None, "queue", wait), session, thread)
+        return await self._send(self._build_terms(None, None, "queue", wait), session, thread)
 
-    def _line(self, session: str, thread: str) -> str:
+    def _thread(self, session: str, thread: str) -> str:
         client = self._hf._client
-        return Session(client._ports, client._acting, check_id(session, "session"), thread)._line
+        return Session(client._ports, client._acting, check_id(session, "session"), thread)._thread_stream
 
-    def _place(self, session: str, thread: str) -> tuple[str, str]:
-        return self._hf._client._acting.tenant, self._line(session, thread)
+    def _thread_place(self, session: str, thread: str) -> tuple[str, str]:
+        return self._hf._client._acting.tenant, self._thread(session, thread)
 
-    def _tail(self, line: str) -> Tail:
+    def _make_tail(self, line: str) -> Tail:
         client = self._hf._client
-        return Tail(client._ports, client._acting, turns.place_of_turns(line))
+        return Tail(client._ports, client._acting, turns.turns_place(line))
 
-    def _listening(self, line: str, terms: Terms) -> tuple[Tail, bool]:
+    def _prepare_tail(self, line: str, terms: TurnTerms) -> tuple[Tail, bool]:
         """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
-        tail, client = self._tail(line), self._hf._client
-        wanted = turns.Wanted(messages=terms.messages, key=terms.key, limits=FrameLimits())
-        known = turns.by_key(client._ports, client._acting, turns.place_of_turns(line), wanted)
+        tail, client = self._make_tail(line), self._hf._client
+        wanted = turns.TurnRequest(messages=terms.messages, key=terms.key, limits=FrameLimits())
+        known = turns.find_turn_by_key(client._ports, client._acting, turns.turns_place(line), wanted)
         if known is not None:
-            tail.note(known.place, again=True)
+            tail.follow_turn(known.place, again=True)
         elif not terms.messages:
-            tail.go_to(None)
+            tail.seek(None)
         return tail, known is not None or not terms.messages or terms.if_busy == "join"
 
     def __repr__(self) -> str:
@@ -205,7 +207,7 @@ class AsyncAgent(Generic[T]):
 class Agent(Generic[T]):
     """An agent, created by `hf.agent(…)`; it serves any number of conversations, from any number of threads."""
 
-    def __init__(self, hf: Holdfast, makeup: Makeup) -> None:
+    def __init__(self, hf: Holdfast, makeup: AgentConfig) -> None:
         self._hf, self._made = hf, makeup
 
     @property
@@ -213,7 +215,7 @@ class Agent(Generic[T]):
         """The agent's name, under which it resumes its turns."""
         return self._made.name
 
-    def _on(self, loop: LoopThread) -> AsyncAgent[T]:
+    def _async_agent(self, loop: LoopThread) -> AsyncAgent[T]:
         if callable(getattr(self._made.model, "close", None)):
             loop.models[id(self._made.model)] = self._made.model
         return AsyncAgent(AsyncHoldfast(self._hf, loop.threads), self._made)
@@ -232,16 +234,16 @@ class Agent(Generic[T]):
 
         With a key it is safe to send again, from any process: completed work is not repeated.
         """
-        loop = loop_of(self._hf)
+        loop = get_loop_thread(self._hf)
 
         async def sent() -> Reply[T]:
-            agent = self._on(loop)
-            terms = agent._terms(message, key, if_busy, wait)
+            agent = self._async_agent(loop)
+            terms = agent._build_terms(message, key, if_busy, wait)
             # Only this thread knows of the send, so an interrupt stops driving the turn instead of continuing it
             # unseen.
             return await agent._send(terms, session, thread, goes_on=False)
 
-        with waited_for_here(self._hf._ports):
+        with inherit_caller_turns(self._hf._ports):
             return loop.run(sent())
 
     def stream(
@@ -255,17 +257,21 @@ class Agent(Generic[T]):
         wait: float | None = None,
     ) -> Iterator[AgentEvent]:
         """Send like `send`, and yield every event on the way. Closing the iterator does not stop the work."""
-        loop = loop_of(self._hf)
-        return _drawn(
+        loop = get_loop_thread(self._hf)
+        return _iterate_events(
             self._hf._ports,
             loop,
-            lambda: self._on(loop).stream(session, message, key=key, thread=thread, if_busy=if_busy, wait=wait),
+            lambda: self._async_agent(loop).stream(
+                session, message, key=key, thread=thread, if_busy=if_busy, wait=wait
+            ),
         )
 
     def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> Iterator[AgentEvent]:
         """Yield the events of a conversation, from any process: after an event, or from the start of the live turn."""
-        loop = loop_of(self._hf)
-        return _drawn(self._hf._ports, loop, lambda: self._on(loop).tail(session, after, thread=thread))
+        loop = get_loop_thread(self._hf)
+        return _iterate_events(
+            self._hf._ports, loop, lambda: self._async_agent(loop).tail(session, after, thread=thread)
+        )
 
     def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
         """Stop the live turn; text that was shown is kept. Returns False if there is none."""
@@ -279,17 +285,17 @@ class Agent(Generic[T]):
         at_once: int = 16,
         tenants: str | Sequence[str] | None = None,
         on_error: OnError | None = None,
-    ) -> Iterator[Recovering]:
+    ) -> Iterator[Recovery]:
         """Resume, in the background, turns left by dead processes, turns with an answer, and turns woken by a timer.
 
         Covers the agent's own tenant; with `tenants="all"` every tenant, or those with the given names. Failures go to
         `on_error`; without it there is one warning for each turn and kind of error. Failed turns are retried in any
         case.
         """
-        loop = loop_of(self._hf)
+        loop = get_loop_thread(self._hf)
 
-        async def begun() -> Recovering:
-            made = self._on(loop).recovering(every=every, at_once=at_once, tenants=tenants, on_error=on_error)
+        async def begun() -> Recovery:
+            made = self._async_agent(loop).recovering(every=every, at_once=at_once, tenants=tenants, on_error=on_error)
             return await made.__aenter__()
 
         at_work = loop.run(begun())
@@ -297,7 +303,7 @@ class Agent(Generic[T]):
             yield at_work
         finally:
             if loop.alive:
-                loop.run(_left(at_work))
+                loop.run(_leave_recovery(at_work))
 
     def tenant(self, name: str) -> Agent[T]:
         """Return the same agent for the conversations of one tenant only."""
@@ -307,11 +313,13 @@ class Agent(Generic[T]):
         return f"Agent({self._made.name!r})"
 
 
-async def _left(at_work: Recovering) -> None:
+async def _leave_recovery(at_work: Recovery) -> None:
     await at_work.__aexit__(None, None, None)
 
 
-def _drawn(ports: Ports, loop: LoopThread, make: Callable[[], AsyncIterator[AgentEvent]]) -> Iterator[AgentEvent]:
+def _iterate_events(
+    ports: Ports, loop: LoopThread, make: Callable[[], AsyncIterator[AgentEvent]]
+) -> Iterator[AgentEvent]:
     """Iterate over an async iterator from a thread."""
     made: list[Any] = []
 
@@ -325,7 +333,7 @@ def _drawn(ports: Ports, loop: LoopThread, make: Callable[[], AsyncIterator[Agen
             await made[0].aclose()
 
     def drawn() -> AgentEvent | None:
-        with waited_for_here(ports):
+        with inherit_caller_turns(ports):
             return loop.run(following())
 
     try:

@@ -12,26 +12,26 @@ from typing import Any
 import msgspec
 
 from holdfast.client.turn_model import LOOPS, check_bounds
-from holdfast.connect import model_for
-from holdfast.core.frames.budgets import check_limits, nano_usd
+from holdfast.connect import make_model
+from holdfast.core.frames.budgets import check_limits, to_nano_usd
 from holdfast.errors import ArgumentsUnfit, InvalidValue
-from holdfast.flow.turns.tool_rules import ToolRules, in_passing
+from holdfast.flow.turns.tool_rules import ToolRules, lower_first_letter
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
 from holdfast.records.messages import ToolCallRequest, ToolDef
-from holdfast.runtime.reply import Output
-from holdfast.runtime.tools.sources import ToolLike, ToolSource, given_tools
+from holdfast.runtime.reply import ReplyOutput
+from holdfast.runtime.tools.sources import ToolLike, ToolSource, check_tools
 from holdfast.runtime.tools.tool import AnyTool
 
 
-class Makeup(msgspec.Struct, frozen=True, kw_only=True):
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of an agent."""
 
     name: str
     model: Any
     system: str | None = None
     tools: tuple[AnyTool | ToolSource, ...] = ()
-    output: Output
+    output: ReplyOutput
     history: bool = True
     limits: Limits | None = None
     tokens: int | None = None
@@ -41,7 +41,7 @@ class Makeup(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
 
 
-def makeup(
+def build_agent_config(
     name: str,
     *,
     model: Any,
@@ -55,7 +55,7 @@ def makeup(
     budget_usd: float | None = None,
     loops: int = LOOPS,
     options: Mapping[str, Any] | None = None,
-) -> Makeup:
+) -> AgentConfig:
     """Check an agent's settings and return its configuration."""
     _check_model(model)
     if system is not None and not isinstance(system, str):
@@ -66,15 +66,15 @@ def makeup(
         raise InvalidValue(f"tokens must be a whole number, 0 or more, not {tokens!r:.40}.")
     check_bounds(budget, loops)
     if budget_usd is not None:
-        nano_usd(budget_usd, "budget_usd")
+        to_nano_usd(budget_usd, "budget_usd")
     if options is not None and not isinstance(options, Mapping):
         raise InvalidValue("options must be a mapping of what goes into every request, such as {'temperature': 0}.")
-    return Makeup(
+    return AgentConfig(
         name=check_id(name, "name"),
         model=model,
         system=system,
-        tools=given_tools(tools),
-        output=Output(output),
+        tools=check_tools(tools),
+        output=ReplyOutput(output),
         history=history,
         limits=None if limits is None else check_limits(limits),
         tokens=tokens,
@@ -87,7 +87,7 @@ def makeup(
 
 def _check_model(model: Any) -> None:
     if isinstance(model, str):
-        model_for(model)  # It raises for a name of an unknown provider.
+        make_model(model)  # It raises for a name of an unknown provider.
     elif isinstance(model, type) or not callable(getattr(model, "reply", None)):
         raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
 
@@ -102,36 +102,36 @@ class AgentRules(ToolRules):
         super().__init__()
         self._tools = tools
 
-    def if_interrupted(self, request: ToolCallRequest) -> str:
+    def interruption_policy(self, request: ToolCallRequest) -> str:
         """Return the tool's own policy for interrupted calls."""
         tool = self._tools.get(request.name)
         return "ask" if tool is None else tool.if_interrupted
 
-    def approval(self, request: ToolCallRequest) -> bool:
+    def needs_approval(self, request: ToolCallRequest) -> bool:
         """Return True if the tool needs approval for these arguments. Unparseable calls are not worth a question."""
         tool = self._tools.get(request.name)
         try:
-            return tool is not None and tool.approval_needed(tool.read(request.arguments))
+            return tool is not None and tool.requires_approval(tool.read(request.arguments))
         except ArgumentsUnfit:
             return False
 
-    def unfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
+    def find_misfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
         """Return why a call cannot be repeated: its tool is gone, or its arguments no longer fit; None if it can."""
         tool = self._tools.get(request.name)
         if tool is None:
             return f"there is no tool {request.name} any more"
         try:
-            tool.read(written(request, arguments))
+            tool.read(arguments_json(request, arguments))
         except ArgumentsUnfit as error:
             # Advice meant for a model is left out: a person reads this.
-            return in_passing(str(error).removesuffix(" Correct them and call again."))
+            return lower_first_letter(str(error).removesuffix(" Correct them and call again."))
         return None
 
-    def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
+    def default_arguments(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
         """Return the tool's defaults for arguments that were left out."""
         tool = self._tools.get(request.name)
         try:
-            return {} if tool is None else tool.unsaid(tool.read(written(request, arguments)))
+            return {} if tool is None else tool.default_arguments(tool.read(arguments_json(request, arguments)))
         except ArgumentsUnfit:
             return {}
 
@@ -141,6 +141,6 @@ class AgentRules(ToolRules):
         return None if tool is None else tool.tokens
 
 
-def written(request: ToolCallRequest, arguments: Any) -> str:
+def arguments_json(request: ToolCallRequest, arguments: Any) -> str:
     """Return the arguments of a call as JSON text: a person's, if one changed them."""
     return request.arguments if arguments is None else msgspec.json.encode(arguments).decode()

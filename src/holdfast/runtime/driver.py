@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.aio.executor import STEPS, Threads
+from holdfast.aio.executor import STEPS, ThreadPools
 from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
-from holdfast.client.steps import Ask, Done, used
+from holdfast.client.steps import Ask, Done, error_usage
 from holdfast.client.turn import Turn
 from holdfast.errors import (
     ArgumentsUnfit,
@@ -29,23 +29,23 @@ from holdfast.errors import (
     ToolPairingError,
     ToolTimedOut,
 )
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.deadlock import Work, depth, tool_at_work
+from holdfast.flow.turns.deadlock import TurnWork, enter_tool_work, nesting_depth
 from holdfast.ports import Model
 from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
-from holdfast.runtime.tools.result import failure_text, outcome_of
+from holdfast.runtime.tools.result import build_outcome, failure_text
 from holdfast.runtime.tools.tool import AnyTool
 
 Tell = Callable[[str, dict[str, Any]], None]
 LIVE_KINDS = frozenset({"rate_limited", "unavailable", "timeout", "cut", "unauthorised"})
 """Failures that say nothing about the request: the turn stays live and can be resumed."""
-TRIES = 3
+ATTEMPT_LIMIT = 3
 """How often a retryable tool is started if its outcome is unknown each time."""
 
 
-class Driver:
+class TurnDriver:
     """The driver of one turn with one model and its tools."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Driver:
         turn: AsyncTurn,
         model: Model,
         tools: Mapping[str, AnyTool],
-        threads: Threads,
+        threads: ThreadPools,
         tell: Tell,
         *,
         session: str,
@@ -67,27 +67,29 @@ class Driver:
         self._stopping = asyncio.Event()
 
     @property
-    def _inner(self) -> Turn:
+    def _sync_turn(self) -> Turn:
         return self._turn._turn
 
     @property
-    def work(self) -> Work | None:
+    def work(self) -> TurnWork | None:
         """The turn as something that others may wait for; None if it has already ended."""
-        return self._inner._opening.work
+        return self._sync_turn._opening.work
 
     def stop(self) -> None:
         """Check for a stop request at once."""
         self._stopping.set()
 
-    def is_stopping(self) -> bool:
+    def has_stop_request(self) -> bool:
         """Return True if any process has requested a stop."""
-        return turns.stop_requested(self._inner._ports, self._inner._acting, self._inner._place) is not None
+        return (
+            turns.find_stop_request(self._sync_turn._ports, self._sync_turn._acting, self._sync_turn._place) is not None
+        )
 
     async def run(self) -> Done | Ask:
         """Drive the turn until it is done, stopped or waiting."""
         while True:
             steps = await self._turn.steps()
-            await self.wrote()
+            await self.publish_versions()
             first = steps[0] if steps else None
             if isinstance(first, Done | Ask):
                 return first
@@ -102,20 +104,20 @@ class Driver:
     async def _call_model(self, step: AsyncCallModel) -> None:
         asked = ModelCall(pack=step.pack, call=step.call, output=self._output, options=self._options)
         try:
-            reply = await self._heard(asked)
+            reply = await self._await_reply(asked)
         except ModelFailed as error:
             live = error.retryable or error.kind in LIVE_KINDS
-            await step.fail(f"{error.kind}: {error}", retryable=live, usage=used(error.usage))
+            await step.fail(f"{error.kind}: {error}", retryable=live, usage=error_usage(error.usage))
             if live:
                 raise
             return
         if reply is None:
             step.answered = step._step.answered = True
             return
-        await self._answered(step, reply)
-        await self.wrote()
+        await self._store_reply(step, reply)
+        await self.publish_versions()
 
-    async def _answered(self, step: AsyncCallModel, reply: ModelReply) -> None:
+    async def _store_reply(self, step: AsyncCallModel, reply: ModelReply) -> None:
         """Journal a reply. A reply that no conversation can hold is a failure, but its usage is counted."""
         try:
             await step.done(reply.message, usage=reply.usage, finish=reply.finish)
@@ -130,26 +132,28 @@ class Driver:
             raise failed from error
         self._calibrate(step, reply)
 
-    async def wrote(self) -> None:
+    async def publish_versions(self) -> None:
         """Tell listeners how far the journal is, in order with the deltas of the reply."""
-        turn, inner = self._inner._place, self._inner
-        states = [inner._ports.states.get(inner._acting.tenant, stream) for stream in (turn.line, turn.actor)]
+        turn, inner = self._sync_turn._place, self._sync_turn
+        states = [inner._ports.states.get(inner._acting.tenant, stream) for stream in (turn.thread, turn.actor)]
         if None in states:  # The cache had no room for these states.
             states = await self._threads.run(
-                lambda: [current(inner._ports, inner._acting, stream) for stream in (turn.line, turn.actor)]
+                lambda: [
+                    load_current_state(inner._ports, inner._acting, stream) for stream in (turn.thread, turn.actor)
+                ]
             )
         line, actor = (0 if state is None else state.version for state in states)
         self._heard_of(line, actor)
 
     def _calibrate(self, step: AsyncCallModel, reply: ModelReply) -> None:
-        models = self._inner._ports.models
+        models = self._sync_turn._ports.models
         if models is not None and reply.usage.input:
-            models.note(step.model, step.pack.tokens, reply.usage.input, tenant=self._inner._acting.tenant)
+            models.note(step.model, step.pack.tokens, reply.usage.input, tenant=self._sync_turn._acting.tenant)
 
-    async def _heard(self, asked: ModelCall) -> ModelReply | None:
+    async def _await_reply(self, asked: ModelCall) -> ModelReply | None:
         """Return the reply while relaying its deltas; None if the turn was stopped."""
         said: list[str] = []
-        self._inner._words = lambda: "".join(said)
+        self._sync_turn._words = lambda: "".join(said)
 
         def say(delta: Delta) -> None:
             if delta.kind == "reset":
@@ -158,25 +162,25 @@ class Driver:
                 said.append(delta.text)
             self._tell("reset" if delta.kind == "reset" else "delta", {"text": delta.text, "kind": delta.kind})
 
-        replying = asyncio.ensure_future(answer(self._model, asked, say))
+        replying = asyncio.ensure_future(request_reply(self._model, asked, say))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((replying, stopping), return_when=asyncio.FIRST_COMPLETED)
             if replying.cancelled():  # By the model itself: cancelling this task would have ended the wait.
-                raise cancelled_itself(self._model)
+                raise cancellation_failure(self._model)
             if replying.done():
                 return replying.result()
             self._stopping.clear()
-            await _cancelled(replying)
-            await self._threads.run(self._inner._heed_stop)
+            await _cancel_and_wait(replying)
+            await self._threads.run(self._sync_turn._stop_if_requested)
         finally:
             stopping.cancel()
             if not replying.done():
-                await _cancelled(replying)
-        if self._inner._ended is not None:
+                await _cancel_and_wait(replying)
+        if self._sync_turn._ended is not None:
             return None
         say(Delta(kind="reset"))  # The stop request is gone: ask the model again.
-        return await self._heard(asked)
+        return await self._await_reply(asked)
 
     # Tools
 
@@ -187,13 +191,13 @@ class Driver:
         try:
             await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                await _cancelled(running)
-                await self._threads.run(self._inner._heed_stop)
+                await _cancel_and_wait(running)
+                await self._threads.run(self._sync_turn._stop_if_requested)
                 return
         finally:
             stopping.cancel()
             if not running.done():
-                await _cancelled(running)
+                await _cancel_and_wait(running)
         for one in running.result():
             if isinstance(one, BaseException):
                 raise one
@@ -210,41 +214,43 @@ class Driver:
             await step.fail(f"There is no tool {step.name!r:.80}. The tools are: {known}.")
             return
         try:
-            args = tool.read(step.request.arguments if step._args is None else _json(step._args))
+            args = tool.read(step.request.arguments if step._args is None else _encode_json(step._args))
         except ArgumentsUnfit as error:
             await step.fail(str(error))
             return
-        await self._ran(step, tool, args)
+        await self._run_tool(step, tool, args)
 
-    async def _ran(self, step: AsyncCallTool, tool: AnyTool, args: Mapping[str, Any]) -> None:
-        call = self._call(step, tool)
+    async def _run_tool(self, step: AsyncCallTool, tool: AnyTool, args: Mapping[str, Any]) -> None:
+        call = self._make_call(step, tool)
         try:
-            with tool_at_work():
-                value = await tool.run(args, call, self._in_thread)
+            with enter_tool_work():
+                value = await tool.run(args, call, self._run_in_thread)
         except (ToolInterrupted, ToolTimedOut) as error:
-            await self._left_open(step, tool, failure_text(error))
+            await self._handle_unknown(step, tool, failure_text(error))
             return
         except Exception as error:  # noqa: BLE001  # Whatever a tool raises is its result, if the journal takes it.
             text = failure_text(error)
-            await self._settled(step, lambda: step.fail(text))
+            await self._journal_outcome(step, lambda: step.fail(text))
             return
-        came = await self._threads.run(outcome_of, value)
+        came = await self._threads.run(build_outcome, value)
         if came.is_error:
-            await self._settled(step, lambda: step.fail(str(came.result)))
+            await self._journal_outcome(step, lambda: step.fail(str(came.result)))
         else:
             files = [file.data for file in came.files]
-            await self._settled(step, lambda: step.done(came.result, files=files))
+            await self._journal_outcome(step, lambda: step.done(came.result, files=files))
 
-    async def _left_open(self, step: AsyncCallTool, tool: AnyTool, text: str) -> None:
+    async def _handle_unknown(self, step: AsyncCallTool, tool: AnyTool, text: str) -> None:
         """Handle a call with an unknown outcome, as its tool says."""
-        if tool.if_unknown == "retry" and step.attempt < TRIES:
-            step.waits()  # Its intent stays open, as after a crash: the call is started again under its key.
+        if tool.if_unknown == "retry" and step.attempt < ATTEMPT_LIMIT:
+            step.mark_waiting()  # Its intent stays open, as after a crash: the call is started again under its key.
             return
-        kept = self._inner._tools.doubt if tool.if_unknown == "ask" else self._inner._tools.unknown
-        await self._settled(step, lambda: self._threads.run(kept, step._step, text))
-        step.waits()
+        kept = (
+            self._sync_turn._tools.ask_about_outcome if tool.if_unknown == "ask" else self._sync_turn._tools.end_unknown
+        )
+        await self._journal_outcome(step, lambda: self._threads.run(kept, step._step, text))
+        step.mark_waiting()
 
-    async def _settled(self, step: AsyncCallTool, outcome: Callable[[], Awaitable[object]]) -> None:
+    async def _journal_outcome(self, step: AsyncCallTool, outcome: Callable[[], Awaitable[object]]) -> None:
         """Journal an outcome; if the tool asked a question meanwhile, wait instead, whatever it returned or raised.
 
         `Waiting` alone is no question: it may come from another turn that this tool ran into.
@@ -252,16 +258,16 @@ class Driver:
         try:
             await outcome()
         except FrameSuspended:
-            step.waits()
+            step.mark_waiting()
         except (InvalidValue, TooLarge) as error:
             text = f"The tool ran, but what it gave cannot be kept: {error}"
-            await self._settled(step, lambda: step.fail(text))
-        await self.wrote()
+            await self._journal_outcome(step, lambda: step.fail(text))
+        await self.publish_versions()
 
-    def _call(self, step: AsyncCallTool, tool: AnyTool) -> ToolCall | AsyncToolCall:
+    def _make_call(self, step: AsyncCallTool, tool: AnyTool) -> ToolCall | AsyncToolCall:
         call = ToolCall(
-            self._inner.tool_frame(step),
-            self._inner,
+            self._sync_turn.tool_frame(step),
+            self._sync_turn,
             name=step.name,
             session=self._session,
             attempt=step.attempt,
@@ -270,22 +276,22 @@ class Driver:
         )
         return AsyncToolCall(call, self._threads) if tool.is_async else call
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+    async def _run_in_thread(self, work: Callable[[], Any]) -> Any:
         # Tools called by a tool get their own threads: else waiting tools could occupy all of them.
-        inner = depth() - 1
-        return await self._threads.leavable(f"{STEPS}-{inner}" if inner > 0 else STEPS, work)
+        inner = nesting_depth() - 1
+        return await self._threads.run_callback(f"{STEPS}-{inner}" if inner > 0 else STEPS, work)
 
 
-async def _cancelled(task: asyncio.Future[Any]) -> None:
+async def _cancel_and_wait(task: asyncio.Future[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-async def answer(model: Model, asked: ModelCall, say: Callable[[Delta], None]) -> ModelReply:
+async def request_reply(model: Model, asked: ModelCall, say: Callable[[Delta], None]) -> ModelReply:
     """Return the model's reply or raise ModelFailed. A cancellation passes through: the caller knows its source."""
     try:
         reply: object = await model.reply(asked, say)
@@ -294,7 +300,7 @@ async def answer(model: Model, asked: ModelCall, say: Callable[[Delta], None]) -
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # Ctrl-C by the user, not an error of the model.
-        raise _failed(model, f"raised {type(error).__name__}") from error
+        raise _model_failure(model, f"raised {type(error).__name__}") from error
     if isinstance(reply, ModelReply):
         return reply
     raise ModelFailed(
@@ -304,12 +310,12 @@ async def answer(model: Model, asked: ModelCall, say: Callable[[Delta], None]) -
     )
 
 
-def cancelled_itself(model: Model) -> ModelFailed:
+def cancellation_failure(model: Model) -> ModelFailed:
     """Return the failure for a reply that was cancelled by no one outside the model."""
-    return _failed(model, "was cancelled by something that it waited for")
+    return _model_failure(model, "was cancelled by something that it waited for")
 
 
-def _failed(model: Model, what: str) -> ModelFailed:
+def _model_failure(model: Model, what: str) -> ModelFailed:
     return ModelFailed(
         f"The model {model.name} {what}. Have it raise ModelFailed with a kind, or send the message again.",
         kind="failed",

@@ -17,17 +17,17 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.aio.executor import Threads, waited_for_by_thread
+from holdfast.aio.executor import ThreadPools, enter_next_level
 from holdfast.errors import Closed, Refused
-from holdfast.runtime.tasks import EITHER, PATIENCE
+from holdfast.runtime.tasks import CLOSE_TIMEOUT, UNCERTAIN_ADVICE
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast
 
 R = TypeVar("R")
-GRACE = 1.0
+JOIN_TIMEOUT = 1.0
 """Seconds for the loop itself to end."""
-SOON = 0.1
+CANCEL_TIMEOUT = 0.1
 """Seconds for work to heed a cancellation, even when the time is up."""
 
 _loops: weakref.WeakKeyDictionary[Any, LoopThread] = weakref.WeakKeyDictionary()
@@ -39,7 +39,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self.threads = Threads()
+        self.threads = ThreadPools()
         self.models: dict[int, Any] = {}
         """Models passed as objects and used on this loop: their connections on it are closed with it."""
         self.closed = False
@@ -47,7 +47,7 @@ class LoopThread:
         self._mutex = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=_run, args=(self._loop, self._waiters), name="holdfast-agents", daemon=True
+            target=_run_loop, args=(self._loop, self._waiters), name="holdfast-agents", daemon=True
         )
         self._thread.start()
 
@@ -59,7 +59,7 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
         """Start a coroutine on the loop."""
         with self._mutex:
-            begun = self._begun(work) if not self.closed and self.alive else None
+            begun = self._schedule(work) if not self.closed and self.alive else None
         if begun is None or begun.cancelled():
             work.close()
             raise Closed
@@ -74,17 +74,17 @@ class LoopThread:
                 "the agent of an open_async client."
             )
         began: list[asyncio.Task[R]] = []
-        ended = self._waiters.one_more()
+        ended = self._waiters.add()
 
         async def begun() -> None:
             began.append(asyncio.get_running_loop().create_task(work))
-            began[0].add_done_callback(lambda task: _noted(task, ended))
+            began[0].add_done_callback(lambda task: _note_end(task, ended))
 
         def given_up() -> None:
             began[0].cancel()
 
         try:
-            with waited_for_by_thread():
+            with enter_next_level():
                 self.submit(begun())
         except Closed:
             work.close()
@@ -101,8 +101,8 @@ class LoopThread:
             return began[0].result()
         failure = self._waiters.failure
         if failure is not None:
-            raise Closed(f"The thread that agents work in has ended: {failure!r:.200}. {EITHER}") from failure
-        raise Closed(f"The client was closed meanwhile. {EITHER}")
+            raise Closed(f"The thread that agents work in has ended: {failure!r:.200}. {UNCERTAIN_ADVICE}") from failure
+        raise Closed(f"The client was closed meanwhile. {UNCERTAIN_ADVICE}")
 
     def call(self, work: Callable[[], object]) -> None:
         """Schedule a call on the loop."""
@@ -118,27 +118,27 @@ class LoopThread:
             if self.closed:
                 return
             self.closed = True
-            ending = self._begun(_ended(self.threads, list(self.models.values())))
+            ending = self._schedule(_close_all(self.threads, list(self.models.values())))
         try:
-            ending.result(timeout=PATIENCE + GRACE)
+            ending.result(timeout=CLOSE_TIMEOUT + JOIN_TIMEOUT)
         except (TimeoutError, CancelledError):
             pass  # Something blocks the loop, or has just ended it.
         finally:
-            self._end()
+            self._finish()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         """Release the waiters. Work that ignores cancellation keeps the loop until it ends, or the process does."""
         self.threads.close()
-        ended = self._begun(_all_done())
-        ended.add_done_callback(lambda _: self._stop())
+        ended = self._schedule(_wait_for_tasks())
+        ended.add_done_callback(lambda _: self._stop_loop())
         with suppress(TimeoutError, CancelledError):
-            ended.result(timeout=SOON)
-            self._thread.join(timeout=GRACE)
+            ended.result(timeout=CANCEL_TIMEOUT)
+            self._thread.join(timeout=JOIN_TIMEOUT)
         self._waiters.dismiss()
         self.threads.kept.clear()  # It would hold the client for as long as this object is known.
         self.models.clear()
 
-    def _begun(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+    def _schedule(self, work: Coroutine[Any, Any, R]) -> Future[R]:
         """Schedule a coroutine on the loop; return a cancelled future if the loop has just ended."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -148,7 +148,7 @@ class LoopThread:
             nothing.cancel()
             return nothing
 
-    def _stop(self) -> None:
+    def _stop_loop(self) -> None:
         with suppress(RuntimeError):  # It has already stopped.
             self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -163,7 +163,7 @@ class _Waiters:
         self.failure: BaseException | None = None
         """The exception that ended the loop, if its end was not requested."""
 
-    def one_more(self) -> threading.Event:
+    def add(self) -> threading.Event:
         """Register a waiter."""
         event = threading.Event()
         with self._mutex:
@@ -180,7 +180,7 @@ class _Waiters:
                 event.set()
 
 
-def _run(loop: asyncio.AbstractEventLoop, waiters: _Waiters) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop, waiters: _Waiters) -> None:
     """Run the loop until it is stopped. SystemExit or KeyboardInterrupt in a task ends only that task."""
     failure: BaseException | None = None
     try:
@@ -197,32 +197,32 @@ def _run(loop: asyncio.AbstractEventLoop, waiters: _Waiters) -> None:
         loop.close()
 
 
-def _noted(task: asyncio.Task[Any], ended: threading.Event) -> None:
+def _note_end(task: asyncio.Task[Any], ended: threading.Event) -> None:
     if not task.cancelled():
         task.exception()  # Mark it as retrieved: the waiter has it, or was told that the client is closed.
     ended.set()
 
 
-async def _all_done() -> None:
+async def _wait_for_tasks() -> None:
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(left)
 
 
-async def _ended(threads: Threads, models: list[Any]) -> None:
+async def _close_all(threads: ThreadPools, models: list[Any]) -> None:
     """Close everything, cancel the remaining tasks and wait for them, within one common time limit."""
-    late = asyncio.get_running_loop().time() + PATIENCE
+    late = asyncio.get_running_loop().time() + CLOSE_TIMEOUT
     while threads.endings:
         await threads.endings.pop()()
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in left:
         task.cancel()
     if left:
-        await asyncio.wait(left, timeout=max(SOON, late - asyncio.get_running_loop().time()))
+        await asyncio.wait(left, timeout=max(CANCEL_TIMEOUT, late - asyncio.get_running_loop().time()))
     for model in models:
         await model.close()
 
 
-def loop_of(hf: Holdfast) -> LoopThread:
+def get_loop_thread(hf: Holdfast) -> LoopThread:
     """Return the loop of a client, which its views share."""
     with _mutex:
         found = _loops.get(hf._ports.leases)

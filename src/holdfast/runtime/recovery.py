@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Refused, StaleEpoch
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.runnable import Stirring, Watching
+from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
 from holdfast.ports import Acting
 from holdfast.records.ids import check_id
 from holdfast.records.scope import Scope
-from holdfast.runtime.tasks import crew_of
+from holdfast.runtime.tasks import get_agent_tasks
 
 if TYPE_CHECKING:
     from holdfast.aio.holdfast import AsyncHoldfast
 
 LONGEST_PAUSE = 300.0
-ALL = "all"
+ALL_TENANTS = "all"
 
 
-Turn = tuple[str, str]
+TurnKey = tuple[str, str]
 """A tenant and a frame."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that could not be resumed so far."""
 
     tenant: str
@@ -49,10 +49,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The last exception."""
 
 
-OnError = Callable[[Failure], object]
+OnError = Callable[[RecoveryFailure], object]
 
 
-class Recovering:
+class Recovery:
     """A background task that resumes turns that are due. Use it in an `async with` block."""
 
     def __init__(
@@ -66,16 +66,16 @@ class Recovering:
         tenants: str | Sequence[str] | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        _check(every, at_once, on_error)
+        _check_options(every, at_once, on_error)
         client = hf._client
         self._hf, self._take_up = hf, take_up
-        self._wanted = _tenants(client._acting, tenants)
-        self._watching = Watching(client._ports, client._acting, agent, self._wanted)
+        self._wanted = _resolve_tenants(client._acting, tenants)
+        self._watching = RunnableTurnWatch(client._ports, client._acting, agent, self._wanted)
         self._every, self._slots = every, asyncio.Semaphore(at_once)
-        self._crew = crew_of(hf)
+        self._crew = get_agent_tasks(hf)
         self._task: asyncio.Task[None] | None = None
-        self._at_work: set[Turn] = set()
-        self._failures: dict[Turn, tuple[Failure, float]] = {}
+        self._at_work: set[TurnKey] = set()
+        self._failures: dict[TurnKey, tuple[RecoveryFailure, float]] = {}
         self._on_error = on_error
         self._news, self._warned = asyncio.Event(), set[object]()
         self._heard: dict[str, Callable[[], None]] = {}
@@ -83,13 +83,13 @@ class Recovering:
         """The number of turns resumed."""
 
     @property
-    def failures(self) -> dict[str, Failure]:
+    def failures(self) -> dict[str, RecoveryFailure]:
         """Turns that could not be resumed, by frame, until they are resumed or nothing is left to do."""
         return {failure.frame: failure for failure, _ in list(self._failures.values())}
 
     async def __aenter__(self) -> Self:
-        self._hear(self._wanted or ())
-        self._task = asyncio.get_running_loop().create_task(self._running())
+        self._subscribe(self._wanted or ())
+        self._task = asyncio.get_running_loop().create_task(self._run())
         return self
 
     async def __aexit__(
@@ -98,13 +98,13 @@ class Recovering:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._hear(())
+        self._subscribe(())
 
-    async def _running(self) -> None:
+    async def _run(self) -> None:
         while not self._hf._client._ports.leases.draining:
             try:
-                await self.look()
-                self._hear(self._wanted or self._watching.tenants)
+                await self.poll()
+                self._subscribe(self._wanted or self._watching.tenants)
             except Draining:
                 return
             except HoldfastError:
@@ -118,7 +118,7 @@ class Recovering:
                 pass
             self._news.clear()
 
-    def _hear(self, tenants: Sequence[str]) -> None:
+    def _subscribe(self, tenants: Sequence[str]) -> None:
         """Subscribe to answers of these tenants, so that an answer does not wait for the next poll."""
         for gone in self._heard.keys() - set(tenants):
             self._heard.pop(gone)()
@@ -133,9 +133,11 @@ class Recovering:
             self._warned.add(about)
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
-    async def look(self) -> int:
+    async def poll(self) -> int:
         """Look once, start resuming the turns that are due, and return their number."""
-        due = {(turn.tenant, turn.frame): turn for turn in await self._hf._threads.run(self._watching.look)}
+        due = {
+            (turn.tenant, turn.frame): turn for turn in await self._hf._threads.run(self._watching.find_runnable_turns)
+        }
         now, begun = self._now(), 0
         self._failures = {one: counted for one, counted in self._failures.items() if one in due or one in self._at_work}
         self._warned = {about for about in self._warned if not isinstance(about, tuple) or about[0] in self._failures}
@@ -143,14 +145,14 @@ class Recovering:
             if one in self._at_work or (one in self._failures and self._failures[one][1] > now):
                 continue
             self._at_work.add(one)
-            self._crew.begin(self._gone_on(one, turn))
+            self._crew.start(self._resume_turn(one, turn))
             begun += 1
         return begun
 
     def _now(self) -> float:
         return self._hf._client._ports.clock.monotonic()
 
-    async def _gone_on(self, one: Turn, turn: Stirring) -> None:
+    async def _resume_turn(self, one: TurnKey, turn: RunnableTurn) -> None:
         try:
             async with self._slots:
                 await self._take_up(turn.tenant, turn.session, turn.thread)
@@ -160,24 +162,24 @@ class Recovering:
             pass  # Another process works on it or has taken it over, or this one is shutting down.
         except Exception as error:  # noqa: BLE001  # Whatever it was, the others go on, and it is tried again.
             if not (isinstance(error, Refused) and await self._has_ended(turn)):
-                self._failed(one, turn, error)
+                self._record_failure(one, turn, error)
         finally:
             self._at_work.discard(one)
 
-    async def _has_ended(self, turn: Stirring) -> bool:
+    async def _has_ended(self, turn: RunnableTurn) -> bool:
         """Return True if others have ended a turn that was due: then nothing failed."""
         client = self._hf._client
         acting = client._acting if turn.tenant == client._acting.tenant else client.tenant(turn.tenant)._acting
-        actor = turns.place_of_turns(Scope.thread(turn.session, turn.thread).text).actor
+        actor = turns.turns_place(Scope.thread(turn.session, turn.thread).text).actor
         try:
-            state = await self._hf._threads.run(current, client._ports, acting, actor)
+            state = await self._hf._threads.run(load_current_state, client._ports, acting, actor)
         except HoldfastError:
             return False  # It cannot be read now: report the original error.
         return turn.frame not in state.frames
 
-    def _failed(self, one: Turn, turn: Stirring, error: Exception) -> None:
+    def _record_failure(self, one: TurnKey, turn: RunnableTurn, error: Exception) -> None:
         times = self._failures[one][0].times + 1 if one in self._failures else 1
-        failure = Failure(times=times, error=error, **msgspec.structs.asdict(turn))
+        failure = RecoveryFailure(times=times, error=error, **msgspec.structs.asdict(turn))
         pause = min(self._every * 2.0**times, LONGEST_PAUSE)
         self._failures[one] = (failure, self._now() + pause)
         if self._on_error is None:
@@ -190,13 +192,13 @@ class Recovering:
             self._warn(type(raised), f"What was given as on_error raised {raised!r:.200}")
 
 
-def _tenants(acting: Acting, wanted: object) -> list[str] | None:
+def _resolve_tenants(acting: Acting, wanted: object) -> list[str] | None:
     """Return the tenants to look after; None is all. A tenant's view looks after its own only."""
     if wanted is None:
         return [acting.tenant]
-    if wanted != ALL and (isinstance(wanted, str) or not isinstance(wanted, Sequence)):
+    if wanted != ALL_TENANTS and (isinstance(wanted, str) or not isinstance(wanted, Sequence)):
         raise InvalidValue(f'tenants must be a list of names, "all", or None for the agent\'s own, not {wanted!r:.40}.')
-    names = None if wanted == ALL else [check_id(name, "tenant") for name in dict.fromkeys(wanted)]
+    names = None if wanted == ALL_TENANTS else [check_id(name, "tenant") for name in dict.fromkeys(wanted)]
     if not acting.whole and names != [acting.tenant]:
         raise Refused(
             "These are other tenants' conversations. Ask an agent of the client itself, not of a tenant's view."
@@ -204,7 +206,7 @@ def _tenants(acting: Acting, wanted: object) -> list[str] | None:
     return names
 
 
-def _check(every: float, at_once: int, on_error: object) -> None:
+def _check_options(every: float, at_once: int, on_error: object) -> None:
     if on_error is not None and not callable(on_error):
         raise InvalidValue(f"on_error must be a function that is given what failed, not {on_error!r:.40}.")
     number = isinstance(every, int | float) and not isinstance(every, bool)

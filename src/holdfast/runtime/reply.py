@@ -16,17 +16,17 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from holdfast.client.steps import Ask, Done
-from holdfast.core.wire.tools import listed
+from holdfast.core.wire.tools import describe_parameters
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.messages import Message
 from holdfast.records.recovery import QuestionInfo
 from holdfast.records.usage import Usage
-from holdfast.runtime.tools.arguments import quoted, read_json, read_value, several
-from holdfast.runtime.tools.schema import Schema, object_of, schema_of
+from holdfast.runtime.tools.arguments import join_problems, quote, read_json, read_value
+from holdfast.runtime.tools.schema import Schema, build_schema, object_schema
 
 T = TypeVar("T")
 
-Status = Literal["done", "waiting", "stopped"]
+ReplyStatus = Literal["done", "waiting", "stopped"]
 
 
 class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
               the text so far
     """
 
-    status: Status
+    status: ReplyStatus
     text: str = ""
     data: T | None = None
     questions: tuple[QuestionInfo, ...] = ()
@@ -70,7 +70,7 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
-def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usage: Usage) -> Reply[Any]:
+def build_reply(ended: Done | Ask, output: ReplyOutput, *, turn: str, session: str, usage: Usage) -> Reply[Any]:
     """Build the reply for the end of a turn, with its data as the requested type."""
     if isinstance(ended, Ask):
         return Reply(
@@ -83,7 +83,7 @@ def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usag
         )
     done, data, reason = ended.status == "done", None, ended.reason
     try:
-        data = output.read(ended.message) if done else None
+        data = output.parse(ended.message) if done else None
     except ArgumentsUnfit as error:  # It was accepted when the agent had another output type.
         reason = f"output: the stored reply does not fit what this agent asks for. {error}"
     return Reply(
@@ -98,16 +98,16 @@ def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usag
     )
 
 
-_VALUE: Final = "value"
+_VALUE_KEY: Final = "value"
 _FENCE: Final = re.compile(r"```(?:[ \t]*[\w.+-]*[ \t]*\r?\n|[ \t]*json\b|[A-Za-z]+(?=[ \t]*[{\[])|)", re.IGNORECASE)
 """The start of a code fence with the language's name, on its own line or where it cannot be part of the value."""
-_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+_LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 """Providers' finish reasons for a reply that reached its length limit."""
-_FORM: Final = "does not have the form that was asked for."
-_MAYBE: Final = "So nobody knows whether it is all of the value."
+_WRONG_FORM: Final = "does not have the form that was asked for."
+_MAYBE_INCOMPLETE: Final = "So nobody knows whether it is all of the value."
 
 
-class Output:
+class ReplyOutput:
     """The output type of replies, or none. Types that are not objects are wrapped in one, as `value`."""
 
     def __init__(self, kind: Any = None) -> None:
@@ -117,18 +117,22 @@ class Output:
         self._wrapped = False
         if kind is None:
             return
-        self._own = schema_of(kind)
+        self._own = build_schema(kind)
         self._wrapped = self._own.get("type") != "object"
-        self.schema = object_of({_VALUE: self._own}, [_VALUE]) if self._wrapped else self._own
+        self.schema = object_schema({_VALUE_KEY: self._own}, [_VALUE_KEY]) if self._wrapped else self._own
 
-    def complaint(self, message: Message) -> str | None:
+    def find_problem(self, message: Message) -> str | None:
         """Return what is wrong with a reply, for the model to correct; None if nothing is."""
         if self.schema is None:
             return None
-        cut = message.finish in _CUT
+        cut = message.finish in _LENGTH_REASONS
         try:
-            self._value(message.text)
-            wrong = f"{_MAYBE} It must be {listed(self.schema)}." if cut and not _is_closed(message.text) else None
+            self._parse_text(message.text)
+            wrong = (
+                f"{_MAYBE_INCOMPLETE} It must be {describe_parameters(self.schema)}."
+                if cut and not _is_self_delimited(message.text)
+                else None
+            )
         except ArgumentsUnfit as error:
             wrong = str(error)
         if wrong is None:
@@ -137,51 +141,55 @@ class Output:
             said = f"This reply was cut off before its end ({message.finish:.40})."
             return f"{said} {wrong} Reply again, shorter, with fitting JSON alone."
         early = "" if message.finish is None else f" did not end by itself ({message.finish:.40}) and"
-        return f"This reply{early} {_FORM} {wrong} Reply again, with fitting JSON alone."
+        return f"This reply{early} {_WRONG_FORM} {wrong} Reply again, with fitting JSON alone."
 
-    def read(self, message: Message | None) -> Any:
+    def parse(self, message: Message | None) -> Any:
         """Return the value of a reply; None if the agent has no output type."""
-        return None if self.schema is None or message is None else self._value(message.text)
+        return None if self.schema is None or message is None else self._parse_text(message.text)
 
-    def _value(self, text: str) -> Any:
+    def _parse_text(self, text: str) -> Any:
         """Parse by the first interpretation that fits; else raise with the problems of the most likely one."""
         assert self.schema is not None
         wrong: list[str] = []
-        for given, where in self._meant(text):
+        for given, where in self._interpret(text):
             found, problems = read_value(given, self._own, self._kind, where)
             if not problems:
                 return found
             wrong = wrong or problems
-        _, why = read_json(_bare(text))
+        _, why = read_json(_strip_fence(text))
         if why is not None:
-            raise ArgumentsUnfit(f"The reply is not JSON ({why}): {quoted(text)}. It must be {listed(self.schema)}.")
-        raise ArgumentsUnfit(f"The reply does not fit: {several(wrong)}. It must be {listed(self.schema)}.")
+            raise ArgumentsUnfit(
+                f"The reply is not JSON ({why}): {quote(text)}. It must be {describe_parameters(self.schema)}."
+            )
+        raise ArgumentsUnfit(
+            f"The reply does not fit: {join_problems(wrong)}. It must be {describe_parameters(self.schema)}."
+        )
 
-    def _meant(self, text: str) -> Iterator[tuple[Any, str]]:
+    def _interpret(self, text: str) -> Iterator[tuple[Any, str]]:
         """Yield the possible interpretations of a reply, most likely first, and the path for their problems."""
-        bare = _bare(text)
+        bare = _strip_fence(text)
         given, why = read_json(bare)
         if not self._wrapped:
             if why is None:
                 yield given, ""
             return
-        if isinstance(given, dict) and set(given) == {_VALUE}:
-            yield given[_VALUE], _VALUE
+        if isinstance(given, dict) and set(given) == {_VALUE_KEY}:
+            yield given[_VALUE_KEY], _VALUE_KEY
         if why is None:
-            yield given, "" if isinstance(given, dict) else _VALUE
+            yield given, "" if isinstance(given, dict) else _VALUE_KEY
         # Unquoted words are text, unless they look like JSON that was cut off.
         if (why is not None and not bare.startswith(("{", "["))) or isinstance(given, int | float):
-            yield text, _VALUE
-            yield bare, _VALUE
+            yield text, _VALUE_KEY
+            yield bare, _VALUE_KEY
 
 
-def _is_closed(text: str) -> bool:
+def _is_self_delimited(text: str) -> bool:
     """Return True if the text is JSON with its own end mark. A number or a bare word may have been cut short."""
-    bare = _bare(text)
+    bare = _strip_fence(text)
     return bare.startswith(("{", "[", '"')) and read_json(bare)[1] is None
 
 
-def _bare(text: str) -> str:
+def _strip_fence(text: str) -> str:
     """Return JSON without the code fence that models like to put around it."""
     found = text.strip()
     fence = _FENCE.match(found)

@@ -13,26 +13,26 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.aio.executor import Threads
+from holdfast.aio.executor import ThreadPools
 from holdfast.aio.turn import AsyncTurn
 from holdfast.client.session import Session
 from holdfast.client.steps import Ask, Done
 from holdfast.client.turn import Turn
 from holdfast.errors import FrameEnded, StaleEpoch
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read, sessions
-from holdfast.flow.sessions.sessions import Given
-from holdfast.flow.turns.deadlock import caller, waits, working_for
-from holdfast.flow.turns.open import Opening, Terms, Wait
+from holdfast.flow.sessions.sessions import SessionSettings
+from holdfast.flow.turns.deadlock import current_caller, wait_graph, work_for_turn
+from holdfast.flow.turns.open import OpeningWait, TurnOpener, TurnTerms
 from holdfast.ports import Model
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id
-from holdfast.runtime.agent_config import AgentRules, Makeup
-from holdfast.runtime.driver import Driver
-from holdfast.runtime.listeners import Begun
-from holdfast.runtime.reply import Reply, reply_of
-from holdfast.runtime.tasks import crew_of
-from holdfast.runtime.tools.sources import history_tools, tools_from
+from holdfast.runtime.agent_config import AgentConfig, AgentRules
+from holdfast.runtime.driver import TurnDriver
+from holdfast.runtime.listeners import TurnListener
+from holdfast.runtime.reply import Reply, build_reply
+from holdfast.runtime.tasks import get_agent_tasks
+from holdfast.runtime.tools.sources import history_tools, load_tools
 from holdfast.runtime.tools.tool import AnyTool, Tool
 
 if TYPE_CHECKING:
@@ -41,26 +41,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Sending(Generic[T]):
+class AgentSend(Generic[T]):
     """One send to one conversation: a message, or none to continue the live turn."""
 
     def __init__(
-        self, hf: AsyncHoldfast, made: Makeup, terms: Terms, session: str, thread: str, begun: Begun | None = None
+        self,
+        hf: AsyncHoldfast,
+        made: AgentConfig,
+        terms: TurnTerms,
+        session: str,
+        thread: str,
+        begun: TurnListener | None = None,
     ) -> None:
         self._hf, self._made, self._terms, self._begun = hf, made, terms, begun
-        self._crew, self._threads = crew_of(hf), hf._threads
+        self._crew, self._threads = get_agent_tasks(hf), hf._threads
         self._session, self._thread = session, thread
-        self._line = Session(hf._client._ports, hf._client._acting, check_id(session, "session"), thread)._line
-        self._place = (hf._client._acting.tenant, self._line)
+        self._thread = Session(
+            hf._client._ports, hf._client._acting, check_id(session, "session"), thread
+        )._thread_stream
+        self._place = (hf._client._acting.tenant, self._thread)
         self._tools: dict[str, AnyTool] = {}
         self._state = "waiting"
         self._unwanted = False
-        self._opening: Opening | None = None
+        self._opening: TurnOpener | None = None
         self.task: asyncio.Task[Reply[T]] | None = None
 
     # Withdrawal
 
-    def take_back(self) -> None:
+    def withdraw(self) -> None:
         """Withdraw the send: a turn that has begun goes on, one that has not is never written."""
         if self._state == "waiting" and self.task is not None:
             self.task.cancel()
@@ -68,18 +76,20 @@ class Sending(Generic[T]):
             self._unwanted = True
 
     @property
-    def written(self) -> bool:
+    def is_written(self) -> bool:
         """True if its message, or the turn that it continues, is in the journal."""
         return self._opening is not None and self._opening.is_found
 
-    def _behind_others(self) -> AbstractContextManager[None]:
+    def _hold_queue_wait(self) -> AbstractContextManager[None]:
         """Return the context for waiting behind earlier sends; it refuses to wait if that would be a deadlock."""
-        client, who = self._hf._client, caller(self._hf._client._ports, asyncio.current_task())
-        if not who.held():
+        client, who = self._hf._client, current_caller(self._hf._client._ports, asyncio.current_task())
+        if not who.list_held_turns():
             return nullcontext()
-        return waits.waiting(who, waits.node(client._ports, client._acting, self._line), self._terms.if_busy)
+        return wait_graph.hold_wait(
+            who, wait_graph.node(client._ports, client._acting, self._thread), self._terms.if_busy
+        )
 
-    def waits(self, is_so: bool) -> None:
+    def set_waiting(self, is_so: bool) -> None:
         """Note whether the send waits for others. While it opens its turn, it cannot know whether that was written."""
         if is_so and self._unwanted:
             raise asyncio.CancelledError
@@ -89,128 +99,128 @@ class Sending(Generic[T]):
 
     async def run(self) -> Reply[T]:
         """Run the send and return its reply."""
-        async with self._crew.lining_up(self._place, self._behind_others) as lined:
-            model = await self._crew.model(self._made.model)
-            if not await self._is_there():
-                await self._configured(model, self._at_hand())
-            turn = self._turn()
+        async with self._crew.enter_queue(self._place, self._hold_queue_wait) as lined:
+            model = await self._crew.get_model(self._made.model)
+            if not await self._has_thread():
+                await self._configure_session(model, self._local_tools())
+            turn = self._make_turn()
             self._opening, turn.lined = turn._turn._opening, lined
-            self.waits(False)
+            self.set_waiting(False)
             try:
                 async with turn:
                     self._state = "begun"
-                    return self._reply(await self._worked(turn, model), turn.id, await turn.usage())
+                    return self._build_reply(await self._drive_turn(turn, model), turn.id, await turn.usage())
             except (FrameEnded, StaleEpoch):
-                done = await self._threads.run(_ended_elsewhere, turn._turn)
+                done = await self._threads.run(_find_remote_end, turn._turn)
                 if done is None:
                     raise
-                return self._reply(done, turn.id, await turn.usage())
+                return self._build_reply(done, turn.id, await turn.usage())
 
-    async def _worked(self, turn: AsyncTurn, model: Model) -> Done | Ask:
+    async def _drive_turn(self, turn: AsyncTurn, model: Model) -> Done | Ask:
         """Drive the turn until it is done or waits. Listeners are told of its start and, in any case, of its end."""
         if turn._turn._replayed:  # Other turns may be at work here now: publish nothing in their place.
-            self._told(turn)
+            self._announce_start(turn)
             (ended,) = await turn.steps()
             assert isinstance(ended, Done), "a turn that has ended before has nothing else to give"
             return ended
-        driver = self._driver(turn, model)
+        driver = self._make_driver(turn, model)
         try:
-            await driver.wrote()
-            self._told(turn)
-            self._tools.update(await self._listed())
+            await driver.publish_versions()
+            self._announce_start(turn)
+            self._tools.update(await self._load_tools())
             # Not before this turn is live: a turn in progress must not see another agent's instructions.
-            await self._configured(model, self._tools)
-            with working_for(driver.work), self._crew.driving(self._place[0], turn.id, driver):
+            await self._configure_session(model, self._tools)
+            with work_for_turn(driver.work), self._crew.track_driver(self._place[0], turn.id, driver):
                 return await driver.run()
         finally:
-            self._crew.hub.tell(self._place, "over", {})
+            self._crew.hub.publish_event(self._place, "over", {})
 
-    def _told(self, turn: AsyncTurn) -> None:
+    def _announce_start(self, turn: AsyncTurn) -> None:
         if self._begun is not None:
-            self._begun.now(turn._turn._place)
+            self._begun.announce(turn._turn._place)
 
     # Tools and configuration
 
-    async def _listed(self) -> dict[str, AnyTool]:
+    async def _load_tools(self) -> dict[str, AnyTool]:
         """Return all tools of the agent, those of remote sources included."""
-        own = await tools_from(self._made.tools)
+        own = await load_tools(self._made.tools)
         return {**(history_tools() if self._made.history else {}), **own}
 
-    def _at_hand(self) -> dict[str, AnyTool] | None:
+    def _local_tools(self) -> dict[str, AnyTool] | None:
         """Return all tools of the agent; None if some must be requested from remote sources."""
         own = [one for one in self._made.tools if isinstance(one, Tool)]
         if len(own) < len(self._made.tools):
             return None
         return {**(history_tools() if self._made.history else {}), **{one.name: one for one in own}}
 
-    async def _is_there(self) -> bool:
+    async def _has_thread(self) -> bool:
         ports, acting = self._hf._client._ports, self._hf._client._acting
-        session = read.session_of(self._line)
+        session = read.session_stream(self._thread)
         known = ports.states.get(acting.tenant, session)
-        if not _has(known, self._thread):  # A thread never disappears, but may have been created since.
-            known = await self._threads.run(current, ports, acting, session)
-        return _has(known, self._thread)
+        if not _state_has_thread(known, self._thread):  # A thread never disappears, but may have been created since.
+            known = await self._threads.run(load_current_state, ports, acting, session)
+        return _state_has_thread(known, self._thread)
 
-    async def _configured(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
+    async def _configure_session(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
         """Set the conversation's instructions and tools to this agent's, replacing those of another agent."""
         defined = None if tools is None else [tool.definition for tool in tools.values()]
-        given = Given(system=self._made.system, tools=defined, model=model.name, agent=True)
+        given = SessionSettings(system=self._made.system, tools=defined, model=model.name, agent=True)
         client = self._hf._client
         await self._threads.run(
             sessions.open_session, client._ports, client._acting, self._session, self._thread, given
         )
 
-    def _driver(self, turn: AsyncTurn, model: Model) -> Driver:
+    def _make_driver(self, turn: AsyncTurn, model: Model) -> TurnDriver:
         hub, place, made = self._crew.hub, self._place, self._made
-        return Driver(
+        return TurnDriver(
             turn,
             model,
             self._tools,
             self._threads,
-            lambda kind, data: self._crew.soon(hub.tell, place, kind, data),
-            wrote=lambda written, actor: hub.wrote(place, (written, actor)),
+            lambda kind, data: self._crew.call_on_loop(hub.publish_event, place, kind, data),
+            wrote=lambda written, actor: hub.publish_versions(place, (written, actor)),
             session=self._session,
             output=made.output.schema,
             options=made.options,
         )
 
-    def _turn(self) -> AsyncTurn:
+    def _make_turn(self) -> AsyncTurn:
         client = self._hf._client
         made, rules = self._made, AgentRules(self._tools)
         turn = Turn(
             client._ports,
             client._acting,
-            self._line,
+            self._thread,
             self._terms,
             rules=rules,
             loops=made.loops,
             budget=made.budget,
             budget_usd=made.budget_usd,
         )
-        turn._accepts = self._made.output.complaint
-        return SentTurn(turn, self._threads, self)
+        turn._accepts = self._made.output.find_problem
+        return WithdrawableTurn(turn, self._threads, self)
 
-    def _reply(self, ended: Done | Ask, turn: str, usage: Any) -> Reply[T]:
-        return reply_of(ended, self._made.output, turn=turn, session=self._session, usage=usage)
+    def _build_reply(self, ended: Done | Ask, turn: str, usage: Any) -> Reply[T]:
+        return build_reply(ended, self._made.output, turn=turn, session=self._session, usage=usage)
 
 
-class SentTurn(AsyncTurn):
+class WithdrawableTurn(AsyncTurn):
     """A turn that can be withdrawn while it waits for others, and at no other time."""
 
-    def __init__(self, turn: Turn, threads: Threads, sending: Sending[Any]) -> None:
+    def __init__(self, turn: Turn, threads: ThreadPools, sending: AgentSend[Any]) -> None:
         super().__init__(turn, threads)
         self._sending = sending
 
-    async def _waited(self, wait: Wait) -> None:
-        self._sending.waits(True)
-        await super()._waited(wait)
-        self._sending.waits(False)
+    async def _wait_for_turn(self, wait: OpeningWait) -> None:
+        self._sending.set_waiting(True)
+        await super()._wait_for_turn(wait)
+        self._sending.set_waiting(False)
 
 
-def _has(state: StreamState | None, thread: str) -> bool:
+def _state_has_thread(state: StreamState | None, thread: str) -> bool:
     return state is not None and state.session is not None and thread in state.session.threads
 
 
-def _ended_elsewhere(turn: Turn) -> Done | None:
+def _find_remote_end(turn: Turn) -> Done | None:
     """Return the outcome of a turn that another process took over and ended; None if it is live."""
-    return turn._over() if turn._id is not None and turn._looked() is None else None
+    return turn._load_outcome() if turn._id is not None and turn._load_view() is None else None

@@ -28,31 +28,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Draining, InvalidValue, Refused
-from holdfast.runtime.loop_thread import loop_of
-from holdfast.runtime.tasks import crew_of
+from holdfast.runtime.loop_thread import get_loop_thread
+from holdfast.runtime.tasks import get_agent_tasks
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast
 
-LOOK, MOMENT = 0.02, 0.2
-LEAVING_SHARE, LONGEST_LEAVING = 0.2, 2.0
+SHUTDOWN_POLL_SECONDS, BLOCK_SECONDS = 0.02, 0.2
+CANCEL_SHARE, CANCEL_SECONDS_LIMIT = 0.2, 2.0
 """The part of the grace reserved for cancelling work that did not end in time: a fifth, two seconds at most."""
 
 
-class WindingDown:
+class WindDown:
     """The shutdown of one client's work, on its event loop. `leave` stops the block that it belongs to."""
 
     def __init__(self, hf: AsyncHoldfast, grace: float, leave: Callable[[], None]) -> None:
         if not hf._client._acting.whole:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
-        self._hf, self._crew, self._leave = hf, crew_of(hf), leave
-        self._grace = _seconds(grace)
+        self._hf, self._crew, self._leave = hf, get_agent_tasks(hf), leave
+        self._grace = _check_grace(grace)
         self._task: asyncio.Task[None] | None = None
         self._hurried, self.asked = asyncio.Event(), asyncio.Event()
         self.inside = True
         """True while the block is at work."""
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Begin the shutdown; if it was requested before, hurry."""
         if self.asked.is_set():
             self._hurried.set()
@@ -64,10 +64,10 @@ class WindingDown:
     def hurry(self) -> None:
         """Cancel at once all work that has not ended."""
         if not self.asked.is_set():
-            self.ask()
+            self.request()
         self._hurried.set()
 
-    async def over(self) -> None:
+    async def wait_until_over(self) -> None:
         """Wait until everything has ended or was cancelled. The wait may be cancelled safely, and repeated."""
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -78,26 +78,26 @@ class WindingDown:
         return self._task is not None and self._task.done()
 
     async def _run(self) -> None:
-        leaving = min(self._grace * LEAVING_SHARE, LONGEST_LEAVING)
+        leaving = min(self._grace * CANCEL_SHARE, CANCEL_SECONDS_LIMIT)
         loop = asyncio.get_running_loop()
         until = loop.time() + self._grace - leaving
-        while (self.inside or self._at_work()) and not self._hurried.is_set() and loop.time() < until:
+        while (self.inside or self._has_work()) and not self._hurried.is_set() and loop.time() < until:
             await self._pause(until - loop.time())
-        await self._crew.leave(leaving)
-        until = loop.time() + min(leaving / 2, MOMENT)
+        await self._crew.cancel_all(leaving)
+        until = loop.time() + min(leaving / 2, BLOCK_SECONDS)
         while self.inside and loop.time() < until:
             await self._pause(until - loop.time())  # The block has been told, and may clean up.
         if self.inside:
             self._leave()
 
-    def _at_work(self) -> bool:
+    def _has_work(self) -> bool:
         return bool(self._crew.tasks) or self._hf._client.drain(0) > 0
 
     async def _pause(self, most: float) -> None:
-        await asyncio.sleep(min(LOOK, max(0.0, most)))
+        await asyncio.sleep(min(SHUTDOWN_POLL_SECONDS, max(0.0, most)))
 
 
-class Signals:
+class SignalRelay:
     """Signals that are forwarded, and their previous handlers."""
 
     def __init__(self, numbers: Iterable[int] | None, tell: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ class Signals:
                 "stop.request() when the program is to end."
             )
         for number in self.numbers:
-            self._before[number] = signal.signal(number, self._called)
+            self._before[number] = signal.signal(number, self._receive)
 
     def restore(self) -> None:
         """Restore the previous handlers."""
@@ -123,7 +123,7 @@ class Signals:
             number, before = self._before.popitem()
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
-    def _called(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.is_own():
             return
         self._came += 1
@@ -138,8 +138,8 @@ class AsyncShutdown:
     """A block that ends cleanly when the process is told to end: `async with hf.shutting_down(grace=25) as stop:`."""
 
     def __init__(self, hf: AsyncHoldfast, grace: float, signals: Iterable[int] | None) -> None:
-        self._wind = WindingDown(hf, grace, self._leave)
-        self._signals = Signals(signals, self._soon)
+        self._wind = WindDown(hf, grace, self._cancel_block)
+        self._signals = SignalRelay(signals, self._request_on_loop)
         self._block: asyncio.Task[Any] | None = None
         self._cancelled = 0
 
@@ -150,7 +150,7 @@ class AsyncShutdown:
 
     def request(self) -> None:
         """Request the shutdown, like a signal; the second time, hurry. Call it from the loop's thread."""
-        self._wind.ask()
+        self._wind.request()
 
     async def wait(self) -> None:
         """Wait until a shutdown is requested. Leave the block then; running work may go on within the grace period."""
@@ -168,15 +168,15 @@ class AsyncShutdown:
     ) -> bool:
         wind, stopped = self._wind, None
         wind.inside = False
-        quiet = error is not None and wind.asked.is_set() and self._is_way_out(error)
+        quiet = error is not None and wind.asked.is_set() and self._is_expected(error)
         if error is not None and not quiet:
             wind.hurry()
         elif not wind.asked.is_set():
-            wind.ask()
+            wind.request()
         try:
             while not wind.is_over:
                 try:
-                    await wind.over()
+                    await wind.wait_until_over()
                 except asyncio.CancelledError as again:
                     if not self._is_ours(again):
                         wind.hurry()
@@ -189,34 +189,34 @@ class AsyncShutdown:
             raise stopped
         return quiet
 
-    def _leave(self) -> None:
+    def _cancel_block(self) -> None:
         assert self._block is not None
         self._cancelled += 1
         self._block.cancel()
 
-    def _soon(self) -> None:
-        self._loop.call_soon_threadsafe(self._wind.ask)
+    def _request_on_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._wind.request)
 
     def _is_ours(self, error: BaseException) -> bool:
         """Return True if only this object cancelled the block, and nothing from outside."""
         assert self._block is not None
         return self._cancelled > 0 and self._block.cancelling() - self._cancelled <= self._cancelling
 
-    def _is_way_out(self, error: BaseException) -> bool:
+    def _is_expected(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):
-            return all(self._is_way_out(one) for one in error.exceptions)
+            return all(self._is_expected(one) for one in error.exceptions)
         if isinstance(error, asyncio.CancelledError):
             return self._is_ours(error)
         return isinstance(error, Draining)
 
 
-def _seconds(grace: float) -> float:
+def _check_grace(grace: float) -> float:
     if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace <= 10**6:
         raise InvalidValue(f"grace must be a number of seconds, 0 or more, not {grace!r:.40}.")
     return float(grace)
 
 
-class GraceOver(BaseException):
+class GraceExpired(BaseException):
     """The end of the grace, which ends the block. `except Exception` does not catch it."""
 
 
@@ -224,14 +224,14 @@ class Shutdown:
     """A block that ends cleanly when the process is told to end: `with hf.shutting_down(grace=25) as stop:`."""
 
     def __init__(self, hf: Holdfast, grace: float, signals: Iterable[int] | None) -> None:
-        self._loop = loop_of(hf)
+        self._loop = get_loop_thread(hf)
         self._asked, self._inside, self._interrupted = threading.Event(), True, False
-        self._signals = Signals(signals, self._tell)
-        self._signals.is_own = self._interrupts
-        self._wind = self._loop.run(self._made(AsyncHoldfast(hf, self._loop.threads), grace))
+        self._signals = SignalRelay(signals, self._request_on_loop)
+        self._signals.is_own = self._take_interrupt
+        self._wind = self._loop.run(self._make_wind_down(AsyncHoldfast(hf, self._loop.threads), grace))
 
-    async def _made(self, hf: AsyncHoldfast, grace: float) -> WindingDown:
-        return WindingDown(hf, grace, self._interrupt)
+    async def _make_wind_down(self, hf: AsyncHoldfast, grace: float) -> WindDown:
+        return WindDown(hf, grace, self._interrupt)
 
     @property
     def requested(self) -> bool:
@@ -240,7 +240,7 @@ class Shutdown:
 
     def request(self) -> None:
         """Request the shutdown, like a signal; the second time, hurry."""
-        self._tell()
+        self._request_on_loop()
         self._asked.wait()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -255,26 +255,26 @@ class Shutdown:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         self._inside = False
-        way_out = self._asked.is_set() and isinstance(error, Draining | GraceOver)
+        way_out = self._asked.is_set() and isinstance(error, Draining | GraceExpired)
         try:
             if self._loop.alive:
-                self._loop.run(self._over(hurry=error is not None and not way_out))
+                self._loop.run(self._finish(hurry=error is not None and not way_out))
         finally:
             self._signals.restore()
         return way_out
 
-    async def _over(self, *, hurry: bool) -> None:
+    async def _finish(self, *, hurry: bool) -> None:
         self._wind.inside = False
         if hurry:
             self._wind.hurry()
         elif not self._wind.asked.is_set():
-            self._ask()
-        await self._wind.over()
+            self._start_wind_down()
+        await self._wind.wait_until_over()
 
     # On the event loop
 
-    def _ask(self) -> None:
-        self._wind.ask()
+    def _start_wind_down(self) -> None:
+        self._wind.request()
         self._asked.set()
 
     def _interrupt(self) -> None:
@@ -286,13 +286,13 @@ class Shutdown:
 
     # In the main thread, where signals arrive
 
-    def _tell(self) -> None:
-        self._loop.call(self._ask)  # Take no lock here: the signal may have interrupted its holder.
+    def _request_on_loop(self) -> None:
+        self._loop.call(self._start_wind_down)  # Take no lock here: the signal may have interrupted its holder.
 
-    def _interrupts(self) -> bool:
+    def _take_interrupt(self) -> bool:
         if not self._interrupted:
             return False
         self._interrupted = False
         if self._inside:
-            raise GraceOver
+            raise GraceExpired
         return True

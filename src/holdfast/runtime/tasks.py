@@ -13,57 +13,57 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from holdfast.connect import model_for
+from holdfast.connect import make_model
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Closed, Draining, HoldfastError
 from holdfast.ports import Model
-from holdfast.records.reports import Query
-from holdfast.runtime.driver import Driver
-from holdfast.runtime.listeners import Hub
+from holdfast.records.reports import EventQuery
+from holdfast.runtime.driver import TurnDriver
+from holdfast.runtime.listeners import ListenerHub
 
 if TYPE_CHECKING:
     from holdfast.aio.holdfast import AsyncHoldfast
 
 T = TypeVar("T")
-LOOK = 0.5
-STOPS = ("cancel.requested",)
-PATIENCE = 5.0
-LEFT = "The turn was left as it stands, live. The same key goes on with it, here or in another process."
-EITHER = "A turn that had begun is live, else nothing was written. With the same key it goes on, or begins."
-UNWRITTEN = "Nothing was written: send it again."
+STOP_POLL_SECONDS = 0.5
+STOP_EVENTS = ("cancel.requested",)
+CLOSE_TIMEOUT = 5.0
+LEFT_LIVE_ADVICE = "The turn was left as it stands, live. The same key goes on with it, here or in another process."
+UNCERTAIN_ADVICE = "A turn that had begun is live, else nothing was written. With the same key it goes on, or begins."
+UNWRITTEN_ADVICE = "Nothing was written: send it again."
 
 
-def crew_of(hf: AsyncHoldfast) -> Crew:
+def get_agent_tasks(hf: AsyncHoldfast) -> AgentTasks:
     """Return the shared state of a client and all of its views."""
-    found: Crew | None = hf._threads.kept.get("crew")
+    found: AgentTasks | None = hf._threads.kept.get("crew")
     if found is None:
-        found = hf._threads.kept["crew"] = Crew(hf)
+        found = hf._threads.kept["crew"] = AgentTasks(hf)
         hf._threads.endings.append(found.close)
     return found
 
 
-class Sent(Protocol[T]):
+class StartedWork(Protocol[T]):
     """Work that was started and can be withdrawn until it is written."""
 
     task: asyncio.Task[T] | None
 
     @property
-    def written(self) -> bool:
+    def is_written(self) -> bool:
         """True if any of it is in the journal."""
 
-    def take_back(self) -> None: ...
+    def withdraw(self) -> None: ...
 
 
-class Crew:
+class AgentTasks:
     """All work in progress for one client."""
 
     def __init__(self, hf: AsyncHoldfast) -> None:
         self._ports, self._threads = hf._client._ports, hf._threads
-        self.hub = Hub()
+        self.hub = ListenerHub()
         self.tasks: set[asyncio.Task[Any]] = set()
         self._entrances: weakref.WeakValueDictionary[tuple[str, str], asyncio.Lock] = weakref.WeakValueDictionary()
         self._models: dict[str, Model] = {}
-        self._driving: dict[tuple[str, str], Driver] = {}
+        self._driving: dict[tuple[str, str], TurnDriver] = {}
         self._new: set[tuple[str, str]] = set()
         self._heard: dict[str, Callable[[], None]] = {}
         self._seen: dict[str, int] = {}
@@ -72,7 +72,7 @@ class Crew:
 
     # Work
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start a task that goes on even without a waiter. Refused once the client shuts down."""
         if self._ports.leases.draining:
             work.close()
@@ -80,11 +80,11 @@ class Crew:
         self._loop = asyncio.get_running_loop()
         task = self._loop.create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._discard_task)
         return task
 
     @asynccontextmanager
-    async def lining_up(
+    async def enter_queue(
         self, place: tuple[str, str], waiting: Callable[[], AbstractContextManager[None]]
     ) -> AsyncIterator[Callable[[], None]]:
         """Let senders to one conversation queue one by one, in the order in which they came."""
@@ -102,7 +102,7 @@ class Crew:
         finally:
             lined()
 
-    async def outcome(self, sending: Sent[T], *, goes_on: bool = True) -> T:
+    async def await_outcome(self, sending: StartedWork[T], *, goes_on: bool = True) -> T:
         """Wait for a send. If the waiter is cancelled, withdraw a send that has not started.
 
         If the send itself was cancelled, raise `Draining` or `Closed`. Without `goes_on`, cancelling the waiter also
@@ -115,14 +115,14 @@ class Crew:
         except asyncio.CancelledError:
             waiting = asyncio.current_task()
             if not task.cancelled() or (waiting is not None and waiting.cancelling()):
-                sending.take_back()
+                sending.withdraw()
                 raise
-        said = LEFT if sending.written else UNWRITTEN
+        said = LEFT_LIVE_ADVICE if sending.is_written else UNWRITTEN_ADVICE
         if self._ports.leases.draining:
             raise Draining(said)
         raise Closed(f"The client was closed meanwhile. {said}")
 
-    async def leave(self, patience: float = PATIENCE) -> None:
+    async def cancel_all(self, patience: float = CLOSE_TIMEOUT) -> None:
         """Cancel all tasks; their turns stay live and resumable. A task that ignores the cancellation is abandoned."""
         left = set(self.tasks)
         for task in left:
@@ -130,12 +130,12 @@ class Crew:
         if left:
             await asyncio.wait(left, timeout=patience)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _discard_task(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled():
             task.exception()  # Mark it as retrieved: the waiter has it, and a listener that left does not need it.
 
-    def soon(self, call: Callable[..., None], *args: Any) -> None:
+    def call_on_loop(self, call: Callable[..., None], *args: Any) -> None:
         """Call a function on the event loop, from any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -151,63 +151,65 @@ class Crew:
     # Stop requests
 
     @contextmanager
-    def driving(self, tenant: str, frame: str, driver: Driver) -> Iterator[None]:
+    def track_driver(self, tenant: str, frame: str, driver: TurnDriver) -> Iterator[None]:
         """Forward stop requests to a driver while the block runs."""
         self._driving[tenant, frame] = driver
         self._new.add((tenant, frame))
         if tenant not in self._heard:
             self._heard[tenant] = self._ports.observers.add(
-                tenant, STOPS[0], lambda event: self.soon(self._stop, tenant, event.facts)
+                tenant, STOP_EVENTS[0], lambda event: self.call_on_loop(self._stop_driver, tenant, event.facts)
             )
         if self._watch is None and "shared" in self._ports.journal.capabilities:
-            self._watch = asyncio.get_running_loop().create_task(self._watching())
-            self._watch.add_done_callback(self._ended)
+            self._watch = asyncio.get_running_loop().create_task(self._watch_stops())
+            self._watch.add_done_callback(self._discard_task)
         try:
             yield
         finally:
             self._driving.pop((tenant, frame), None)
             self._new.discard((tenant, frame))
 
-    def _stop(self, tenant: str, facts: Any) -> None:
+    def _stop_driver(self, tenant: str, facts: Any) -> None:
         driver = self._driving.get((tenant, facts.frame))
         if driver is not None:
             driver.stop()
 
-    async def _watching(self) -> None:
+    async def _watch_stops(self) -> None:
         """Poll for stop requests of other processes while any turn is driven."""
         try:
             while self._driving:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(STOP_POLL_SECONDS)
                 try:
-                    await self._look()
+                    await self._poll_stops()
                 except HoldfastError:
                     pass  # The journal cannot be read now. The next poll may succeed.
-            self._forget()
+            self._unsubscribe()
         finally:
             self._watch = None
 
-    async def _look(self) -> None:
+    async def _poll_stops(self) -> None:
         new, tenants = list(self._new), {tenant for tenant, _ in self._driving}
-        for tenant, facts in await self._threads.run(self._asked, tenants):
-            self._stop(tenant, facts)
+        for tenant, facts in await self._threads.run(self._read_stops, tenants):
+            self._stop_driver(tenant, facts)
         for place in new:  # Requests made before the first poll are not among the new events.
             driver = self._driving.get(place)
-            if driver is not None and await self._threads.run(driver.is_stopping):
+            if driver is not None and await self._threads.run(driver.has_stop_request):
                 driver.stop()
             self._new.discard(place)
 
-    def _asked(self, tenants: set[str]) -> list[tuple[str, Any]]:
+    def _read_stops(self, tenants: set[str]) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = []
         newest = self._ports.journal.position()
         for tenant in tenants:
             after = self._seen.get(tenant, newest)
-            while page := self._ports.journal.read(Query(tenant=tenant, after=after, until=newest, types=STOPS)):
+            while page := self._ports.journal.read(
+                EventQuery(tenant=tenant, after=after, until=newest, types=STOP_EVENTS)
+            ):
                 found += [(tenant, decode_event(event).facts) for event in page]
                 after = page[-1].seq
             self._seen[tenant] = newest
         return found
 
-    def _forget(self) -> None:
+    def _unsubscribe(self) -> None:
         """End all subscriptions: no turn is driven."""
         for undo in self._heard.values():
             undo()
@@ -216,24 +218,24 @@ class Crew:
 
     # Models
 
-    async def model(self, given: Any) -> Model:
+    async def get_model(self, given: Any) -> Model:
         """Return a model, created once for each name."""
         if not isinstance(given, str):
             model: Model = given
             return model
         known = self._models.get(given)
         if known is None:
-            known = self._models[given] = await self._threads.run(model_for, given)
+            known = self._models[given] = await self._threads.run(make_model, given)
         return known
 
     # Closing
 
     async def close(self) -> None:
         """Cancel all tasks, leaving their turns live and resumable, and release everything."""
-        await self.leave(PATIENCE)
+        await self.cancel_all(CLOSE_TIMEOUT)
         if self._watch is not None:
             self._watch.cancel()
-        self._forget()
+        self._unsubscribe()
         for model in self._models.values():
             await model.close()
         self._models.clear()

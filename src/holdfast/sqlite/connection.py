@@ -33,19 +33,19 @@ from holdfast.errors import (
 
 Durability = Literal["full", "fast"]
 
-OLDEST_SQLITE = (3, 51, 3)
-STATEMENTS = 256
+MIN_SQLITE_VERSION = (3, 51, 3)
+STATEMENT_CACHE_SIZE = 256
 CHECKPOINT_PAGES = 4_000
-REWRITE_BYTES = 65_536
+REWRITE_CHUNK_BYTES = 65_536
 
 
 def require_sqlite() -> None:
     """Refuse SQLite before 3.51.3: two connections that write and checkpoint at once could corrupt a WAL database."""
     version = tuple(int(piece) for piece in apsw.sqlite_lib_version().split("."))
-    if version < OLDEST_SQLITE:
+    if version < MIN_SQLITE_VERSION:
         raise Unsupported(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt databases that two connections use. "
-            f"Install apsw with SQLite {'.'.join(map(str, OLDEST_SQLITE))} or newer."
+            f"Install apsw with SQLite {'.'.join(map(str, MIN_SQLITE_VERSION))} or newer."
         )
 
 
@@ -68,37 +68,37 @@ def open_connection(
     """Open a connection with every setting in force; a connection that writes also prepares the schema."""
     flags = apsw.SQLITE_OPEN_READWRITE
     try:
-        connection = apsw.Connection(os.fspath(path), flags=flags, vfs=vfs, statementcachesize=STATEMENTS)
+        connection = apsw.Connection(os.fspath(path), flags=flags, vfs=vfs, statementcachesize=STATEMENT_CACHE_SIZE)
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate_error(error) from error
     try:
-        connection.set_busy_handler(patience(busy_ms))
+        connection.set_busy_handler(make_busy_handler(busy_ms))
         for name, (function, arguments) in format.functions.items():
             connection.create_scalar_function(name, function, arguments, deterministic=True)
         format.recognise(connection, path)
-        write_ahead_log(connection, busy_ms)
-        durable_commits(connection, durability)
-        rarer_checkpoints(connection)
-        stable_plans(connection)
-        real_disk_flush(connection)
-        foreign_keys(connection)
-        zero_what_is_deleted(connection)
-        distrust_the_schema(connection)
+        enable_wal(connection, busy_ms)
+        set_durability(connection, durability)
+        set_checkpoint_pages(connection)
+        stabilise_plans(connection)
+        enable_full_fsync(connection)
+        enforce_foreign_keys(connection)
+        enable_secure_delete(connection)
+        distrust_schema(connection)
         if write:
             format.prepare(connection, path)
         else:
-            _set(connection, "query_only", 1)
+            _set_pragma(connection, "query_only", 1)
     except BaseException as error:
         connection.close(True)
         if isinstance(error, apsw.NotADBError) and format.not_a_database is not None:
             raise NotAJournal(format.not_a_database.format(path=path)) from error
         if isinstance(error, apsw.Error):
-            raise translate(error) from error
+            raise translate_error(error) from error
         raise
     return connection
 
 
-def in_one_moment(connection: apsw.Connection, look: Callable[[], int]) -> int:
+def read_in_transaction(connection: apsw.Connection, look: Callable[[], int]) -> int:
     """Run `look` in one transaction: a file that another process is creating is seen empty or whole."""
     if connection.in_transaction:
         return look()
@@ -126,7 +126,7 @@ def create_file(path: Path) -> None:
         raise ReadOnly(f"{path} cannot be created ({error.strerror}). Check the permissions of its folder.") from None
 
 
-def patience(busy_ms: int) -> Callable[[int], bool]:
+def make_busy_handler(busy_ms: int) -> Callable[[int], bool]:
     """Return a busy handler that waits for another process's lock in short random steps: no convoy, no starvation."""
     began = 0.0
 
@@ -137,17 +137,17 @@ def patience(busy_ms: int) -> Callable[[int], bool]:
             began = now
         if (now - began) * 1000 > busy_ms:
             return False
-        time.sleep(_uneven(0.0002, 0.002 if count < 20 else 0.01))
+        time.sleep(_random_delay(0.0002, 0.002 if count < 20 else 0.01))
         return True
 
     return wait
 
 
-def _uneven(shortest: float, longest: float) -> float:
+def _random_delay(shortest: float, longest: float) -> float:
     return random.uniform(shortest, longest)  # noqa: S311  only to keep waiters out of step
 
 
-def write_ahead_log(connection: apsw.Connection, busy_ms: int) -> None:
+def enable_wal(connection: apsw.Connection, busy_ms: int) -> None:
     """Switch to WAL: readers never block the writer, and a commit is one append and one sync.
 
     Changing the mode needs the file alone and does not call the busy handler, so two
@@ -161,17 +161,17 @@ def write_ahead_log(connection: apsw.Connection, busy_ms: int) -> None:
         except (apsw.BusyError, apsw.LockedError):
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_uneven(0.001, 0.01))
+            time.sleep(_random_delay(0.001, 0.01))
     if mode != "wal":
         raise Unavailable(f"SQLite keeps journal mode {mode!r} here; holdfast needs WAL. Use a local disk.")
 
 
-def durable_commits(connection: apsw.Connection, durability: Durability) -> None:
+def set_durability(connection: apsw.Connection, durability: Durability) -> None:
     """Set `synchronous`: FULL syncs the log at every commit; NORMAL (`fast`) may lose the newest on power loss."""
-    _set(connection, "synchronous", 2 if durability == "full" else 1)
+    _set_pragma(connection, "synchronous", 2 if durability == "full" else 1)
 
 
-def rarer_checkpoints(connection: apsw.Connection) -> None:
+def set_checkpoint_pages(connection: apsw.Connection) -> None:
     """Raise the checkpoint threshold: an append writes about eight pages, mostly those of the append before.
 
     At SQLite's default of 1,000 pages, about every hundredth append would pay for a checkpoint.
@@ -179,35 +179,35 @@ def rarer_checkpoints(connection: apsw.Connection) -> None:
     connection.wal_autocheckpoint(CHECKPOINT_PAGES)
 
 
-def stable_plans(connection: apsw.Connection) -> None:
+def stabilise_plans(connection: apsw.Connection) -> None:
     """Make plans independent of bound values; otherwise SQLite recompiles many statements at each use."""
     if not connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1):
         raise Unavailable("SQLite does not keep its query plans stable. holdfast cannot run like this.")
 
 
-def real_disk_flush(connection: apsw.Connection) -> None:
+def enable_full_fsync(connection: apsw.Connection) -> None:
     """Flush through the drive's cache: on macOS a plain fsync stops there."""
-    _set(connection, "fullfsync", 1)
-    _set(connection, "checkpoint_fullfsync", 1)
+    _set_pragma(connection, "fullfsync", 1)
+    _set_pragma(connection, "checkpoint_fullfsync", 1)
 
 
-def foreign_keys(connection: apsw.Connection) -> None:
+def enforce_foreign_keys(connection: apsw.Connection) -> None:
     """Enforce foreign keys, off by default in SQLite, so that a dangling reference does not go unnoticed."""
-    _set(connection, "foreign_keys", 1)
+    _set_pragma(connection, "foreign_keys", 1)
 
 
-def zero_what_is_deleted(connection: apsw.Connection) -> None:
+def enable_secure_delete(connection: apsw.Connection) -> None:
     """Overwrite deleted data with zeros, so that erased content does not stay in free pages."""
-    _set(connection, "secure_delete", 1)
+    _set_pragma(connection, "secure_delete", 1)
 
 
-def distrust_the_schema(connection: apsw.Connection) -> None:
+def distrust_schema(connection: apsw.Connection) -> None:
     """Keep a hostile file from running functions through its schema, and check cell sizes when reading."""
-    _set(connection, "trusted_schema", 0)
-    _set(connection, "cell_size_check", 1)
+    _set_pragma(connection, "trusted_schema", 0)
+    _set_pragma(connection, "cell_size_check", 1)
 
 
-def _set(connection: apsw.Connection, name: str, value: int) -> None:
+def _set_pragma(connection: apsw.Connection, name: str, value: int) -> None:
     connection.pragma(name, value)
     actual = connection.pragma(name)
     if actual != value:
@@ -229,8 +229,8 @@ def rewrite_log(connection: apsw.Connection, path: Path, vfs: str | None) -> Non
         file = apsw.VFSFile(vfs or "", os.fspath(log), flags)
         try:
             size = file.xFileSize()
-            for offset in range(0, size, REWRITE_BYTES):
-                file.xWrite(file.xRead(min(REWRITE_BYTES, size - offset), offset), offset)
+            for offset in range(0, size, REWRITE_CHUNK_BYTES):
+                file.xWrite(file.xRead(min(REWRITE_CHUNK_BYTES, size - offset), offset), offset)
             file.xSync(apsw.SQLITE_SYNC_FULL)
         finally:
             file.xClose()
@@ -238,12 +238,12 @@ def rewrite_log(connection: apsw.Connection, path: Path, vfs: str | None) -> Non
         connection.execute("ROLLBACK")
 
 
-def ask(connection: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+def fetch_rows(connection: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
     """Return every row of a query. A result that is not read to its end would keep a lock."""
     return connection.execute(sql, values).fetchall()
 
 
-def translate(error: BaseException, *, committing: bool = False) -> HoldfastError:
+def translate_error(error: BaseException, *, committing: bool = False) -> HoldfastError:
     """Return a driver's error as one of holdfast's. An error while committing means that the outcome is unknown."""
     if isinstance(error, HoldfastError):
         return error

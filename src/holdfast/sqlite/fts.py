@@ -18,7 +18,7 @@ from functools import cache
 import apsw
 import msgspec
 
-from holdfast.core.search.words import indexed, spaced
+from holdfast.core.search.words import index_text, space_letters
 
 _DEFINITION = """text, prev, date, place,
 content='', contentless_delete=1, tokenize='porter unicode61 remove_diacritics 2'"""
@@ -29,7 +29,7 @@ AUTOMERGE = 2
 """Index segments merged at a time. Every commit adds a segment, and many small ones take more space."""
 
 
-class Passage(msgspec.Struct, frozen=True):
+class TextRow(msgspec.Struct, frozen=True):
     """A row to index: its text, the end of the text before it, its date in words, and its place.
 
     `place` is one token of letters and digits, or several separated by spaces: one for each group to search by.
@@ -95,9 +95,9 @@ class TextIndex:
         """Drop the table with all its rows, if it exists."""
         self._connection.execute(self._sql.drop)
 
-    def add(self, passages: Iterable[Passage]) -> None:
+    def add(self, passages: Iterable[TextRow]) -> None:
         """Index rows, each replacing an earlier row of the same number."""
-        self._connection.executemany(self._sql.add, map(_row, passages))
+        self._connection.executemany(self._sql.add, map(_row_values, passages))
 
     def remove(self, rowids: Iterable[int]) -> None:
         """Remove rows. Their words stay in the file until a merge: for erasure, also call `scrub`."""
@@ -115,7 +115,7 @@ class TextIndex:
         """Return the number of every indexed row, in order."""
         return [rowid for (rowid,) in self._connection.execute(self._sql.rowids)]
 
-    def sound(self) -> bool:
+    def is_sound(self) -> bool:
         """Return True if the index is consistent in itself. It cannot know whether its content is complete."""
         try:
             self._connection.execute(self._sql.check)
@@ -130,26 +130,26 @@ class TextIndex:
         number of places: beyond about fifty, give rows a token for the group. Terms are as `words.terms` makes them;
         the letters and digits of any other term must occur in the text in sequence.
         """
-        wanted = [quoted for term in terms if (quoted := _quoted(term))]
+        wanted = [quoted for term in terms if (quoted := _quote_term(term))]
         if not wanted or limit < 1 or (places is not None and not places):
             return []
         question = f"{{text prev date}} : ({' OR '.join(wanted)})"
         if places is not None:
-            question = f"place : ({' OR '.join(map(_place, places))}) AND {question}"
+            question = f"place : ({' OR '.join(map(_quote_place, places))}) AND {question}"
         return list(self._connection.execute(self._sql.match, (question, limit)))
 
 
-def _row(passage: Passage) -> tuple[int, str, str, str, str]:
-    place = " ".join(map(_place, passage.place.split()))
-    return passage.rowid, indexed(passage.text), indexed(passage.prev), indexed(passage.date), place
+def _row_values(passage: TextRow) -> tuple[int, str, str, str, str]:
+    place = " ".join(map(_quote_place, passage.place.split()))
+    return passage.rowid, index_text(passage.text), index_text(passage.prev), index_text(passage.date), place
 
 
-def _place(token: str) -> str:
+def _quote_place(token: str) -> str:
     assert _TOKEN.fullmatch(token), "a place is named by the code, in letters and digits"
     return f'"{token}"'
 
 
-def _quoted(term: str) -> str:
+def _quote_term(term: str) -> str:
     """Return a term as a quoted phrase of letters and digits, or "" if it has none."""
-    clean = "".join(letter if letter.isalnum() else " " for letter in spaced(term))
+    clean = "".join(letter if letter.isalnum() else " " for letter in space_letters(term))
     return f'"{clean}"' if clean.strip() else ""

@@ -20,14 +20,14 @@ from typing import Protocol
 import apsw
 
 from holdfast.errors import Closed, Refused
-from holdfast.sqlite.connection import Durability, FileFormat, open_connection, rewrite_log, translate
+from holdfast.sqlite.connection import Durability, FileFormat, open_connection, rewrite_log, translate_error
 
 MAX_IDLE_READERS = 16
-FORK_PATIENCE = 1.0
-FORK_POLL = 0.001
+FORK_WAIT_SECONDS = 1.0
+FORK_POLL_SECONDS = 0.001
 
 
-class Connections:
+class SqlitePool:
     """A pool that opens, lends, takes back and closes connections."""
 
     def __init__(
@@ -44,21 +44,21 @@ class Connections:
         self._idle: list[apsw.Connection] = []
         self._pinned = threading.local()
         # Frames that another process left in the log when it died may be visible but not on disk.
-        self._inherited = _size(path.with_name(path.name + "-wal")) > 0
+        self._inherited = _file_size(path.with_name(path.name + "-wal")) > 0
         self._suspect = False
         self._forked = False
         self.closed = False
         self.after_fork: list[Callable[[], None]] = []
-        if _file_id(path) in _UNSAFE:
+        if _file_id(path) in _UNSAFE_FILES:
             raise Refused(_UNSAFE_MESSAGE)
         watch_forks(self)
         try:
             self._writer = self._open(write=True)
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate_error(error) from error
 
     @contextmanager
-    def writing(self) -> Iterator[apsw.Connection]:
+    def writer(self) -> Iterator[apsw.Connection]:
         """Yield the one connection that writes. The caller ensures that only one thread uses it."""
         self._enter()
         try:
@@ -71,7 +71,7 @@ class Connections:
                 raise
             yield self._writer
         except (apsw.Error, UnicodeDecodeError) as error:
-            raise translate(error) from error
+            raise translate_error(error) from error
         finally:
             self._leave()
 
@@ -82,7 +82,7 @@ class Connections:
         return found
 
     @contextmanager
-    def reading(self, *, once: bool = False) -> Iterator[apsw.Connection]:
+    def reader(self, *, once: bool = False) -> Iterator[apsw.Connection]:
         """Yield a connection for reading; all reads inside see the same snapshot.
 
         `once` is for a single statement, read to its end: it is a snapshot by itself and needs no transaction.
@@ -101,17 +101,17 @@ class Connections:
                 connection.execute("COMMIT")
         except BaseException as error:
             if connection is not None:
-                discard(connection)
+                discard_connection(connection)
                 connection = None
             if isinstance(error, apsw.Error | UnicodeDecodeError):
-                raise translate(error) from error
+                raise translate_error(error) from error
             raise
         finally:
             self._give_back(connection)
             self._leave()
 
     @contextmanager
-    def polling(self) -> Iterator[tuple[apsw.Connection, bool]]:
+    def poller(self) -> Iterator[tuple[apsw.Connection, bool]]:
         """Yield the one connection that polls for changes, and whether it was just opened."""
         self._enter()
         try:
@@ -120,14 +120,14 @@ class Connections:
                 self._poller = self._open(write=False)
             yield self._poller, fresh
         except apsw.Error as error:
-            discard(self._poller)
+            discard_connection(self._poller)
             self._poller = None
-            raise translate(error) from error
+            raise translate_error(error) from error
         finally:
             self._leave()
 
     @contextmanager
-    def separate(self) -> Iterator[apsw.Connection]:
+    def extra_writer(self) -> Iterator[apsw.Connection]:
         """Yield a further connection, for long work in parallel with the others."""
         self._enter()
         connection: apsw.Connection | None = None
@@ -135,16 +135,16 @@ class Connections:
             connection = self._open(write=True)
             yield connection
         except (apsw.Error, UnicodeDecodeError) as error:
-            raise translate(error) from error
+            raise translate_error(error) from error
         finally:
-            discard(connection)
+            discard_connection(connection)
             self._leave()
 
     def drop_writer(self, *, suspect: bool) -> None:
         """Close the writer after an error. With `suspect`, a commit may be visible but not yet on disk."""
         self._suspect = self._suspect or suspect
         connection, self._writer = self._writer, None
-        discard(connection)
+        discard_connection(connection)
 
     def close(self) -> None:
         """Close every idle connection; those in use are closed when they are returned."""
@@ -190,12 +190,12 @@ class Connections:
             if connection is not None and len(self._idle) < MAX_IDLE_READERS:
                 self._idle.append(connection)
                 return
-        discard(connection)
+        discard_connection(connection)
 
     def _close_all(self) -> None:
         # Readers first: closing the last connection folds the log into the database.
         for connection in (*self._idle, self._poller, self._writer):
-            discard(connection)
+            discard_connection(connection)
         self._idle.clear()
         self._poller = self._writer = None
 
@@ -203,11 +203,11 @@ class Connections:
 
     def before_fork(self) -> None:
         """Wait until every connection is idle, close them all, and keep the gate locked."""
-        deadline = time.monotonic() + FORK_PATIENCE
+        deadline = time.monotonic() + FORK_WAIT_SECONDS
         self._gate.acquire()
         while self._in_use and time.monotonic() < deadline:
             self._gate.release()
-            time.sleep(FORK_POLL)
+            time.sleep(FORK_POLL_SECONDS)
             self._gate.acquire()
         if not self._in_use:
             self._close_all()
@@ -220,8 +220,8 @@ class Connections:
         """Start with nothing inherited, or refuse to work if a connection was in use."""
         if self._in_use:
             self._forked = True
-            _UNSAFE.add(_file_id(self._path))
-            _ABANDONED.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
+            _UNSAFE_FILES.add(_file_id(self._path))
+            _ABANDONED_CONNECTIONS.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
             self._idle, self._poller, self._writer = [], None, None
         self._gate = threading.Lock()
         self._pinned = threading.local()
@@ -230,8 +230,8 @@ class Connections:
             callback()
 
 
-_UNSAFE: set[tuple[int, int] | None] = set()
-_ABANDONED: list[apsw.Connection] = []
+_UNSAFE_FILES: set[tuple[int, int] | None] = set()
+_ABANDONED_CONNECTIONS: list[apsw.Connection] = []
 _UNSAFE_MESSAGE = (
     "This process was forked while another thread was using the journal, and SQLite's locks do not survive that. "
     "Open the journal in a process started by spawn, or fork before opening it."
@@ -246,14 +246,14 @@ def _file_id(path: Path) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino)
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def discard(connection: apsw.Connection | None) -> None:
+def discard_connection(connection: apsw.Connection | None) -> None:
     """Close a connection, whatever its state."""
     if connection is not None:
         try:
@@ -286,24 +286,24 @@ def unwatch_forks(one: Forkable) -> None:
     _WATCHED.discard(one)
 
 
-def _before() -> None:
+def _before_fork() -> None:
     # Always in the same order, so that two forking threads cannot deadlock.
     _FORKING[:] = sorted(_WATCHED, key=id)
     for one in _FORKING:
         one.before_fork()
 
 
-def _in_parent() -> None:
+def _after_fork_in_parent() -> None:
     for one in _FORKING:
         one.after_fork_in_parent()
     _FORKING.clear()
 
 
-def _in_child() -> None:
+def _after_fork_in_child() -> None:
     for one in _FORKING:
         one.after_fork_in_child()
     _FORKING.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -17,43 +17,43 @@ from typing import Any
 from holdfast.errors import InvalidValue
 
 SCALE = 127
-MOST_DIMENSIONS = 16_384
+MAX_DIMENSIONS = 16_384
 _ROWS_AT_ONCE = 8_192
 """Rows widened to floats at a time: they stay in the processor's cache, and memory stays small."""
 
 
-class NotVectors(ValueError):
+class InvalidVectors(ValueError):
     """An embedder's result is not one vector of finite numbers for each text."""
 
 
-def packed(rows: Any, count: int, dimensions: int | None) -> list[bytes]:
+def pack_vectors(rows: Any, count: int, dimensions: int | None) -> list[bytes]:
     """Return rows of numbers as packed vectors; refuse other than `count` rows of one length (None: that of the first).
 
     A row of zeros stays zero and is similar to nothing. Rows of bytes are taken for packed vectors.
     """
     if isinstance(rows, str | bytes | dict) or not hasattr(rows, "__len__"):
-        raise NotVectors(f"it gave {type(rows).__name__}, not a list of vectors")
+        raise InvalidVectors(f"it gave {type(rows).__name__}, not a list of vectors")
     if len(rows) != count:
-        raise NotVectors(f"it gave {len(rows):,} vectors for {count:,} texts")
+        raise InvalidVectors(f"it gave {len(rows):,} vectors for {count:,} texts")
     if not count:
         return []
     if isinstance(rows, list | tuple):
         rows = [memoryview(row).cast("b").tolist() if isinstance(row, bytes) else row for row in rows]
-    numpy = numpy_or_none()
-    return _pack_plainly(rows, dimensions) if numpy is None else _pack(numpy, rows, dimensions)
+    numpy = load_numpy()
+    return _pack_without_numpy(rows, dimensions) if numpy is None else _pack_with_numpy(numpy, rows, dimensions)
 
 
-def _pack(numpy: Any, rows: Any, dimensions: int | None) -> list[bytes]:
+def _pack_with_numpy(numpy: Any, rows: Any, dimensions: int | None) -> list[bytes]:
     try:
         matrix = numpy.asarray(rows)
     except (TypeError, ValueError, OverflowError):
-        raise NotVectors("its vectors are not lists of numbers of one length") from None
+        raise InvalidVectors("its vectors are not lists of numbers of one length") from None
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
-        raise NotVectors("its vectors are not lists of numbers of one length")
+        raise InvalidVectors("its vectors are not lists of numbers of one length")
     _check_length(matrix.shape[1], dimensions)
     matrix = matrix.astype(numpy.float64)
     if not numpy.isfinite(matrix).all():
-        raise NotVectors("a vector has a number that is not finite")
+        raise InvalidVectors("a vector has a number that is not finite")
     # Scale by the largest number first: squares of large numbers would overflow, and those of tiny ones vanish.
     # A row whose largest number is too small to divide by is divided by 1 and becomes zero.
     largest = numpy.abs(matrix).max(axis=1, keepdims=True)
@@ -66,10 +66,10 @@ def _pack(numpy: Any, rows: Any, dimensions: int | None) -> list[bytes]:
 _TINY = 1e-300
 
 
-def _pack_plainly(rows: Any, dimensions: int | None) -> list[bytes]:
+def _pack_without_numpy(rows: Any, dimensions: int | None) -> list[bytes]:
     vectors = []
     for row in rows:
-        numbers = _numbers(row)
+        numbers = _read_numbers(row)
         _check_length(len(numbers), dimensions)
         dimensions = len(numbers)
         largest = max(map(abs, numbers))
@@ -81,24 +81,24 @@ def _pack_plainly(rows: Any, dimensions: int | None) -> list[bytes]:
     return vectors
 
 
-def _numbers(row: Any) -> list[float]:
+def _read_numbers(row: Any) -> list[float]:
     try:
         given = list(row)
         if any(isinstance(number, bool | str | bytes) for number in given):
             raise TypeError
         numbers = [float(number) for number in given]
     except (TypeError, ValueError, OverflowError):
-        raise NotVectors("its vectors are not lists of numbers of one length") from None
+        raise InvalidVectors("its vectors are not lists of numbers of one length") from None
     if not all(map(math.isfinite, numbers)):
-        raise NotVectors("a vector has a number that is not finite")
+        raise InvalidVectors("a vector has a number that is not finite")
     return numbers
 
 
 def _check_length(length: int, dimensions: int | None) -> None:
     if dimensions is not None and length != dimensions:
-        raise NotVectors(f"a vector has {length:,} numbers instead of {dimensions:,}")
-    if not 1 <= length <= MOST_DIMENSIONS:
-        raise NotVectors(f"a vector has {length:,} numbers, not 1 to {MOST_DIMENSIONS:,}")
+        raise InvalidVectors(f"a vector has {length:,} numbers instead of {dimensions:,}")
+    if not 1 <= length <= MAX_DIMENSIONS:
+        raise InvalidVectors(f"a vector has {length:,} numbers, not 1 to {MAX_DIMENSIONS:,}")
 
 
 def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
@@ -109,9 +109,9 @@ def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
         raise InvalidValue(
             f"Only vectors of one length can be compared, here {len(query):,}. Make them all with the same embedder."
         )
-    numpy = numpy_or_none()
+    numpy = load_numpy()
     if numpy is None or not query:
-        return list(_cosines_plainly(query, rows))
+        return list(_cosines_without_numpy(query, rows))
     wanted = numpy.frombuffer(query, numpy.int8).astype(numpy.float32)
     found: list[float] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
@@ -123,7 +123,7 @@ def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
     return found
 
 
-def _cosines_plainly(query: bytes, rows: Sequence[bytes]) -> Iterator[float]:
+def _cosines_without_numpy(query: bytes, rows: Sequence[bytes]) -> Iterator[float]:
     wanted = memoryview(query).cast("b").tolist()
     own = sum(map(mul, wanted, wanted))
     for row in rows:
@@ -133,7 +133,7 @@ def _cosines_plainly(query: bytes, rows: Sequence[bytes]) -> Iterator[float]:
 
 
 @cache
-def numpy_or_none() -> Any:
+def load_numpy() -> Any:
     """Return numpy 2 or later if it is installed, else None; it is not imported before its first use."""
     try:
         found = importlib.import_module("numpy")

@@ -25,34 +25,41 @@ from msgspec.structs import asdict
 
 from holdfast.core.entries import MAX_KEY_CHARS
 from holdfast.core.journal.codec import decode, encode
-from holdfast.core.search.words import indexed
+from holdfast.core.search.words import index_text
 from holdfast.errors import Closed, Corrupt, InvalidValue
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.sqlite.vectors import similarities
-from holdfast.store.cozo_engine import VECTORS, CozoEngine, Rows, about, names, prepare
+from holdfast.store.cozo_engine import (
+    VECTOR_RELATIONS,
+    CozoEngine,
+    Rows,
+    prepare_relations,
+    read_metadata,
+    relation_names,
+)
 from holdfast.system import renew_in_child
 
-NEVER: Final = 2**62
+NO_EXPIRY: Final = 2**62
 """The stored expiry of an entry that does not expire."""
 
-_READ = "key, version, value, written_at, expires_at, lifetime, rest"
-_GET = f"?[{_READ}] := key = $key, *entry{{scope: $scope, {_READ}}}"
+_COLUMNS = "key, version, value, written_at, expires_at, lifetime, rest"
+_GET = f"?[{_COLUMNS}] := key = $key, *entry{{scope: $scope, {_COLUMNS}}}"
 _VERSIONS = """
 current[version] := *entry{scope: $scope, key: $key, version}
 current[version] := not *entry{scope: $scope, key: $key}, version = 0
 ?[version, last] := current[version], *about{name: 'version', value: last}
 """
 _PUT = f"""
-{{?[scope, {_READ}] <- [[$scope, $key, $version, $value, $written_at, $expires_at, $lifetime, $rest]]
-  :put entry {{scope, {_READ.replace("key,", "key =>", 1)}}}}}
+{{?[scope, {_COLUMNS}] <- [[$scope, $key, $version, $value, $written_at, $expires_at, $lifetime, $rest]]
+  :put entry {{scope, {_COLUMNS.replace("key,", "key =>", 1)}}}}}
 {{?[name, value] <- [['version', $version]] :put about {{name => value}}}}
 """
 _DROP = "{?[scope, key] <- [[$scope, $key]] :rm entry {scope, key}}"
 
 _EXPIRED = "?[scope, key, version] := *entry{scope, key, version, expires_at}, expires_at <= $now :limit $limit"
-PURGED_AT_ONCE: Final = 500
+PURGE_BATCH: Final = 500
 
-_READERS = re.compile(r"\b(CsvReader|JsonReader)\b")
+_FORBIDDEN_READERS = re.compile(r"\b(CsvReader|JsonReader)\b")
 
 
 class CozoStore:
@@ -61,7 +68,7 @@ class CozoStore:
     def __init__(self, path: str | os.PathLike[str], *, engine: str = "sqlite") -> None:
         self._engine = CozoEngine(path, engine)
         try:
-            prepare(self._engine)
+            prepare_relations(self._engine)
             self._search = CozoSearch(self._engine)
         except BaseException:
             self._engine.close()
@@ -80,20 +87,20 @@ class CozoStore:
         offered = {"text", "vectors", "graph", "datalog"}
         return frozenset(offered | {"durable"} if self._engine.durable else offered)
 
-    def get(self, scope: str, key: str) -> Stored | None:
+    def get(self, scope: str, key: str) -> StoredEntry | None:
         with self._open():
             rows = self._engine.read(_GET, scope=scope, key=key)
-        return _stored(rows[0]) if rows else None
+        return _entry_from_row(rows[0]) if rows else None
 
     def put(
-        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
-        params = _columns(entry)
+        params = _entry_columns(entry)
         with self._open():
             ((current, last),) = self._engine.read(_VERSIONS, scope=scope, key=key)
             if expected is not None and expected != current:
                 return None
-            found, more = self._search.indexing(scope, entry)
+            found, more = self._search.index_script(scope, entry)
             self._engine.write(_PUT + found, scope=scope, key=key, version=last + 1, **params, **more)
             return int(last) + 1
 
@@ -103,24 +110,24 @@ class CozoStore:
             if expected is not None and expected != current:
                 return None
             if current:
-                self._engine.write(_DROP + self._search.forgetting(), scope=scope, key=key)
+                self._engine.write(_DROP + self._search.removal_script(), scope=scope, key=key)
             return bool(current)
 
     def purge(self, now: int) -> int:
         total = 0
         while True:
             with self._open():
-                rows = self._engine.read(_EXPIRED, now=now, limit=PURGED_AT_ONCE)
+                rows = self._engine.read(_EXPIRED, now=now, limit=PURGE_BATCH)
                 gone = [self.drop(scope, key, version) for scope, key, version in rows]
             total += len(gone)
-            if len(gone) < PURGED_AT_ONCE:
+            if len(gone) < PURGE_BATCH:
                 return total
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
-        after, until = _around(page.prefix)
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
+        after, until = _prefix_bounds(page.prefix)
         # Rows come in the order of their keys, and the engine stops when it has enough of them.
         script = (
-            f"?[{_READ}] := *entry{{scope: $scope, {_READ}}}, expires_at > $now, key > $after"
+            f"?[{_COLUMNS}] := *entry{{scope: $scope, {_COLUMNS}}}, expires_at > $now, key > $after"
             + (", key < $until" if until is not None else "")
             + (", lifetime == $lifetime" if page.lifetime is not None else "")
             + " :limit $limit"
@@ -135,31 +142,31 @@ class CozoStore:
                 lifetime=page.lifetime,
                 limit=page.limit,
             )
-        return [(row[0], _stored(row)) for row in rows]
+        return [(row[0], _entry_from_row(row)) for row in rows]
 
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         with self._open():
-            scores = self._search.find(scope, wanted)
-            rows = self._rows(scope, list(scores))
-        return self._search.compared(wanted, scores, {row[0]: _stored(row) for row in rows})
+            scores = self._search.find_candidates(scope, wanted)
+            rows = self._read_rows(scope, list(scores))
+        return self._search.rank_matches(wanted, scores, {row[0]: _entry_from_row(row) for row in rows})
 
-    def _rows(self, scope: str, keys: list[str]) -> Rows:
+    def _read_rows(self, scope: str, keys: list[str]) -> Rows:
         if not keys:
             return []
-        script = f"wanted[key] <- $keys ?[{_READ}] := wanted[key], *entry{{scope: $scope, {_READ}}}"
+        script = f"wanted[key] <- $keys ?[{_COLUMNS}] := wanted[key], *entry{{scope: $scope, {_COLUMNS}}}"
         return self._engine.read(script, scope=scope, keys=[[key] for key in keys])
 
     def link(self, edge: Edge) -> None:
         with self._open():
-            link(self._engine, edge)
+            link_edge(self._engine, edge)
 
     def unlink(self, edge: Edge) -> bool:
         with self._open():
-            return unlink(self._engine, edge)
+            return unlink_edge(self._engine, edge)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
         with self._open():
-            return edges(self._engine, query)
+            return list_edges(self._engine, query)
 
     def datalog(self, script: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Run a read-only script in Cozo's Datalog over all scopes; return `headers` and `rows`.
@@ -168,13 +175,13 @@ class CozoStore:
         """
         if not isinstance(script, str):
             raise InvalidValue(f"A Datalog script must be text, not {type(script).__name__}.")
-        if _READERS.search(script):
+        if _FORBIDDEN_READERS.search(script):
             raise InvalidValue(
                 "A Datalog script reads this database alone, so it takes no CsvReader and no JsonReader."
             )
         with self._open():
             pass  # The engine runs readers in parallel; a long query only delays writers.
-        return self._engine.ask(script, dict(params or {}))
+        return self._engine.run_query(script, dict(params or {}))
 
     def close(self) -> None:
         if self._forked or self._closed:
@@ -192,9 +199,11 @@ class CozoStore:
         return self._lock
 
 
-def _columns(entry: Stored) -> dict[str, Any]:
+def _entry_columns(entry: StoredEntry) -> dict[str, Any]:
     """Return an entry as a row: named columns for Datalog, and the rest as bytes."""
-    rest = {name: value for name, value in asdict(entry).items() if value not in (None, ()) and name not in _BY_NAME}
+    rest = {
+        name: value for name, value in asdict(entry).items() if value not in (None, ()) and name not in _NAMED_COLUMNS
+    }
     try:
         value = entry.value.decode()
     except UnicodeDecodeError:
@@ -202,31 +211,31 @@ def _columns(entry: Stored) -> dict[str, Any]:
     return {
         "value": value,
         "written_at": entry.written_at,
-        "expires_at": NEVER if entry.expires_at is None else entry.expires_at,
+        "expires_at": NO_EXPIRY if entry.expires_at is None else entry.expires_at,
         "lifetime": entry.lifetime or "",
         "rest": msgspec.msgpack.encode(rest),
     }
 
 
-_BY_NAME = frozenset({"value", "version", "written_at", "expires_at", "lifetime"})
+_NAMED_COLUMNS = frozenset({"value", "version", "written_at", "expires_at", "lifetime"})
 
 
-def _stored(row: list[Any]) -> Stored:
+def _entry_from_row(row: list[Any]) -> StoredEntry:
     _, version, value, written_at, expires_at, lifetime, rest = row
     named = {
         "value": value.encode(),
         "version": version,
         "written_at": written_at,
-        "expires_at": None if expires_at == NEVER else expires_at,
+        "expires_at": None if expires_at == NO_EXPIRY else expires_at,
         "lifetime": lifetime or None,
     }
     try:
-        return msgspec.convert(msgspec.msgpack.decode(rest) | named, Stored)
+        return msgspec.convert(msgspec.msgpack.decode(rest) | named, StoredEntry)
     except (msgspec.MsgspecError, TypeError):
         raise Corrupt("An entry in the Cozo database is damaged. Restore it from a backup.") from None
 
 
-def _around(prefix: str) -> tuple[str, str | None]:
+def _prefix_bounds(prefix: str) -> tuple[str, str | None]:
     """Return the last key before all with this prefix, and the first text after them.
 
     The engine treats `>=` on a key as `>`, so there is no other way to set where a page begins.
@@ -236,50 +245,50 @@ def _around(prefix: str) -> tuple[str, str | None]:
     last = ord(prefix[-1])
     before = prefix[:-1]
     if last:
-        before += chr(0xD7FF if last == 0xE000 else last - 1) + _LAST * MAX_KEY_CHARS
-    kept = prefix.rstrip(_LAST)
+        before += chr(0xD7FF if last == 0xE000 else last - 1) + _LAST_CHARACTER * MAX_KEY_CHARS
+    kept = prefix.rstrip(_LAST_CHARACTER)
     if not kept:
         return before, None
     following = ord(kept[-1]) + 1
     return before, kept[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
-_LAST = "\U0010ffff"
+_LAST_CHARACTER = "\U0010ffff"
 
 
-_EDGE: Final = "scope, source, kind, target_scope, target, weight, data"
-_NAME: Final = "scope, source, kind, target_scope, target"
-_NAMED: Final = "[[$scope, $source, $kind, $target_scope, $target]]"
+_EDGE_COLUMNS: Final = "scope, source, kind, target_scope, target, weight, data"
+_EDGE_KEY: Final = "scope, source, kind, target_scope, target"
+_EDGE_KEY_VALUES: Final = "[[$scope, $source, $kind, $target_scope, $target]]"
 _LINK = f"""
-?[{_EDGE}] <- [[$scope, $source, $kind, $target_scope, $target, $weight, $data]]
-:put edge {{{_NAME} => weight, data}}
+?[{_EDGE_COLUMNS}] <- [[$scope, $source, $kind, $target_scope, $target, $weight, $data]]
+:put edge {{{_EDGE_KEY} => weight, data}}
 """
-_LINKED = f"""
-asked[{_NAME}] <- {_NAMED}
-?[weight] := asked[{_NAME}], *edge{{{_NAME}, weight}}
+_FIND_EDGE = f"""
+asked[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES}
+?[weight] := asked[{_EDGE_KEY}], *edge{{{_EDGE_KEY}, weight}}
 """
-_UNLINK = f"?[{_NAME}] <- {_NAMED} :rm edge {{{_NAME}}}"
-_AT = {
+_UNLINK = f"?[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES} :rm edge {{{_EDGE_KEY}}}"
+_EDGES_AT = {
     "out": "wanted[source], scope = $scope",
     "in": "wanted[target], target_scope = $scope, *edge:incoming{target_scope, target, kind, scope, source}",
 }
 
 
-def link(engine: CozoEngine, edge: Edge) -> None:
+def link_edge(engine: CozoEngine, edge: Edge) -> None:
     """Add an edge, or replace the data of the same edge."""
     weight = None if edge.weight is None else float(edge.weight)
-    engine.write(_LINK, **_ends(edge), weight=weight, data=encode(edge.data).decode())
+    engine.write(_LINK, **_edge_params(edge), weight=weight, data=encode(edge.data).decode())
 
 
-def unlink(engine: CozoEngine, edge: Edge) -> bool:
+def unlink_edge(engine: CozoEngine, edge: Edge) -> bool:
     """Remove an edge; return False if there was none."""
-    found = bool(engine.read(_LINKED, **_ends(edge)))
+    found = bool(engine.read(_FIND_EDGE, **_edge_params(edge)))
     if found:
-        engine.write(_UNLINK, **_ends(edge))
+        engine.write(_UNLINK, **_edge_params(edge))
     return found
 
 
-def edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
+def list_edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
     """Return edges at some keys, in order of their names."""
     if not query.keys:
         return []
@@ -287,9 +296,9 @@ def edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
     script = (
         f"wanted[{side}] <- $keys "
         + ("kinds[kind] <- $kinds " if query.kinds else "")
-        + f"?[{_EDGE}] := {_AT[query.direction]}, *edge{{{_EDGE}}}"
+        + f"?[{_EDGE_COLUMNS}] := {_EDGES_AT[query.direction]}, *edge{{{_EDGE_COLUMNS}}}"
         + (", kinds[kind]" if query.kinds else "")
-        + f" :order {_NAME} :limit $limit"
+        + f" :order {_EDGE_KEY} :limit $limit"
     )
     keys, kinds = [[key] for key in query.keys], [[kind] for kind in query.kinds]
     rows = engine.read(script, scope=query.scope, keys=keys, kinds=kinds, limit=query.limit)
@@ -307,7 +316,7 @@ def edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
     ]
 
 
-def _ends(edge: Edge) -> dict[str, str]:
+def _edge_params(edge: Edge) -> dict[str, str]:
     return {
         "scope": edge.scope,
         "source": edge.source,
@@ -317,11 +326,11 @@ def _ends(edge: Edge) -> dict[str, str]:
     }
 
 
-FEW: Final = 2_000
+MAX_COMPARED: Final = 2_000
 """The number of vectors that can be compared in the time that the graph needs to find the nearest."""
-WIDE: Final = 200
+GRAPH_WIDTH: Final = 200
 """The number of neighbours kept in view during the graph search: with 5, every other nearest one was missed."""
-MOST: Final = 2_000
+MAX_WORD_HITS: Final = 2_000
 """The limit of entries examined per word. A word that occurs in more of them says little about each."""
 
 # A row is removed first: if overwritten, it would still be found by its former words.
@@ -337,13 +346,13 @@ _HITS = """hit[key, term, times] := term = {term}, ~words:found{{scope, key, exp
 """
 # The engine's own score of several words is that of the best one, so the sum is made here: rare words count
 # more, and repetitions of a word ever less.
-_SUMMED = """rare[term, count(key)] := hit[key, term, times]
+_SUM_SCORES = """rare[term, count(key)] := hit[key, term, times]
 ?[key, sum(score)] := hit[key, term, times], rare[term, n], score = ln(1 + $most / n) * times / (times + 1.2)
 :order -sum(score) :limit $limit"""
-_COUNTED = "?[key] := *vector{scope: $scope, key} :limit $most"
+_COUNT_VECTORS = "?[key] := *vector{scope: $scope, key} :limit $most"
 _NEAREST = """?[key] := ~vector:near{scope, key, expires_at |
   query: vec($vector), k: $limit, ef: $wide, filter: scope == $scope && expires_at > $now}"""
-_COMPARED = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, expires_at > $now,
+_COMPARE_VECTORS = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, expires_at > $now,
   distance = cos_dist(v, vec($vector)) :order distance :limit $limit"""
 
 
@@ -352,36 +361,36 @@ class CozoSearch:
 
     def __init__(self, engine: CozoEngine) -> None:
         self._engine = engine
-        known = about(engine)
+        known = read_metadata(engine)
         self._space: tuple[object, object] | None = None
         if "embedder" in known:
             self._space = (known["embedder"], known["dimensions"])
 
-    def indexing(self, scope: str, entry: Stored) -> tuple[str, dict[str, Any]]:
+    def index_script(self, scope: str, entry: StoredEntry) -> tuple[str, dict[str, Any]]:
         """Return the script that indexes a written entry, and its parameters."""
-        script, params = self.forgetting(), dict[str, Any]()
+        script, params = self.removal_script(), dict[str, Any]()
         if entry.words is not None:
             script += _ADD_WORDS
-            params["text"] = " ".join(_tokens(scope, entry.words))
+            params["text"] = " ".join(_index_tokens(scope, entry.words))
         if entry.vector is not None and any(entry.vector):
             space = (entry.embedder or "", len(entry.vector))
             if self._space is None:
-                self._make(*space)
+                self._create_vectors(*space)
             if space == self._space:
                 script += _ADD_VECTOR
-                params["vector"] = _numbers(entry.vector)
+                params["vector"] = _vector_numbers(entry.vector)
         return script, params
 
-    def forgetting(self) -> str:
+    def removal_script(self) -> str:
         """Return the script that removes an entry from the index."""
         return _FORGET_WORDS if self._space is None else _FORGET_WORDS + _FORGET_VECTOR
 
-    def _make(self, embedder: str, dimensions: int) -> None:
+    def _create_vectors(self, embedder: str, dimensions: int) -> None:
         """Create the relation of vectors, replacing one that a killed process left unfinished."""
-        there = names(self._engine)
-        if VECTORS[1] in there:
+        there = relation_names(self._engine)
+        if VECTOR_RELATIONS[1] in there:
             self._engine.write("::index drop vector:near")
-        if VECTORS[0] in there:
+        if VECTOR_RELATIONS[0] in there:
             self._engine.write("::remove vector")
         self._engine.write(
             f":create vector {{scope: String, key: String => expires_at: Int, v: <F32; {int(dimensions)}>}}"
@@ -397,36 +406,38 @@ class CozoSearch:
         )
         self._space = (embedder, dimensions)
 
-    def find(self, scope: str, wanted: Wanted) -> dict[str, float]:
+    def find_candidates(self, scope: str, wanted: EntrySearchQuery) -> dict[str, float]:
         """Return keys of candidates with their word scores: 0 for those found only by vector."""
-        found = dict.fromkeys(self._near(scope, wanted), 0.0)
-        queries = [query for term in wanted.terms if (query := _query(scope, term))]
+        found = dict.fromkeys(self._find_near(scope, wanted), 0.0)
+        queries = [query for term in wanted.terms if (query := _term_query(scope, term))]
         if queries:
             rows = self._engine.read(
-                "".join(_HITS.format(term=term) for term in range(len(queries))) + _SUMMED,
+                "".join(_HITS.format(term=term) for term in range(len(queries))) + _SUM_SCORES,
                 scope=scope,
                 now=wanted.now,
                 limit=wanted.limit,
-                most=max(MOST, wanted.limit),
+                most=max(MAX_WORD_HITS, wanted.limit),
                 **{f"query{term}": query for term, query in enumerate(queries)},
             )
             found.update((key, score) for key, score in rows)
         return found
 
-    def _near(self, scope: str, wanted: Wanted) -> list[str]:
+    def _find_near(self, scope: str, wanted: EntrySearchQuery) -> list[str]:
         if wanted.vector is None or not any(wanted.vector):
             return []
         if self._space != (wanted.embedder or "", len(wanted.vector)):
             return []
-        asked = {"scope": scope, "now": wanted.now, "limit": wanted.limit, "vector": _numbers(wanted.vector)}
+        asked = {"scope": scope, "now": wanted.now, "limit": wanted.limit, "vector": _vector_numbers(wanted.vector)}
         rows: Rows = []
-        if len(self._engine.read(_COUNTED, scope=scope, most=FEW + 1)) > FEW:
-            rows = self._engine.read(_NEAREST, **asked, wide=max(WIDE, wanted.limit))
+        if len(self._engine.read(_COUNT_VECTORS, scope=scope, most=MAX_COMPARED + 1)) > MAX_COMPARED:
+            rows = self._engine.read(_NEAREST, **asked, wide=max(GRAPH_WIDTH, wanted.limit))
         if len(rows) < wanted.limit:
-            rows = self._engine.read(_COMPARED, **asked)
+            rows = self._engine.read(_COMPARE_VECTORS, **asked)
         return [row[0] for row in rows]
 
-    def compared(self, wanted: Wanted, scores: Mapping[str, float], entries: Mapping[str, Stored]) -> list[Match]:
+    def rank_matches(
+        self, wanted: EntrySearchQuery, scores: Mapping[str, float], entries: Mapping[str, StoredEntry]
+    ) -> list[EntryMatch]:
         """Return the best candidates, each with both of its scores."""
         query = wanted.vector or b""
         alike = {
@@ -437,33 +448,33 @@ class CozoSearch:
         cosines = dict(zip(alike, similarities(query, list(alike.values())), strict=True))
         top = max(scores.values(), default=0.0) or 1.0
         found = [
-            Match(key=key, entry=entry, text=scores[key], cosine=max(0.0, cosines.get(key, 0.0)))
+            EntryMatch(key=key, entry=entry, text=scores[key], cosine=max(0.0, cosines.get(key, 0.0)))
             for key, entry in entries.items()
         ]
         found.sort(key=lambda match: (-match.text / top - match.cosine, match.key))
         return [match for match in found if match.text > 0 or match.cosine > 0][: wanted.limit]
 
 
-def _numbers(vector: bytes) -> list[float]:
+def _vector_numbers(vector: bytes) -> list[float]:
     return [float(number) for number in memoryview(vector).cast("b")]
 
 
-def _place(scope: str) -> str:
+def _scope_prefix(scope: str) -> str:
     """Return the prefix of every word of a scope. Without vowels, so that the engine's stemmer leaves it alone."""
     digest = hashlib.sha256(scope.encode()).digest()
     return f"S{int.from_bytes(digest[:8], 'big') % 10**15:015}"
 
 
-def _tokens(scope: str, text: str) -> list[str]:
+def _index_tokens(scope: str, text: str) -> list[str]:
     """Return words as tokens of the engine; those that are not plain ASCII as the hex of their bytes."""
-    place = _place(scope)
+    place = _scope_prefix(scope)
     # Words have no capital letters, and after a digit there is no ending for the stemmer to remove.
-    return [f"{place}{word if word.isascii() else f'U{word.encode().hex()}0'}" for word in indexed(text).split()]
+    return [f"{place}{word if word.isascii() else f'U{word.encode().hex()}0'}" for word in index_text(text).split()]
 
 
-def _query(scope: str, term: str) -> str:
+def _term_query(scope: str, term: str) -> str:
     """Return a term in the engine's query language: characters of languages without spaces must be adjacent."""
-    tokens = [f'"{token}"' for token in _tokens(scope, term)]
+    tokens = [f'"{token}"' for token in _index_tokens(scope, term)]
     if len(tokens) < 2:
         return "".join(tokens)
     pairs = [f"NEAR/1({first} {second})" for first, second in pairwise(tokens) if first != second]

@@ -42,7 +42,7 @@ ENGINES: Final = ("sqlite", "mem")
 IN_MEMORY: Final = ":memory:"
 
 _CODE = re.compile(r"\bcode:? (?:Some\()?(\d+)")
-_SAID: dict[int, tuple[type[HoldfastError], str]] = {
+_CODE_ERRORS: dict[int, tuple[type[HoldfastError], str]] = {
     5: (Busy, "is locked by another process. Try again, or find the process that holds it."),
     6: (Busy, "is locked by another process. Try again, or find the process that holds it."),
     8: (ReadOnly, "cannot be written. Check the permissions of the file and of its folder."),
@@ -70,9 +70,9 @@ class CozoEngine:
             )
         self.durable = engine != "mem"
         self.name = f"The Cozo database {text}"
-        self._lock = _locked(Path(text), self.name) if self.durable else None
+        self._lock = _lock_file(Path(text), self.name) if self.durable else None
         try:
-            with _translated(self.name):
+            with _translate_errors(self.name):
                 self._database = CozoDbPy(engine, text if self.durable else "", "{}")
         except BaseException:
             self._unlock()
@@ -80,21 +80,21 @@ class CozoEngine:
 
     def read(self, script: str, **params: Any) -> Rows:
         """Run one of holdfast's own read-only scripts and return its rows."""
-        with _translated(self.name):
+        with _translate_errors(self.name):
             return self._run(script, params, writes=False)
 
     def write(self, script: str, **params: Any) -> Rows:
         """Run one of holdfast's own scripts, all of it or nothing."""
-        with _translated(self.name, writes=True):
+        with _translate_errors(self.name, writes=True):
             return self._run(script, params, writes=True)
 
     def _run(self, script: str, params: dict[str, Any], *, writes: bool) -> Rows:
         rows: Rows = self._database.run_script(script, params, not writes)["rows"]
         return rows
 
-    def ask(self, script: str, params: dict[str, Any]) -> dict[str, Any]:
+    def run_query(self, script: str, params: dict[str, Any]) -> dict[str, Any]:
         """Run a caller's script, which cannot change anything."""
-        with _translated(self.name, theirs=True):
+        with _translate_errors(self.name, theirs=True):
             answer = self._database.run_script(script, params, True)
         return {"headers": answer["headers"], "rows": answer["rows"]}
 
@@ -113,7 +113,7 @@ class CozoEngine:
 
 
 @contextmanager
-def _translated(name: str, *, writes: bool = False, theirs: bool = False) -> Iterator[None]:
+def _translate_errors(name: str, *, writes: bool = False, theirs: bool = False) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -124,13 +124,13 @@ def _translated(name: str, *, writes: bool = False, theirs: bool = False) -> Ite
 
 
 def _failure(error: BaseException, name: str, *, writes: bool, theirs: bool) -> HoldfastError:
-    words = _words(error)
+    words = _error_text(error)
     found = _CODE.search(words)
     code = int(found[1]) if found else 0
     if code == _IO_ERROR and writes:
         return OutcomeUnknown(f"{name} failed while it was written. Open it again and read what is there.")
-    if code in _SAID:
-        kind, advice = _SAID[code]
+    if code in _CODE_ERRORS:
+        kind, advice = _CODE_ERRORS[code]
         return kind(f"{name} {advice}")
     if "database closed" in words:
         return Closed()
@@ -141,7 +141,7 @@ def _failure(error: BaseException, name: str, *, writes: bool, theirs: bool) -> 
     return Corrupt(f"{name} cannot be read as holdfast wrote it. Restore it from a backup. {words[:200]}")
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return the engine's message, which comes as a record or as text."""
     said = error.args[0] if error.args else ""
     if not isinstance(said, dict):
@@ -150,7 +150,7 @@ def _words(error: BaseException) -> str:
     return ". ".join(str(part) for part in parts if part)
 
 
-def _locked(path: Path, name: str) -> int | None:
+def _lock_file(path: Path, name: str) -> int | None:
     """Lock a file beside the database for as long as it is open."""
     if sys.platform == "win32":
         return None
@@ -173,8 +173,8 @@ def _locked(path: Path, name: str) -> int | None:
     return handle
 
 
-FORMAT: Final = 1
-VECTORS: Final = ("vector", "vector:near")
+STORE_FORMAT: Final = 1
+VECTOR_RELATIONS: Final = ("vector", "vector:near")
 """The relations created with the first vector, whose length they take."""
 
 _RELATIONS = {
@@ -189,27 +189,27 @@ _RELATIONS = {
 }
 
 
-def names(engine: CozoEngine) -> set[str]:
+def relation_names(engine: CozoEngine) -> set[str]:
     """Return the names of all relations and indexes."""
     return {row[0] for row in engine.read("::relations")}
 
 
-def about(engine: CozoEngine) -> dict[str, object]:
+def read_metadata(engine: CozoEngine) -> dict[str, object]:
     """Return the database's own metadata."""
     return {str(name): value for name, value in engine.read("?[name, value] := *about{name, value}")}
 
 
-def prepare(engine: CozoEngine) -> None:
+def prepare_relations(engine: CozoEngine) -> None:
     """Create missing relations; refuse a foreign database, or one of a later release."""
-    there = names(engine)
-    foreign = sorted(there - _RELATIONS.keys() - set(VECTORS))
+    there = relation_names(engine)
+    foreign = sorted(there - _RELATIONS.keys() - set(VECTOR_RELATIONS))
     if foreign:
         raise Refused(f"{engine.name} was made by something else: it has {foreign[0]!r}. Give the path of a new file.")
     for name, script in _RELATIONS.items():
         if name not in there:
             engine.write(script)
-    known = about(engine)
+    known = read_metadata(engine)
     if not known:
-        engine.write(f"?[name, value] <- [['format', {FORMAT}], ['version', 0]] :put about {{name => value}}")
-    elif known.get("format") != FORMAT:
+        engine.write(f"?[name, value] <- [['format', {STORE_FORMAT}], ['version', 0]] :put about {{name => value}}")
+    elif known.get("format") != STORE_FORMAT:
         raise NewerSchema(f"{engine.name} was written by a later release of holdfast. Upgrade holdfast to open it.")

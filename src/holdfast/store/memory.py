@@ -16,17 +16,17 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.core.search.words import indexed, spaced
+from holdfast.core.search.words import index_text, space_letters
 from holdfast.errors import Closed
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.system import renew_in_child
 
-PURGED_BESIDE = 2
+PURGE_PER_WRITE = 2
 """Expired entries that each write deletes: more than it can have added."""
-SPARE = 64
+SPARE_DATES = 64
 """Stale expiry dates tolerated in addition to one for each entry."""
 
-Place = tuple[str, str]
+EntryPlace = tuple[str, str]
 EdgeName = tuple[str, str, str, str, str]
 
 
@@ -37,12 +37,12 @@ class MemoryStore:
         self._most = most
         self._search = search
         self._versions = itertools.count(1)
-        self._entries: OrderedDict[Place, Stored] = OrderedDict()
+        self._entries: OrderedDict[EntryPlace, StoredEntry] = OrderedDict()
         self._keys: dict[str, list[str]] = {}
         self._dates: list[tuple[int, str, str, int]] = []
-        self._words: dict[Place, str] = {}
-        self._out: dict[Place, dict[EdgeName, Edge]] = {}
-        self._in: dict[Place, dict[EdgeName, Edge]] = {}
+        self._words: dict[EntryPlace, str] = {}
+        self._out: dict[EntryPlace, dict[EdgeName, Edge]] = {}
+        self._in: dict[EntryPlace, dict[EdgeName, Edge]] = {}
         self._closed = False
         self.after_fork()
         renew_in_child(self)
@@ -55,7 +55,7 @@ class MemoryStore:
     def capabilities(self) -> frozenset[str]:
         return frozenset({"graph", "text"} if self._search else {"graph"})
 
-    def get(self, scope: str, key: str) -> Stored | None:
+    def get(self, scope: str, key: str) -> StoredEntry | None:
         with self._open():
             entry = self._entries.get((scope, key))
             if entry is not None and self._most is not None:
@@ -63,7 +63,7 @@ class MemoryStore:
             return entry
 
     def put(
-        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         with self._open():
             if expected is not None and expected != self._version(scope, key):
@@ -74,17 +74,17 @@ class MemoryStore:
             self._entries[scope, key] = replace(entry, version=version)
             self._entries.move_to_end((scope, key))
             if self._search:
-                self._words[scope, key] = _searched(indexed(entry.words or ""))
+                self._words[scope, key] = _space_words(index_text(entry.words or ""))
             while self._most is not None and len(self._entries) > self._most:
-                self._forget(*next(iter(self._entries)))
-            self._date(scope, key, entry.expires_at, version)
-            self._purge(entry.written_at, PURGED_BESIDE)
+                self._remove(*next(iter(self._entries)))
+            self._note_expiry(scope, key, entry.expires_at, version)
+            self._purge(entry.written_at, PURGE_PER_WRITE)
             return version
 
-    def _date(self, scope: str, key: str, expires_at: int | None, version: int) -> None:
+    def _note_expiry(self, scope: str, key: str, expires_at: int | None, version: int) -> None:
         if expires_at is not None:
             heapq.heappush(self._dates, (expires_at, scope, key, version))
-        if len(self._dates) > 2 * len(self._entries) + SPARE:
+        if len(self._dates) > 2 * len(self._entries) + SPARE_DATES:
             known = ((entry.expires_at, *place, entry.version) for place, entry in self._entries.items())
             self._dates = [(at, where, name, number) for at, where, name, number in known if at is not None]
             heapq.heapify(self._dates)
@@ -100,7 +100,7 @@ class MemoryStore:
                 break
             _, scope, key, version = heapq.heappop(self._dates)
             if self._version(scope, key) == version:  # Otherwise it was rewritten or deleted.
-                self._forget(scope, key)
+                self._remove(scope, key)
                 gone += 1
         return gone
 
@@ -110,14 +110,14 @@ class MemoryStore:
                 return None
             if (scope, key) not in self._entries:
                 return False
-            self._forget(scope, key)
+            self._remove(scope, key)
             return True
 
     def _version(self, scope: str, key: str) -> int:
         entry = self._entries.get((scope, key))
         return 0 if entry is None else entry.version
 
-    def _forget(self, scope: str, key: str) -> None:
+    def _remove(self, scope: str, key: str) -> None:
         del self._entries[scope, key]
         self._words.pop((scope, key), None)
         keys = self._keys[scope]
@@ -125,11 +125,11 @@ class MemoryStore:
         if not keys:
             del self._keys[scope]
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         with self._open():
-            return list(itertools.islice(self._wanted(scope, page), page.limit))
+            return list(itertools.islice(self._iterate_page(scope, page), page.limit))
 
-    def _wanted(self, scope: str, page: EntryPage) -> Iterator[tuple[str, Stored]]:
+    def _iterate_page(self, scope: str, page: EntryPageQuery) -> Iterator[tuple[str, StoredEntry]]:
         keys = self._keys.get(scope, [])
         start = bisect_left(keys, page.prefix)
         if page.after is not None:
@@ -139,37 +139,37 @@ class MemoryStore:
             if not key.startswith(page.prefix):
                 return
             entry = self._entries[scope, key]
-            if entry.live(page.now) and (page.lifetime is None or entry.lifetime == page.lifetime):
+            if entry.is_live(page.now) and (page.lifetime is None or entry.lifetime == page.lifetime):
                 yield key, entry
 
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return live entries scored by the number of terms found, also as prefixes of words; no other ranking."""
-        terms = [_searched(spaced(term)) for term in wanted.terms]
+        terms = [_space_words(space_letters(term)) for term in wanted.terms]
         found = []
         with self._open():
             for key in self._keys.get(scope, ()) if self._search else ():
                 entry, words = self._entries[scope, key], self._words[scope, key]
                 score = sum(term in words for term in terms)
-                if score and entry.live(wanted.now):
-                    found.append(Match(key=key, entry=entry, text=float(score)))
+                if score and entry.is_live(wanted.now):
+                    found.append(EntryMatch(key=key, entry=entry, text=float(score)))
         return sorted(found, key=lambda match: (-match.text, match.key))[: wanted.limit]
 
     def link(self, edge: Edge) -> None:
         with self._open():
-            for side, place in self._ends(edge):
-                side.setdefault(place, {})[_name(edge)] = edge
+            for side, place in self._edge_ends(edge):
+                side.setdefault(place, {})[_edge_name(edge)] = edge
 
     def unlink(self, edge: Edge) -> bool:
         with self._open():
             gone = False
-            for side, place in self._ends(edge):
+            for side, place in self._edge_ends(edge):
                 kept = side.get(place, {})
-                gone = kept.pop(_name(edge), None) is not None
+                gone = kept.pop(_edge_name(edge), None) is not None
                 if gone and not kept:
                     del side[place]
             return gone
 
-    def _ends(self, edge: Edge) -> tuple[tuple[dict[Place, dict[EdgeName, Edge]], Place], ...]:
+    def _edge_ends(self, edge: Edge) -> tuple[tuple[dict[EntryPlace, dict[EdgeName, Edge]], EntryPlace], ...]:
         return (self._out, (edge.scope, edge.source)), (self._in, (edge.target_scope, edge.target))
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
@@ -192,10 +192,10 @@ class MemoryStore:
         return self._lock
 
 
-def _searched(text: str) -> str:
+def _space_words(text: str) -> str:
     """Return words with one space before each, so that a term matches only at the beginning of a word."""
     return " " + " ".join(text.split())
 
 
-def _name(edge: Edge) -> EdgeName:
+def _edge_name(edge: Edge) -> EdgeName:
     return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)

@@ -48,7 +48,7 @@ from holdfast.errors import (
     Unavailable,
     Unsupported,
 )
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.ids import check_id
 from holdfast.system import renew_in_child
 
@@ -57,11 +57,11 @@ ANSWER_SECONDS = 5.0
 NOT_AN_ENTRY = "NOTANENTRY"
 """The answer of our scripts when they find data that they did not write."""
 
-_TOO_MANY = "max number of clients"
-_FOREIGN = "holds something else under our keys. Use another prefix or database number, or remove it."
-_ANSWERS: tuple[tuple[str, type[Exception] | None, type[HoldfastError], str], ...] = (
-    (NOT_AN_ENTRY, None, Corrupt, _FOREIGN),
-    ("WRONGTYPE", None, Corrupt, _FOREIGN),
+_TOO_MANY_CLIENTS = "max number of clients"
+_FOREIGN_DATA = "holds something else under our keys. Use another prefix or database number, or remove it."
+_SERVER_ANSWERS: tuple[tuple[str, type[Exception] | None, type[HoldfastError], str], ...] = (
+    (NOT_AN_ENTRY, None, Corrupt, _FOREIGN_DATA),
+    ("WRONGTYPE", None, Corrupt, _FOREIGN_DATA),
     ("READONLY", ReadOnlyError, ReadOnly, "is a replica that takes no writes. Give the URL of the primary."),
     ("OOM", OutOfMemoryError, StorageFull, "has used all the memory it may. Raise maxmemory, or delete entries."),
     ("MISCONF", None, Unavailable, "cannot save to its disk and takes no writes. See its log, and free space there."),
@@ -73,14 +73,14 @@ _ANSWERS: tuple[tuple[str, type[Exception] | None, type[HoldfastError], str], ..
     ("CLUSTERDOWN", ClusterDownError, Unavailable, "is in a cluster that is down. Try again when that is back."),
     ("NOREPLICAS", None, Unavailable, "has too few replicas and takes no writes. Try again when they are back."),
     ("BUSY", None, Unavailable, "is running someone's long script. Try again, or stop that script."),
-    (_TOO_MANY, None, Unavailable, "takes no more connections. Try again, or raise its maxclients."),
+    (_TOO_MANY_CLIENTS, None, Unavailable, "takes no more connections. Try again, or raise its maxclients."),
 )
 """The server's word, redis-py's exception for it (which drops the word), our error, and the advice.
 
 All of these are answers that precede any write."""
 
 
-class Script(msgspec.Struct, frozen=True):
+class LuaScript(msgspec.Struct, frozen=True):
     """A Lua script that the server runs atomically."""
 
     source: str
@@ -95,7 +95,7 @@ class RedisConnection:
     """Sockets to one server, each used by one thread at a time and opened on demand."""
 
     def __init__(self, url: str) -> None:
-        self._options = _options(url)
+        self._options = _parse_options(url)
         self._secrets = [text for name in ("password", "username") if (text := str(self._options.get(name) or ""))]
         place = (
             self._options.get("path") or f"{self._options.get('host', 'localhost')}:{self._options.get('port', 6379)}"
@@ -113,19 +113,19 @@ class RedisConnection:
         """Open new sockets in a child: on shared ones, answers would reach whichever process reads first."""
         self._pool = ConnectionPool(**self._options)
 
-    def ask(self, *command: bytes | str | int) -> Any:
+    def run_command(self, *command: bytes | str | int) -> Any:
         """Run a command that only reads, and return its answer."""
-        return self._answer(command, writes=False)
+        return self._send_command(command, writes=False)
 
-    def run(self, script: Script, names: Sequence[str], values: Sequence[bytes | str | int]) -> Any:
+    def run_script(self, script: LuaScript, names: Sequence[str], values: Sequence[bytes | str | int]) -> Any:
         """Run a script that writes, and return its answer; the server receives its text only once."""
         rest = (len(names), *names, *values)
         try:
-            return self._answer(("EVALSHA", script.name, *rest), writes=True)
+            return self._send_command(("EVALSHA", script.name, *rest), writes=True)
         except NoScriptError:
-            return self._answer(("EVAL", script.source, *rest), writes=True)
+            return self._send_command(("EVAL", script.source, *rest), writes=True)
 
-    def _answer(self, command: tuple[bytes | str | int, ...], *, writes: bool) -> Any:
+    def _send_command(self, command: tuple[bytes | str | int, ...], *, writes: bool) -> Any:
         if self._closed:
             raise Closed
         pool = self._pool
@@ -156,35 +156,35 @@ class RedisConnection:
 
     def _failure(self, error: Exception, *, writes: bool) -> HoldfastError:
         """Return the error for a failure after a whole command was sent."""
-        if not writes or isinstance(error, ResponseError) or self._known(error) is not None:
+        if not writes or isinstance(error, ResponseError) or self._match_answer(error) is not None:
             return self._refusal(error)
         return OutcomeUnknown(
             f"{self.place} broke off before it answered, so the write may or may not be there. "
             "Read the entry and write again if it is missing; with expected_version nothing is written twice."
         )
 
-    def _known(self, error: Exception) -> HoldfastError | None:
-        text = _said(error)
+    def _match_answer(self, error: Exception) -> HoldfastError | None:
+        text = _error_text(error)
         # Other errors are worded by redis-py, with a path or a host that may look like one of the server's words.
-        said = text if isinstance(error, ResponseError) or text.startswith(_TOO_MANY) else ""
-        for word, named, kind, advice in _ANSWERS:
+        said = text if isinstance(error, ResponseError) or text.startswith(_TOO_MANY_CLIENTS) else ""
+        for word, named, kind, advice in _SERVER_ANSWERS:
             if word in said or (named is not None and isinstance(error, named)):
                 return kind(f"{self.place} {advice}")
         return None
 
     def _refusal(self, error: Exception) -> HoldfastError:
         """Return the error for a command after which nothing was written."""
-        known = self._known(error)
+        known = self._match_answer(error)
         if known is not None:
             return known
-        text = self._without_secrets(_said(error))[:200]
+        text = self._hide_secrets(_error_text(error))[:200]
         if isinstance(error, ResponseError):
             return Unavailable(f"{self.place} refused the command and nothing was written: {text}")
         if isinstance(error, RedisTimeout):
             return Unavailable(f"{self.place} does not answer in time. Check that it runs, and try again.")
         return Unavailable(f"{self.place} cannot be reached. Check that it runs and that the URL is right. {text}")
 
-    def _without_secrets(self, text: str) -> str:
+    def _hide_secrets(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
@@ -195,12 +195,12 @@ class RedisConnection:
         self._pool.disconnect(inuse_connections=False)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     # A server that does not know a command repeats its arguments, which may be a password or an entry.
     return str(error).partition(", with args")[0]
 
 
-_TAKEN = (
+_URL_OPTIONS = (
     "client_name",
     "db",
     "health_check_interval",
@@ -214,7 +214,7 @@ _TAKEN = (
 _parse: Any = parse_url  # It has no types.
 
 
-def _options(url: str) -> dict[str, Any]:
+def _parse_options(url: str) -> dict[str, Any]:
     """Return redis-py's options from the URL; a few of them cannot be set there."""
     try:
         options = dict(_parse(url))
@@ -223,9 +223,11 @@ def _options(url: str) -> dict[str, Any]:
         raise InvalidValue(
             "This is not the URL of a Redis server. Write redis://host:6379/0, rediss://… or unix:///path.sock."
         ) from None
-    unknown = [name for name, _ in parse_qsl(parts.query) if name not in _TAKEN and not name.startswith("ssl_")]
+    unknown = [name for name, _ in parse_qsl(parts.query) if name not in _URL_OPTIONS and not name.startswith("ssl_")]
     if unknown:
-        raise InvalidValue(f"The Redis URL has the option {unknown[0][:40]!r}. Known are: {', '.join(_TAKEN)}, ssl_….")
+        raise InvalidValue(
+            f"The Redis URL has the option {unknown[0][:40]!r}. Known are: {', '.join(_URL_OPTIONS)}, ssl_…."
+        )
     number = parts.path.strip("/")
     if parts.scheme != "unix" and number and not number.isdecimal():
         raise InvalidValue("After the host of a Redis URL comes the number of a database: redis://host:6379/0.")
@@ -241,11 +243,11 @@ def _options(url: str) -> dict[str, Any]:
 
 GRACE_MS: Final = 60_000
 """The time after expiry for which the server keeps an entry: a reader's own clock may run behind."""
-COUNTED_MS: Final = 30 * 24 * 3600 * 1000
+VERSION_TTL_MS: Final = 30 * 24 * 3600 * 1000
 """The time after a scope's last write for which its last version is remembered."""
-AT_ONCE: Final = 256
+BATCH_KEYS: Final = 256
 
-_CURRENT = f"""
+_COMPARE = f"""
 local head = redis.call('GETRANGE', KEYS[1], 0, 31)
 local current = '0'
 if head ~= '' then
@@ -258,15 +260,15 @@ local listed = redis.call('ZSCORE', KEYS[2], ARGV[2])
 # Steps that may fail come before the first write: a script that stops halfway is not undone.
 # The time is the floor of every version, so that a server that lost its newest writes, or all of them,
 # does not give the same version to something else.
-_PUT = Script(
-    _CURRENT
+_PUT = LuaScript(
+    _COMPARE
     + f"""
 local last = tonumber(redis.call('GET', KEYS[3]) or '0')
 if not last then return redis.error_reply('{NOT_AN_ENTRY}') end
 local time = redis.call('TIME')
 local version = math.max(last + 1, tonumber(current) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
 local text = string.format('%.0f', version)
-redis.call('SET', KEYS[3], text, 'PX', {COUNTED_MS})
+redis.call('SET', KEYS[3], text, 'PX', {VERSION_TTL_MS})
 if ARGV[4] == '' then
   redis.call('SET', KEYS[1], text .. '\\n' .. ARGV[3])
 else
@@ -276,14 +278,14 @@ if not listed then redis.call('ZADD', KEYS[2], 0, ARGV[2]) end
 return text
 """
 )
-_DROP = Script(
-    _CURRENT
+_DROP = LuaScript(
+    _COMPARE
     + """
 if listed then redis.call('ZREM', KEYS[2], ARGV[2]) end
 return redis.call('DEL', KEYS[1])
 """
 )
-_SWEEP = Script(
+_SWEEP = LuaScript(
     """
 for place, key in ipairs(ARGV) do
   if redis.call('EXISTS', KEYS[place + 1]) == 0 then redis.call('ZREM', KEYS[1], key) end
@@ -306,60 +308,64 @@ class RedisStore:
     def capabilities(self) -> frozenset[str]:
         return frozenset({"shared"})
 
-    def get(self, scope: str, key: str) -> Stored | None:
-        body = self._server.ask("GET", self._entry(scope, key))
-        return None if body is None else self._read(body)
+    def get(self, scope: str, key: str) -> StoredEntry | None:
+        body = self._server.run_command("GET", self._entry_name(scope, key))
+        return None if body is None else self._decode_entry(body)
 
     def put(
-        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         wanted = "" if expected is None else expected
-        version = self._server.run(
+        version = self._server.run_script(
             _PUT,
-            [*self._names(scope, key), self._name(scope, "version")],
-            [wanted, key, _written(entry), _freed(entry)],
+            [*self._key_names(scope, key), self._name(scope, "version")],
+            [wanted, key, _encode_entry(entry), _free_after_ms(entry)],
         )
         return None if version is None else int(version)
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
         wanted = "" if expected is None else expected
-        gone = self._server.run(_DROP, self._names(scope, key), [wanted, key])
+        gone = self._server.run_script(_DROP, self._key_names(scope, key), [wanted, key])
         return None if gone is None else bool(gone)
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
-        found: list[tuple[str, Stored]] = []
-        for keys, entries in self._stretches(scope, page):
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
+        found: list[tuple[str, StoredEntry]] = []
+        for keys, entries in self._iterate_batches(scope, page):
             gone = [key for key, entry in zip(keys, entries, strict=True) if entry is None]
             if gone:
-                self._sweep(scope, gone)
+                self._sweep_keys(scope, gone)
             found += [
                 (key, entry)
                 for key, entry in zip(keys, entries, strict=True)
-                if entry is not None and entry.live(page.now) and page.lifetime in (None, entry.lifetime)
+                if entry is not None and entry.is_live(page.now) and page.lifetime in (None, entry.lifetime)
             ]
             if len(found) >= page.limit:
                 break
         return found[: page.limit]
 
-    def _stretches(self, scope: str, page: EntryPage) -> Iterator[tuple[list[str], list[Stored | None]]]:
+    def _iterate_batches(
+        self, scope: str, page: EntryPageQuery
+    ) -> Iterator[tuple[list[str], list[StoredEntry | None]]]:
         """Yield keys in order with their entries, in growing batches until the page is full."""
-        after, wanted = page.after, min(page.limit, AT_ONCE)
+        after, wanted = page.after, min(page.limit, BATCH_KEYS)
         while True:
-            lowest, highest = _bounds(page.prefix, after)
-            found = self._server.ask("ZRANGEBYLEX", self._name(scope, "keys"), lowest, highest, "LIMIT", 0, wanted)
-            keys = [_text(key, self._server.place) for key in found]
+            lowest, highest = _key_range(page.prefix, after)
+            found = self._server.run_command(
+                "ZRANGEBYLEX", self._name(scope, "keys"), lowest, highest, "LIMIT", 0, wanted
+            )
+            keys = [_decode_key(key, self._server.place) for key in found]
             if keys:
-                bodies = self._server.ask("MGET", *(self._entry(scope, key) for key in keys))
-                yield keys, [None if body is None else self._read(body) for body in bodies]
+                bodies = self._server.run_command("MGET", *(self._entry_name(scope, key) for key in keys))
+                yield keys, [None if body is None else self._decode_entry(body) for body in bodies]
             if len(keys) < wanted:
                 return
-            after, wanted = keys[-1], min(2 * wanted, AT_ONCE)
+            after, wanted = keys[-1], min(2 * wanted, BATCH_KEYS)
 
-    def _sweep(self, scope: str, keys: Sequence[str]) -> None:
+    def _sweep_keys(self, scope: str, keys: Sequence[str]) -> None:
         """Remove listed keys whose entries the server has freed, unless they were rewritten."""
-        names = [self._name(scope, "keys"), *(self._entry(scope, key) for key in keys)]
+        names = [self._name(scope, "keys"), *(self._entry_name(scope, key) for key in keys)]
         try:
-            self._server.run(_SWEEP, names, keys)
+            self._server.run_script(_SWEEP, names, keys)
         except HoldfastError:
             pass  # It only saves memory, and a client of a replica may not write.
 
@@ -367,30 +373,32 @@ class RedisStore:
         """Delete expired entries and return their number; also remove keys whose entries the server has freed."""
         cursor, gone = b"0", 0
         while True:
-            pattern = f"{_literal(self._prefix)}:{{*}}:keys"
-            cursor, names = self._server.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000)
-            found = (_text(name, self._server.place).removesuffix(":keys") for name in names)
-            gone += sum(self._purged(place, now) for place in found)
+            pattern = f"{_escape_pattern(self._prefix)}:{{*}}:keys"
+            cursor, names = self._server.run_command("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000)
+            found = (_decode_key(name, self._server.place).removesuffix(":keys") for name in names)
+            gone += sum(self._purge_scope(place, now) for place in found)
             if int(cursor) == 0:
                 return gone
 
-    def _purged(self, place: str, now: int) -> int:
+    def _purge_scope(self, place: str, now: int) -> int:
         gone, lowest = 0, b"-"
-        while keys := self._server.ask("ZRANGEBYLEX", f"{place}:keys", lowest, b"+", "LIMIT", 0, AT_ONCE):
+        while keys := self._server.run_command("ZRANGEBYLEX", f"{place}:keys", lowest, b"+", "LIMIT", 0, BATCH_KEYS):
             lowest = b"(" + keys[-1]
             names = [f"{place}:entry:{hashlib.sha256(key).hexdigest()}" for key in keys]
             freed = []
-            for key, name, body in zip(keys, names, self._server.ask("MGET", *names), strict=True):
-                entry = None if body is None else self._read(body)
+            for key, name, body in zip(keys, names, self._server.run_command("MGET", *names), strict=True):
+                entry = None if body is None else self._decode_entry(body)
                 if entry is None:
                     freed.append((key, name))
-                elif not entry.live(now):
-                    gone += bool(self._server.run(_DROP, [name, f"{place}:keys"], [entry.version, key]))
+                elif not entry.is_live(now):
+                    gone += bool(self._server.run_script(_DROP, [name, f"{place}:keys"], [entry.version, key]))
             if freed:
-                self._server.run(_SWEEP, [f"{place}:keys", *(name for _, name in freed)], [key for key, _ in freed])
+                self._server.run_script(
+                    _SWEEP, [f"{place}:keys", *(name for _, name in freed)], [key for key, _ in freed]
+                )
         return gone
 
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return no matches: Redis has no index of the entries."""
         return []
 
@@ -406,17 +414,17 @@ class RedisStore:
     def close(self) -> None:
         self._server.close()
 
-    def _names(self, scope: str, key: str) -> list[str]:
-        return [self._entry(scope, key), self._name(scope, "keys")]
+    def _key_names(self, scope: str, key: str) -> list[str]:
+        return [self._entry_name(scope, key), self._name(scope, "keys")]
 
-    def _entry(self, scope: str, key: str) -> str:
-        return self._name(scope, f"entry:{_hashed(key)}")
+    def _entry_name(self, scope: str, key: str) -> str:
+        return self._name(scope, f"entry:{_hash_text(key)}")
 
     def _name(self, scope: str, what: str) -> str:
         # In braces: a cluster then keeps everything of one scope on one node, as scripts need it.
-        return f"{self._prefix}:{{{_hashed(scope)}}}:{what}"
+        return f"{self._prefix}:{{{_hash_text(scope)}}}:{what}"
 
-    def _read(self, body: bytes) -> Stored:
+    def _decode_entry(self, body: bytes) -> StoredEntry:
         version, separator, rest = body.partition(b"\n")
         try:
             if not separator:
@@ -429,20 +437,20 @@ class RedisStore:
             ) from None
 
 
-_DECODER = msgspec.msgpack.Decoder(Stored)
+_DECODER = msgspec.msgpack.Decoder(StoredEntry)
 _NO_GRAPH = "Redis keeps no edges. Use a store that declares graph: sqlite, memory or cozo."
 
 
-def _literal(text: str) -> str:
+def _escape_pattern(text: str) -> str:
     """Escape text so that a pattern of the server matches it literally."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)
 
 
-def _hashed(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _written(entry: Stored) -> bytes:
+def _encode_entry(entry: StoredEntry) -> bytes:
     """Return an entry's bytes without empty fields; the script puts the version before them."""
     said: dict[str, Any] = {
         name: value for name, value in asdict(entry).items() if value not in (None, ()) and name != "version"
@@ -450,14 +458,14 @@ def _written(entry: Stored) -> bytes:
     return msgspec.msgpack.encode(said)
 
 
-def _freed(entry: Stored) -> int | str:
+def _free_after_ms(entry: StoredEntry) -> int | str:
     """Return the milliseconds after which the server may free an entry, or "" if it does not expire."""
     if entry.expires_at is None:
         return ""
     return max(0, entry.expires_at - entry.written_at) + GRACE_MS
 
 
-def _bounds(prefix: str, after: str | None) -> tuple[bytes, bytes]:
+def _key_range(prefix: str, after: str | None) -> tuple[bytes, bytes]:
     """Return the range in the list of keys. UTF-8 sorts as its code points do, and no byte of it is 255."""
     lowest = b"[" + prefix.encode() if prefix else b"-"
     if after is not None and after >= prefix:
@@ -465,7 +473,7 @@ def _bounds(prefix: str, after: str | None) -> tuple[bytes, bytes]:
     return lowest, b"(" + prefix.encode() + b"\xff" if prefix else b"+"
 
 
-def _text(key: bytes, place: str) -> str:
+def _decode_key(key: bytes, place: str) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError:

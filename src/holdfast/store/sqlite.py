@@ -23,15 +23,15 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.codec import decode
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.settings import Settings
-from holdfast.sqlite.connection import Durability, ask, create_file, require_sqlite
-from holdfast.sqlite.fts import Passage, TextIndex
-from holdfast.sqlite.vectors import numpy_or_none, similarities
-from holdfast.store.sqlite_file import WORDS, StoreConnections, queries
+from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
+from holdfast.sqlite.fts import TextIndex, TextRow
+from holdfast.sqlite.vectors import load_numpy, similarities
+from holdfast.store.sqlite_file import WORDS_TABLE, StorePool, queries
 
-PURGED_AT_ONCE = 500
-PURGED_BESIDE = 32
+PURGE_BATCH = 500
+PURGE_PER_WRITE = 32
 """Expired entries that a write deletes in passing."""
 PURGE_EVERY = 16
 """The number of writes between such deletions: twice as many are deleted as were written, so none pile up."""
@@ -52,75 +52,75 @@ class SqliteStore:
         self.path = Path(path).resolve()
         create_file(self.path)
         busy_ms = (settings or Settings()).busy_ms
-        self._connections = StoreConnections(self.path, durability=durability, busy_ms=busy_ms)
-        self._vectors = Vectors()
+        self._connections = StorePool(self.path, durability=durability, busy_ms=busy_ms)
+        self._vectors = VectorCollections()
         self._connections.after_fork.append(self._vectors.after_fork)
         self._writes = itertools.count(1)
 
     # reading
 
-    def get(self, scope: str, key: str) -> Stored | None:
-        with self._connections.reading(once=True) as connection:
-            rows = ask(connection, queries()["get"], (scope, key))
-        return _stored(rows[0]) if rows else None
+    def get(self, scope: str, key: str) -> StoredEntry | None:
+        with self._connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["get"], (scope, key))
+        return _entry_from_row(rows[0]) if rows else None
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         first = page.prefix if page.after is None else max(page.prefix, page.after + "\0")
-        values: list[Any] = [scope, first, _end(page.prefix), page.now, page.limit]
+        values: list[Any] = [scope, first, _prefix_end(page.prefix), page.now, page.limit]
         if page.lifetime is not None:
             values.append(page.lifetime)
         name = "page" if page.lifetime is None else "page_of_lifetime"
-        with self._connections.reading(once=True) as connection:
-            rows = ask(connection, queries()[name], tuple(values))
-        return [(key, _stored(row)) for key, *row in rows]
+        with self._connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()[name], tuple(values))
+        return [(key, _entry_from_row(row)) for key, *row in rows]
 
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return the best entries by words (bm25) and by vectors of the requested embedder."""
-        with self._connections.reading() as connection:
-            place = _place(connection, scope)
+        with self._connections.reader() as connection:
+            place = _read_scope(connection, scope)
             if place is None:
                 return []
-            texts = _by_words(connection, place, wanted)
+            texts = _search_words(connection, place, wanted)
             cosines: dict[int, float] = {}
             if wanted.vector and wanted.embedder is not None:
-                known = self._vectors.collection(connection, place, wanted.embedder, len(wanted.vector))
-                cosines = nearest(known, wanted.vector, wanted.now, wanted.limit, list(texts))
+                known = self._vectors.load_collection(connection, place, wanted.embedder, len(wanted.vector))
+                cosines = find_nearest(known, wanted.vector, wanted.now, wanted.limit, list(texts))
             ids = _JSON.encode([*texts, *(id for id in cosines if id not in texts)]).decode()
-            rows = ask(connection, queries()["found"], (ids, place.id, wanted.now))
+            rows = fetch_rows(connection, queries()["found"], (ids, place.id, wanted.now))
         return [
-            Match(key=key, entry=_stored(row), text=texts.get(id, 0.0), cosine=cosines.get(id, 0.0))
+            EntryMatch(key=key, entry=_entry_from_row(row), text=texts.get(id, 0.0), cosine=cosines.get(id, 0.0))
             for id, key, *row in rows
         ]
 
     # writing
 
     def put(
-        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         with self._connections.transaction() as connection:
-            known = ask(connection, queries()["known"], (scope, key))
+            known = fetch_rows(connection, queries()["known"], (scope, key))
             id, version, words, *vector = known[0] if known else (None, 0, None, None, None)
             if expected is not None and expected != version:
                 return None
-            reset = vector[0] is not None and vector != [_length(entry.vector), entry.embedder]
-            place, version = ask(connection, queries()["count_on"], (scope, reset))[0]
-            values = _values(entry, version)
+            reset = vector[0] is not None and vector != [_vector_size(entry.vector), entry.embedder]
+            place, version = fetch_rows(connection, queries()["count_on"], (scope, reset))[0]
+            values = _entry_values(entry, version)
             if id is None:
-                ((id,),) = ask(connection, queries()["insert"], (place, key, *values))
+                ((id,),) = fetch_rows(connection, queries()["insert"], (place, key, *values))
             else:
                 connection.execute(queries()["update"], (id, *values))
-            _index(connection, place, id, words, entry.words)
+            _index_words(connection, place, id, words, entry.words)
             if next(self._writes) % PURGE_EVERY == 0:
-                _purge(connection, entry.written_at, PURGED_BESIDE)
+                _purge_expired(connection, entry.written_at, PURGE_PER_WRITE)
         return int(version)
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
         with self._connections.transaction() as connection:
-            known = ask(connection, queries()["known"], (scope, key))
+            known = fetch_rows(connection, queries()["known"], (scope, key))
             if expected is not None and expected != (known[0][1] if known else 0):
                 return None
             if known:
-                _remove(connection, [(known[0][0], scope, known[0][3] is not None)])
+                _remove_entries(connection, [(known[0][0], scope, known[0][3] is not None)])
             return bool(known)
 
     def purge(self, now: int) -> int:
@@ -128,79 +128,79 @@ class SqliteStore:
         total = 0
         while True:
             with self._connections.transaction() as connection:
-                removed = _purge(connection, now, PURGED_AT_ONCE)
+                removed = _purge_expired(connection, now, PURGE_BATCH)
             total += removed
-            if removed < PURGED_AT_ONCE:
+            if removed < PURGE_BATCH:
                 return total
 
     # the graph
 
     def link(self, edge: Edge) -> None:
         with self._connections.transaction() as connection:
-            link(connection, edge)
+            link_edge(connection, edge)
 
     def unlink(self, edge: Edge) -> bool:
         with self._connections.transaction() as connection:
-            return unlink(connection, edge)
+            return unlink_edge(connection, edge)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
-        with self._connections.reading(once=True) as connection:
-            return edges(connection, query)
+        with self._connections.reader(once=True) as connection:
+            return list_edges(connection, query)
 
     def close(self) -> None:
         self._connections.close()
 
 
-def _place(connection: apsw.Connection, scope: str) -> Place | None:
-    rows = ask(connection, queries()["scope"], (scope,))
-    return Place(rows[0][0], scope, *rows[0][1:]) if rows else None
+def _read_scope(connection: apsw.Connection, scope: str) -> ScopeSnapshot | None:
+    rows = fetch_rows(connection, queries()["scope"], (scope,))
+    return ScopeSnapshot(rows[0][0], scope, *rows[0][1:]) if rows else None
 
 
-def _by_words(connection: apsw.Connection, place: Place, wanted: Wanted) -> dict[int, float]:
+def _search_words(connection: apsw.Connection, place: ScopeSnapshot, wanted: EntrySearchQuery) -> dict[int, float]:
     """Return rows with any of the terms; fetch more by the number of expired rows, so that these displace none."""
-    ((expired,),) = ask(connection, queries()["count_expired"], (wanted.now, place.id))
-    found = TextIndex(connection, WORDS).match(wanted.terms, [_token(place.id)], wanted.limit + expired)
+    ((expired,),) = fetch_rows(connection, queries()["count_expired"], (wanted.now, place.id))
+    found = TextIndex(connection, WORDS_TABLE).match(wanted.terms, [_scope_token(place.id)], wanted.limit + expired)
     if expired:
         ids = _JSON.encode([id for id, _ in found]).decode()
-        live = {id for (id,) in ask(connection, queries()["live"], (ids, wanted.now))}
+        live = {id for (id,) in fetch_rows(connection, queries()["live"], (ids, wanted.now))}
         found = [each for each in found if each[0] in live]
     return dict(found[: wanted.limit])
 
 
-def _index(connection: apsw.Connection, place: int, id: int, before: str | None, after: str | None) -> None:
+def _index_words(connection: apsw.Connection, place: int, id: int, before: str | None, after: str | None) -> None:
     if before == after:
         return
-    index = TextIndex(connection, WORDS)
+    index = TextIndex(connection, WORDS_TABLE)
     if before is not None:
         index.remove([id])
     if after is not None:
-        index.add([Passage(id, after, place=_token(place))])
+        index.add([TextRow(id, after, place=_scope_token(place))])
 
 
-def _purge(connection: apsw.Connection, now: int, most: int) -> int:
-    rows = ask(connection, queries()["expired"], (now, most))
-    _remove(connection, [(id, scope, bool(vector)) for id, scope, vector in rows])
+def _purge_expired(connection: apsw.Connection, now: int, most: int) -> int:
+    rows = fetch_rows(connection, queries()["expired"], (now, most))
+    _remove_entries(connection, [(id, scope, bool(vector)) for id, scope, vector in rows])
     return len(rows)
 
 
-def _remove(connection: apsw.Connection, rows: Sequence[tuple[int, str, bool]]) -> None:
+def _remove_entries(connection: apsw.Connection, rows: Sequence[tuple[int, str, bool]]) -> None:
     """Remove entries, each (number, scope, has a vector), and scopes that become empty."""
     connection.executemany(queries()["delete"], [(id,) for id, _, _ in rows])
-    TextIndex(connection, WORDS).remove([id for id, _, _ in rows])
+    TextIndex(connection, WORDS_TABLE).remove([id for id, _, _ in rows])
     resets: dict[str, bool] = {}
     for _, scope, vector in rows:
         resets[scope] = resets.get(scope, False) or vector
     for scope, reset in resets.items():
-        place, _ = ask(connection, queries()["count_on"], (scope, reset))[0]
-        for (newest,) in ask(connection, queries()["forget_scope"], (place,)):
+        place, _ = fetch_rows(connection, queries()["count_on"], (scope, reset))[0]
+        for (newest,) in fetch_rows(connection, queries()["forget_scope"], (place,)):
             connection.execute(queries()["remember_newest"], (newest,))
 
 
-def _token(place: int) -> str:
+def _scope_token(place: int) -> str:
     return f"s{place}"
 
 
-def _end(prefix: str) -> str | bytes:
+def _prefix_end(prefix: str) -> str | bytes:
     """Return the first text after all with this prefix; if there is none, bytes, which sort after every text."""
     while prefix:
         last = ord(prefix[-1])
@@ -211,11 +211,11 @@ def _end(prefix: str) -> str | bytes:
     return b""
 
 
-def _length(vector: bytes | None) -> int | None:
+def _vector_size(vector: bytes | None) -> int | None:
     return None if vector is None else len(vector)
 
 
-def _values(entry: Stored, version: int) -> tuple[Any, ...]:
+def _entry_values(entry: StoredEntry, version: int) -> tuple[Any, ...]:
     return (
         version,
         entry.written_at,
@@ -233,10 +233,10 @@ def _values(entry: Stored, version: int) -> tuple[Any, ...]:
     )
 
 
-def _stored(row: Sequence[Any]) -> Stored:
+def _entry_from_row(row: Sequence[Any]) -> StoredEntry:
     version, written_at, expires_at, tier, lifetime, content_kind, salience, schema = row[:8]
     embedder, applied, value, vector, words = row[8:]
-    return Stored(
+    return StoredEntry(
         value=value,
         version=version,
         written_at=written_at,
@@ -253,17 +253,17 @@ def _stored(row: Sequence[Any]) -> Stored:
     )
 
 
-def link(connection: apsw.Connection, edge: Edge) -> None:
+def link_edge(connection: apsw.Connection, edge: Edge) -> None:
     """Add an edge, or replace its data."""
-    connection.execute(queries()["link"], (*_name(edge), edge.weight, _JSON.encode(edge.data)))
+    connection.execute(queries()["link"], (*_edge_name(edge), edge.weight, _JSON.encode(edge.data)))
 
 
-def unlink(connection: apsw.Connection, edge: Edge) -> bool:
+def unlink_edge(connection: apsw.Connection, edge: Edge) -> bool:
     """Remove an edge; return False if there was none."""
-    return bool(connection.execute(queries()["unlink"], _name(edge)).fetchall())
+    return bool(connection.execute(queries()["unlink"], _edge_name(edge)).fetchall())
 
 
-def edges(connection: apsw.Connection, query: EdgeQuery) -> list[Edge]:
+def list_edges(connection: apsw.Connection, query: EdgeQuery) -> list[Edge]:
     """Return edges at some keys, in order of source, kind and target."""
     kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
     keys = _JSON.encode(sorted(set(query.keys))).decode()
@@ -283,7 +283,7 @@ def edges(connection: apsw.Connection, query: EdgeQuery) -> list[Edge]:
     ]
 
 
-def _name(edge: Edge) -> tuple[str, ...]:
+def _edge_name(edge: Edge) -> tuple[str, ...]:
     return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
 
 
@@ -294,11 +294,11 @@ _NEVER = 2**63 - 1
 _ROWS_AT_ONCE = 8_192
 """Rows widened to floats at a time: they stay in the processor's cache."""
 
-Row = tuple[int, int | None, bytes]
+VectorRow = tuple[int, int | None, bytes]
 """An entry's number, its expiry, and its vector."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class ScopeSnapshot(msgspec.Struct, frozen=True):
     """A scope as a reader sees it: its number, its newest change, and the last change that removed a vector."""
 
     id: int
@@ -307,7 +307,7 @@ class Place(msgspec.Struct, frozen=True):
     reset: int
 
 
-class Collection(msgspec.Struct, frozen=True):
+class VectorCollection(msgspec.Struct, frozen=True):
     """Every vector of one scope, embedder and length, as of one change."""
 
     newest: int
@@ -325,11 +325,11 @@ class Collection(msgspec.Struct, frozen=True):
         return len(self.data) + 120 * len(self.ids)
 
 
-def _empty() -> Collection:
-    return Collection(0, array("q"), array("q"), b"", None, {})
+def _empty_collection() -> VectorCollection:
+    return VectorCollection(0, array("q"), array("q"), b"", None, {})
 
 
-def _grown(known: Collection, rows: Iterable[Row], newest: int) -> Collection:
+def _extend_collection(known: VectorCollection, rows: Iterable[VectorRow], newest: int) -> VectorCollection:
     ids, expiries, data = known.ids[:], known.expiries[:], bytearray(known.data)
     positions, changed = dict(known.positions), []
     for id, expires_at, vector in rows:
@@ -340,12 +340,12 @@ def _grown(known: Collection, rows: Iterable[Row], newest: int) -> Collection:
         expiries[at] = _NEVER if expires_at is None else expires_at
         data[at * len(vector) : (at + 1) * len(vector)] = vector
         changed.append(at)
-    made = Collection(newest, ids, expiries, bytes(data), None, positions)
-    return msgspec.structs.replace(made, lengths=_lengths(made, known.lengths, changed))
+    made = VectorCollection(newest, ids, expiries, bytes(data), None, positions)
+    return msgspec.structs.replace(made, lengths=_vector_lengths(made, known.lengths, changed))
 
 
-def _lengths(collection: Collection, known: Any, changed: Sequence[int]) -> Any:
-    numpy = numpy_or_none()
+def _vector_lengths(collection: VectorCollection, known: Any, changed: Sequence[int]) -> Any:
+    numpy = load_numpy()
     if numpy is None:
         return None
     matrix = _matrix(numpy, collection)
@@ -361,22 +361,24 @@ def _lengths(collection: Collection, known: Any, changed: Sequence[int]) -> Any:
     return found
 
 
-def _matrix(numpy: Any, collection: Collection) -> Any:
+def _matrix(numpy: Any, collection: VectorCollection) -> Any:
     return numpy.frombuffer(collection.data, numpy.int8).reshape(len(collection.ids), -1)
 
 
-class Vectors:
+class VectorCollections:
     """A cache of the most recently used collections."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, int], Collection] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, int], VectorCollection] = OrderedDict()
         self.after_fork()
 
     def after_fork(self) -> None:
         """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
 
-    def collection(self, connection: apsw.Connection, place: Place, embedder: str, dimensions: int) -> Collection:
+    def load_collection(
+        self, connection: apsw.Connection, place: ScopeSnapshot, embedder: str, dimensions: int
+    ) -> VectorCollection:
         """Return the vectors of a scope, reading those that are not cached."""
         name = (place.name, embedder, dimensions)
         with self._lock:
@@ -386,14 +388,18 @@ class Vectors:
         if known is not None and known.newest >= place.newest:
             return known
         if known is None or known.newest < place.reset:
-            known = _empty()
+            known = _empty_collection()
         wanted = (place.id, known.newest, embedder, dimensions)
         rows: list[Any] = connection.execute(queries()["vectors"], wanted).fetchall()
-        known = _grown(known, rows, place.newest) if rows else msgspec.structs.replace(known, newest=place.newest)
-        self._keep(name, known)
+        known = (
+            _extend_collection(known, rows, place.newest)
+            if rows
+            else msgspec.structs.replace(known, newest=place.newest)
+        )
+        self._cache_collection(name, known)
         return known
 
-    def _keep(self, name: tuple[str, str, int], collection: Collection) -> None:
+    def _cache_collection(self, name: tuple[str, str, int], collection: VectorCollection) -> None:
         with self._lock:
             self._known[name] = collection
             self._known.move_to_end(name)
@@ -402,13 +408,15 @@ class Vectors:
                 total -= self._known.popitem(last=False)[1].size
 
 
-def nearest(collection: Collection, vector: bytes, now: int, limit: int, also: Sequence[int]) -> dict[int, float]:
+def find_nearest(
+    collection: VectorCollection, vector: bytes, now: int, limit: int, also: Sequence[int]
+) -> dict[int, float]:
     """Return the positive cosines of the most similar live rows and of the rows in `also`."""
     if not collection.ids:
         return {}
-    numpy = numpy_or_none()
+    numpy = load_numpy()
     if numpy is None:
-        return _nearest_plainly(collection, vector, now, limit, also)
+        return _find_nearest_without_numpy(collection, vector, now, limit, also)
     cosines = _cosines(numpy, collection, vector)
     cosines[numpy.frombuffer(collection.expiries, numpy.int64) <= now] = 0
     best = numpy.flatnonzero(cosines > 0)
@@ -425,7 +433,7 @@ def nearest(collection: Collection, vector: bytes, now: int, limit: int, also: S
     return found
 
 
-def _cosines(numpy: Any, collection: Collection, vector: bytes) -> Any:
+def _cosines(numpy: Any, collection: VectorCollection, vector: bytes) -> Any:
     wanted = numpy.frombuffer(vector, numpy.int8).astype(numpy.float32)
     matrix = _matrix(numpy, collection)
     found = numpy.empty(len(matrix), numpy.float32)
@@ -438,8 +446,8 @@ def _cosines(numpy: Any, collection: Collection, vector: bytes) -> Any:
     return found
 
 
-def _nearest_plainly(
-    collection: Collection, vector: bytes, now: int, limit: int, also: Sequence[int]
+def _find_nearest_without_numpy(
+    collection: VectorCollection, vector: bytes, now: int, limit: int, also: Sequence[int]
 ) -> dict[int, float]:
     size = len(vector)
     rows = [collection.data[at : at + size] for at in range(0, len(collection.data), size)]

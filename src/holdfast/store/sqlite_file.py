@@ -14,13 +14,13 @@ import apsw
 
 from holdfast.errors import HoldfastError, NewerSchema, NotAJournal, OutcomeUnknown
 from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
-from holdfast.sqlite.connection import Durability, FileFormat, in_one_moment
+from holdfast.sqlite.connection import Durability, FileFormat, read_in_transaction
 from holdfast.sqlite.fts import TextIndex
-from holdfast.sqlite.pool import Connections
+from holdfast.sqlite.pool import SqlitePool
 
 APPLICATION_ID = 0x68667374  # "hfst"
-SCHEMA = 1
-WORDS = "entry_words"
+SCHEMA_VERSION = 1
+WORDS_TABLE = "entry_words"
 """The table of the text index. Each row is an entry, and its place is the scope."""
 
 _SQL = resources.files("holdfast.store") / "sql"
@@ -35,15 +35,15 @@ def queries() -> dict[str, str]:
     return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
-class StoreConnections(Connections):
+class StorePool(SqlitePool):
     """The connections of a store's file, which handle forks as a journal's do."""
 
     def __init__(self, path: Path, *, durability: Durability, busy_ms: int) -> None:
-        self._renew_turn()
+        self._renew_lock()
         super().__init__(path, STORE_FILE, durability=durability, busy_ms=busy_ms, vfs=None)
-        self.after_fork.append(self._renew_turn)
+        self.after_fork.append(self._renew_lock)
 
-    def _renew_turn(self) -> None:
+    def _renew_lock(self) -> None:
         self._turn = threading.Lock()
 
     @contextmanager
@@ -52,7 +52,7 @@ class StoreConnections(Connections):
 
         A failed commit raises OutcomeUnknown.
         """
-        with self._turn, self.writing() as connection:
+        with self._turn, self.writer() as connection:
             committing = False
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -80,19 +80,19 @@ class StoreConnections(Connections):
         self.drop_writer(suspect=committing)
 
 
-def _prepare(connection: apsw.Connection, path: Path) -> None:
+def _prepare_schema(connection: apsw.Connection, path: Path) -> None:
     """Create the schema once, even if several processes open a new file together."""
-    if recognise(connection, path) == SCHEMA:
+    if recognise_store(connection, path) == SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Another process may have done this while we waited for the lock.
-        if recognise(connection, path) < SCHEMA:
+        if recognise_store(connection, path) < SCHEMA_VERSION:
             for _ in connection.execute((_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")):
                 pass
-            TextIndex(connection, WORDS).create()
+            TextIndex(connection, WORDS_TABLE).create()
             connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", SCHEMA)
+            connection.pragma("user_version", SCHEMA_VERSION)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -100,17 +100,19 @@ def _prepare(connection: apsw.Connection, path: Path) -> None:
         raise
 
 
-def recognise(connection: apsw.Connection, path: Path) -> int:
+def recognise_store(connection: apsw.Connection, path: Path) -> int:
     """Return the schema's number, 0 for an empty file. Reads only: a foreign file is refused untouched."""
-    return in_one_moment(connection, lambda: _recognise(connection, path))
+    return read_in_transaction(connection, lambda: _read_schema_number(connection, path))
 
 
-def _recognise(connection: apsw.Connection, path: Path) -> int:
+def _read_schema_number(connection: apsw.Connection, path: Path) -> int:
     application = connection.pragma("application_id")
     version: int = connection.pragma("user_version")
     if application == APPLICATION_ID:
-        if version > SCHEMA:
-            raise NewerSchema(f"{path} has schema {version}; this release knows {SCHEMA}. Upgrade holdfast to open it.")
+        if version > SCHEMA_VERSION:
+            raise NewerSchema(
+                f"{path} has schema {version}; this release knows {SCHEMA_VERSION}. Upgrade holdfast to open it."
+            )
         return version
     if application == JOURNAL:
         raise NotAJournal(f"{path} is a journal, not a store. Open it with holdfast.open, or give another path.")
@@ -122,5 +124,7 @@ def _recognise(connection: apsw.Connection, path: Path) -> int:
 
 
 STORE_FILE = FileFormat(
-    recognise, _prepare, not_a_database="{path} is no database. Give the path of a store, or of a new file."
+    recognise_store,
+    _prepare_schema,
+    not_a_database="{path} is no database. Give the path of a store, or of a new file.",
 )

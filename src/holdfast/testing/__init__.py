@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # pytest loads the plugin in every run, used or not, so each name is imported only when first accessed.
-_LATER = {
+_LAZY_IMPORTS = {
     "FrozenClock": "holdfast.testing.clock",
     "KillReport": "holdfast.testing.kill",
     "Recorded": "holdfast.model.recorded",
@@ -48,6 +48,6 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(_import_module(_LATER[name]), name)
+    if name in _LAZY_IMPORTS:
+        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
     raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")

@@ -36,9 +36,9 @@ import apsw
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Kind = Literal["read", "short", "write", "full", "sync", "forget", "truncate", "size", "open", "delete", "access"]
+FaultKind = Literal["read", "short", "write", "full", "sync", "forget", "truncate", "size", "open", "delete", "access"]
 
-KINDS: dict[Kind, tuple[Operation, int]] = {
+FAULT_KINDS: dict[FaultKind, tuple[DiskOperation, int]] = {
     "read": ("read", apsw.SQLITE_IOERR_READ),
     "short": ("read", apsw.SQLITE_IOERR_SHORT_READ),
     "write": ("write", apsw.SQLITE_IOERR_WRITE),
@@ -52,9 +52,9 @@ KINDS: dict[Kind, tuple[Operation, int]] = {
     "access": ("access", apsw.SQLITE_IOERR_ACCESS),
 }
 
-_NUMBERS = itertools.count(1)
+_DISK_NUMBERS = itertools.count(1)
 # SQLite keeps pointers into a VFS while a connection uses it, so a disk is kept alive until it is closed.
-_OPEN: set[Disk] = set()
+_OPEN_DISKS: set[Disk] = set()
 
 
 class PowerCut(BaseException):
@@ -68,7 +68,7 @@ class Disk:
         self.folder = Path(os.path.realpath(folder))
         self.sync_delay = sync_delay
         """Seconds that each sync takes."""
-        self.counts: Counter[Operation] = Counter()
+        self.counts: Counter[DiskOperation] = Counter()
         """I/O calls so far, by operation."""
         self.calls = 0
         """I/O calls so far."""
@@ -79,18 +79,18 @@ class Disk:
         self._random = random or Random(0)  # noqa: S311  # nosec B311: repeatable is the point
         self._mutex = threading.RLock()
         self._cut_at: int | None = None
-        self._kind: Kind | None = None
+        self._kind: FaultKind | None = None
         self._from = 0
         self._sticky = False
-        self._files = Folder()
+        self._files = DiskFolder()
         for path in self.folder.iterdir():
             if path.is_file() and not path.name.endswith("-shm"):
-                self._files.put(path.name, Image(path.read_bytes()))
+                self._files.put(path.name, FileImage(path.read_bytes()))
         self._files.sync()
-        self.name = f"holdfast-disk-{next(_NUMBERS)}"
+        self.name = f"holdfast-disk-{next(_DISK_NUMBERS)}"
         """The name of this disk's VFS in SQLite."""
         self._vfs = SimulatedVFS(self.name, self)
-        _OPEN.add(self)
+        _OPEN_DISKS.add(self)
 
     # called by tests
 
@@ -108,7 +108,7 @@ class Disk:
         with self._mutex:
             self.dead, self._cut_at = False, None
 
-    def fail(self, kind: Kind, *, after: int = 0, sticky: bool = False) -> None:
+    def fail(self, kind: FaultKind, *, after: int = 0, sticky: bool = False) -> None:
         """Make the first call of a kind after some number of I/O calls fail; with `sticky`, every one until `heal`."""
         with self._mutex:
             self._kind, self._from, self._sticky = kind, self.calls + after, sticky
@@ -118,11 +118,11 @@ class Disk:
         with self._mutex:
             self._kind = self._cut_at = None
 
-    def power_cut(self, random: Random, into: Path, mode: Mode | None = None) -> None:
+    def power_cut(self, random: Random, into: Path, mode: CutMode | None = None) -> None:
         """Write into a folder what the disk would hold if the power failed now, or when it did."""
         into.mkdir(parents=True, exist_ok=True)
         with self._mutex:
-            files = self._files.after(Luck(random, mode))
+            files = self._files.files_after_cut(PowerCutOdds(random, mode))
             known = self._files.names()
         for name, data in files.items():
             (into / name).write_bytes(data)
@@ -135,8 +135,8 @@ class Disk:
     def close(self) -> None:
         """Discard everything. The disk's connections must be closed."""
         self._vfs.unregister()
-        self._files = Folder()
-        _OPEN.discard(self)
+        self._files = DiskFolder()
+        _OPEN_DISKS.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -148,31 +148,31 @@ class Disk:
 
     # called by SQLite through the VFS
 
-    def begin(self, operation: Operation) -> Verdict | None:
+    def begin_call(self, operation: DiskOperation) -> DiskFault | None:
         """Count a call; return None if it succeeds, else the code to fail with and the part of the work to do first."""
         with self._mutex:
             self.calls += 1
             self.counts[operation] += 1
             if self.dead:
-                return Verdict(apsw.SQLITE_IOERR, 0.0)
+                return DiskFault(apsw.SQLITE_IOERR, 0.0)
             if self._cut_at is not None and self.calls >= self._cut_at:
                 self.dead = True
                 raise PowerCut
-            return self._fault(operation)
+            return self._make_fault(operation)
 
-    def _fault(self, operation: Operation) -> Verdict | None:
-        if self._kind is None or self.calls <= self._from or KINDS[self._kind][0] != operation:
+    def _make_fault(self, operation: DiskOperation) -> DiskFault | None:
+        if self._kind is None or self.calls <= self._from or FAULT_KINDS[self._kind][0] != operation:
             return None
-        kind, code = self._kind, KINDS[self._kind][1]
+        kind, code = self._kind, FAULT_KINDS[self._kind][1]
         if not self._sticky:
             self._kind = None
         self.hits += 1
         # Some failures come before the work, some during it, some after it; a full disk or a short read
         # never does all of the work.
         part = min(1.0, max(0.0, self._random.uniform(-1.0, 1.5)))
-        return Verdict(code, part * 0.99 if kind in ("full", "short") else part, forgets=kind == "forget")
+        return DiskFault(code, part * 0.99 if kind in ("full", "short") else part, forgets=kind == "forget")
 
-    def sync(self, image: Image | None, *, folder: bool) -> None:
+    def sync(self, image: FileImage | None, *, folder: bool) -> None:
         """Sync a file, its folder, or both."""
         if self.sync_delay:
             time.sleep(self.sync_delay)
@@ -182,13 +182,13 @@ class Disk:
             if folder and not self.dead:
                 self._files.sync()
 
-    def fail_sync(self, image: Image | None, *, forgets: bool) -> None:
+    def fail_sync(self, image: FileImage | None, *, forgets: bool) -> None:
         """Fail a sync after some of its work."""
         with self._mutex:
             if image is not None and not self.dead:
-                image.fail_sync(Luck(self._random), forgets=forgets)
+                image.fail_sync(PowerCutOdds(self._random), forgets=forgets)
 
-    def opened(self, filename: str, *, exists: bool) -> Image | None:
+    def open_image(self, filename: str, *, exists: bool) -> FileImage | None:
         """Return the image of a file of this folder, creating it if needed; a new name is not safe until synced."""
         path = Path(filename)
         if path.parent != self.folder:
@@ -196,11 +196,11 @@ class Disk:
         with self._mutex:
             image = self._files.find(path.name) if exists else None
             if image is None:
-                image = Image()
+                image = FileImage()
                 self._files.put(path.name, image)
             return image
 
-    def deleted(self, filename: str, *, safely: bool) -> None:
+    def delete_image(self, filename: str, *, safely: bool) -> None:
         """Remove a file's name, for good if the folder was synced."""
         path = Path(filename)
         with self._mutex:
@@ -212,27 +212,27 @@ class Disk:
 
 SECTOR = 512
 
-Mode = Literal["nothing", "everything", "prefix", "writes", "sectors"]
-MODES: tuple[Mode, ...] = ("nothing", "everything", "prefix", "writes", "sectors")
+CutMode = Literal["nothing", "everything", "prefix", "writes", "sectors"]
+CUT_MODES: tuple[CutMode, ...] = ("nothing", "everything", "prefix", "writes", "sectors")
 
 
-class Change(NamedTuple):
+class DiskChange(NamedTuple):
     """Bytes at an offset; without bytes, a new length."""
 
     offset: int
     data: bytes | None
 
 
-class Luck:
+class PowerCutOdds:
     """The fate of unsynced changes in one power cut."""
 
-    def __init__(self, random: Random, mode: Mode | None = None) -> None:
+    def __init__(self, random: Random, mode: CutMode | None = None) -> None:
         self._random = random
         self._odds = random.random()
         self._stale = random.random() < 0.5
-        self.mode: Mode = random.choice(MODES) if mode is None else mode
+        self.mode: CutMode = random.choice(CUT_MODES) if mode is None else mode
 
-    def survivors(self, changes: list[Change]) -> list[Change]:
+    def survivors(self, changes: list[DiskChange]) -> list[DiskChange]:
         """Return the changes that reached the disk, in the order in which they were made."""
         if self.mode == "nothing":
             return []
@@ -240,10 +240,10 @@ class Luck:
             return changes
         if self.mode == "prefix":
             whole = self._random.randint(0, len(changes))
-            return changes[:whole] + self._some(_torn(changes[whole : whole + 1]))
+            return changes[:whole] + self._sample_changes(_split_at_sectors(changes[whole : whole + 1]))
         if self.mode == "sectors":
-            changes = _torn(changes)
-        return self._some(changes)
+            changes = _split_at_sectors(changes)
+        return self._sample_changes(changes)
 
     def choose(self, count: int) -> int:
         """Choose which of a name's states, oldest first, is found again."""
@@ -255,57 +255,57 @@ class Luck:
         """Return the bytes found where a file grew and nothing was written: zeros, or stale data."""
         return self._random.randbytes(count) if self._stale else bytes(count)
 
-    def _some(self, changes: list[Change]) -> list[Change]:
+    def _sample_changes(self, changes: list[DiskChange]) -> list[DiskChange]:
         return [change for change in changes if self._random.random() < self._odds]
 
 
-def _torn(changes: list[Change]) -> list[Change]:
+def _split_at_sectors(changes: list[DiskChange]) -> list[DiskChange]:
     """Split writes at sectors; each piece reaches the disk whole or not at all."""
-    pieces: list[Change] = []
+    pieces: list[DiskChange] = []
     for change in changes:
         offset, data = change
         if data is None:
             pieces.append(change)
             continue
         cuts = [offset, *range((offset // SECTOR + 1) * SECTOR, offset + len(data), SECTOR), offset + len(data)]
-        pieces += [Change(start, data[start - offset : stop - offset]) for start, stop in pairwise(cuts)]
+        pieces += [DiskChange(start, data[start - offset : stop - offset]) for start, stop in pairwise(cuts)]
     return pieces
 
 
-class Image:
+class FileImage:
     """One file: its safe bytes, and the changes since."""
 
     def __init__(self, safe: bytes = b"") -> None:
         self._safe = bytearray(safe)
-        self._pending: list[Change] = []
+        self._pending: list[DiskChange] = []
 
     def write(self, data: bytes, offset: int) -> None:
         """Record a write; it is not safe yet."""
-        self._pending.append(Change(offset, data))
+        self._pending.append(DiskChange(offset, data))
 
     def truncate(self, size: int) -> None:
         """Record a new length; it is not safe yet."""
-        self._pending.append(Change(size, None))
+        self._pending.append(DiskChange(size, None))
 
     def sync(self) -> None:
         """Make all changes so far safe."""
-        _apply(self._safe, self._pending)
+        _apply_changes(self._safe, self._pending)
         self._pending.clear()
 
-    def fail_sync(self, luck: Luck, *, forgets: bool) -> None:
+    def fail_sync(self, luck: PowerCutOdds, *, forgets: bool) -> None:
         """Make some changes safe; the rest may become so later, or never if the pages count as clean (`forgets`)."""
-        _apply(self._safe, luck.survivors(self._pending), luck)
+        _apply_changes(self._safe, luck.survivors(self._pending), luck)
         if forgets:
             self._pending.clear()
 
-    def after(self, luck: Luck) -> bytes:
+    def bytes_after_cut(self, luck: PowerCutOdds) -> bytes:
         """Return the bytes that are found after a power cut."""
         found = bytearray(self._safe)
-        _apply(found, luck.survivors(self._pending), luck)
+        _apply_changes(found, luck.survivors(self._pending), luck)
         return bytes(found)
 
 
-def _apply(target: bytearray, changes: list[Change], luck: Luck | None = None) -> None:
+def _apply_changes(target: bytearray, changes: list[DiskChange], luck: PowerCutOdds | None = None) -> None:
     for offset, data in changes:
         gap = offset - len(target)
         if gap > 0:
@@ -316,21 +316,21 @@ def _apply(target: bytearray, changes: list[Change], luck: Luck | None = None) -
             target[offset : offset + len(data)] = data
 
 
-class Folder:
+class DiskFolder:
     """Names and the files behind them; a new or removed name is safe once the folder was synced."""
 
     def __init__(self) -> None:
-        self._safe: dict[str, Image] = {}
-        self._pending: list[tuple[str, Image | None]] = []
+        self._safe: dict[str, FileImage] = {}
+        self._pending: list[tuple[str, FileImage | None]] = []
 
-    def find(self, name: str) -> Image | None:
+    def find(self, name: str) -> FileImage | None:
         """Return the file that a name stands for now."""
         for pending, image in reversed(self._pending):
             if pending == name:
                 return image
         return self._safe.get(name)
 
-    def put(self, name: str, image: Image | None) -> None:
+    def put(self, name: str, image: FileImage | None) -> None:
         """Give a name to a file, or remove the name."""
         self._pending.append((name, image))
 
@@ -347,23 +347,23 @@ class Folder:
         """Return every name that may be found after a power cut."""
         return {*self._safe, *(name for name, _ in self._pending)}
 
-    def after(self, luck: Luck) -> dict[str, bytes]:
+    def files_after_cut(self, luck: PowerCutOdds) -> dict[str, bytes]:
         """Return the files that are found after a power cut."""
         found = {}
         for name in sorted(self.names()):
             states = [self._safe.get(name), *(image for pending, image in self._pending if pending == name)]
             image = states[luck.choose(len(states))]
             if image is not None:
-                found[name] = image.after(luck)
+                found[name] = image.bytes_after_cut(luck)
         return found
 
 
-Operation = Literal["read", "write", "sync", "truncate", "size", "open", "delete", "access"]
+DiskOperation = Literal["read", "write", "sync", "truncate", "size", "open", "delete", "access"]
 
-_JOURNALS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
+_JOURNAL_FLAGS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
 
 
-class Verdict(NamedTuple):
+class DiskFault(NamedTuple):
     """A fault of one call: the error code, and the part of the work done before it."""
 
     code: int
@@ -386,18 +386,18 @@ class SimulatedVFS(apsw.VFS):
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
         """Open a file; temporary files and files outside the disk's folder are not simulated."""
-        _judge(self._disk, "open")
+        _raise_fault(self._disk, "open")
         return SimulatedFile(self._disk, self._base, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
         """Delete a file."""
-        _judge(self._disk, "delete")
+        _raise_fault(self._disk, "delete")
         super().xDelete(filename, False)
-        self._disk.deleted(filename, safely=syncdir)
+        self._disk.delete_image(filename, safely=syncdir)
 
     def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: N802
         """Return True if a file exists."""
-        _judge(self._disk, "access")
+        _raise_fault(self._disk, "access")
         return super().xAccess(pathname, flags)
 
 
@@ -409,14 +409,14 @@ class SimulatedFile(apsw.VFSFile):
         filename = name.filename() if isinstance(name, apsw.URIFilename) else name
         exists = filename is not None and Path(filename).exists()
         super().__init__(base, name, flags)
-        self._image = None if filename is None else disk.opened(filename, exists=exists)
-        self._journal = bool(flags[0] & _JOURNALS)
+        self._image = None if filename is None else disk.open_image(filename, exists=exists)
+        self._journal = bool(flags[0] & _JOURNAL_FLAGS)
         # SQLite syncs the folder with the first sync of a journal that it may have created.
         self._folder = self._journal and bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
         """Read, or fail; a read of a journal may also come back short."""
-        verdict = self._disk.begin("read")
+        verdict = self._disk.begin_call("read")
         if verdict is None:
             return super().xRead(amount, offset)
         if verdict.code == apsw.SQLITE_IOERR_SHORT_READ and self._journal:
@@ -429,7 +429,7 @@ class SimulatedFile(apsw.VFSFile):
         """Write, or write a part and fail."""
         whole = bytes(data)
         try:
-            verdict = self._disk.begin("write")
+            verdict = self._disk.begin_call("write")
         except BaseException:
             # The power fails during the write: any part of it may be found.
             self._write(whole, offset)
@@ -446,14 +446,14 @@ class SimulatedFile(apsw.VFSFile):
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
         """Set the length."""
-        _judge(self._disk, "truncate")
+        _raise_fault(self._disk, "truncate")
         super().xTruncate(newsize)
         if self._image is not None:
             self._image.truncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
         """Make the changes safe, or make some of them safe and fail."""
-        verdict = self._disk.begin("sync")
+        verdict = self._disk.begin_call("sync")
         if verdict is not None:
             self._disk.fail_sync(self._image, forgets=verdict.forgets)
             raise verdict.error()
@@ -462,11 +462,11 @@ class SimulatedFile(apsw.VFSFile):
 
     def xFileSize(self) -> int:  # noqa: N802
         """Return the length."""
-        _judge(self._disk, "size")
+        _raise_fault(self._disk, "size")
         return super().xFileSize()
 
 
-def _judge(disk: Disk, operation: Operation) -> None:
-    verdict = disk.begin(operation)
+def _raise_fault(disk: Disk, operation: DiskOperation) -> None:
+    verdict = disk.begin_call(operation)
     if verdict is not None:
         raise verdict.error()

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.ports.journal import Journal
 
 
-class Died(BaseException):
+class SimulatedDeath(BaseException):
     """The process is gone. Raised at a fault point in place of kill -9."""
 
 
@@ -29,26 +29,26 @@ class FaultPoints:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._journal, name)
-        return self._guarded(name, value) if callable(value) and name != "close" else value
+        return self._guard(name, value) if callable(value) and name != "close" else value
 
-    def _guarded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            self._point(f"before {name}")
+            self._pass_point(f"before {name}")
             answer = call(*args, **kwargs)
-            self._point(f"after {name}")
+            self._pass_point(f"after {name}")
             return answer
 
         return guarded
 
-    def _point(self, name: str) -> None:
+    def _pass_point(self, name: str) -> None:
         if self._dead:
-            raise Died(f"called at {name!r}, after death")
+            raise SimulatedDeath(f"called at {name!r}, after death")
         self.passed.append(name)
         if len(self.passed) == self._die_at:
             if self._error is not None:
                 raise self._error
             self._dead = True
-            raise Died(name)
+            raise SimulatedDeath(name)
 
 
 def die_everywhere(run: Callable[[Callable[[Journal], Journal]], object]) -> Iterator[str]:
@@ -72,7 +72,7 @@ def die_everywhere(run: Callable[[Callable[[Journal], Journal]], object]) -> Ite
     for number in range(1, total + 1):
         try:
             run(wrap(number))
-        except Died as death:
+        except SimulatedDeath as death:
             yield str(death)
         else:
             raise AssertionError(f"The program did not die at point {number} of {total}: it is not repeatable.")

@@ -23,7 +23,7 @@ WORDS = ("plan", "search", "refund", "order 17", "née", "東京", "🙂", "alle
 MAX_LIVE = 8
 
 
-class _Live(msgspec.Struct):
+class _LiveFrame(msgspec.Struct):
     """The generator's record of a live frame."""
 
     id: str
@@ -42,14 +42,14 @@ class _Live(msgspec.Struct):
     away: list[tuple[str, int]] = []
 
 
-class Story:
+class FrameGenerator:
     """A generator of the frames of one stream. Content belongs to a random one of `subjects`."""
 
     def __init__(self, random: Random, ids: Ids, subjects: tuple[str, ...] = ()) -> None:
         self._random = random
         self._ids = ids
         self._subjects = subjects
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _LiveFrame] = {}
         self._removals = 0
 
     def step(self) -> list[Draft]:
@@ -58,31 +58,39 @@ class Story:
         if frame is None or (len(self._live) < MAX_LIVE and self._random.random() < 0.2):
             return [self._push(frame)]
         if frame.question is not None:
-            return [self._suspended(frame)]
-        moves = [self._spend, self._reserve, self._attach, self._result, self._call, self._update, self._suspend]
+            return [self._continue_question(frame)]
+        moves = [
+            self._spend,
+            self._reserve,
+            self._attach,
+            self._add_result,
+            self._begin_call,
+            self._update,
+            self._suspend,
+        ]
         moves.append(self._lend)
         if frame.away:
             moves.append(self._settle)
         if frame.handles:
             moves.append(self._detach)
         if frame.calls:
-            moves.append(self._return)
+            moves.append(self._end_call)
         if not frame.children and not frame.away:
             moves.append(self._pop)
             moves.append(self._pop)
         return self._random.choice(moves)(frame)
 
-    def _draft(self, type: str, facts: Facts, content: Content | None = None) -> Draft:
+    def _make_draft(self, type: str, facts: Facts, content: Content | None = None) -> Draft:
         subject = self._random.choice(self._subjects) if self._subjects and content is not None else None
         return Draft(type=type, facts=facts, content=content, subject=subject)
 
-    def _ulid(self) -> str:
+    def _new_ulid(self) -> str:
         return ulid_text(self._ids.ulid())
 
-    def _text(self) -> str:
+    def _random_text(self) -> str:
         return " ".join(self._random.choice(WORDS) for _ in range(self._random.randint(1, 6)))
 
-    def _usage(self) -> Usage:
+    def _random_usage(self) -> Usage:
         return Usage(
             input=self._random.randint(1, 900),
             cached_input=self._random.choice((0, 100)),
@@ -90,11 +98,11 @@ class Story:
             cost=self._random.choice((None, 12_345)),
         )
 
-    def _push(self, parent: _Live | None) -> Draft:
+    def _push(self, parent: _LiveFrame | None) -> Draft:
         nested = parent is not None and parent.question is None and parent.depth < 3 and self._random.random() < 0.7
         outer = parent if nested else None
-        frame = _Live(
-            id=self._ulid(),
+        frame = _LiveFrame(
+            id=self._new_ulid(),
             parent=None if outer is None else outer.id,
             depth=0 if outer is None else outer.depth + 1,
             granted=self._random.randint(0, 5000),
@@ -110,30 +118,32 @@ class Story:
             limits=FrameLimits(tool_calls=self._random.randint(1, 50), timeout_ms=self._random.choice((None, 1000))),
             deadline=self._random.choice((None, 1_800_000_000_000)),
         )
-        return self._draft("frame.pushed", facts, frames.GoalContent(goal=self._text(), inputs={"n": 1}))
+        return self._make_draft("frame.pushed", facts, frames.GoalContent(goal=self._random_text(), inputs={"n": 1}))
 
-    def _spend(self, frame: _Live) -> list[Draft]:
-        usage = self._usage()
+    def _spend(self, frame: _LiveFrame) -> list[Draft]:
+        usage = self._random_usage()
         purpose = self._random.choice([*frame.reserved, None])
         part = 0 if purpose is None else min(frame.reserved[purpose], usage.spent)
         if purpose is not None:
             frame.reserved[purpose] -= part
-        self._use(frame, usage)
+        self._add_usage(frame, usage)
         facts = frames.FrameSpent(frame=frame.id, usage=usage, purpose=purpose, from_reserved=part)
-        return [self._draft("frame.spent", facts)]
+        return [self._make_draft("frame.spent", facts)]
 
-    def _use(self, frame: _Live, usage: Usage) -> None:
+    def _add_usage(self, frame: _LiveFrame, usage: Usage) -> None:
         frame.usage = frame.usage + usage
         frame.used += usage.spent
 
-    def _reserve(self, frame: _Live) -> list[Draft]:
+    def _reserve(self, frame: _LiveFrame) -> list[Draft]:
         purpose = self._random.choice(("reply", "tools"))
         held = frame.reserved.get(purpose, 0)
         amount = -held if held and self._random.random() < 0.5 else self._random.randint(1, 500)
         frame.reserved[purpose] = held + amount
-        return [self._draft("frame.reserved", frames.FrameReserved(frame=frame.id, purpose=purpose, amount=amount))]
+        return [
+            self._make_draft("frame.reserved", frames.FrameReserved(frame=frame.id, purpose=purpose, amount=amount))
+        ]
 
-    def _attach(self, frame: _Live) -> list[Draft]:
+    def _attach(self, frame: _LiveFrame) -> list[Draft]:
         again = frame.handles and self._random.random() < 0.2
         handle = self._random.choice(frame.handles) if again else f"h{len(frame.handles)}"
         if not again:
@@ -146,13 +156,13 @@ class Story:
             position=len(frame.handles),
             tokens=self._random.choice((None, 40)),
         )
-        return [self._draft("frame.handle_added", facts, frames.HandleContent(description=self._text()))]
+        return [self._make_draft("frame.handle_added", facts, frames.HandleContent(description=self._random_text()))]
 
-    def _detach(self, frame: _Live) -> list[Draft]:
+    def _detach(self, frame: _LiveFrame) -> list[Draft]:
         if frame.removed and self._random.random() < 0.4:
             *names, removal = frame.removed.pop()
             facts = frames.HandlesRestored(frame=frame.id, handles=tuple(names), removal=removal)
-            return [self._draft("frame.handles_restored", facts)]
+            return [self._make_draft("frame.handles_restored", facts)]
         names = self._random.sample(frame.handles, self._random.randint(1, len(frame.handles)))
         self._removals += 1
         removal = f"r{self._removals}"
@@ -161,59 +171,61 @@ class Story:
             compacted = frames.FrameCompacted(
                 frame=frame.id, compaction=removal, strategy="priority", level="aggressive", removed=tuple(names)
             )
-            return [self._draft("frame.compacted", compacted)]
+            return [self._make_draft("frame.compacted", compacted)]
         gone = frames.HandlesRemoved(frame=frame.id, handles=tuple(names), removal=removal)
-        return [self._draft("frame.handles_removed", gone, ReasonContent(reason=self._text()))]
+        return [self._make_draft("frame.handles_removed", gone, ReasonContent(reason=self._random_text()))]
 
-    def _result(self, frame: _Live) -> list[Draft]:
+    def _add_result(self, frame: _LiveFrame) -> list[Draft]:
         frame.results += 1
         facts = frames.ResultAdded(frame=frame.id, position=frame.results, kind="text", ref=f"ref{frame.results}")
-        return [self._draft("frame.result_added", facts, frames.OutcomeContent(summary=self._text()))]
+        return [self._make_draft("frame.result_added", facts, frames.OutcomeContent(summary=self._random_text()))]
 
-    def _call(self, frame: _Live) -> list[Draft]:
-        call, kind = self._ulid(), self._random.choice(("model", "tool", "run"))
+    def _begin_call(self, frame: _LiveFrame) -> list[Draft]:
+        call, kind = self._new_ulid(), self._random.choice(("model", "tool", "run"))
         frame.calls.append((call, kind))
-        content = event_calls.CallContent(arguments={"q": self._text()})
+        content = event_calls.CallContent(arguments={"q": self._random_text()})
         if kind == "model":
             shown = self._random.choice((None, self._random.randbytes(32).hex()))
-            pack = None if shown is None else self._ulid()
+            pack = None if shown is None else self._new_ulid()
             asked = event_calls.ModelRequested(
                 call=call, frame=frame.id, model="gpt-5-mini", pack=pack, context_hash=shown
             )
-            return [self._draft("model.requested", asked, content)]
+            return [self._make_draft("model.requested", asked, content)]
         if kind == "tool":
             wanted = event_calls.ToolRequested(call=call, frame=frame.id, name="search")
-            return [self._draft("tool.requested", wanted, content)]
-        return [self._draft("run.requested", event_calls.RunRequested(call=call, frame=frame.id, name="step"), content)]
+            return [self._make_draft("tool.requested", wanted, content)]
+        return [
+            self._make_draft("run.requested", event_calls.RunRequested(call=call, frame=frame.id, name="step"), content)
+        ]
 
-    def _return(self, frame: _Live) -> list[Draft]:
+    def _end_call(self, frame: _LiveFrame) -> list[Draft]:
         call, kind = frame.calls.pop(self._random.randrange(len(frame.calls)))
         failed = self._random.random() < 0.3
-        content = event_calls.CallContent(value=self._text())
+        content = event_calls.CallContent(value=self._random_text())
         if kind == "run":
             ran = event_calls.RunReturned(call=call, frame=frame.id, failed=failed)
-            return [self._draft("run.returned", ran, content)]
+            return [self._make_draft("run.returned", ran, content)]
         if kind == "tool":
             returned = event_calls.ToolReturned(call=call, frame=frame.id, failed=failed)
-            return [self._draft("tool.returned", returned, content)]
-        usage = self._usage()
-        self._use(frame, usage)
+            return [self._make_draft("tool.returned", returned, content)]
+        usage = self._random_usage()
+        self._add_usage(frame, usage)
         if failed:
             broke = event_calls.CallFailed(call=call, frame=frame.id, error="timeout", usage=usage)
-            return [self._draft("model.failed", broke, content)]
+            return [self._make_draft("model.failed", broke, content)]
         answered = event_calls.ModelResponded(call=call, frame=frame.id, usage=usage, finish="stop")
-        return [self._draft("model.responded", answered, content)]
+        return [self._make_draft("model.responded", answered, content)]
 
-    def _lend(self, frame: _Live) -> list[Draft]:
-        child, granted = self._ulid(), self._random.randint(0, 500)
+    def _lend(self, frame: _LiveFrame) -> list[Draft]:
+        child, granted = self._new_ulid(), self._random.randint(0, 500)
         frame.away.append((child, granted))
         facts = frames.ChildPushed(frame=frame.id, child=child, child_stream="actor/elsewhere", granted=granted)
-        return [self._draft("child.pushed", facts)]
+        return [self._make_draft("child.pushed", facts)]
 
-    def _settle(self, frame: _Live) -> list[Draft]:
+    def _settle(self, frame: _LiveFrame) -> list[Draft]:
         child, granted = frame.away.pop(self._random.randrange(len(frame.away)))
-        usage = self._usage()
-        self._use(frame, usage)
+        usage = self._random_usage()
+        self._add_usage(frame, usage)
         facts = frames.ChildSettled(
             frame=frame.id,
             child=child,
@@ -223,42 +235,42 @@ class Story:
             used=usage.spent,
             wakes_parent=not frame.away and not frame.children,
         )
-        return [self._draft("child.settled", facts)]
+        return [self._make_draft("child.settled", facts)]
 
-    def _update(self, frame: _Live) -> list[Draft]:
+    def _update(self, frame: _LiveFrame) -> list[Draft]:
         facts = frames.FrameUpdated(
             frame=frame.id,
             limits=self._random.choice((None, FrameLimits(depth=2))),
             context_hash=self._random.choice((None, "ab" * 32)),
             texts=True,
         )
-        return [self._draft("frame.updated", facts, frames.GoalContent(goal=self._text()))]
+        return [self._make_draft("frame.updated", facts, frames.GoalContent(goal=self._random_text()))]
 
-    def _suspend(self, frame: _Live) -> list[Draft]:
-        frame.question = self._ulid()
-        facts = frames.FrameSuspended(
+    def _suspend(self, frame: _LiveFrame) -> list[Draft]:
+        frame.question = self._new_ulid()
+        facts = frames.FrameSuspendedFacts(
             frame=frame.id,
             question=frame.question,
             kind="approval",
             prior="waiting" if frame.children or frame.away else "active",
             parent=frame.parent,
-            call=self._random.choice((None, self._ulid())),
-            within=self._random.choice((None, self._ulid())),
+            call=self._random.choice((None, self._new_ulid())),
+            within=self._random.choice((None, self._new_ulid())),
             released=frame.granted if frame.parent is not None else 0,
             token=self._random.choice((None, self._random.randbytes(32).hex())),
         )
-        return [self._draft("frame.suspended", facts, frames.QuestionContent(reason=self._text()))]
+        return [self._make_draft("frame.suspended", facts, frames.QuestionContent(reason=self._random_text()))]
 
-    def _suspended(self, frame: _Live) -> Draft:
+    def _continue_question(self, frame: _LiveFrame) -> Draft:
         assert frame.question is not None
         move = self._random.choice(("answer", "reissue", "resume"))
         if move == "answer":
             answered = frames.QuestionAnswered(frame=frame.id, question=frame.question, via="id", approved=True)
-            return self._draft("question.answered", answered, frames.AnswerContent(note=self._text()))
+            return self._make_draft("question.answered", answered, frames.AnswerContent(note=self._random_text()))
         if move == "reissue":
             token = self._random.randbytes(32).hex()
             reissued = frames.QuestionReissued(frame=frame.id, question=frame.question, token=token)
-            return self._draft("question.reissued", reissued)
+            return self._make_draft("question.reissued", reissued)
         facts = frames.FrameResumed(
             frame=frame.id,
             question=frame.question,
@@ -267,9 +279,9 @@ class Story:
             reserved_again=frame.granted if frame.parent is not None else 0,
         )
         frame.question = None
-        return self._draft("frame.resumed", facts)
+        return self._make_draft("frame.resumed", facts)
 
-    def _pop(self, frame: _Live) -> list[Draft]:
+    def _pop(self, frame: _LiveFrame) -> list[Draft]:
         del self._live[frame.id]
         parent = None if frame.parent is None else self._live[frame.parent]
         wakes = False
@@ -286,4 +298,4 @@ class Story:
             used=frame.used,
             wakes_parent=wakes,
         )
-        return [self._draft("frame.popped", facts, frames.OutcomeContent(summary=self._text()))]
+        return [self._make_draft("frame.popped", facts, frames.OutcomeContent(summary=self._random_text()))]

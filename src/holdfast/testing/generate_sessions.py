@@ -15,25 +15,25 @@ from typing import Any
 import msgspec
 
 from holdfast.flow.compaction import summaries
-from holdfast.flow.journal.append import Decided
+from holdfast.flow.journal.append import StreamWrite
 from holdfast.flow.sessions import read
 from holdfast.ports import Acting, Ids, Ports
-from holdfast.records.batches import Span
+from holdfast.records.batches import RowQuery
 from holdfast.records.events import sessions as event_sessions
-from holdfast.records.events.calls import ContextPacked, LeftOut, PackedPiece
+from holdfast.records.events.calls import ContextPacked, OmittedPiece, PackedPiece
 from holdfast.records.events.envelope import Content, Draft, Facts
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken, ReasonContent
-from holdfast.records.events.sessions import CallRef, MessageRetracted, Segment, Stretch, ThreadForked
+from holdfast.records.events.sessions import CallRef, MessageRetracted, MessageSpan, SharedSegment, ThreadForked
 from holdfast.records.ids import ulid_text
 from holdfast.records.scope import MAIN_THREAD, Scope
-from holdfast.records.sessions import Line
+from holdfast.records.sessions import ThreadState
 from holdfast.records.usage import Usage
 from holdfast.testing.generate_frames import WORDS
 
-NOW = 2**62
+OPEN_END = 2**62
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a thread, and the message that its round begins with."""
 
     stream: str
@@ -48,7 +48,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
         return self.stream, self.version
 
 
-class Covering(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A summary and the messages it stands for: from `first` up to but without `last`, counted from 0."""
 
     stream: str
@@ -57,49 +57,49 @@ class Covering(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
-class ToldLine(msgspec.Struct, kw_only=True):
+class ExpectedThread(msgspec.Struct, kw_only=True):
     """A thread. `inherited` are summaries of the threads it was forked from, nearest and newest first."""
 
     stream: str
-    said: list[Said] = []
+    messages: list[ExpectedMessage] = []
     calls: dict[str, CallRef] = {}
     """Calls that wait for a result."""
-    shared: tuple[Segment, ...] = ()
+    shared: tuple[SharedSegment, ...] = ()
     floor: int = 0
     packed: int = 0
     """The version of the newest pack."""
     ended: bool = False
     fresh: bool = False
-    own: list[Covering] = []
-    inherited: tuple[Covering, ...] = ()
+    own_summaries: list[ExpectedSummary] = []
+    inherited: tuple[ExpectedSummary, ...] = ()
 
     @property
-    def mine(self) -> list[Said]:
+    def own_messages(self) -> list[ExpectedMessage]:
         """The messages in the thread's own stream."""
-        return [one for one in self.said if one.stream == self.stream]
+        return [one for one in self.messages if one.stream == self.stream]
 
     @property
     def newest(self) -> int:
         """The version of the newest message if it is in the thread's own stream, else 0."""
-        return self.said[-1].version if self.said and self.said[-1].stream == self.stream else 0
+        return self.messages[-1].version if self.messages and self.messages[-1].stream == self.stream else 0
 
-    def say(self, one: Said) -> None:
+    def append(self, one: ExpectedMessage) -> None:
         """Append a message."""
-        self.said.append(one)
+        self.messages.append(one)
         self.calls = {id: call for id, call in self.calls.items() if id not in one.answers}
         self.calls.update({id: CallRef(id, one.version, provider) for id, provider in one.calls})
 
-    def round_of(self, call: str) -> tuple[str, int]:
+    def round_start(self, call: str) -> tuple[str, int]:
         """Return the place where a call's round begins."""
-        return next(one.round for one in self.said if any(call == id for id, _ in one.calls))
+        return next(one.round for one in self.messages if any(call == id for id, _ in one.calls))
 
-    def open_at(self, keep: int, stream: str) -> dict[str, CallRef]:
+    def open_calls(self, keep: int, stream: str) -> dict[str, CallRef]:
         """Return the calls without a result among the first `keep` messages, as a thread in `stream` continues them.
 
         Messages of other streams have no version in that one: they are numbered backwards from -1.
         """
         found: dict[str, tuple[tuple[str, int], str | None]] = {}
-        for one in self.said[:keep]:
+        for one in self.messages[:keep]:
             found.update({id: (one.place, provider) for id, provider in one.calls})
             for id in one.answers:
                 found.pop(id, None)
@@ -109,25 +109,29 @@ class ToldLine(msgspec.Struct, kw_only=True):
 
     # forks
 
-    def cut(self, found: Sequence[Segment], keep: int) -> tuple[Segment, ...]:
+    def cut_segments(self, found: Sequence[SharedSegment], keep: int) -> tuple[SharedSegment, ...]:
         """Cut the segments, nearest first, to the first `keep` messages."""
         if not keep:
             return ()
-        place = self.said[keep - 1]
+        place = self.messages[keep - 1]
         index = next(number for number, segment in enumerate(found) if segment.stream == place.stream)
         last = found[index]
-        return (Segment(last.stream, last.after, place.version, last.at), *found[index + 1 :])
+        return (SharedSegment(last.stream, last.after, place.version, last.at), *found[index + 1 :])
 
-    def fork(self, stream: str, keep: int, version: int, generation: int) -> tuple[ToldLine, ThreadForked]:
+    def fork(self, stream: str, keep: int, version: int, generation: int) -> tuple[ExpectedThread, ThreadForked]:
         """Fork a thread after the first `keep` messages of this one, which is at `version`."""
-        shared = self.cut((Segment(self.stream, self.floor, NOW, version), *self.shared), keep)
+        shared = self.cut_segments((SharedSegment(self.stream, self.floor, OPEN_END, version), *self.shared), keep)
         streams = {segment.stream for segment in shared}
-        kept = (one for one in (*self.own[::-1], *self.inherited) if one.last <= keep and one.stream in streams)
-        calls = self.open_at(keep, stream)
-        line = ToldLine(stream=stream, said=self.said[:keep], calls=calls, shared=shared, inherited=tuple(kept))
+        kept = (
+            one for one in (*self.own_summaries[::-1], *self.inherited) if one.last <= keep and one.stream in streams
+        )
+        calls = self.open_calls(keep, stream)
+        line = ExpectedThread(
+            stream=stream, messages=self.messages[:keep], calls=calls, shared=shared, inherited=tuple(kept)
+        )
         forked = ThreadForked(
             parent=self.stream,
-            version=self.said[keep - 1].version if keep else 0,
+            version=self.messages[keep - 1].version if keep else 0,
             shared=shared,
             position=keep,
             generation=generation,
@@ -139,64 +143,64 @@ class ToldLine(msgspec.Struct, kw_only=True):
 
     def rewind(self, keep: int, version: int) -> MessageRetracted:
         """Keep only the first `keep` messages; the thread was at `version` until now."""
-        gone = [one.version for one in self.said[keep:] if one.stream == self.stream]
-        here = keep > 0 and self.said[keep - 1].stream == self.stream
-        newest = self.said[keep - 1].version if here else 0
-        shared = self.shared if here else self.cut(self.shared, keep)
-        left = self.open_at(keep, self.stream)
+        gone = [one.version for one in self.messages[keep:] if one.stream == self.stream]
+        here = keep > 0 and self.messages[keep - 1].stream == self.stream
+        newest = self.messages[keep - 1].version if here else 0
+        shared = self.shared if here else self.cut_segments(self.shared, keep)
+        left = self.open_calls(keep, self.stream)
         facts = MessageRetracted(
             first=gone[0] if gone else version,
             last=version,
-            spans=tuple(_spans(gone)),
+            spans=tuple(_group_versions(gone)),
             position=keep,
             shared=None if shared == self.shared else shared,
             newest=newest,
-            voided=tuple(self._void(keep, {segment.stream for segment in shared})),
+            voided=tuple(self._void_summaries(keep, {segment.stream for segment in shared})),
             dropped=tuple(id for id in self.calls if id not in left),
             opened=tuple(left.values()),
         )
-        self.said, self.shared, self.calls = self.said[:keep], shared, left
+        self.messages, self.shared, self.calls = self.messages[:keep], shared, left
         return facts
 
-    def _void(self, keep: int, streams: set[str]) -> list[int]:
+    def _void_summaries(self, keep: int, streams: set[str]) -> list[int]:
         """Drop summaries of retracted messages and those behind a gap; return the versions of the own ones dropped."""
         self.inherited = tuple(one for one in self.inherited if one.last <= keep and one.stream in streams)
-        before, self.own = self.own, [one for one in self.own if one.last <= keep]
+        before, self.own_summaries = self.own_summaries, [one for one in self.own_summaries if one.last <= keep]
         reach = 0
-        for one in self.standing():
+        for one in self.summaries_in_force():
             if one.first > reach:
-                self.own = [known for known in self.own if known != one]
+                self.own_summaries = [known for known in self.own_summaries if known != one]
             else:
                 reach = one.last
-        return [one.version for one in before if one not in self.own]
+        return [one.version for one in before if one not in self.own_summaries]
 
     def end(self, version: int, *, reset: bool) -> None:
         """End the thread; after a reset, nothing before its end stands."""
         self.ended, self.fresh, self.calls = True, reset, {}
         if reset:
-            self.said, self.shared, self.floor = [], (), version
-            self.own, self.inherited = [], ()
+            self.messages, self.shared, self.floor = [], (), version
+            self.own_summaries, self.inherited = [], ()
 
     # summaries
 
-    def standing(self) -> list[Covering]:
+    def summaries_in_force(self) -> list[ExpectedSummary]:
         """Return the summaries in force, oldest first; none overlaps with a newer one."""
-        found: list[Covering] = []
-        for one in (*self.own[::-1], *self.inherited):
+        found: list[ExpectedSummary] = []
+        for one in (*self.own_summaries[::-1], *self.inherited):
             if not any(one.first < known.last and known.first < one.last for known in found):
                 found.append(one)
         return found[::-1]
 
-    def covered(self) -> int:
+    def count_covered(self) -> int:
         """Return the number of messages, from the beginning, that have summaries."""
-        return max((one.last for one in self.standing()), default=0)
+        return max((one.last for one in self.summaries_in_force()), default=0)
 
-    def ends_of_rounds(self) -> list[int]:
+    def round_ends(self) -> list[int]:
         """Return the message counts that a summary may cover: whole rounds, none of which waits for a result."""
-        last = {one.round: index for index, one in enumerate(self.said)}
-        waiting = {self.round_of(id) for id in self.calls}
+        last = {one.round: index for index, one in enumerate(self.messages)}
+        waiting = {self.round_start(id) for id in self.calls}
         found, reach = [], 0
-        for index, one in enumerate(self.said):
+        for index, one in enumerate(self.messages):
             if one.round in waiting:
                 break
             reach = max(reach, last[one.round])
@@ -204,32 +208,32 @@ class ToldLine(msgspec.Struct, kw_only=True):
                 found.append(index + 1)
         return found
 
-    def stretches(self, first: int, last: int) -> list[Stretch]:
+    def to_stretches(self, first: int, last: int) -> list[MessageSpan]:
         """Return some messages as stretches of streams, oldest first."""
-        groups = [(name, list(group)) for name, group in groupby(self.said[first:last], key=lambda one: one.stream)]
-        return [Stretch(name, group[0].version, group[-1].version) for name, group in groups]
+        groups = [(name, list(group)) for name, group in groupby(self.messages[first:last], key=lambda one: one.stream)]
+        return [MessageSpan(name, group[0].version, group[-1].version) for name, group in groups]
 
 
-def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _group_versions(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, run in groupby(enumerate(versions), key=lambda pair: pair[1] - pair[0]):
         found = [version for _, version in run]
         yield found[0], found[-1]
 
 
-MAX_LINES = 6
-ATTEMPTS = 4
+MAX_THREADS = 6
+MAX_ATTEMPTS = 4
 """The number of failed handovers to memory after which it gives up."""
 
-_Move = Callable[[ToldLine], None]
+_ThreadMove = Callable[[ExpectedThread], None]
 
 
-class _Handover(msgspec.Struct):
+class _PendingHandover(msgspec.Struct):
     """A handover of an ended conversation that memory has not accepted yet."""
 
     attempts: int = 0
 
 
-class ConversationStory:
+class SessionGenerator:
     """A generator of one session. Content belongs to a random one of `subjects`.
 
     Nothing else may write to its streams: it counts their versions itself. With a larger `endings`, the session is
@@ -240,82 +244,87 @@ class ConversationStory:
         self, random: Random, ids: Ids, session: str = "s1", subjects: tuple[str, ...] = (), *, endings: float = 0.1
     ) -> None:
         self._random = random
-        self._telling = Telling(random, ids, subjects)
+        self._telling = DraftRecorder(random, ids, subjects)
         self._session = session
         self._endings = endings
         self.stream = Scope.session(session).text
         self.status = "new"
-        self.lines: dict[str, ToldLine] = {}
+        self.threads: dict[str, ExpectedThread] = {}
         self.generation = 0
         self._epoch = 0
         self._resets = False
-        self.handovers: dict[str, _Handover] = {}
+        self.handovers: dict[str, _PendingHandover] = {}
 
     @property
     def streams(self) -> list[str]:
         """Every stream that the generator writes to."""
-        return [self.stream, *(line.stream for line in self.lines.values())]
+        return [self.stream, *(line.stream for line in self.threads.values())]
 
     @property
     def pinned(self) -> set[tuple[str, int]]:
         """Stream and version of every pinned message, including retracted ones."""
         return self._telling.pinned
 
-    def step(self, times: int = 1) -> list[Decided]:
+    def step(self, times: int = 1) -> list[StreamWrite]:
         """Return the next one or more changes, as the parts of one commit."""
         self._telling.written = {}
         epoch = self._epoch
         for _ in range(times):
             if self.status == "new":
-                self._open()
+                self._open_session()
             else:
-                line = self._random.choice(list(self.lines.values()))
-                self._random.choice(self._moves(line))(line)
+                line = self._random.choice(list(self.threads.values()))
+                self._random.choice(self._possible_moves(line))(line)
         return [
-            Decided(stream=stream, events=tuple(drafts), epoch=epoch if stream == self.stream else 0)
+            StreamWrite(stream=stream, events=tuple(drafts), epoch=epoch if stream == self.stream else 0)
             for stream, drafts in self._telling.written.items()
         ]
 
-    def _moves(self, line: ToldLine) -> list[_Move]:
-        offers: list[_Move] = [self._offer] * 3 if self.handovers else []
+    def _possible_moves(self, line: ExpectedThread) -> list[_ThreadMove]:
+        offers: list[_ThreadMove] = [self._offer_handover] * 3 if self.handovers else []
         if line.ended and not line.fresh:
             # A session closed for good reopens only after a reset.
-            return offers or [self._reset]
-        found: list[_Move] = [self._then(say)] * 6 + [self._then(call)] * 4
+            return offers or [self._reset_session]
+        found: list[_ThreadMove] = [self._reopen_then(append_text)] * 6 + [self._reopen_then(append_calls)] * 4
         if line.ended:
-            return found + [self._add] * (len(self.lines) < MAX_LINES) + offers * 3
+            return found + [self._add_thread] * (len(self.threads) < MAX_THREADS) + offers * 3
         if line.calls:
-            found += [self._then(answer)] * 8
-        if line.mine:
-            found += [self._then(pin), self._then(count), self._then(count), self._then(pack)]
-        if line.said:
-            found += [self._then(rewind), self._then(summarise)] * 2
-        if len(self.lines) < MAX_LINES:
-            found += [self._fork] * 2 if len(line.said) > 3 else [self._add]
-        if self._telling.happens(self._endings):
-            found += [self._change, self._reset, self._close] * 2
+            found += [self._reopen_then(append_results)] * 8
+        if line.own_messages:
+            found += [
+                self._reopen_then(pin_message),
+                self._reopen_then(record_counts),
+                self._reopen_then(record_counts),
+                self._reopen_then(record_pack),
+            ]
+        if line.messages:
+            found += [self._reopen_then(rewind_thread), self._reopen_then(append_summary)] * 2
+        if len(self.threads) < MAX_THREADS:
+            found += [self._fork_thread] * 2 if len(line.messages) > 3 else [self._add_thread]
+        if self._telling.roll(self._endings):
+            found += [self._change_settings, self._reset_session, self._close_session] * 2
         return found + offers
 
-    def _then(self, move: Callable[[Telling, ToldLine], None]) -> _Move:
-        def made(line: ToldLine) -> None:
+    def _reopen_then(self, move: Callable[[DraftRecorder, ExpectedThread], None]) -> _ThreadMove:
+        def made(line: ExpectedThread) -> None:
             if line.ended:
-                self._begin_anew(line)
+                self._reopen_thread(line)
             move(self._telling, line)
 
         return made
 
     # begin
 
-    def _open(self) -> None:
+    def _open_session(self) -> None:
         self.status = "open"
-        self._settings("session.opened")
-        self._thread(MAIN_THREAD)
+        self._write_settings("session.opened")
+        self._open_thread(MAIN_THREAD)
 
-    def _settings(self, type: str) -> None:
+    def _write_settings(self, type: str) -> None:
         texts: dict[str, Any] = {
-            name: {"n": 1} if name == "metadata" else self._telling.text()
+            name: {"n": 1} if name == "metadata" else self._telling.random_text()
             for name in event_sessions.SESSION_TEXTS
-            if self._telling.happens(0.5)
+            if self._telling.roll(0.5)
         }
         facts = event_sessions.SessionOpened(
             model=self._random.choice((None, "gpt-5-mini")),
@@ -326,29 +335,29 @@ class ConversationStory:
         )
         self._telling.write(self.stream, type, facts, event_sessions.SessionContent(**texts) if texts else None)
 
-    def _change(self, line: ToldLine) -> None:
-        self._settings("session.changed")
+    def _change_settings(self, line: ExpectedThread) -> None:
+        self._write_settings("session.changed")
 
-    def _add(self, line: ToldLine) -> None:
-        self._thread(f"t{len(self.lines)}")
+    def _add_thread(self, line: ExpectedThread) -> None:
+        self._open_thread(f"t{len(self.threads)}")
 
-    def _thread(self, name: str) -> None:
-        line = self.lines[name] = ToldLine(stream=Scope.thread(self._session, name).text)
+    def _open_thread(self, name: str) -> None:
+        line = self.threads[name] = ExpectedThread(stream=Scope.thread(self._session, name).text)
         self._telling.write(self.stream, "thread.added", event_sessions.ThreadAdded(thread=name))
         self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened())
-        self._begin(line)
+        self._begin_thread(line)
 
-    def _fork(self, parent: ToldLine) -> None:
-        name, newest = f"t{len(self.lines)}", len(parent.said)
+    def _fork_thread(self, parent: ExpectedThread) -> None:
+        name, newest = f"t{len(self.threads)}", len(parent.messages)
         keep = self._random.choice((newest, self._random.randint(0, newest)))
         stream = Scope.thread(self._session, name).text
         line, facts = parent.fork(stream, keep, self._telling.versions[parent.stream], self.generation)
-        self.lines[name] = line
+        self.threads[name] = line
         self._telling.write(self.stream, "thread.added", event_sessions.ThreadAdded(thread=name))
         self._telling.write(stream, "thread.forked", facts)
-        self._begin(line)
+        self._begin_thread(line)
 
-    def _begin(self, line: ToldLine) -> None:
+    def _begin_thread(self, line: ExpectedThread) -> None:
         """Open a thread in the session's generation, and end it if that generation has ended."""
         if self.generation:
             self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
@@ -356,7 +365,7 @@ class ConversationStory:
             ended = event_sessions.ThreadEnded(reset=True, dropped=tuple(line.calls))
             line.end(self._telling.write(line.stream, "thread.ended", ended), reset=True)
 
-    def _begin_anew(self, line: ToldLine) -> None:
+    def _reopen_thread(self, line: ExpectedThread) -> None:
         if self.status != "open":
             self.status = "open"
             self.generation += 1
@@ -366,57 +375,57 @@ class ConversationStory:
 
     # end
 
-    def _close(self, line: ToldLine) -> None:
-        self._end("close", reset=False)
+    def _close_session(self, line: ExpectedThread) -> None:
+        self._end_session("close", reset=False)
 
-    def _reset(self, line: ToldLine) -> None:
-        self._end("reset", reset=True)
+    def _reset_session(self, line: ExpectedThread) -> None:
+        self._end_session("reset", reset=True)
 
-    def _end(self, cause: str, *, reset: bool) -> None:
+    def _end_session(self, cause: str, *, reset: bool) -> None:
         again = self.status != "open"
-        spans = {name: (line.floor, line.newest) for name, line in self.lines.items() if line.newest and not again}
-        handover = self._telling.ulid() if spans and self._telling.happens(0.7) else None
+        spans = {name: (line.floor, line.newest) for name, line in self.threads.items() if line.newest and not again}
+        handover = self._telling.new_ulid() if spans and self._telling.roll(0.7) else None
         facts = event_sessions.SessionClosing(
             cause=cause, generation=self.generation, reset=reset, handover=handover, spans=spans
         )
         self._telling.write(self.stream, "session.closing", facts)
         self.status, self._resets = "closing", reset
         if handover is not None:
-            self.handovers[handover] = _Handover()
+            self.handovers[handover] = _PendingHandover()
         elif not self.handovers:
-            self._closed()
-        for line in self.lines.values():
+            self._finish_closing()
+        for line in self.threads.values():
             ended = event_sessions.ThreadEnded(reset=reset, dropped=tuple(line.calls))
             line.end(self._telling.write(line.stream, "thread.ended", ended), reset=reset)
 
-    def _closed(self) -> None:
+    def _finish_closing(self) -> None:
         self.status = "ended" if self._resets else "closed"
-        facts = event_sessions.SessionClosed(reset=self._resets, generation=self.generation)
+        facts = event_sessions.SessionClosedFacts(reset=self._resets, generation=self.generation)
         self._telling.write(self.stream, "session.closed", facts)
 
-    def _offer(self, line: ToldLine) -> None:
+    def _offer_handover(self, line: ExpectedThread) -> None:
         id = self._random.choice(list(self.handovers))
         one = self.handovers[id]
         one.attempts += 1
-        taken = self._telling.happens(0.35)
-        given_up = not taken and one.attempts == ATTEMPTS
+        taken = self._telling.roll(0.35)
+        given_up = not taken and one.attempts == MAX_ATTEMPTS
         self._epoch += 1
         self._telling.write(self.stream, "lease.taken", LeaseTaken(epoch=self._epoch, owner="w1"))
         facts = event_sessions.SessionOffered(handover=id, taken=taken, attempts=one.attempts, given_up=given_up)
-        reason = None if taken else ReasonContent(reason=self._telling.text())
+        reason = None if taken else ReasonContent(reason=self._telling.random_text())
         self._telling.write(self.stream, "session.offered", facts, reason)
         if taken or given_up:
             del self.handovers[id]
             if not self.handovers and self.status == "closing":
-                self._closed()
-        if self._telling.happens(0.8):
+                self._finish_closing()
+        if self._telling.roll(0.8):
             self._telling.write(self.stream, "lease.released", LeaseReleased(epoch=self._epoch, owner="w1"))
 
 
 TOKENIZERS = ("o200k_base", "cl100k_base")
 
 
-class Telling:
+class DraftRecorder:
     """A recorder of drafts by stream, with the versions that they will have."""
 
     def __init__(self, random: Random, ids: Ids, subjects: tuple[str, ...]) -> None:
@@ -435,53 +444,59 @@ class Telling:
         self.versions[stream] = self.versions.get(stream, 0) + 1
         return self.versions[stream]
 
-    def ulid(self) -> str:
+    def new_ulid(self) -> str:
         """Return a new id."""
         return ulid_text(self._ids.ulid())
 
-    def text(self) -> str:
+    def random_text(self) -> str:
         """Return a few random words."""
         return " ".join(self.random.choice(WORDS) for _ in range(self.random.randint(1, 6)))
 
-    def happens(self, share: float) -> bool:
+    def roll(self, share: float) -> bool:
         """Return True with this probability."""
         return self.random.random() < share
 
 
-def say(telling: Telling, line: ToldLine) -> None:
+def append_text(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Append a message without calls."""
     role = telling.random.choice(("user", "user", "assistant", "system", "developer"))
-    content = event_sessions.MessageContent(text=telling.text())
-    if role == "user" and telling.happens(0.2):
-        content = event_sessions.MessageContent(parts=[{"type": "text", "text": telling.text()}], name="ann")
-    _append(telling, line, role, content, partial=role == "assistant" and telling.happens(0.2))
+    content = event_sessions.MessageContent(text=telling.random_text())
+    if role == "user" and telling.roll(0.2):
+        content = event_sessions.MessageContent(parts=[{"type": "text", "text": telling.random_text()}], name="ann")
+    _append_message(telling, line, role, content, partial=role == "assistant" and telling.roll(0.2))
 
 
-def call(telling: Telling, line: ToldLine) -> None:
+def append_calls(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Append a message with one to three calls. Like providers, it reuses provider ids."""
     count = telling.random.randint(1, 3)
-    calls = tuple((telling.ulid(), telling.random.choice((None, "call_1", "call_2"))) for _ in range(count))
+    calls = tuple((telling.new_ulid(), telling.random.choice((None, "call_1", "call_2"))) for _ in range(count))
     entries = [{"name": "search", "arguments": '{"q":"x"}'} for _ in calls]
-    _append(
-        telling, line, "assistant", event_sessions.MessageContent(text=telling.text(), tool_calls=entries), calls=calls
+    _append_message(
+        telling,
+        line,
+        "assistant",
+        event_sessions.MessageContent(text=telling.random_text(), tool_calls=entries),
+        calls=calls,
     )
 
 
-def answer(telling: Telling, line: ToldLine) -> None:
+def append_results(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Append results of one or more calls of one message, at once or late, in any order."""
     waiting = list(line.calls.values())
     chosen = [telling.random.choice(waiting)]
-    beside = [one for one in waiting if line.round_of(one.id) == line.round_of(chosen[0].id) and one != chosen[0]]
+    beside = [one for one in waiting if line.round_start(one.id) == line.round_start(chosen[0].id) and one != chosen[0]]
     chosen += telling.random.sample(beside, telling.random.randint(0, len(beside)))
-    entries = [{"result": telling.text()} for _ in chosen]
+    entries = [{"result": telling.random_text()} for _ in chosen]
     answers = tuple(one.id for one in chosen)
-    failed = tuple(id for id in answers if telling.happens(0.2))
-    _append(telling, line, "tool", event_sessions.MessageContent(tool_results=entries), answers=answers, failed=failed)
+    failed = tuple(id for id in answers if telling.roll(0.2))
+    _append_message(
+        telling, line, "tool", event_sessions.MessageContent(tool_results=entries), answers=answers, failed=failed
+    )
 
 
-def _append(
-    telling: Telling,
-    line: ToldLine,
+def _append_message(
+    telling: DraftRecorder,
+    line: ExpectedThread,
     role: str,
     content: event_sessions.MessageContent,
     *,
@@ -490,12 +505,12 @@ def _append(
     failed: tuple[str, ...] = (),
     partial: bool = False,
 ) -> None:
-    known, pinned = telling.happens(0.9), telling.happens(0.1)
+    known, pinned = telling.roll(0.9), telling.roll(0.1)
     # A call made in another stream has no version in this one: its result begins a round.
     first = line.calls[answers[0]].version if answers else 0
     facts = event_sessions.MessageAppended(
         role=role,
-        position=len(line.said) + 1,
+        position=len(line.messages) + 1,
         round=first if first > 0 else None,
         before=line.newest,
         tokens=telling.random.randint(3, 60) if known else None,
@@ -504,18 +519,18 @@ def _append(
         answers=answers,
         failed=failed,
         partial=partial,
-        synthetic=bool(failed) and telling.happens(0.5),
+        synthetic=bool(failed) and telling.roll(0.5),
         policy="pinned" if pinned else None,
-        usage=_usage(telling) if role == "assistant" else None,
+        usage=_random_usage(telling) if role == "assistant" else None,
     )
     version = telling.write(line.stream, "message.appended", facts, content)
     if pinned:
         telling.pinned.add((line.stream, version))
     round = (line.stream, first if first > 0 else version)
-    line.say(Said(stream=line.stream, version=version, round=round, calls=calls, answers=answers))
+    line.append(ExpectedMessage(stream=line.stream, version=version, round=round, calls=calls, answers=answers))
 
 
-def _usage(telling: Telling) -> Usage:
+def _random_usage(telling: DraftRecorder) -> Usage:
     return Usage(
         input=telling.random.randint(1, 900),
         cached_input=telling.random.choice((0, 100)),
@@ -527,41 +542,41 @@ def _usage(telling: Telling) -> Usage:
     )
 
 
-def rewind(telling: Telling, line: ToldLine) -> None:
+def rewind_thread(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Retract the newest messages, or all."""
-    keep = max(0, len(line.said) - telling.random.choice((1, 2, 3, telling.random.randint(1, len(line.said)))))
+    keep = max(0, len(line.messages) - telling.random.choice((1, 2, 3, telling.random.randint(1, len(line.messages)))))
     facts = line.rewind(keep, telling.versions[line.stream])
-    telling.write(line.stream, "message.retracted", facts, ReasonContent(reason=telling.text()))
+    telling.write(line.stream, "message.retracted", facts, ReasonContent(reason=telling.random_text()))
 
 
-def pin(telling: Telling, line: ToldLine) -> None:
+def pin_message(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Pin or unpin a message."""
-    place, pinned = telling.random.choice(line.mine).place, telling.happens(0.7)
+    place, pinned = telling.random.choice(line.own_messages).place, telling.roll(0.7)
     telling.write(line.stream, "message.pinned", event_sessions.MessagePinned(version=place[1], pinned=pinned))
     (telling.pinned.add if pinned else telling.pinned.discard)(place)
 
 
-def count(telling: Telling, line: ToldLine) -> None:
+def record_counts(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Record token counts of some messages, perhaps again."""
-    versions = tuple(one.version for one in telling.random.sample(line.mine, min(3, len(line.mine))))
+    versions = tuple(one.version for one in telling.random.sample(line.own_messages, min(3, len(line.own_messages))))
     counts = tuple(telling.random.randint(3, 60) for _ in versions)
     facts = event_sessions.TokensCounted(tokenizer=telling.random.choice(TOKENIZERS), versions=versions, counts=counts)
     telling.write(line.stream, "tokens.counted", facts)
 
 
-def summarise(telling: Telling, line: ToldLine) -> None:
+def append_summary(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Summarise what has no summary yet, or everything in place of earlier summaries; else append a message."""
-    covered = line.covered()
-    ends = [end for end in line.ends_of_rounds() if end > covered]
+    covered = line.count_covered()
+    ends = [end for end in line.round_ends() if end > covered]
     if not ends:
-        say(telling, line)
+        append_text(telling, line)
         return
-    whole, last = telling.happens(0.4), telling.random.choice(ends)
+    whole, last = telling.roll(0.4), telling.random.choice(ends)
     first = 0 if whole else covered
-    stretches = line.stretches(first, last)
-    own = stretches.pop() if stretches[-1].stream == line.stream else event_sessions.Stretch(line.stream, 0, 0)
+    stretches = line.to_stretches(first, last)
+    own = stretches.pop() if stretches[-1].stream == line.stream else event_sessions.MessageSpan(line.stream, 0, 0)
     facts = event_sessions.SummaryMade(
-        summary=telling.ulid(),
+        summary=telling.new_ulid(),
         first=own.first,
         last=own.last,
         at_version=telling.versions[line.stream],
@@ -569,16 +584,18 @@ def summarise(telling: Telling, line: ToldLine) -> None:
         tokens=telling.random.randint(3, 60),
         tokenizer=TOKENIZERS[0],
         shared=tuple(stretches),
-        replaces=tuple(one.version for one in line.own) if whole else (),
+        replaces=tuple(one.version for one in line.own_summaries) if whole else (),
     )
-    version = telling.write(line.stream, "summary.made", facts, event_sessions.SummaryContent(text=telling.text()))
-    made = Covering(stream=line.stream, version=version, first=first, last=last)
-    line.own = [made] if whole else [*line.own, made]
+    version = telling.write(
+        line.stream, "summary.made", facts, event_sessions.SummaryContent(text=telling.random_text())
+    )
+    made = ExpectedSummary(stream=line.stream, version=version, first=first, last=last)
+    line.own_summaries = [made] if whole else [*line.own_summaries, made]
 
 
-def pack(telling: Telling, line: ToldLine) -> None:
+def record_pack(telling: DraftRecorder, line: ExpectedThread) -> None:
     """Record a pack of the newest messages; it names the pack before it."""
-    shown, id = line.mine[-telling.random.randint(1, 5) :], telling.ulid()
+    shown, id = line.own_messages[-telling.random.randint(1, 5) :], telling.new_ulid()
     pieces = [
         PackedPiece(kind="conversation", id=f"m{one.version}", stream=one.stream, first=one.version, last=one.version)
         for one in shown
@@ -599,50 +616,52 @@ def pack(telling: Telling, line: ToldLine) -> None:
         window_stream=line.stream,
         window_start=shown[0].version,
         manifest=tuple(pieces),
-        left_out=(LeftOut(id="h1", kind="evidence", why="no_room"),) if telling.happens(0.3) else (),
-        truncated=len(line.said) - len(shown),
+        left_out=(OmittedPiece(id="h1", kind="evidence", why="no_room"),) if telling.roll(0.3) else (),
+        truncated=len(line.messages) - len(shown),
         before=line.packed,
     )
     line.packed = telling.write(line.stream, "context.packed", facts, id=id)
 
 
-def check_told(ports: Ports, acting: Acting, story: ConversationStory) -> None:
+def check_session(ports: Ports, acting: Acting, story: SessionGenerator) -> None:
     """Assert that a generated session and all its threads read back as they were written."""
     session = ports.journal.load(acting.tenant, story.stream).session
     assert session is not None
     assert (session.status, session.generation) == (story.status, story.generation)
-    assert session.threads == tuple(sorted(story.lines))
+    assert session.threads == tuple(sorted(story.threads))
     assert {id: one.attempts for id, one in session.handovers.items()} == {
         id: one.attempts for id, one in story.handovers.items()
     }
-    for told in story.lines.values():
-        _check_line(ports, acting, told)
+    for told in story.threads.values():
+        _check_thread(ports, acting, told)
         _check_messages(ports, acting, told, story.pinned)
 
 
-def _check_line(ports: Ports, acting: Acting, told: ToldLine) -> None:
-    line = ports.journal.load(acting.tenant, told.stream).line
-    assert isinstance(line, Line)
-    assert (line.messages, line.newest, line.floor) == (len(told.said), told.newest, told.floor), told.stream
+def _check_thread(ports: Ports, acting: Acting, told: ExpectedThread) -> None:
+    line = ports.journal.load(acting.tenant, told.stream).thread
+    assert isinstance(line, ThreadState)
+    assert (line.messages, line.newest, line.floor) == (len(told.messages), told.newest, told.floor), told.stream
     assert (line.ended, line.fresh, line.shared) == (told.ended, told.fresh, told.shared), told.stream
     assert (line.calls, line.packed) == (told.calls, told.packed), told.stream
-    made = ports.journal.span(acting.tenant, told.stream, Span(table="summaries", after=told.floor, limit=10_000))
-    assert [row["version"] for row in made if row["retired"] is None] == [one.version for one in told.own], told.stream
-    standing = [(one.stream, one.version) for one in summaries.summaries(ports, acting, told.stream)]
-    assert standing == [(one.stream, one.version) for one in told.standing()], told.stream
+    made = ports.journal.span(acting.tenant, told.stream, RowQuery(table="summaries", after=told.floor, limit=10_000))
+    assert [row["version"] for row in made if row["retired"] is None] == [one.version for one in told.own_summaries], (
+        told.stream
+    )
+    standing = [(one.stream, one.version) for one in summaries.list_summaries(ports, acting, told.stream)]
+    assert standing == [(one.stream, one.version) for one in told.summaries_in_force()], told.stream
 
 
-def _check_messages(ports: Ports, acting: Acting, told: ToldLine, pinned: set[tuple[str, int]]) -> None:
-    places = [one.place for one in told.said]
-    backwards = [(one.stream, one.version) for one in read.places(ports, acting, told.stream)]
-    forwards = [(one.stream, one.version) for one in read.places_after(ports, acting, told.stream)]
+def _check_messages(ports: Ports, acting: Acting, told: ExpectedThread, pinned: set[tuple[str, int]]) -> None:
+    places = [one.place for one in told.messages]
+    backwards = [(one.stream, one.version) for one in read.iter_places(ports, acting, told.stream)]
+    forwards = [(one.stream, one.version) for one in read.iter_places_after(ports, acting, told.stream)]
     assert (forwards, backwards) == (places, places[::-1]), told.stream
-    found = read.messages(ports, acting, told.stream)
+    found = read.read_messages(ports, acting, told.stream)
     assert [(one.stream, one.version) for one in found] == places
     assert [one.pinned for one in found] == [place in pinned for place in places], told.stream
-    for one, message in zip(told.said, found, strict=True):
+    for one, message in zip(told.messages, found, strict=True):
         assert tuple(call.id for call in message.tool_calls) == tuple(id for id, _ in one.calls)
         assert tuple(result.tool_call_id for result in message.tool_results) == one.answers
-    span = Span(table="messages", limit=10_000, pinned=True)
+    span = RowQuery(table="messages", limit=10_000, pinned=True)
     rows = ports.journal.span(acting.tenant, told.stream, span)
     assert [row["version"] for row in rows] == sorted(version for stream, version in pinned if stream == told.stream)

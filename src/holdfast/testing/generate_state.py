@@ -13,10 +13,10 @@ from holdfast.testing.generate_frames import WORDS
 KEYS = ("prefs", "user_1", "user_%", "a/b", "née", "日記", "note 7", "Prefs")
 KINDS = ("knows", "cites", "is part of")
 SINKS = ("crm", "mail")
-FAR = 4_000_000_000_000
+FAR_FUTURE_MS = 4_000_000_000_000
 
 
-class StateStory:
+class StateGenerator:
     """A generator of the entries of one scope. Content belongs to a random one of `subjects`."""
 
     def __init__(self, random: Random, ids: Ids, scope: str, subjects: tuple[str, ...] = ()) -> None:
@@ -32,7 +32,7 @@ class StateStory:
         others = (self._delete, self._link, self._unlink, self._declare, self._settle)
         return [self._random.choice((self._write, self._write, self._write, *others))()]
 
-    def _subject(self) -> str | None:
+    def _random_subject(self) -> str | None:
         return self._random.choice(self._subjects) if self._subjects else None
 
     def _write(self) -> Draft:
@@ -43,11 +43,11 @@ class StateStory:
             lifetime=chance.choice((None, "durable", "session")),
             content_kind=chance.choice((None, "episodic")),
             salience=chance.choice((None, 0.25, 1.0)),
-            expires_at=chance.choice((None, None, FAR, FAR + chance.randrange(1_000))),
+            expires_at=chance.choice((None, None, FAR_FUTURE_MS, FAR_FUTURE_MS + chance.randrange(1_000))),
         )
         value = chance.choice((chance.randrange(100), " ".join(chance.choices(WORDS, k=5)), {"a": [1, None]}, None))
         content = state.ValueContent(value=value)
-        return Draft(type="state.written", facts=facts, content=content, subject=self._subject())
+        return Draft(type="state.written", facts=facts, content=content, subject=self._random_subject())
 
     def _delete(self) -> Draft:
         return Draft(type="state.deleted", facts=state.StateDeleted(key=self._random.choice(KEYS)))
@@ -71,7 +71,7 @@ class StateStory:
         approval = self._random.random() < 0.2
         facts = state.EffectDeclared(effect=effect, kind="custom", sink=sink, operator="op", needs_approval=approval)
         content = state.EffectContent(payload={"n": self._random.randrange(9)})
-        return Draft(type="effect.declared", facts=facts, content=content, subject=self._subject())
+        return Draft(type="effect.declared", facts=facts, content=content, subject=self._random_subject())
 
     def _settle(self) -> Draft:
         if not self._waiting:
@@ -82,7 +82,7 @@ class StateStory:
             return Draft(type="effect.revived", facts=state.EffectRevived(effect=effect, sink=sink))
         if outcome in ("applied", "skipped"):
             self._waiting.remove((effect, sink))
-        again = FAR + self._random.randrange(1_000) if outcome == "failed" else None
+        again = FAR_FUTURE_MS + self._random.randrange(1_000) if outcome == "failed" else None
         tries = self._random.randrange(1, 5)
         facts = state.EffectSettled(effect=effect, sink=sink, outcome=outcome, attempts=tries, retry_at=again)
         return Draft(type="effect.settled", facts=facts)

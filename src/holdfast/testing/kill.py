@@ -29,19 +29,19 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.aio.executor import Threads
+from holdfast.aio.executor import ThreadPools
 from holdfast.aio.holdfast import AsyncHoldfast, open_async
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_sync
-from holdfast.connect import assemble, open_journal
+from holdfast.connect import assemble_ports, open_journal
 from holdfast.errors import InvalidValue, Waiting
 from holdfast.ports.journal import Journal
 from holdfast.records.recovery import QuestionInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.faults import Died
-from holdfast.testing.lives import Life, Story
+from holdfast.testing.faults import SimulatedDeath
+from holdfast.testing.lives import KillHistory, Life
 
 JOURNALS: Final = ("sqlite", "memory")
 MISSED_SHARE: Final = 10
@@ -90,13 +90,13 @@ def kill_everywhere(
 
     Raise `AssertionError` with the name of the point, and how to repeat only that one.
     """
-    plan = Plan(run=run, check=check, answer=answer, world=world, open=open, journal=journal, runs=runs)
+    plan = KillPlan(run=run, check=check, answer=answer, world=world, open=open, journal=journal, runs=runs)
     _check_plan(plan)
-    wanted = None if points is None else _numbers(points)
-    found = _tried(plan, None, folder)
-    reached = _reached(wanted, found.points)
+    wanted = None if points is None else _check_points(points)
+    found = _run_trial(plan, None, folder)
+    reached = _select_points(wanted, found.points)
     for done, number in enumerate(reached, 1):
-        one = _tried(plan, number, folder)
+        one = _run_trial(plan, number, folder)
         found = KillReport(
             points=found.points,
             killed=found.killed + one.killed,
@@ -109,7 +109,7 @@ def kill_everywhere(
     return found
 
 
-def _numbers(points: object) -> list[int]:
+def _check_points(points: object) -> list[int]:
     """Return the points to try, sorted. An empty selection is refused: such a test would always pass."""
     if not isinstance(points, Iterable) or isinstance(points, str | bytes):
         raise InvalidValue(f"points are the numbers of points, such as [17] or range(1, 200, 3), not {points!r:.40}.")
@@ -121,7 +121,7 @@ def _numbers(points: object) -> list[int]:
     return sorted(set(wanted))
 
 
-def _reached(wanted: list[int] | None, passed: int) -> list[int]:
+def _select_points(wanted: list[int] | None, passed: int) -> list[int]:
     if wanted is None:
         return list(range(1, passed + 1))
     reached = [number for number in wanted if number <= passed]
@@ -142,7 +142,7 @@ def _check_repeatable(tried: int, killed: int) -> None:
         )
 
 
-def _check_plan(plan: Plan) -> None:
+def _check_plan(plan: KillPlan) -> None:
     if asyncio._get_running_loop() is not None:
         raise InvalidValue("kill_everywhere runs loops of its own. Call it from a plain test, not from an async one.")
     if plan.journal not in JOURNALS:
@@ -155,16 +155,16 @@ def _check_plan(plan: Plan) -> None:
         raise InvalidValue("answer is a plain function of the question.")
 
 
-def _tried(plan: Plan, number: int | None, folder: Path | None) -> KillReport:
+def _run_trial(plan: KillPlan, number: int | None, folder: Path | None) -> KillReport:
     """Run one trial and return its report; its folder is removed unless it failed."""
     place = Path(tempfile.mkdtemp(prefix=f"point-{number or 0}-", dir=folder))
-    trial = Trial(plan, number, place / "a.db")
+    trial = KillTrial(plan, number, place / "a.db")
     try:
-        trial.play()
+        trial.run()
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # pytest.fail does not raise an Exception.
-        lines = [f"{_where(trial.story)}: {error if isinstance(error, AssertionError) else repr(error)}"]
+        lines = [f"{_describe_death(trial.story)}: {error if isinstance(error, AssertionError) else repr(error)}"]
         lines += [] if number is None else [f"Repeat only this with points=[{number}]."]
         lines += [] if folder is None or plan.journal == "memory" else [f"The journal is {place / 'a.db'}."]
         raise AssertionError("\n".join(lines)) from error
@@ -177,14 +177,14 @@ def _tried(plan: Plan, number: int | None, folder: Path | None) -> KillReport:
     )
 
 
-def _where(story: Story) -> str:
+def _describe_death(story: KillHistory) -> str:
     return "Not killed" if story.died is None else f"Killed {story.died}"
 
 
 BETWEEN_LIVES_MS: Final = 1_000
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of `kill_everywhere`."""
 
     run: Callable[..., Any]
@@ -206,7 +206,7 @@ def is_async(fn: Any) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
-class _Lasting:
+class _LastingMemoryJournal:
     """A journal in memory that outlives its clients, as a file does."""
 
     def __init__(self, journal: Journal) -> None:
@@ -219,19 +219,21 @@ class _Lasting:
         pass
 
 
-class Trial:
+class KillTrial:
     """All lives of a program, and the person who answers its questions."""
 
-    def __init__(self, plan: Plan, die_at: int | None, path: Path) -> None:
+    def __init__(self, plan: KillPlan, die_at: int | None, path: Path) -> None:
         self._plan, self._path = plan, path
         self._clock = FrozenClock()
-        self._memory: Any = _Lasting(open_journal("memory:", Settings())) if plan.journal == "memory" else None
+        self._memory: Any = (
+            _LastingMemoryJournal(open_journal("memory:", Settings())) if plan.journal == "memory" else None
+        )
         self._world = () if plan.world is None else (plan.world(),)
-        self.story = Story(die_at)
+        self.story = KillHistory(die_at)
         self.lives = self.answered = 0
         self.well = False
 
-    def play(self) -> None:
+    def run(self) -> None:
         """Run the program to its end and check it."""
         ended, waits = False, True
         with self._open(self._path) as person:
@@ -239,21 +241,21 @@ class Trial:
                 if self.lives == self._plan.runs:
                     raise AssertionError(f"it was run {self.lives} times and has not come to its end.")
                 self._clock.advance(BETWEEN_LIVES_MS)
-                ended = self._lived()
-                waits = self._waits(person)
-            if self._checked(person) is False:
+                ended = self._run_life()
+                waits = self._answer_questions(person)
+            if self._run_check(person) is False:
                 raise AssertionError("check gave False.")
         self.well = True
 
     # lives
 
-    def _lived(self) -> bool:
+    def _run_life(self) -> bool:
         """Run one life; return True if the program came to its end in it."""
         self.lives += 1
         life = Life(self.story)
-        live = self._live_on_a_loop if self._plan.is_async else self._live
+        live = self._run_on_loop if self._plan.is_async else self._run_sync
         try:
-            contextvars.copy_context().run(life.within, lambda: live(life))
+            contextvars.copy_context().run(life.run, lambda: live(life))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -262,28 +264,28 @@ class Trial:
             return False
         return not life.dead
 
-    def _live(self, life: Life) -> None:
-        mortal = life.client((self._plan.open or self._open)(self._path))
+    def _run_sync(self, life: Life) -> None:
+        mortal = life.wrap_client((self._plan.open or self._open)(self._path))
         try:
             self._plan.run(mortal, *self._world)
         finally:
             try:
                 mortal.close()
-            except (Exception, Died):
+            except (Exception, SimulatedDeath):
                 if not life.dead:
                     raise
             finally:
-                life.bury(mortal)
+                life.release(mortal)
 
-    def _live_on_a_loop(self, life: Life) -> None:
-        asyncio.run(self._live_async(life))
+    def _run_on_loop(self, life: Life) -> None:
+        asyncio.run(self._run_async(life))
 
-    async def _live_async(self, life: Life) -> None:
+    async def _run_async(self, life: Life) -> None:
         loop = asyncio.get_running_loop()
         # Ignore errors of the dead client's tasks.
         loop.set_exception_handler(lambda loop, told: None if life.dead else loop.default_exception_handler(told))
-        opened = await _awaited((self._plan.open or self._open_async)(self._path))
-        mortal, threads = life.client(opened._client), opened._threads
+        opened = await _await_if_needed((self._plan.open or self._open_async)(self._path))
+        mortal, threads = life.wrap_client(opened._client), opened._threads
         hf = AsyncHoldfast(mortal, threads)
         try:
             try:
@@ -293,29 +295,29 @@ class Trial:
                     await hf.close()
         finally:
             threads.close()
-            life.bury(mortal)
+            life.release(mortal)
 
     def _open(self, path: Path) -> Holdfast:
         if self._memory is not None:
-            return Holdfast(assemble(self._memory, Settings(), self._clock))
+            return Holdfast(assemble_ports(self._memory, Settings(), self._clock))
         return open_sync(path, durability="fast", clock=self._clock)
 
     def _open_async(self, path: Path) -> Any:
         if self._memory is not None:
-            return AsyncHoldfast(self._open(path), Threads())
+            return AsyncHoldfast(self._open(path), ThreadPools())
         return open_async(path, durability="fast", clock=self._clock)
 
     # between lives
 
-    def _waits(self, person: Holdfast) -> bool:
+    def _answer_questions(self, person: Holdfast) -> bool:
         """Answer open questions and let time pass for waiting ones; return True if there were any."""
         views = [person.tenant(tenant) for tenant in person._ports.journal.tenants()]
         found = [(view, question) for view in views for question in view.questions()]
-        later = [self._asked(view, question) for view, question in found if not question.answered]
+        later = [self._answer_question(view, question) for view, question in found if not question.answered]
         self._clock.advance(max(0, max(later, default=0) - self._clock.now_ms()))
         return bool(found)
 
-    def _asked(self, view: Holdfast, question: QuestionInfo) -> int:
+    def _answer_question(self, view: Holdfast, question: QuestionInfo) -> int:
         """Have a question answered; if it is left open, return the time when it ends, else 0."""
         given = None if self._plan.answer is None else self._plan.answer(question, *self._world)
         if given is None:
@@ -329,20 +331,20 @@ class Trial:
 
     # check
 
-    def _checked(self, person: Holdfast) -> Any:
+    def _run_check(self, person: Holdfast) -> Any:
         if is_async(self._plan.check):
-            return asyncio.run(self._checked_async())
+            return asyncio.run(self._run_check_async())
         if self._plan.open is None or self._plan.is_async:
             return self._plan.check(person, *self._world)
         with self._plan.open(self._path) as hf:
             return self._plan.check(hf, *self._world)
 
-    async def _checked_async(self) -> Any:
-        async with await _awaited((self._plan.open or self._open_async)(self._path)) as hf:
+    async def _run_check_async(self) -> Any:
+        async with await _await_if_needed((self._plan.open or self._open_async)(self._path)) as hf:
             return await self._plan.check(hf, *self._world)
 
 
-async def _awaited(made: Any) -> Any:
+async def _await_if_needed(made: Any) -> Any:
     return await made if inspect.isawaitable(made) else made
 
 

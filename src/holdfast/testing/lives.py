@@ -19,18 +19,18 @@ from msgspec.structs import replace
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import InvalidValue
-from holdfast.flow.frames.leases import Leases
+from holdfast.flow.frames.leases import StreamLeases
 from holdfast.ports import Model
 from holdfast.records.batches import Batch
 from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.system import ProcessName
-from holdfast.testing.faults import Died, FaultPoints
+from holdfast.testing.faults import FaultPoints, SimulatedDeath
 
 T = TypeVar("T")
 _LIFE: ContextVar[Life | None] = ContextVar("holdfast_life", default=None)
 
 
-class Story:
+class KillHistory:
     """All lives of a program, and the point at which it dies, if any."""
 
     def __init__(self, die_at: int | None = None) -> None:
@@ -46,35 +46,35 @@ class Story:
 class Life:
     """One process of the program, from its start to its end or death."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: KillHistory) -> None:
         self.story = story
         self.dead = False
 
-    def point(self, name: Callable[[], str]) -> None:
+    def pass_point(self, name: Callable[[], str]) -> None:
         """Pass a point, or die there. After death every point raises, in any thread."""
         with self.story.lock:
             if self.dead:
-                raise Died(f"called at {name()!r}, after death")
+                raise SimulatedDeath(f"called at {name()!r}, after death")
             self.story.passed += 1
             if self.story.passed != self.story.die_at:
                 return
             self.dead = True
             self.story.died = name()
-        raise Died(self.story.died)
+        raise SimulatedDeath(self.story.died)
 
-    def within(self, run: Callable[[], T]) -> T:
+    def run(self, run: Callable[[], T]) -> T:
         """Call a function so that `kill_point` knows this life, also in holdfast's tasks and threads."""
         _LIFE.set(self)
         return run()
 
-    def client(self, opened: Holdfast) -> Holdfast:
+    def wrap_client(self, opened: Holdfast) -> Holdfast:
         """Return the client with a mortal journal."""
         ports = opened._ports
-        journal: Any = _Mortal(ports.journal, self)
-        leases = _NamedLeases(journal, ports.clock, ports.settings.lease_ms, self.story.gone)
+        journal: Any = _MortalJournal(ports.journal, self)
+        leases = _SimulatedLeases(journal, ports.clock, ports.settings.lease_ms, self.story.gone)
         return Holdfast(replace(ports, journal=journal, leases=leases), opened._acting)
 
-    def bury(self, mortal: Holdfast) -> None:
+    def release(self, mortal: Holdfast) -> None:
         """Release the threads and files that a process releases by ending. Nothing is written."""
         ports = mortal._ports
         self.story.gone.add(ports.leases.name)
@@ -82,14 +82,14 @@ class Life:
         ports.journal.close()
 
 
-class _Mortal(FaultPoints):
+class _MortalJournal(FaultPoints):
     """A journal whose points are those of a life."""
 
     def __init__(self, journal: Any, life: Life) -> None:
         super().__init__(journal)
         self._life = life
 
-    def _guarded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         life, story = self._life, self._life.story
         if name == "renew":  # A background thread calls it at any time, so it is no point. The dead do not renew.
             return lambda *args, **kwargs: not life.dead and call(*args, **kwargs)
@@ -98,38 +98,38 @@ class _Mortal(FaultPoints):
             with story.lock:
                 story.calls[name] += 1
                 number = story.calls[name]
-            life.point(lambda: f"before {name} #{number}{_written(args)}")
+            life.pass_point(lambda: f"before {name} #{number}{_describe_batch(args)}")
             answer = call(*args, **kwargs)
-            life.point(lambda: f"after {name} #{number}{_written(args)}")
+            life.pass_point(lambda: f"after {name} #{number}{_describe_batch(args)}")
             return answer
 
         return guarded
 
 
-def _written(args: tuple[Any, ...]) -> str:
+def _describe_batch(args: tuple[Any, ...]) -> str:
     batch = args[0] if args else None
     if not isinstance(batch, Batch):
         return ""
     return f" ({', '.join(event.type for part in batch.parts for event in part.events)})"
 
 
-class _Name(ProcessName):
+class _SimulatedProcessName(ProcessName):
     """A process name that knows, on every platform and at once, which other processes are gone."""
 
     def __init__(self, gone: set[str]) -> None:
         super().__init__()
         self._gone = gone
 
-    def surely_gone(self, name: str) -> bool:
-        return name in self._gone or super().surely_gone(name)
+    def is_gone(self, name: str) -> bool:
+        return name in self._gone or super().is_gone(name)
 
 
-class _NamedLeases(Leases):
+class _SimulatedLeases(StreamLeases):
     """Leases under such a name: a dead owner's lease is taken over without waiting for it to run out."""
 
     def __init__(self, journal: Any, clock: Any, lease_ms: int, gone: set[str]) -> None:
         super().__init__(journal, clock, lease_ms)
-        self._process = _Name(gone)
+        self._process = _SimulatedProcessName(gone)
 
 
 # points inside a program
@@ -139,7 +139,7 @@ def kill_point(name: str) -> None:
     """Mark a point of your own, such as between two actions of a tool. It does nothing outside `kill_everywhere`."""
     life = _LIFE.get()
     if life is not None:
-        life.point(lambda: name)
+        life.pass_point(lambda: name)
 
 
 class _MortalModel:

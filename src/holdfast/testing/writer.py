@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.connect import assemble
-from holdfast.flow.journal.append import Decided, append, sealed_batch
+from holdfast.connect import assemble_ports
+from holdfast.flow.journal.append import StreamWrite, append_events, seal_batch
 from holdfast.ports import Acting, Clock, Ids, Ports
 from holdfast.ports.journal import Journal
-from holdfast.records.batches import Appended, Artifact, Batch
+from holdfast.records.batches import AppendResult, Artifact, Batch
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -18,7 +18,7 @@ from holdfast.testing.clock import FrozenClock, SeededIds
 _SEEDS = itertools.count()
 
 
-def note(text: str = "hello", *, subject: str | None = None, artifacts: Sequence[str] = (), **facts: Any) -> Draft:
+def make_note(text: str = "hello", *, subject: str | None = None, artifacts: Sequence[str] = (), **facts: Any) -> Draft:
     """Make a draft of a small application event."""
     return Draft(
         type="app.noted",
@@ -44,10 +44,10 @@ class Writer:
         clock = clock or FrozenClock()
         # Like two processes, two writers must never mint the same ids.
         ids = ids or SeededIds(clock, seed=next(_SEEDS))
-        self.ports: Ports = assemble(journal, settings or Settings(), clock, ids)
+        self.ports: Ports = assemble_ports(journal, settings or Settings(), clock, ids)
         self.acting = Acting(tenant=tenant, user=user)
 
-    def batch(
+    def build_batch(
         self,
         stream: str,
         *drafts: Draft,
@@ -57,13 +57,13 @@ class Writer:
         artifacts: Sequence[Artifact] = (),
     ) -> Batch:
         """Build a batch of one part in canonical bytes; it can be appended any number of times."""
-        part = Decided(stream=stream, events=drafts, expected=expected, key=key, epoch=epoch)
-        return sealed_batch(self.ports, self.acting, [part], artifacts)
+        part = StreamWrite(stream=stream, events=drafts, expected=expected, key=key, epoch=epoch)
+        return seal_batch(self.ports, self.acting, [part], artifacts)
 
-    def append(self, stream: str, *drafts: Draft, **how: Any) -> Appended:
+    def append(self, stream: str, *drafts: Draft, **how: Any) -> AppendResult:
         """Append one part through the port."""
-        return self.ports.journal.append(self.batch(stream, *drafts, **how))
+        return self.ports.journal.append(self.build_batch(stream, *drafts, **how))
 
-    def write(self, *parts: Decided) -> Appended:
+    def write(self, *parts: StreamWrite) -> AppendResult:
         """Append several parts in one batch, as a flow does."""
-        return append(self.ports, self.acting, parts)
+        return append_events(self.ports, self.acting, parts)

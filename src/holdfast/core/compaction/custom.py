@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.compaction.strategies import priority_of
-from holdfast.core.packs.fences import lowest
-from holdfast.core.packs.handles import handle_of
-from holdfast.core.sessions.pairing import rounds
-from holdfast.core.values import words
+from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.packs.handles import message_handle
+from holdfast.core.sessions.pairing import group_rounds
+from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, StrategyFailed
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
@@ -22,17 +22,17 @@ from holdfast.records.packs import Segment
 CountMessage = Callable[[Message], int]
 
 
-def segments_of(messages: Sequence[Message], line: str, size: CountMessage) -> list[Segment]:
+def make_segments(messages: Sequence[Message], line: str, size: CountMessage) -> list[Segment]:
     """Return the rounds of a conversation as segments, oldest first."""
     found = []
-    for each in rounds(messages):
+    for each in group_rounds(messages):
         said = tuple(messages[index] for index in each.indexes)
         found.append(
             Segment(
                 kind="conversation",
-                id=handle_of(said[0], line),
-                priority=_priority(said),
-                trust=lowest(*(message.trust for message in said)),
+                id=message_handle(said[0], line),
+                priority=_round_priority(said),
+                trust=lowest_trust(*(message.trust for message in said)),
                 estimated_tokens=sum(map(size, said)),
                 messages=said,
             )
@@ -40,14 +40,14 @@ def segments_of(messages: Sequence[Message], line: str, size: CountMessage) -> l
     return found
 
 
-def _priority(messages: Sequence[Message]) -> str:
+def _round_priority(messages: Sequence[Message]) -> str:
     """Return the highest priority in a round."""
     if any(message.pinned for message in messages):
         return "critical"
     return max((priority_of(message.policy) for message in messages), key=PRIORITY_SCORE.__getitem__)
 
 
-def chosen_by(
+def run_strategy(
     name: str, function: Callable[..., Any], given: Sequence[Segment], budget: int, held: frozenset[str] = frozenset()
 ) -> list[Segment]:
     """Return the segments that a strategy keeps, checked. `held` must stay although they are not critical."""
@@ -57,14 +57,14 @@ def chosen_by(
     except HoldfastError:
         raise
     except Exception as error:
-        raise StrategyFailed(f"The strategy {name} failed: {words(error)}. Nothing was changed.") from error
-    problem = _problem(kept, given, budget, held)
+        raise StrategyFailed(f"The strategy {name} failed: {exception_text(error)}. Nothing was changed.") from error
+    problem = _find_problem(kept, given, budget, held)
     if problem is not None:
         raise StrategyFailed(f"The strategy {name} {problem} Nothing was changed.")
     return kept
 
 
-def _problem(kept: list[Any], given: Sequence[Segment], budget: int, held: frozenset[str]) -> str | None:
+def _find_problem(kept: list[Any], given: Sequence[Segment], budget: int, held: frozenset[str]) -> str | None:
     """Return the problem with an answer, or None."""
     by_id = {segment.id: (at, segment) for at, segment in enumerate(given)}
     last = -1
@@ -75,7 +75,7 @@ def _problem(kept: list[Any], given: Sequence[Segment], budget: int, held: froze
         if known is None:
             return f"returned {one.id!r:.40}, which it was not given. Let it only leave out."
         if one.messages != known.messages:
-            return _altered(one, known)
+            return _describe_change(one, known)
         if one != known:
             return f"returned {one.id!r:.40} altered. Let it return segments as they are."
         if at <= last:
@@ -92,7 +92,7 @@ def _problem(kept: list[Any], given: Sequence[Segment], budget: int, held: froze
     return None
 
 
-def _altered(one: Segment, known: Segment) -> str:
+def _describe_change(one: Segment, known: Segment) -> str:
     def pairs(segment: Segment) -> list[Any]:
         return [
             *(call.id for message in segment.messages for call in message.tool_calls),

@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.core.lazy_regex import late
+from holdfast.core.lazy_regex import lazy_pattern
 
 
-def listed(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     """Return the words of a list as a set."""
     return frozenset(text.split())
 
 
-def _table(**lists: str) -> dict[str, float]:
+def _weight_table(**lists: str) -> dict[str, float]:
     weights = {"strong": 1.5, "plain": 0.8}
     return {word: weights[name] for name, text in lists.items() for word in text.split()}
 
 
-SIGNALS = _table(
+SIGNALS = _weight_table(
     strong="""
     decided decide decision agreed agree confirmed cancelled canceled approved rejected
     booked refunded denied chose chosen settled postponed rescheduled promised deadline due
@@ -50,14 +50,14 @@ SIGNALS = _table(
     nicht kein keine brauche möchte werde ne pas besoin voudrais non necesito quiero voy
     """,
 )
-COURTESY = _table(
+COURTESY = _weight_table(
     strong="""
     thanks thank hello hi hey welcome glad pleasure sorry apologies sure certainly great danke hallo bitte merci bonjour
     gracias hola grazie ciao 谢谢 你好 がと こん 감사
     """,
     plain="feel free assist assistance further happy help anything else",
 )
-STOP_WORDS = listed(
+STOP_WORDS = word_set(
     """
     a an the and or but if of to in on at by for from with as is are was were be been being am it its it's this that
     these those there here he she they them his her their we us our you your yours i me my mine do does did done have
@@ -73,58 +73,63 @@ STOP_WORDS = listed(
 )
 
 
-LONGEST = 320
+MAX_SENTENCE_CHARS = 320
 """Characters of a sentence. Longer ones are cut into pieces of that size."""
-SHORT_LINE = 60
+SHORT_LINE_CHARS = 60
 """Lines of a list are too short to mean anything alone, so neighbours share a sentence."""
-LONGEST_WORD = 64
+MAX_WORD_CHARS = 64
 """Anything longer is data, not a word."""
-STEM = 7
+STEM_CHARS = 7
 """`cancelled` and `cancellation` begin with the same letters. A real stemmer would need to know the language."""
 
-_WORD = late(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
-_BREAK = late(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
+_WORD = lazy_pattern(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
+_BREAK = lazy_pattern(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_RUNS = late(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
-_FIRST_UNSPACED, _LETTERS = "\u0e00", late(f"[{_UNSPACED}]")
-_BULLET = late(r"\A(?:[-*•–]|#{1,6}|>)\s+")  # noqa: RUF001
-_NUMBERED = late(r"\w{1,3}[.)]")
-_STRONG = late(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
-_UNSTORABLE = late("[\x00-\x1f\x7f\ud800-\udfff]+")
-_ABBREVIATIONS = listed("dr. mr. mrs. ms. prof. st. no. nr. vs. e.g. i.e. etc. approx. z.b. bzw. ca. art.")
+_RUNS = lazy_pattern(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
+_FIRST_UNSPACED, _UNSPACED_LETTER = "\u0e00", lazy_pattern(f"[{_UNSPACED}]")
+_BULLET = lazy_pattern(r"\A(?:[-*•–]|#{1,6}|>)\s+")  # noqa: RUF001
+_NUMBERED = lazy_pattern(r"\w{1,3}[.)]")
+_EMPHASIS = lazy_pattern(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
+_UNSTORABLE = lazy_pattern("[\x00-\x1f\x7f\ud800-\udfff]+")
+_ABBREVIATIONS = word_set("dr. mr. mrs. ms. prof. st. no. nr. vs. e.g. i.e. etc. approx. z.b. bzw. ca. art.")
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words of a text as written, including amounts, dates, identifiers, paths and addresses."""
     return _WORD.findall(text)
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return a text on one line that can be stored and shown anywhere: no control characters, no emphasis."""
-    return " ".join(_STRONG.sub(r"\1", _UNSTORABLE.sub(" ", text)).split())
+    return " ".join(_EMPHASIS.sub(r"\1", _UNSTORABLE.sub(" ", text)).split())
 
 
-def sentences(text: str) -> Iterator[str]:
+def split_sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text, in order; short lines of a list are joined, overlong ones are cut."""
     held = ""
-    for piece, is_line in _pieces(text):
-        if held and is_line and len(held) + len(piece) <= LONGEST // 2 and min(len(held), len(piece)) <= SHORT_LINE:
+    for piece, is_line in _split_pieces(text):
+        if (
+            held
+            and is_line
+            and len(held) + len(piece) <= MAX_SENTENCE_CHARS // 2
+            and min(len(held), len(piece)) <= SHORT_LINE_CHARS
+        ):
             held = f"{held} {piece}" if held.rstrip("*").endswith((":", ";", ",", ".")) else f"{held}; {piece}"
             continue
         if held:
-            yield from _cut(held)
+            yield from _cut_sentence(held)
         held = piece
     if held:
-        yield from _cut(held)
+        yield from _cut_sentence(held)
 
 
-def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+def _split_pieces(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the texts between breaks, without bullets, and True for those that began a line."""
     start, began_line = 0, True
     for found in _BREAK.finditer(text):
         piece = text[start : found.end()].strip()
         ends_line = "\n" in found[0]
-        if piece and (ends_line or len(piece) > LONGEST or not _goes_on(piece)):
+        if piece and (ends_line or len(piece) > MAX_SENTENCE_CHARS or not _continues_sentence(piece)):
             yield _BULLET.sub("", piece) if began_line else piece, began_line
             start, began_line = found.end(), ends_line
         elif not piece:
@@ -133,44 +138,44 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
         yield _BULLET.sub("", piece) if began_line else piece, began_line
 
 
-def _goes_on(piece: str) -> bool:
+def _continues_sentence(piece: str) -> bool:
     """Return True if the full stop here does not end a sentence: an abbreviation, an initial, an item's number."""
     last = piece[-12:].rsplit(None, 1)[-1]
     return last.lower() in _ABBREVIATIONS or (len(last) == 2 and last[0].isupper()) or bool(_NUMBERED.fullmatch(piece))
 
 
-def _cut(text: str) -> Iterator[str]:
+def _cut_sentence(text: str) -> Iterator[str]:
     start = 0
-    while len(text) - start > LONGEST:
-        space = text.rfind(" ", start + LONGEST // 2, start + LONGEST)
-        end = space if space > 0 else start + LONGEST
+    while len(text) - start > MAX_SENTENCE_CHARS:
+        space = text.rfind(" ", start + MAX_SENTENCE_CHARS // 2, start + MAX_SENTENCE_CHARS)
+        end = space if space > 0 else start + MAX_SENTENCE_CHARS
         yield text[start:end]
         start = end
     if rest := text[start:].strip():
         yield rest
 
 
-def terms(word: str) -> tuple[str, ...]:
+def word_terms(word: str) -> tuple[str, ...]:
     """Return the terms of a word for comparison: its lower-case beginning, or pairs of letters without spaces."""
-    if len(word) > LONGEST_WORD and not _LETTERS.search(word):
+    if len(word) > MAX_WORD_CHARS and not _UNSPACED_LETTER.search(word):
         return ()
     lower = word.lower().strip("_'’")  # noqa: RUF001
     if not lower or lower in STOP_WORDS:
         return ()
     if max(lower) < _FIRST_UNSPACED:
-        return (lower[:STEM] if lower.isalpha() else lower,)
+        return (lower[:STEM_CHARS] if lower.isalpha() else lower,)
     found: list[str] = []
     for run in _RUNS.findall(lower):
-        if _LETTERS.match(run) and len(run) > 1:
+        if _UNSPACED_LETTER.match(run) and len(run) > 1:
             found.extend(run[at : at + 2] for at in range(len(run) - 1))
         else:
             found.append(run)
     return tuple(dict.fromkeys(found))
 
 
-def worth(word: str) -> float:
+def word_worth(word: str) -> float:
     """Return the worth of a word by its form: an amount, a number, an identifier, an address, a code in capitals."""
-    if len(word) > LONGEST_WORD:
+    if len(word) > MAX_WORD_CHARS:
         return 0.0
     if any(letter.isdigit() for letter in word):
         if word.isdigit():
@@ -182,25 +187,31 @@ def worth(word: str) -> float:
     return 0.8 if word.isupper() and word.isascii() and len(word) > 1 else 0.0
 
 
-def signal(word: str) -> float:
+def word_signal(word: str) -> float:
     """Return a word's signal for its sentence: decisions, wishes and limits count for it, courtesy against it."""
-    if len(word) > LONGEST_WORD and not _LETTERS.search(word):
+    if len(word) > MAX_WORD_CHARS and not _UNSPACED_LETTER.search(word):
         return 0.0
     lower = word.lower().replace("’", "'")  # noqa: RUF001
     if lower in SIGNALS or lower in COURTESY or max(lower) < _FIRST_UNSPACED:
         return SIGNALS.get(lower, 0.0) - COURTESY.get(lower, 0.0)
-    pairs = terms(word)
+    pairs = word_terms(word)
     return max((SIGNALS.get(pair, 0.0) for pair in pairs), default=0.0) - max(
         (COURTESY.get(pair, 0.0) for pair in pairs), default=0.0
     )
 
 
-def names(sentence: str) -> list[str]:
+def find_names(sentence: str) -> list[str]:
     """Return the capitalised words that do not begin a sentence."""
     found = []
     for match in _WORD.finditer(sentence):
         word, before = match[0], sentence[max(0, match.start() - 2) : match.start()]
-        if word[0].isupper() and len(word) > 1 and before[-1:] == " " and before[:1] not in ".!?:;" and terms(word):
+        if (
+            word[0].isupper()
+            and len(word) > 1
+            and before[-1:] == " "
+            and before[:1] not in ".!?:;"
+            and word_terms(word)
+        ):
             found.append(word)
     return found
 
@@ -213,10 +224,10 @@ class Lexicon(dict[str, float]):
         self.texts = 0
         for text in texts:
             self.texts += 1
-            seen.update(dict.fromkeys(words(text)).keys())
+            seen.update(dict.fromkeys(split_words(text)).keys())
         self.spread: Counter[str] = Counter()
         for word, times in seen.items():
-            for term in terms(word):
+            for term in word_terms(word):
                 self.spread[term] += times
 
     def rarity(self, term: str) -> float:
@@ -224,17 +235,17 @@ class Lexicon(dict[str, float]):
         return math.log(1 + self.texts / self.spread.get(term, 1))
 
     def __missing__(self, word: str) -> float:
-        rare = sum(map(self.rarity, terms(word)))
-        self[word] = weight = rare / 4 + worth(word) + signal(word)
+        rare = sum(map(self.rarity, word_terms(word)))
+        self[word] = weight = rare / 4 + word_worth(word) + word_signal(word)
         return weight
 
     def strength(self, sentence: str) -> float:
         """Return the weight of a sentence relative to its length, to preselect candidates."""
-        found = dict.fromkeys(words(sentence))
+        found = dict.fromkeys(split_words(sentence))
         return sum(map(self.__getitem__, found)) / (6 + len(found))
 
 
-def fit(text: str, most: int, count: Callable[[str], int]) -> str:
+def fit_text(text: str, most: int, count: Callable[[str], int]) -> str:
     """Return the longest beginning of a text within `most` tokens, with an ellipsis where it was cut."""
     if count(text) <= most:
         return text
@@ -250,21 +261,21 @@ def fit(text: str, most: int, count: Callable[[str], int]) -> str:
 
 
 DAMPING = 0.85
-STEPS = 20
-SETTLED = 1e-5
-CENTRAL, FACTS = 0.6, 0.9
+MAX_STEPS = 20
+CONVERGENCE = 1e-5
+CENTRALITY_WEIGHT, FACT_WEIGHT = 0.6, 0.9
 """Weights: being central to the conversation; each fact that is not yet in the summary."""
-MOST_FACTS = 4.0
+MAX_FACT_WORTH = 4.0
 """Beyond it, a sentence is a table, and more numbers make it no better."""
 DIVERSITY = 1.5
 """The power of dissimilarity: the penalty for being like a chosen sentence."""
 BREVITY = 0.3
 """Between 0, the best sentences whatever their length, and 1, the most for each token."""
-SHORTEST = 8
+MIN_COST = 8
 """Tokens. Below it, being shorter is no merit."""
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
+class SentenceCandidate(msgspec.Struct, frozen=True, gc=False):
     """A sentence that may be chosen."""
 
     vector: dict[str, float]
@@ -277,37 +288,37 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """Tokens."""
 
 
-def unit(weights: dict[str, float]) -> dict[str, float]:
+def normalize_vector(weights: dict[str, float]) -> dict[str, float]:
     """Scale a vector to length 1."""
     length = math.sqrt(sum(weight * weight for weight in weights.values()))
     return {term: weight / length for term, weight in weights.items()} if length else {}
 
 
-def ranks(vectors: Sequence[dict[str, float]]) -> list[float]:
+def compute_ranks(vectors: Sequence[dict[str, float]]) -> list[float]:
     """Return the centrality of each vector, the most central being 1. Rounded, so that platforms agree."""
     if not vectors:
         return []
     index = {term: at for at, term in enumerate(dict.fromkeys(term for vector in vectors for term in vector))}
     rows = [[(index[term], weight) for term, weight in vector.items()] for vector in vectors]
     # A sentence gives to others in proportion to their similarity; its similarity to itself (1) does not count.
-    degrees = [max(0.0, degree - 1.0) for degree in _walk(rows, [1.0] * len(rows), len(index))]
+    degrees = [max(0.0, degree - 1.0) for degree in _walk_graph(rows, [1.0] * len(rows), len(index))]
     ranked = [1.0] * len(rows)
-    for _ in range(STEPS):
-        given = [rank / degree if degree > SETTLED else 0.0 for rank, degree in zip(ranked, degrees, strict=True)]
-        reached = _walk(rows, given, len(index))
+    for _ in range(MAX_STEPS):
+        given = [rank / degree if degree > CONVERGENCE else 0.0 for rank, degree in zip(ranked, degrees, strict=True)]
+        reached = _walk_graph(rows, given, len(index))
         following = [
-            (1 - DAMPING) + DAMPING * (max(0.0, got - own) if degree > SETTLED else 0.0)
+            (1 - DAMPING) + DAMPING * (max(0.0, got - own) if degree > CONVERGENCE else 0.0)
             for got, own, degree in zip(reached, given, degrees, strict=True)
         ]
         change = max(abs(after - before) for after, before in zip(following, ranked, strict=True))
         ranked = following
-        if change < SETTLED:
+        if change < CONVERGENCE:
             break
     top = max(ranked)
     return [round(rank / top, 6) for rank in ranked]
 
 
-def _walk(rows: list[list[tuple[int, float]]], given: list[float], size: int) -> list[float]:
+def _walk_graph(rows: list[list[tuple[int, float]]], given: list[float], size: int) -> list[float]:
     """Take one step along all edges: each sentence gives to its words, and words give to their sentences."""
     held = [0.0] * size
     for row, amount in zip(rows, given, strict=True):
@@ -317,9 +328,9 @@ def _walk(rows: list[list[tuple[int, float]]], given: list[float], size: int) ->
     return [sum([held[at] * weight for at, weight in row]) for row in rows]
 
 
-def choose(candidates: Sequence[Candidate], most: int, told: Iterable[str] = ()) -> list[int]:
+def choose_sentences(candidates: Sequence[SentenceCandidate], most: int, told: Iterable[str] = ()) -> list[int]:
     """Choose candidates within `most` tokens, in order of choice. Facts that are `told` already count for nothing."""
-    table = _Table(candidates, set(told))
+    table = _ValueTable(candidates, set(told))
     left = [at for at, candidate in enumerate(candidates) if candidate.cost <= most]
     chosen: list[int] = []
     while left:
@@ -333,12 +344,12 @@ def choose(candidates: Sequence[Candidate], most: int, told: Iterable[str] = ())
     return chosen
 
 
-class _Table:
+class _ValueTable:
     """The value of each candidate given those that were chosen."""
 
-    def __init__(self, candidates: Sequence[Candidate], known: set[str]) -> None:
+    def __init__(self, candidates: Sequence[SentenceCandidate], known: set[str]) -> None:
         self.candidates, self.known = candidates, known
-        self.central = ranks([candidate.vector for candidate in candidates])
+        self.central = compute_ranks([candidate.vector for candidate in candidates])
         self.alike = [0.0] * len(candidates)
         self.by_term: dict[str, list[tuple[int, float]]] = {}
         self.by_fact: dict[str, list[int]] = {}
@@ -367,7 +378,7 @@ class _Table:
     def _value(self, at: int) -> float:
         candidate = self.candidates[at]
         news = sum([worth for fact, worth in candidate.facts.items() if fact not in self.known])
-        gain = CENTRAL * self.central[at] + FACTS * min(MOST_FACTS, news) + candidate.bonus
+        gain = CENTRALITY_WEIGHT * self.central[at] + FACT_WEIGHT * min(MAX_FACT_WORTH, news) + candidate.bonus
         if gain > 0:
             gain *= max(0.0, 1 - self.alike[at]) ** DIVERSITY
-        return round(gain / math.pow(max(SHORTEST, candidate.cost), BREVITY), 9)
+        return round(gain / math.pow(max(MIN_COST, candidate.cost), BREVITY), 9)

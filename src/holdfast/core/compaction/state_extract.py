@@ -10,9 +10,18 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.compaction.sentences import Lexicon, clean, fit, listed, sentences, signal, words, worth
-from holdfast.core.compaction.summary import spoken
-from holdfast.core.lazy_regex import late
+from holdfast.core.compaction.sentences import (
+    Lexicon,
+    clean_text,
+    fit_text,
+    split_sentences,
+    split_words,
+    word_set,
+    word_signal,
+    word_worth,
+)
+from holdfast.core.compaction.summary import text_with_files
+from holdfast.core.lazy_regex import lazy_pattern
 from holdfast.records.messages import Message
 
 SECTIONS: Final = ("goals", "decisions", "facts", "open_questions", "files")
@@ -23,16 +32,16 @@ TITLES: Final = {
     "open_questions": "Open questions",
     "files": "Files touched",
 }
-MOST: Final = 12
+MAX_ENTRIES: Final = 12
 """Entries of one section. The newest stay; of goals, the first as well."""
-LONGEST: Final = 240
+MAX_ENTRY_CHARS: Final = 240
 """Characters of one entry."""
-LOOKED_AT: Final = 20_000
+MAX_READ_CHARS: Final = 20_000
 """Characters of one message that are read."""
-STRONG: Final = 1.0
+MIN_FACT_WORTH: Final = 1.0
 """The least worth of a sentence's words for it to be a fact."""
 
-_DECIDED: Final = listed(
+_DECISION_WORDS: Final = word_set(
     """
     decided decide decision agreed confirmed cancelled canceled approved rejected booked refunded denied chose chosen
     settled postponed rescheduled promised i'll we'll
@@ -41,15 +50,15 @@ _DECIDED: Final = listed(
     deciso confermato annullato
     """
 )
-_WANTED: Final = listed(
+_GOAL_WORDS: Final = word_set(
     """
     want wants need needs please wish goal find book change help make write build fix create update refund cancel send
     möchte brauche will bitte voudrais besoin quiero necesito vorrei
     """
 )
-_NAMED_PATHS: Final = late(r"(?i)(?:^|_)(?:path|paths|file|files|filename|file_path|filepath|notebook_path)$")
-_PATH: Final = late(r"(?<![\w/.\\-])(?:[\w.~-]*[/\\])*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/\\])")
-_EXTENSIONS: Final = listed(
+_PATH_ARGUMENT: Final = lazy_pattern(r"(?i)(?:^|_)(?:path|paths|file|files|filename|file_path|filepath|notebook_path)$")
+_PATH: Final = lazy_pattern(r"(?<![\w/.\\-])(?:[\w.~-]*[/\\])*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/\\])")
+_EXTENSIONS: Final = word_set(
     """
     py pyi js jsx ts tsx json jsonl yaml yml toml ini cfg md rst txt csv tsv html css scss xml sql sh bash rs go java kt
     c h cc cpp hpp cs rb php swift scala lua r ipynb lock pdf doc docx xls xlsx ppt pptx png jpg jpeg gif svg log env
@@ -58,7 +67,7 @@ _EXTENSIONS: Final = listed(
 _QUESTION_MARKS: Final = ("?", "？", "؟")  # noqa: RUF001
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _SpokenSentence(msgspec.Struct, frozen=True):
     """A sentence, the index of its message, and the speaker's role."""
 
     at: int
@@ -66,118 +75,124 @@ class _Said(msgspec.Struct, frozen=True):
     text: str
 
 
-def extracted(messages: Sequence[Message]) -> dict[str, list[str]]:
+def extract_state(messages: Sequence[Message]) -> dict[str, list[str]]:
     """Return the state of a conversation; sections without entries are left out."""
     present = [message for message in messages if not message.erased]
-    said = list(_sentences(present))
-    lexicon = Lexicon(spoken(message)[:LOOKED_AT] for message in present if message.role != "tool")
+    said = list(_split_messages(present))
+    lexicon = Lexicon(text_with_files(message)[:MAX_READ_CHARS] for message in present if message.role != "tool")
     questions = [one for one in said if one.text.endswith(_QUESTION_MARKS)]
     rest = [one for one in said if not one.text.endswith(_QUESTION_MARKS)]
-    goals = list(_goals(said))
-    decisions = [one.text for one in rest if _words(one.text) & _DECIDED]
+    goals = list(_find_goals(said))
+    decisions = [one.text for one in rest if _word_forms(one.text) & _DECISION_WORDS]
     facts = [one.text for one in rest if one.text not in decisions and _is_fact(one, lexicon)]
     found = {
-        "goals": _first_and_newest(goals),
-        "decisions": _newest(decisions),
-        "facts": _newest(text for text in facts if text not in goals[:1]),
-        "open_questions": _newest(_unanswered(questions, present)),
-        "files": _newest(_files(present)),
+        "goals": _keep_first_and_newest(goals),
+        "decisions": _keep_newest(decisions),
+        "facts": _keep_newest(text for text in facts if text not in goals[:1]),
+        "open_questions": _keep_newest(_find_unanswered(questions, present)),
+        "files": _keep_newest(_find_files(present)),
     }
     return {name: entries for name, entries in found.items() if entries}
 
 
-def as_text(state: dict[str, Any], most: int, count: Callable[[str], int]) -> str:
+def render_state(state: dict[str, Any], most: int, count: Callable[[str], int]) -> str:
     """Return the state as text, without its oldest entries if it is too long; empty if there is none."""
     left = {name: list(state.get(name) or ()) for name in SECTIONS}
     while True:
-        text = _written(left)
+        text = _render_sections(left)
         if count(text) <= most:
             return text
         longest = max(SECTIONS, key=lambda name: len(left[name]))
         if len(left[longest]) <= 1:
-            return fit(text, most, count)
+            return fit_text(text, most, count)
         # The first goal is what the whole conversation is about.
         left[longest].pop(1 if longest == "goals" else 0)
 
 
-def _written(state: dict[str, list[str]]) -> str:
+def _render_sections(state: dict[str, list[str]]) -> str:
     lines: list[str] = []
     for name in SECTIONS:
         lines += [f"{TITLES[name]}:", *(f"- {entry}" for entry in state[name])] if state[name] else []
     return "\n".join(lines)
 
 
-def _sentences(present: Sequence[Message]) -> Iterator[_Said]:
+def _split_messages(present: Sequence[Message]) -> Iterator[_SpokenSentence]:
     for at, message in enumerate(present):
-        for sentence in sentences(spoken(message)[:LOOKED_AT]) if message.role in ("user", "assistant") else ():
-            text = clean(sentence)
+        for sentence in (
+            split_sentences(text_with_files(message)[:MAX_READ_CHARS]) if message.role in ("user", "assistant") else ()
+        ):
+            text = clean_text(sentence)
             if text:
-                yield _Said(at, message.role, text if len(text) <= LONGEST else text[: LONGEST - 1].rstrip() + "…")
+                yield _SpokenSentence(
+                    at,
+                    message.role,
+                    text if len(text) <= MAX_ENTRY_CHARS else text[: MAX_ENTRY_CHARS - 1].rstrip() + "…",
+                )
 
 
-def _words(text: str) -> set[str]:
-    return {word.lower().replace("’", "'") for word in words(text)}  # noqa: RUF001
+def _word_forms(text: str) -> set[str]:
+    return {word.lower().replace("’", "'") for word in split_words(text)}  # noqa: RUF001
 
 
-def _goals(said: Sequence[_Said]) -> Iterator[str]:
+def _find_goals(said: Sequence[_SpokenSentence]) -> Iterator[str]:
     """Yield the user's first sentence, and later sentences with a wish."""
     first = next((one.at for one in said if one.role == "user"), -1)
     began = False
     for one in said:
         if one.role != "user":
             continue
-        wanted = bool(_words(one.text) & _WANTED)
+        wanted = bool(_word_forms(one.text) & _GOAL_WORDS)
         if wanted or (one.at == first and not began):
             began = True
             yield one.text
 
 
-def _is_fact(one: _Said, lexicon: Lexicon) -> bool:
+def _is_fact(one: _SpokenSentence, lexicon: Lexicon) -> bool:
     """Return True if it cannot be guessed: numbers, names, identifiers, or a user's statement about themselves."""
-    found = dict.fromkeys(words(one.text))
-    meant = sum(max(0.0, signal(word)) for word in found) if one.role == "user" else 0.0
-    return len(found) > 2 and sum(map(worth, found)) + meant >= STRONG and lexicon.strength(one.text) > 0
+    found = dict.fromkeys(split_words(one.text))
+    meant = sum(max(0.0, word_signal(word)) for word in found) if one.role == "user" else 0.0
+    return len(found) > 2 and sum(map(word_worth, found)) + meant >= MIN_FACT_WORTH and lexicon.strength(one.text) > 0
 
 
-def _unanswered(questions: Sequence[_Said], present: Sequence[Message]) -> Iterator[str]:
+def _find_unanswered(questions: Sequence[_SpokenSentence], present: Sequence[Message]) -> Iterator[str]:
     """Yield the questions after which the other side said nothing more."""
-    last = {message.role: at for at, message in enumerate(present) if spoken(message).strip()}
+    last = {message.role: at for at, message in enumerate(present) if text_with_files(message).strip()}
     for one in questions:
         if last.get("user" if one.role == "assistant" else "assistant", -1) <= one.at:
             yield one.text
 
 
-def _files(present: Sequence[Message]) -> Iterator[str]:
+def _find_files(present: Sequence[Message]) -> Iterator[str]:
     """Yield files that tools were given, and files that were named."""
     for message in present:
-        for found in _PATH.findall(spoken(message)[:LOOKED_AT]):
+        for found in _PATH.findall(text_with_files(message)[:MAX_READ_CHARS]):
             if found.rpartition(".")[2].lower() in _EXTENSIONS:
                 yield found
         for call in message.tool_calls:
-            yield from _given(call.arguments)
+            yield from _argument_paths(call.arguments)
 
 
-def _given(arguments: str) -> Iterator[str]:
+def _argument_paths(arguments: str) -> Iterator[str]:
     try:
-        data = msgspec.json.decode(arguments[:LOOKED_AT])
+        data = msgspec.json.decode(arguments[:MAX_READ_CHARS])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return
     for name, value in data.items() if isinstance(data, dict) else ():
-        if _NAMED_PATHS.search(name):
+        if _PATH_ARGUMENT.search(name):
             values = value if isinstance(value, list) else [value]
-            yield from (clean(one)[:LONGEST] for one in values if isinstance(one, str) and clean(one))
+            yield from (clean_text(one)[:MAX_ENTRY_CHARS] for one in values if isinstance(one, str) and clean_text(one))
 
 
-def _newest(entries: Iterable[str]) -> list[str]:
+def _keep_newest(entries: Iterable[str]) -> list[str]:
     """Keep the newest entries, each once, where it occurred last."""
     found: dict[str, None] = {}
     for entry in entries:
         found.pop(entry, None)
         found[entry] = None
-    return list(found)[-MOST:]
+    return list(found)[-MAX_ENTRIES:]
 
 
-def _first_and_newest(entries: Sequence[str]) -> list[str]:
-    newest = _newest(entries)
+def _keep_first_and_newest(entries: Sequence[str]) -> list[str]:
+    newest = _keep_newest(entries)
     first = entries[:1]
-    return [*first, *[entry for entry in newest if entry not in first][-(MOST - 1) :]]
+    return [*first, *[entry for entry in newest if entry not in first][-(MAX_ENTRIES - 1) :]]

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.sessions.pairing import rounds
+from holdfast.core.sessions.pairing import group_rounds
 from holdfast.errors import InvalidValue
 from holdfast.records.compaction import POLICY_PRIORITY
 from holdfast.records.frames import PRIORITY_SCORE
@@ -20,14 +20,14 @@ from holdfast.records.packs import CompactionLevel
 
 UNKNOWN_TOKENS: Final = 100
 """The size assumed for evidence of unknown size."""
-CRITICAL: Final = PRIORITY_SCORE["critical"]
-_STEPS: Final = ("discard_when_done", "compress_first", "normal")
+CRITICAL_SCORE: Final = PRIORITY_SCORE["critical"]
+_POLICY_ORDER: Final = ("discard_when_done", "compress_first", "normal")
 """The order in which items go by policy; pinned ones never go."""
 
 CountMessage = Callable[[Message], int]
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item that may go. `held`: an open call still needs it. `done`: the work it came from has ended."""
 
     id: str
@@ -39,12 +39,12 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = True
 
     @property
-    def stays(self) -> bool:
+    def is_kept(self) -> bool:
         """True if no strategy may take it."""
-        return self.score >= CRITICAL or self.policy == "pinned" or self.held
+        return self.score >= CRITICAL_SCORE or self.policy == "pinned" or self.held
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The items that go, and the resulting sizes."""
 
     gone: tuple[str, ...]
@@ -66,45 +66,45 @@ def policy_of(score: int) -> str:
     return by_score.get(score, "normal")
 
 
-def by_priority(items: Sequence[Item], target: int) -> Chosen:
+def choose_by_priority(items: Sequence[CompactionItem], target: int) -> CompactionChoice:
     """Choose the lowest scores first until the rest is within the target."""
-    return _until(items, sorted(items, key=lambda item: (item.score, item.position)), target)
+    return _drop_until(items, sorted(items, key=lambda item: (item.score, item.position)), target)
 
 
-def by_policy(items: Sequence[Item], target: int) -> Chosen:
+def choose_by_policy(items: Sequence[CompactionItem], target: int) -> CompactionChoice:
     """Choose finished items to discard, then those to compress first, then the rest by priority."""
 
-    def place(item: Item) -> tuple[int, int, int]:
+    def place(item: CompactionItem) -> tuple[int, int, int]:
         waits = item.policy == "discard_when_done" and not item.done
-        return _STEPS.index("normal" if waits or item.stays else item.policy), item.score, item.position
+        return _POLICY_ORDER.index("normal" if waits or item.is_kept else item.policy), item.score, item.position
 
-    return _until(items, sorted(items, key=place), target)
+    return _drop_until(items, sorted(items, key=place), target)
 
 
-def kept_only(items: Sequence[Item], kept: Sequence[str]) -> Chosen:
+def keep_only(items: Sequence[CompactionItem], kept: Sequence[str]) -> CompactionChoice:
     """Choose everything except the ids to keep."""
-    return _chosen(items, [item for item in items if item.id not in set(kept)])
+    return _make_choice(items, [item for item in items if item.id not in set(kept)])
 
 
-def _until(items: Sequence[Item], order: Sequence[Item], target: int) -> Chosen:
+def _drop_until(items: Sequence[CompactionItem], order: Sequence[CompactionItem], target: int) -> CompactionChoice:
     left, gone = sum(item.tokens for item in items), []
     for item in order:
         if left <= target:
             break
-        if item.tokens and not item.stays:
+        if item.tokens and not item.is_kept:
             left = max(0, left - item.tokens)
             gone.append(item)
-    return _chosen(items, gone)
+    return _make_choice(items, gone)
 
 
-def _chosen(items: Sequence[Item], gone: Sequence[Item]) -> Chosen:
+def _make_choice(items: Sequence[CompactionItem], gone: Sequence[CompactionItem]) -> CompactionChoice:
     original = sum(item.tokens for item in items)
     final = max(0, original - sum(item.tokens for item in gone))
     names = {item.id for item in gone}
     rest = [item for item in items if item.id not in names]
-    bare = all(item.score >= CRITICAL for item in rest)
+    bare = all(item.score >= CRITICAL_SCORE for item in rest)
     level = CompactionLevel.CRITICAL_ONLY if bare else CompactionLevel.AGGRESSIVE
-    return Chosen(
+    return CompactionChoice(
         gone=tuple(item.id for item in gone),
         original=original,
         final=final,
@@ -115,10 +115,10 @@ def _chosen(items: Sequence[Item], gone: Sequence[Item]) -> Chosen:
 # Conversations: the number of newest rounds that stay
 
 
-def rounds_within(messages: Sequence[Message], most: int, size: CountMessage) -> int:
+def count_rounds_within(messages: Sequence[Message], most: int, size: CountMessage) -> int:
     """Return how many of the newest rounds fit into `most` together; at least the newest one."""
     kept = 0
-    for each in reversed(rounds(messages)):
+    for each in reversed(group_rounds(messages)):
         most -= sum(size(messages[index]) for index in each.indexes)
         if most < 0 and kept:
             break
@@ -126,6 +126,6 @@ def rounds_within(messages: Sequence[Message], most: int, size: CountMessage) ->
     return kept
 
 
-def marker(left_out: int) -> str:
+def omission_note(left_out: int) -> str:
     """Return the note for messages that were left out without a summary."""
     return f"[{left_out} earlier message{'' if left_out == 1 else 's'} left out]"

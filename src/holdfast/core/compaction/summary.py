@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.compaction.sentences import clean
-from holdfast.core.compaction.strategies import marker, priority_of
-from holdfast.core.entries import RESERVED
-from holdfast.core.packs.fences import lowest
-from holdfast.core.sessions.match import matched
-from holdfast.core.sessions.rounds import SUMMARY_PREFIX, Conversation, bounds, less
-from holdfast.core.sessions.shorten import CountMessage, Fitted, cut, cut_marker, fitted
-from holdfast.core.sessions.windows import Window, shown, slid
-from holdfast.core.values import words
+from holdfast.core.compaction.sentences import clean_text
+from holdfast.core.compaction.strategies import omission_note, priority_of
+from holdfast.core.entries import RESERVED_PREFIX
+from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.sessions.match import match_results
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, check_bounds, subtract_size
+from holdfast.core.sessions.shorten import CountMessage, ShortenedMessages, cut_text, fit_messages, omission_marker
+from holdfast.core.sessions.windows import Window, build_window, fit_window
+from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import TRUST_LEVELS
 from holdfast.records.frames import PRIORITY_SCORE
@@ -32,10 +32,10 @@ Summarize = Callable[[Sequence[Message]], str]
 NO_ROOM = "There is no room for a summary beside the newest round."
 
 
-class Plan(msgspec.Struct, frozen=True):
+class WindowSummaryPlan(msgspec.Struct, frozen=True):
     """The messages to summarise, and the room for the summary."""
 
-    talk: Conversation
+    talk: ConversationRounds
     chosen: list[int]
     """Rounds that stay besides the newest."""
     covered: list[Message]
@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Tokens that are left for the text of the summary."""
 
 
-def summarised(
+def summarise_window(
     messages: Sequence[Message],
     *,
     summarize: Summarize,
@@ -54,67 +54,69 @@ def summarised(
     reserve: int = 0,
 ) -> Window:
     """Return everything if it fits; else the newest `keep` rounds, or fewer, behind a summary of those before."""
-    plan = planned(Conversation(messages, bounds(max_messages, max_tokens, count, reserve)), keep)
+    plan = plan_summary(ConversationRounds(messages, check_bounds(max_messages, max_tokens, count, reserve)), keep)
     if isinstance(plan, Window):
         return plan
     try:
         text = summarize(plan.covered)
     except Exception as error:  # noqa: BLE001  whatever it is, the conversation must go on
-        return slid(plan.talk, words(error))
-    return with_summary(plan, text)
+        return fit_window(plan.talk, exception_text(error))
+    return insert_summary(plan, text)
 
 
-def planned(talk: Conversation, keep: int) -> Plan | Window:
+def plan_summary(talk: ConversationRounds, keep: int) -> WindowSummaryPlan | Window:
     """Return what to summarise; or the window, if everything fits or there is no room for a summary."""
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise InvalidValue(f"keep is {keep!r}. Give how many of the newest rounds to keep, at least 1.")
     if talk.fits():
-        return slid(talk)
+        return fit_window(talk)
     newest = talk.round(-1) if talk.rounds else []
-    room = less(talk.limits.size, talk.size([*talk.first, *newest]))
-    if not newest or room[0] < 1 or room[1] < talk.count(_summary(cut_marker(99_999))):
-        return slid(talk, NO_ROOM)
+    room = subtract_size(talk.limits.size, talk.size([*talk.first, *newest]))
+    if not newest or room[0] < 1 or room[1] < talk.count(_summary_message(omission_marker(99_999))):
+        return fit_window(talk, NO_ROOM)
     # A quarter of what the newest round leaves is kept for the summary, whose length is not known yet.
-    chosen = talk.chosen((room[0] - 1, room[1] - room[1] // 4), most=keep - 1, keep_summaries=False)
+    chosen = talk.choose_rounds((room[0] - 1, room[1] - room[1] // 4), most=keep - 1, keep_summaries=False)
     older = sorted({*range(talk.rounds - 1)}.difference(chosen))
     for nth in chosen:
-        room = less(room, talk.size(talk.round(nth)))
+        room = subtract_size(room, talk.size(talk.round(nth)))
     covered = [message for nth in older for message in talk.round(nth)]
-    return Plan(talk, chosen, covered, room[1] - talk.count(_summary("")))
+    return WindowSummaryPlan(talk, chosen, covered, room[1] - talk.count(_summary_message("")))
 
 
-def with_summary(plan: Plan, text: object) -> Window:
+def insert_summary(plan: WindowSummaryPlan, text: object) -> Window:
     """Return the window with this summary, cut if it is too long; the sliding window if it is empty."""
     talk = plan.talk
     if not isinstance(text, str):
-        return slid(talk, f"The summary is a {type(text).__name__}, not text.")
+        return fit_window(talk, f"The summary is a {type(text).__name__}, not text.")
     if not text.strip():
-        return slid(talk, "The summary is empty.")
-    room = plan.room + talk.count(_summary(""))
+        return fit_window(talk, "The summary is empty.")
+    room = plan.room + talk.count(_summary_message(""))
     body = Message(role="system", content=text.strip())
-    short = fitted([body], room, lambda form: talk.count(_summary(form.text)))
+    short = fit_messages([body], room, lambda form: talk.count(_summary_message(form.text)))
     if short.tokens > room:
-        return slid(talk, NO_ROOM)
-    made = shown(talk, plan.chosen, Fitted(talk.round(-1), (), 0), summary=_summary(short.messages[0].text))
+        return fit_window(talk, NO_ROOM)
+    made = build_window(
+        talk, plan.chosen, ShortenedMessages(talk.round(-1), (), 0), summary=_summary_message(short.messages[0].text)
+    )
     cuts = tuple(msgspec.structs.replace(cut, index=len(talk.first)) for cut in short.cuts)
     return msgspec.structs.replace(made, shortened=cuts)
 
 
-def _summary(text: str) -> Message:
+def _summary_message(text: str) -> Message:
     return Message(role="system", content=SUMMARY_PREFIX + text, synthetic=True)
 
 
-MOST_OF_A_RESULT = 4_000
+MAX_RESULT_CHARS = 4_000
 """Characters of a tool's result or arguments that are included."""
 _LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
 
 
-def transcript(messages: Sequence[Message], most: int = MOST_OF_A_RESULT) -> str:
+def render_transcript(messages: Sequence[Message], most: int = MAX_RESULT_CHARS) -> str:
     """Return a transcript of messages, without erased ones."""
-    return "\n".join(line for message in messages if not message.erased for line in _told(message, most))
+    return "\n".join(line for message in messages if not message.erased for line in _render_message(message, most))
 
 
-def spoken(message: Message) -> str:
+def text_with_files(message: Message) -> str:
     """Return the text of a message, with the names of its files and without tool results."""
     if message.role == "tool":
         return ""
@@ -126,31 +128,31 @@ def spoken(message: Message) -> str:
     return text
 
 
-def speaker(message: Message) -> str:
+def speaker_label(message: Message) -> str:
     """Return the speaker's label."""
     label = _LABELS.get(message.role, "System")
-    return f"{label} ({clean(message.name)[:40]})" if message.name and message.role != "tool" else label
+    return f"{label} ({clean_text(message.name)[:40]})" if message.name and message.role != "tool" else label
 
 
-def _told(message: Message, most: int) -> Iterator[str]:
-    if said := spoken(message):
-        yield _line(speaker(message), said)
+def _render_message(message: Message, most: int) -> Iterator[str]:
+    if said := text_with_files(message):
+        yield _render_line(speaker_label(message), said)
     for call in message.tool_calls:
-        yield _line(f"Call of {clean(call.name)}", call.arguments[:most])
+        yield _render_line(f"Call of {clean_text(call.name)}", call.arguments[:most])
     for result in message.tool_results:
-        body = result.result if isinstance(result.result, str) else _json(result.result)
+        body = result.result if isinstance(result.result, str) else _to_json(result.result)
         kind = "No result" if result.interrupted else "Failure" if result.is_error else "Result"
-        yield _line(kind, body[:most])
+        yield _render_line(kind, body[:most])
     if message.role == "tool" and not message.tool_results:
-        yield _line("Result", message.text[:most])
+        yield _render_line("Result", message.text[:most])
 
 
-def _line(label: str, text: str) -> str:
+def _render_line(label: str, text: str) -> str:
     # Later lines are indented, so that no text can pass for another speaker's line.
     return f"{label}: " + "\n    ".join(text.splitlines())
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     try:
         return msgspec.json.encode(value, enc_hook=str).decode() if value is not None else ""
     except (TypeError, ValueError, RecursionError):
@@ -158,21 +160,21 @@ def _json(value: Any) -> str:
 
 
 GAP: Final = "…"
-SHORT: Final = 160
+SHORT_CHARS: Final = 160
 """Characters of a shortened message."""
 _FORMS: Final = ("whole", "short", "gone")
 
-Count = Callable[[str], int]
+CountText = Callable[[str], int]
 
 
-class Worded(msgspec.Struct, frozen=True, kw_only=True):
+class ReducedTranscript(msgspec.Struct, frozen=True, kw_only=True):
     """Older messages as text: all of them (level light), or without some (aggressive)."""
 
     text: str
     level: CompactionLevel
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class TranscriptPiece(msgspec.Struct, frozen=True, kw_only=True):
     """One message as text."""
 
     index: int
@@ -183,40 +185,44 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     short: str
 
 
-def by_policy(messages: Sequence[Message], most: int, count: Count) -> Worded:
+def reduce_by_policy(messages: Sequence[Message], most: int, count: CountText) -> ReducedTranscript:
     """Drop finished messages to discard; shorten, then drop those to compress first; then shorten and drop the rest."""
-    given = _pieces(messages)
+    given = _make_pieces(messages)
     compressed = [one for one in given if one.policy == "compress_first"]
     discarded = [one for one in given if one.policy == "discard_when_done" and one.done]
     steps = [(discarded, "gone"), (compressed, "short"), (compressed, "gone"), (given, "short"), (given, "gone")]
-    return _written(messages, given, _forms(given, steps, most - _unsaid(messages, count), count))
+    return _render_forms(
+        messages, given, _choose_forms(given, steps, most - _erasure_note_tokens(messages, count), count)
+    )
 
 
-def by_priority(messages: Sequence[Message], most: int, count: Count) -> Worded:
+def reduce_by_priority(messages: Sequence[Message], most: int, count: CountText) -> ReducedTranscript:
     """Drop the lowest priority first, of equals the oldest; nothing is shortened."""
-    given = _pieces(messages)
+    given = _make_pieces(messages)
     lowest_first = sorted(given, key=lambda one: (one.score, one.index))
     steps = [(lowest_first, "gone")]
-    return _written(messages, given, _forms(given, steps, most - _unsaid(messages, count), count))
+    return _render_forms(
+        messages, given, _choose_forms(given, steps, most - _erasure_note_tokens(messages, count), count)
+    )
 
 
-def of_kept(messages: Sequence[Message], kept: Collection[int]) -> Worded:
+def reduce_to(messages: Sequence[Message], kept: Collection[int]) -> ReducedTranscript:
     """Keep only the messages at these indexes, whole."""
-    given = _pieces(messages)
-    return _written(messages, given, {one.index: "whole" if one.index in kept else "gone" for one in given})
+    given = _make_pieces(messages)
+    return _render_forms(messages, given, {one.index: "whole" if one.index in kept else "gone" for one in given})
 
 
-def _pieces(messages: Sequence[Message]) -> list[Piece]:
+def _make_pieces(messages: Sequence[Message]) -> list[TranscriptPiece]:
     """Return the text of each message, without pinned, empty and erased ones."""
-    ended = _ended(messages)
+    ended = _find_ended(messages)
     found = []
     for index, message in enumerate(messages):
-        whole = "" if message.pinned else transcript([message])
+        whole = "" if message.pinned else render_transcript([message])
         if whole:
             policy = message.policy or "normal"
-            short = cut(" ".join(whole.split()), SHORT)[0]
+            short = cut_text(" ".join(whole.split()), SHORT_CHARS)[0]
             found.append(
-                Piece(
+                TranscriptPiece(
                     index=index,
                     score=PRIORITY_SCORE[priority_of(policy)],
                     policy=policy,
@@ -228,14 +234,14 @@ def _pieces(messages: Sequence[Message]) -> list[Piece]:
     return found
 
 
-def _unsaid(messages: Sequence[Message], count: Count) -> int:
+def _erasure_note_tokens(messages: Sequence[Message], count: CountText) -> int:
     """Return the tokens of the note about missing messages, if erased ones make it certain."""
-    return count(marker(99_999)) + 1 if any(message.erased for message in messages) else 0
+    return count(omission_note(99_999)) + 1 if any(message.erased for message in messages) else 0
 
 
-def _ended(messages: Sequence[Message]) -> set[int]:
+def _find_ended(messages: Sequence[Message]) -> set[int]:
     """Return the messages of finished work: a call that has its result, a turn that another one followed."""
-    answers = matched(messages).answers
+    answers = match_results(messages).answers
     newest = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
     found = set()
     for at, message in enumerate(messages):
@@ -246,14 +252,16 @@ def _ended(messages: Sequence[Message]) -> set[int]:
     return found
 
 
-def _forms(given: Sequence[Piece], steps: Sequence[tuple[list[Piece], str]], most: int, count: Count) -> dict[int, str]:
+def _choose_forms(
+    given: Sequence[TranscriptPiece], steps: Sequence[tuple[list[TranscriptPiece], str]], most: int, count: CountText
+) -> dict[int, str]:
     """Choose the form of each message so that all of them are within the limit."""
     form = dict.fromkeys((one.index for one in given), "whole")
     places = list(form)
     nearby = {index: (*places[max(at - 1, 0) : at], *places[at + 1 : at + 2]) for at, index in enumerate(places)}
     # One more for the line break: the parts count a little less than the whole.
     sizes = {(one.index, name): count(getattr(one, name)) + 1 for one in given for name in ("whole", "short")}
-    gap, note = count(GAP) + 1, count(marker(99_999)) + 1
+    gap, note = count(GAP) + 1, count(omission_note(99_999)) + 1
     total = sum(sizes[index, "whole"] for index in places)
     for chosen, wanted in steps:
         for one in chosen:
@@ -271,7 +279,9 @@ def _forms(given: Sequence[Piece], steps: Sequence[tuple[list[Piece], str]], mos
     return form
 
 
-def _written(messages: Sequence[Message], given: Sequence[Piece], form: dict[int, str]) -> Worded:
+def _render_forms(
+    messages: Sequence[Message], given: Sequence[TranscriptPiece], form: dict[int, str]
+) -> ReducedTranscript:
     """Return the text in order, with the number of messages left out first, and gaps in their places."""
     lines: list[str] = []
     left_out = sum(1 for message in messages if message.erased and not message.pinned)
@@ -281,43 +291,43 @@ def _written(messages: Sequence[Message], given: Sequence[Piece], form: dict[int
             continue
         left_out += 1
         lines += [GAP] if lines and lines[-1] != GAP else []
-    head = [marker(left_out or len(messages))] if left_out or not lines else []
+    head = [omission_note(left_out or len(messages))] if left_out or not lines else []
     level = CompactionLevel.AGGRESSIVE if left_out else CompactionLevel.LIGHT
-    return Worded(text="\n".join([*head, *lines]), level=level)
+    return ReducedTranscript(text="\n".join([*head, *lines]), level=level)
 
 
-PREFIX: Final = f"{RESERVED}context/"
+PASSAGE_PREFIX: Final = f"{RESERVED_PREFIX}context/"
 """Reserved, so that callers cannot write what would be shown as remembered."""
-PASSAGE: Final = 1_000
+PASSAGE_CHARS: Final = 1_000
 """Characters of a passage, about two hundred tokens."""
 
 
-class Passage(msgspec.Struct, frozen=True):
+class CompactedPassage(msgspec.Struct, frozen=True):
     """A text that was compacted, and the lowest trust of its speakers."""
 
     text: str
     trust: str
 
 
-def of_messages(messages: Sequence[Message], size: int = PASSAGE) -> list[Passage]:
+def split_messages(messages: Sequence[Message], size: int = PASSAGE_CHARS) -> list[CompactedPassage]:
     """Split messages into passages; neighbours share one as far as they fit, and a long one is cut."""
-    return passages([(transcript([message]), message.trust) for message in messages], size)
+    return split_texts([(render_transcript([message]), message.trust) for message in messages], size)
 
 
-def passages(texts: Iterable[tuple[str, str]], size: int = PASSAGE) -> list[Passage]:
+def split_texts(texts: Iterable[tuple[str, str]], size: int = PASSAGE_CHARS) -> list[CompactedPassage]:
     """Split texts, each with its trust, into passages of about one size. Nothing is lost."""
-    found: list[Passage] = []
+    found: list[CompactedPassage] = []
     for whole, trust in texts:
-        for text in _cut(whole, size):
+        for text in _cut_passage(whole, size):
             last = found[-1] if found else None
             if last is not None and len(last.text) + len(text) < size:
-                found[-1] = Passage(f"{last.text}\n{text}", lowest(last.trust, trust))
+                found[-1] = CompactedPassage(f"{last.text}\n{text}", lowest_trust(last.trust, trust))
             else:
-                found.append(Passage(text, lowest(trust)))
+                found.append(CompactedPassage(text, lowest_trust(trust)))
     return found
 
 
-def _cut(text: str, size: int) -> Iterator[str]:
+def _cut_passage(text: str, size: int) -> Iterator[str]:
     start = 0
     while len(text) - start > size:
         space = max(text.rfind("\n", start + size // 2, start + size), text.rfind(" ", start + size // 2, start + size))
@@ -328,20 +338,20 @@ def _cut(text: str, size: int) -> Iterator[str]:
         yield rest
 
 
-def entry_key(id: str, number: int) -> str:
+def passage_key(id: str, number: int) -> str:
     """Return the key of a passage, by the id of its summary or compaction and its number from 0."""
-    return f"{PREFIX}{id}" if number == 0 else f"{PREFIX}{id}/{number + 1}"
+    return f"{PASSAGE_PREFIX}{id}" if number == 0 else f"{PASSAGE_PREFIX}{id}/{number + 1}"
 
 
-def entry_value(passage: Passage, id: str) -> dict[str, Any]:
+def passage_value(passage: CompactedPassage, id: str) -> dict[str, Any]:
     """Return a passage as the value of an entry."""
     return {"text": passage.text, "trust": passage.trust, "of": id}
 
 
-def remembered(value: Any, vouched: str) -> Passage | None:
+def read_passage(value: Any, vouched: str) -> CompactedPassage | None:
     """Return the passage that an entry holds; None if it is not one."""
     text = value.get("text") if isinstance(value, dict) else None
     if not isinstance(text, str) or not text.strip():
         return None
     own = value.get("trust")
-    return Passage(text, lowest(own if own in TRUST_LEVELS else None, vouched))
+    return CompactedPassage(text, lowest_trust(own if own in TRUST_LEVELS else None, vouched))

@@ -11,7 +11,7 @@ from holdfast.core.frames.stack import live_frame
 from holdfast.errors import BudgetExhausted, InsufficientTokens, InvalidValue, NotFound
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
-from holdfast.records.frames import Frame, Limits, StreamState
+from holdfast.records.frames import FrameState, Limits, StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.usage import NANO_USD, Usage
 
@@ -20,28 +20,28 @@ def reserve(state: StreamState, frame_id: str, purpose: str, amount: object) -> 
     """Reserve tokens for a purpose. An amount of 0 writes nothing."""
     check_id(purpose, "purpose")
     frame = live_frame(state, frame_id)
-    wanted = whole(amount, "amount")
+    wanted = check_whole(amount, "amount")
     if not wanted:
         return []
     check_available(frame, wanted)
-    return [_reserved(frame_id, purpose, wanted)]
+    return [_reservation_draft(frame_id, purpose, wanted)]
 
 
 def release(state: StreamState, frame_id: str, purpose: str, amount: object = None) -> list[Draft]:
     """Release a reservation, all of it or a part."""
     frame = live_frame(state, frame_id)
-    held = _held(frame, purpose)
-    back = held if amount is None else whole(amount, "amount")
+    held = _reservation_amount(frame, purpose)
+    back = held if amount is None else check_whole(amount, "amount")
     if back > held:
         raise NotFound(f"Frame {frame_id} has {held} tokens reserved for {purpose!r}, not {back}.")
-    return [_reserved(frame_id, purpose, -back)] if back else []
+    return [_reservation_draft(frame_id, purpose, -back)] if back else []
 
 
 def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None = None) -> list[Draft]:
     """Record usage. It is never refused for its amount, since the work is done."""
     frame = live_frame(state, frame_id)
-    record = usage_of(usage)
-    part = 0 if purpose is None else min(_held(frame, purpose), record.spent)
+    record = to_usage(usage)
+    part = 0 if purpose is None else min(_reservation_amount(frame, purpose), record.spent)
     if not record.spent and not record.cost:
         return []
     facts = frames.FrameSpent(
@@ -54,12 +54,12 @@ def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None 
     return [Draft(type="frame.spent", facts=facts)]
 
 
-def overdraft(frame: Frame, more: int) -> int:
+def overdraft(frame: FrameState, more: int) -> int:
     """Return by how much this spending exceeds the tokens that were left."""
     return 0 if frame.tokens.available is None else max(0, more - frame.tokens.available)
 
 
-def check_can_spend(frame: Frame) -> None:
+def check_can_spend(frame: FrameState) -> None:
     """Refuse to begin work in a frame without tokens left."""
     if frame.tokens.available == 0:
         raise BudgetExhausted(
@@ -69,7 +69,7 @@ def check_can_spend(frame: Frame) -> None:
         )
 
 
-def _held(frame: Frame, purpose: str) -> int:
+def _reservation_amount(frame: FrameState, purpose: str) -> int:
     check_id(purpose, "purpose")
     held = frame.reservations.get(purpose)
     if held is None:
@@ -78,23 +78,23 @@ def _held(frame: Frame, purpose: str) -> int:
     return held
 
 
-def _reserved(frame_id: str, purpose: str, amount: int) -> Draft:
+def _reservation_draft(frame_id: str, purpose: str, amount: int) -> Draft:
     facts = frames.FrameReserved(frame=frame_id, purpose=purpose, amount=amount)
     return Draft(type="frame.reserved", facts=facts)
 
 
-MOST = 2**53
-_LEAST = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
+MAX_AMOUNT = 2**53
+_MIN_LIMITS = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
 
 
-def whole(value: object, what: str, least: int = 0) -> int:
+def check_whole(value: object, what: str, least: int = 0) -> int:
     """Check a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
-        raise InvalidValue(f"{what} must be a whole number from {least} to {MOST}, not {value!r}.")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_AMOUNT:
+        raise InvalidValue(f"{what} must be a whole number from {least} to {MAX_AMOUNT}, not {value!r}.")
     return value
 
 
-def nano_usd(value: object, what: str) -> int:
+def to_nano_usd(value: object, what: str) -> int:
     """Convert an amount above 0 in US dollars to billionths of a dollar."""
     money = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
     if not money:
@@ -102,37 +102,38 @@ def nano_usd(value: object, what: str) -> int:
     return round(value * NANO_USD)  # type: ignore[operator]
 
 
-def usage_of(value: object) -> Usage:
+def to_usage(value: object) -> Usage:
     """Check a usage record, or turn a number of tokens into one, as output."""
     if isinstance(value, Usage):
         for name in ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated"):
-            whole(getattr(value, name), f"usage.{name}")
+            check_whole(getattr(value, name), f"usage.{name}")
         if value.cost is not None:
-            whole(value.cost, "usage.cost")
+            check_whole(value.cost, "usage.cost")
         return value
-    return Usage(output=whole(value, "usage"))
+    return Usage(output=check_whole(value, "usage"))
 
 
-def grant(tokens: object, lender: Frame | None) -> int | None:
+def compute_grant(tokens: object, lender: FrameState | None) -> int | None:
     """Return the tokens of a new frame: a number, a fraction of what its parent has left, or by default all of that."""
     left = None if lender is None else lender.tokens.available
     if tokens is None:
-        return None if left is None else _some(left, left, lender)
+        return None if left is None else _check_grant(left, left, lender)
     if isinstance(tokens, float):
         if not 0 < tokens <= 1:
             raise InvalidValue(f"A fraction of the parent's tokens must be above 0 and at most 1, not {tokens!r}.")
         if left is None:
             raise InvalidValue("A fraction needs a parent with a limited budget. Give a number of tokens instead.")
-        return _some(int(left * tokens), left, lender)
-    amount = whole(tokens, "tokens")
-    return amount if left is None else _some(amount, left, lender, may_be_none=True)
+        return _check_grant(int(left * tokens), left, lender)
+    amount = check_whole(tokens, "tokens")
+    return amount if left is None else _check_grant(amount, left, lender, may_be_none=True)
 
 
-def _some(amount: int, left: int, lender: Frame | None, *, may_be_none: bool = False) -> int:
+def _check_grant(amount: int, left: int, lender: FrameState | None, *, may_be_none: bool = False) -> int:
     assert lender is not None
     if amount > left or (not amount and not may_be_none):
         raise InsufficientTokens(
-            f"Frame {lender.id} has {left} tokens available, not {amount or 'any'}: {_where(lender)}. Ask for less, "
+            f"Frame {lender.id} has {left} tokens available, not {amount or 'any'}: "
+            f"{_describe_tokens(lender)}. Ask for less, "
             "release a reservation, or let a child end.",
             requested=amount,
             available=left,
@@ -140,16 +141,16 @@ def _some(amount: int, left: int, lender: Frame | None, *, may_be_none: bool = F
     return amount
 
 
-def _where(frame: Frame) -> str:
+def _describe_tokens(frame: FrameState) -> str:
     return f"{frame.used} used, {frame.reserved} reserved and {frame.lent} lent of {frame.granted}"
 
 
-def check_available(frame: Frame, amount: int) -> None:
+def check_available(frame: FrameState, amount: int) -> None:
     """Refuse an amount that a frame cannot afford; exactly all that is left is fine."""
-    if not frame.tokens.affords(amount):
+    if not frame.tokens.can_afford(amount):
         available = frame.tokens.available or 0
         raise InsufficientTokens(
-            f"Frame {frame.id} has {available} tokens available, not {amount}: {_where(frame)}.",
+            f"Frame {frame.id} has {available} tokens available, not {amount}: {_describe_tokens(frame)}.",
             requested=amount,
             available=available,
         )
@@ -159,8 +160,8 @@ def check_limits(limits: Limits) -> Limits:
     """Check the limits that are set."""
     if not isinstance(limits, Limits):
         raise InvalidValue(f"limits must be holdfast.Limits, not {type(limits).__name__}.")
-    for name, least in _LEAST.items():
+    for name, least in _MIN_LIMITS.items():
         value = getattr(limits, name)
         if value is not UNSET and not (name == "timeout_ms" and value is None):
-            whole(value, f"limits.{name}", least)
+            check_whole(value, f"limits.{name}", least)
     return limits

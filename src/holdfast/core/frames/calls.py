@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from holdfast.core.frames.budgets import check_can_spend, overdraft
-from holdfast.core.frames.stack import ancestry, live_frame, running_deadline, tightest
+from holdfast.core.frames.stack import ancestry, live_frame, running_deadline, tightest_limits
 from holdfast.errors import CallNotFound, DeadlineExceeded, FrameSuspended, InvalidValue, ToolCallLimitExceeded
 from holdfast.records.events import calls
 from holdfast.records.events.envelope import Draft
-from holdfast.records.frames import Call, Frame, StreamState
+from holdfast.records.frames import Call, FrameState, StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.usage import Usage
 
-INTERRUPTED = ("ask", "retry", "fail")
+INTERRUPTION_POLICIES = ("ask", "retry", "fail")
 
 
-def check_working(state: StreamState, frame_id: str, now: int) -> Frame:
+def check_can_work(state: StreamState, frame_id: str, now: int) -> FrameState:
     """Return a frame in which work may begin: live, not suspended, before its deadline."""
     frame = live_frame(state, frame_id)
     if frame.question is not None:
@@ -46,7 +46,7 @@ def begin_model(
     context_hash: str | None = None,
 ) -> list[Draft]:
     """Begin a model call; refused if no tokens are left to pay for it."""
-    frame = check_working(state, frame_id, now)
+    frame = check_can_work(state, frame_id, now)
     check_can_spend(frame)
     _check_policy(if_interrupted)
     facts = calls.ModelRequested(
@@ -98,16 +98,16 @@ def begin_tool(
 ) -> list[Draft]:
     """Begin a tool call; counted, and refused beyond the limit."""
     check_id(name, "name")
-    frame = check_working(state, frame_id, now)
+    frame = check_can_work(state, frame_id, now)
     _check_policy(if_interrupted)
     check_tool_calls(state, frame)
     facts = calls.ToolRequested(call=call_id, frame=frame_id, name=name, if_interrupted=if_interrupted)
     return [Draft(type="tool.requested", facts=facts, content=content)]
 
 
-def check_tool_calls(state: StreamState, frame: Frame, wanted: int = 1) -> None:
+def check_tool_calls(state: StreamState, frame: FrameState, wanted: int = 1) -> None:
     """Refuse `wanted` more tool calls, all of them, if they exceed the limit."""
-    made, most = frame.tool_calls, tightest(ancestry(state.frames, frame.id)).tool_calls
+    made, most = frame.tool_calls, tightest_limits(ancestry(state.frames, frame.id)).tool_calls
     if made + wanted <= most:
         return
     said = f"has made {made} tool calls and may make {most}"
@@ -136,7 +136,7 @@ def begin_run(
     state: StreamState, frame_id: str, call_id: str, name: str, *, if_interrupted: str, now: int
 ) -> list[Draft]:
     """Begin a memoised step."""
-    check_working(state, frame_id, now)
+    check_can_work(state, frame_id, now)
     _check_policy(if_interrupted)
     facts = calls.RunRequested(call=call_id, frame=frame_id, name=name, if_interrupted=if_interrupted)
     return [Draft(type="run.requested", facts=facts)]
@@ -162,5 +162,5 @@ def _open_call(state: StreamState, frame_id: str, call_id: str, kind: str) -> Ca
 
 
 def _check_policy(policy: str) -> None:
-    if policy not in INTERRUPTED:
-        raise InvalidValue(f"if_interrupted must be one of {', '.join(INTERRUPTED)}, not {policy!r}.")
+    if policy not in INTERRUPTION_POLICIES:
+        raise InvalidValue(f"if_interrupted must be one of {', '.join(INTERRUPTION_POLICIES)}, not {policy!r}.")

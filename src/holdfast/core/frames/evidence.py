@@ -12,19 +12,19 @@ from typing import get_args
 from msgspec.structs import replace
 
 from holdfast.core.compaction.strategies import priority_of
-from holdfast.core.frames.budgets import whole
+from holdfast.core.frames.budgets import check_whole
 from holdfast.core.frames.stack import live_frame
-from holdfast.core.packs.event_text import FILE, KIND_TRUST
-from holdfast.core.packs.fences import TRUSTED, lowest
+from holdfast.core.packs.event_text import FILE_PREFIX, KIND_TRUST
+from holdfast.core.packs.fences import TRUSTED_LEVELS, lowest_trust
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft, Event
 from holdfast.records.events.frames import HandleAdded
 from holdfast.records.events.journal import ReasonContent
-from holdfast.records.frames import PRIORITY_SCORE, Frame, Handle, HandleKind, StreamState
+from holdfast.records.frames import PRIORITY_SCORE, FrameState, Handle, HandleKind, StreamState
 from holdfast.records.ids import check_id
 
-KINDS: tuple[str, ...] = get_args(HandleKind)
+HANDLE_KINDS: tuple[str, ...] = get_args(HandleKind)
 
 
 def add_handle(
@@ -46,15 +46,15 @@ def add_handle(
     Without a priority, the policy determines it. `by` is the trust of the caller, who cannot declare a higher trust.
     """
     check_id(handle_id, "handle")
-    if kind not in KINDS:
-        raise InvalidValue(f"{kind!r} is not a kind of handle. Known kinds: {', '.join(KINDS)}.")
+    if kind not in HANDLE_KINDS:
+        raise InvalidValue(f"{kind!r} is not a kind of handle. Known kinds: {', '.join(HANDLE_KINDS)}.")
     priority = priority_of(policy, priority)
     if not isinstance(priority, str) or priority not in PRIORITY_SCORE:
         raise InvalidValue(f"{priority!r} is not a priority. Known priorities: {', '.join(PRIORITY_SCORE)}.")
     if trust is not None and trust not in TRUST_LEVELS:
         raise InvalidValue(f"{trust!r} is not a level of trust. Known levels: {', '.join(TRUST_LEVELS)}.")
     if priority == "critical":
-        _check_critical(kind, lowest(trust or by, by), content)
+        _check_critical(kind, lowest_trust(trust or by, by), content)
     frame = live_frame(state, frame_id)
     known = frame.handles.get(handle_id)
     newest = max((handle.position for handle in frame.handles.values()), default=0)
@@ -64,7 +64,7 @@ def add_handle(
         kind=kind,
         priority=PRIORITY_SCORE[priority],
         position=newest + 1 if known is None else known.position,
-        tokens=None if tokens is None else whole(tokens, "tokens"),
+        tokens=None if tokens is None else check_whole(tokens, "tokens"),
         policy=policy,
         trust=trust,
         call=call,
@@ -74,12 +74,13 @@ def add_handle(
 
 def _check_critical(kind: str, vouched: str, content: frames.HandleContent) -> None:
     """Refuse critical evidence from sources that may not give instructions, by the caller's trust or by its kind."""
-    if vouched not in TRUSTED:
+    if vouched not in TRUSTED_LEVELS:
         raise InvalidValue(
-            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED))} decide what every pack "
+            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED_LEVELS))} decide "
+            "what every pack "
             "must show. Attach it as high."
         )
-    of_file = kind == "document" and content.body is None and (content.target or "").startswith(FILE)
+    of_file = kind == "document" and content.body is None and (content.target or "").startswith(FILE_PREFIX)
     if kind in KIND_TRUST or of_file:
         what = "A file" if of_file else f"Evidence of the kind {kind}"
         raise InvalidValue(
@@ -126,14 +127,14 @@ def add_result(
     return [Draft(type="frame.result_added", facts=facts, content=content)]
 
 
-def handle_names(given: object) -> tuple[str, ...]:
+def check_handle_names(given: object) -> tuple[str, ...]:
     """Check the handle ids that a caller gives; each is returned once."""
     if not isinstance(given, list | tuple):
         raise InvalidValue("inherit must be a list of ids of the parent's handles, as attach gave them.")
     return tuple(dict.fromkeys(check_id(name, "handle") for name in given))
 
 
-def handed_down(parent: Frame, wanted: Sequence[str]) -> list[Handle]:
+def select_handles(parent: FrameState, wanted: Sequence[str]) -> list[Handle]:
     """Return the parent's handles that a child is to inherit; refuse those that are not attached to it."""
     attached = {name: handle for name, handle in parent.handles.items() if handle.removed is None}
     unknown = [name for name in wanted if name not in attached]
@@ -144,15 +145,15 @@ def handed_down(parent: Frame, wanted: Sequence[str]) -> list[Handle]:
     return [attached[name] for name in wanted]
 
 
-def inherited(child: str, handles: Sequence[Handle], events: Mapping[str, Event]) -> list[Draft]:
+def inherit_handles(child: str, handles: Sequence[Handle], events: Mapping[str, Event]) -> list[Draft]:
     """Return the events that give a new frame its parent's handles. `events` are those that attached them, by id."""
     return [
-        Draft(type="frame.handle_added", facts=_passed_on(child, position, events[handle.id]))
+        Draft(type="frame.handle_added", facts=_handle_facts(child, position, events[handle.id]))
         for position, handle in enumerate(handles, 1)
     ]
 
 
-def _passed_on(child: str, position: int, event: Event) -> HandleAdded:
+def _handle_facts(child: str, position: int, event: Event) -> HandleAdded:
     facts: HandleAdded = event.facts
     # A handle that was itself inherited keeps its original source, so that there is no chain to follow.
     own = facts.source_stream is None
@@ -160,7 +161,7 @@ def _passed_on(child: str, position: int, event: Event) -> HandleAdded:
         facts,
         frame=child,
         position=position,
-        trust=lowest(facts.trust or event.trust, event.trust) if own else facts.trust,
+        trust=lowest_trust(facts.trust or event.trust, event.trust) if own else facts.trust,
         source_stream=event.stream if own else facts.source_stream,
         source_version=event.version if own else facts.source_version,
         artifacts=(),

@@ -7,16 +7,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.frames.budgets import check_limits, grant, whole
+from holdfast.core.frames.budgets import check_limits, check_whole, compute_grant
 from holdfast.core.frames.stack import (
     ancestry,
     children,
-    earliest,
+    earliest_deadline,
     has_live_children,
-    leaf_first,
     live_frame,
     running_deadline,
-    tightest,
+    tightest_limits,
+    walk_leaf_first,
 )
 from holdfast.errors import (
     Conflict,
@@ -33,7 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
-from holdfast.records.frames import ENDED, Frame, FrameLimits, Limits, StreamState
+from holdfast.records.frames import ENDED_STATUSES, FrameLimits, FrameState, Limits, StreamState
 from holdfast.records.usage import Usage
 
 Drafts = dict[str, list[Draft]]
@@ -57,26 +57,26 @@ def push(
     if limits is not None:
         check_limits(limits)
     if parent is None:
-        root = default if limits is None else limits.over(default)
+        root = default if limits is None else limits.apply_to(default)
         facts = frames.FramePushed(
             frame=frame_id,
-            granted=grant(tokens, None),
+            granted=compute_grant(tokens, None),
             limits=root,
-            deadline=_deadline(root, now, None),
+            deadline=_compute_deadline(root, now, None),
         )
         return {stream: [Draft(type="frame.pushed", facts=facts, content=content)]}
     parent_stream, parent_id = parent
-    line = _line(states[parent_stream], parent_id)
+    line = _active_ancestry(states[parent_stream], parent_id)
     lender = line[-1]
-    inherited = tightest(line)
+    inherited = tightest_limits(line)
     if lender.depth >= inherited.depth:
         raise MaxDepthExceeded(
             f"Frame {lender.id} is at depth {lender.depth} and the limit is {inherited.depth}. "
             "Do the work in it, or push its root with a larger limits.depth."
         )
-    _check_in_time(line, now)
-    granted = grant(tokens, lender)
-    own = inherited if limits is None else _within(limits.over(inherited), inherited)
+    _check_deadlines(line, now)
+    granted = compute_grant(tokens, lender)
+    own = inherited if limits is None else _clamp_limits(limits.apply_to(inherited), inherited)
     here = parent_stream == stream
     facts = frames.FramePushed(
         frame=frame_id,
@@ -86,7 +86,7 @@ def push(
         outer_stream=None if here else parent_stream,
         granted=granted,
         limits=own,
-        deadline=_deadline(own, now, earliest(*(running_deadline(frame, now) for frame in line))),
+        deadline=_compute_deadline(own, now, earliest_deadline(*(running_deadline(frame, now) for frame in line))),
     )
     pushed = Draft(type="frame.pushed", facts=facts, content=content)
     if here:
@@ -95,7 +95,7 @@ def push(
     return {parent_stream: [Draft(type="child.pushed", facts=lent)], stream: [pushed]}
 
 
-def _line(state: StreamState, parent_id: str) -> list[Frame]:
+def _active_ancestry(state: StreamState, parent_id: str) -> list[FrameState]:
     parent = state.frames.get(parent_id)
     if parent is None:
         raise ParentNotFound(f"There is no live frame {parent_id} to push below. It has ended, or the id is wrong.")
@@ -108,7 +108,7 @@ def _line(state: StreamState, parent_id: str) -> list[Frame]:
     return ancestry(state.frames, parent_id)
 
 
-def _check_in_time(line: list[Frame], now: int) -> None:
+def _check_deadlines(line: list[FrameState], now: int) -> None:
     late = [frame for frame in line if (until := running_deadline(frame, now)) is not None and now > until]
     if late:
         raise DeadlineExceeded(
@@ -116,18 +116,18 @@ def _check_in_time(line: list[Frame], now: int) -> None:
         )
 
 
-def _deadline(limits: FrameLimits, now: int, bound: int | None) -> int | None:
+def _compute_deadline(limits: FrameLimits, now: int, bound: int | None) -> int | None:
     own = None if limits.timeout_ms is None else now + limits.timeout_ms
-    return earliest(own, bound)
+    return earliest_deadline(own, bound)
 
 
-def _within(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
+def _clamp_limits(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
     """Return the limits, each at most as large as the ancestors allow."""
     return FrameLimits(
         context_tokens=min(limits.context_tokens, bound.context_tokens),
         tool_calls=min(limits.tool_calls, bound.tool_calls),
         depth=min(limits.depth, bound.depth),
-        timeout_ms=earliest(limits.timeout_ms, bound.timeout_ms),
+        timeout_ms=earliest_deadline(limits.timeout_ms, bound.timeout_ms),
     )
 
 
@@ -143,10 +143,10 @@ def update(
     """Change a frame's texts, limits or status, or the tokens of a root."""
     frame = live_frame(state, frame_id)
     if status is not None:
-        _check_move(state, frame, status)
-    bounds, deadline = (None, None) if limits is None else _limits(state, frame, check_limits(limits))
+        _check_transition(state, frame, status)
+    bounds, deadline = (None, None) if limits is None else _resolve_limits(state, frame, check_limits(limits))
     if tokens is not None:
-        whole(tokens, "tokens")
+        check_whole(tokens, "tokens")
         if frame.parent is not None or frame.outer is not None:
             raise Refused("Only a root's tokens can be changed: a child's are lent by its parent.")
         if frame.granted is None:
@@ -165,13 +165,13 @@ def update(
     return [Draft(type="frame.updated", facts=facts, content=content)]
 
 
-def _limits(state: StreamState, frame: Frame, asked: Limits) -> tuple[FrameLimits, int | None]:
+def _resolve_limits(state: StreamState, frame: FrameState, asked: Limits) -> tuple[FrameLimits, int | None]:
     # A child in another stream cannot see its parent from here: the limits it was pushed with are its bound.
     line = ancestry(state.frames, frame.id)[:-1] or ([] if frame.outer is None else [frame])
-    bound = tightest(line) if line else None
+    bound = tightest_limits(line) if line else None
     # Limits that were not asked for stay as they are, or at what the ancestors allow by now.
-    limits = asked.over(frame.limits if bound is None else _within(frame.limits, bound))
-    if bound is not None and _within(limits, bound) != limits:
+    limits = asked.apply_to(frame.limits if bound is None else _clamp_limits(frame.limits, bound))
+    if bound is not None and _clamp_limits(limits, bound) != limits:
         raise Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
     if limits.timeout_ms == frame.limits.timeout_ms:
         return limits, None
@@ -179,10 +179,10 @@ def _limits(state: StreamState, frame: Frame, asked: Limits) -> tuple[FrameLimit
         raise Refused("A deadline that was given cannot be taken away. Give a larger timeout_ms.")
     pauses = 0 if frame.deadline is None else frame.deadline - frame.created_at - (frame.limits.timeout_ms or 0)
     own = frame.created_at + limits.timeout_ms + max(0, pauses)
-    return limits, earliest(own, *(other.deadline for other in line))
+    return limits, earliest_deadline(own, *(other.deadline for other in line))
 
 
-def _check_move(state: StreamState, frame: Frame, status: str) -> None:
+def _check_transition(state: StreamState, frame: FrameState, status: str) -> None:
     if status in ("completed", "failed", "cancelled"):
         raise InvalidTransition(f"Use pop_frame to end a frame as {status}.", before=frame.status, after=status)
     if status == "suspended" or frame.status == "suspended":
@@ -205,7 +205,7 @@ def pop(
     content: frames.OutcomeContent,
 ) -> Drafts:
     """End a frame. Failing or cancelling it cancels everything below it, leaf first, in every stream."""
-    if not isinstance(status, str) or status not in ENDED:
+    if not isinstance(status, str) or status not in ENDED_STATUSES:
         raise InvalidValue(f"A frame ends as completed, failed or cancelled, not as {status!r}.")
     state = states[stream]
     frame = live_frame(state, frame_id)
@@ -214,15 +214,15 @@ def pop(
     drafts: Drafts = {name: [] for name in (stream, *streams_below(states, stream, frame_id))}
     if frame.outer_stream is not None:
         drafts.setdefault(frame.outer_stream, [])
-    usage, used = _cascade(states, stream, frame, drafts)
-    end = _popped(state, replace(frame, usage=usage, used=used), status, content, ended=_ended(drafts))
+    usage, used = _cancel_below(states, stream, frame, drafts)
+    end = _pop_draft(state, replace(frame, usage=usage, used=used), status, content, ended=_find_ended(drafts))
     drafts[stream].append(end)
     if frame.outer is not None and frame.outer_stream is not None:
-        drafts[frame.outer_stream].append(_settled(states[frame.outer_stream], frame, end.facts, status))
+        drafts[frame.outer_stream].append(_settlement_draft(states[frame.outer_stream], frame, end.facts, status))
     return {name: events for name, events in drafts.items() if events}
 
 
-def _check_completable(state: StreamState, frame: Frame) -> None:
+def _check_completable(state: StreamState, frame: FrameState) -> None:
     if frame.status == "suspended":
         assert frame.question is not None
         raise FrameSuspended(
@@ -252,34 +252,40 @@ def streams_below(states: States, stream: str, frame_id: str) -> list[str]:
     state = states.get(stream)
     if state is None or frame_id not in state.frames:
         return found
-    for frame in (*leaf_first(state.frames, frame_id), state.frames[frame_id]):
+    for frame in (*walk_leaf_first(state.frames, frame_id), state.frames[frame_id]):
         for child, other in frame.away.items():
             found.append(other)
             found.extend(streams_below(states, other, child))
     return list(dict.fromkeys(name for name in found if name != stream))
 
 
-def _cascade(states: States, stream: str, frame: Frame, drafts: Drafts) -> tuple[Usage, int]:
+def _cancel_below(states: States, stream: str, frame: FrameState, drafts: Drafts) -> tuple[Usage, int]:
     """Cancel everything below a frame; return the usage and tokens of the frame and everything below it."""
     usage, used = frame.usage, frame.used
     live = states[stream].frames
     for child in reversed(children(live, frame.id)):
-        below, spent = _cascade(states, stream, child, drafts)
+        below, spent = _cancel_below(states, stream, child, drafts)
         drafts[stream].append(
-            _popped(states[stream], replace(child, usage=below, used=spent), "cancelled", None, ended=_ended(drafts))
+            _pop_draft(
+                states[stream], replace(child, usage=below, used=spent), "cancelled", None, ended=_find_ended(drafts)
+            )
         )
         usage, used = usage + below, used + spent
     for child_id, other in reversed(frame.away.items()):
-        child = _elsewhere(states[other], child_id)
-        below, spent = _cascade(states, other, child, drafts)
-        end = _popped(states[other], replace(child, usage=below, used=spent), "cancelled", None, ended=_ended(drafts))
+        child = _child_in_stream(states[other], child_id)
+        below, spent = _cancel_below(states, other, child, drafts)
+        end = _pop_draft(
+            states[other], replace(child, usage=below, used=spent), "cancelled", None, ended=_find_ended(drafts)
+        )
         drafts[other].append(end)
-        drafts[stream].append(_settled(states[stream], child, end.facts, "cancelled", ended=_ended(drafts)))
+        drafts[stream].append(
+            _settlement_draft(states[stream], child, end.facts, "cancelled", ended=_find_ended(drafts))
+        )
         usage, used = usage + below, used + spent
     return usage, used
 
 
-def _elsewhere(state: StreamState, child_id: str) -> Frame:
+def _child_in_stream(state: StreamState, child_id: str) -> FrameState:
     """Return a child in another stream. The two states may be of different moments; then they must be loaded again."""
     child = state.frames.get(child_id)
     if child is None:
@@ -287,7 +293,7 @@ def _elsewhere(state: StreamState, child_id: str) -> Frame:
     return child
 
 
-def _ended(drafts: Drafts) -> set[str]:
+def _find_ended(drafts: Drafts) -> set[str]:
     return {
         draft.facts.frame
         for events in drafts.values()
@@ -296,29 +302,29 @@ def _ended(drafts: Drafts) -> set[str]:
     }
 
 
-def _popped(
-    state: StreamState, frame: Frame, status: str, content: frames.OutcomeContent | None, *, ended: set[str]
+def _pop_draft(
+    state: StreamState, frame: FrameState, status: str, content: frames.OutcomeContent | None, *, ended: set[str]
 ) -> Draft:
     facts = frames.FramePopped(
         frame=frame.id,
         status=status,
         parent=frame.parent,
-        granted=held(frame) if frame.parent is not None else 0,
+        granted=outstanding_loan(frame) if frame.parent is not None else 0,
         usage=replace(frame.usage, model=None),
         used=frame.used,
-        wakes_parent=frame.parent is not None and wakes(state, frame.parent, {*ended, frame.id}),
+        wakes_parent=frame.parent is not None and should_wake(state, frame.parent, {*ended, frame.id}),
         cascade=content is None,
         question=None if frame.question is None else frame.question.id,
     )
     return Draft(type="frame.popped", facts=facts, content=content)
 
 
-def held(frame: Frame) -> int:
+def outstanding_loan(frame: FrameState) -> int:
     """Return the tokens that a frame's parent still counts as lent to it: a suspended frame has given some back."""
     return (frame.granted or 0) - (0 if frame.question is None else frame.question.released)
 
 
-def wakes(state: StreamState, parent_id: str, ended: set[str]) -> bool:
+def should_wake(state: StreamState, parent_id: str, ended: set[str]) -> bool:
     """Return True if a waiting parent has nothing live below it once these frames have ended."""
     parent = state.frames.get(parent_id)
     if parent is None or parent.status != "waiting":
@@ -327,15 +333,17 @@ def wakes(state: StreamState, parent_id: str, ended: set[str]) -> bool:
     return all(sibling in ended for sibling in siblings)
 
 
-def _settled(outer: StreamState, child: Frame, end: Any, status: str, *, ended: set[str] | None = None) -> Draft:
+def _settlement_draft(
+    outer: StreamState, child: FrameState, end: Any, status: str, *, ended: set[str] | None = None
+) -> Draft:
     assert child.outer is not None
     facts = frames.ChildSettled(
         frame=child.outer,
         child=child.id,
         status=status,
-        granted=held(child),
+        granted=outstanding_loan(child),
         usage=end.usage,
         used=end.used,
-        wakes_parent=wakes(outer, child.outer, {*(ended or ()), child.id}),
+        wakes_parent=should_wake(outer, child.outer, {*(ended or ()), child.id}),
     )
     return Draft(type="child.settled", facts=facts)

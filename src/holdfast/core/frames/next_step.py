@@ -12,14 +12,14 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.frames.questions import due, expired
-from holdfast.core.frames.stack import all_suspended, leaf_first
-from holdfast.records.frames import Call, Frame, Question
+from holdfast.core.frames.questions import is_expired, is_resumable
+from holdfast.core.frames.stack import is_all_suspended, walk_leaf_first
+from holdfast.records.frames import Call, FrameState, Question
 
-Next = Literal["work", "children", "answer", "resume", "retry", "ask", "fail"]
+FrameNext = Literal["work", "children", "answer", "resume", "retry", "ask", "fail"]
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do.
 
     work      nothing is open: go on
@@ -31,24 +31,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     fail      a call was interrupted and counts as failed
     """
 
-    next: Next
+    next: FrameNext
     frame: str
     call: Call | None = None
     question: Question | None = None
 
 
-def steps(frame: Frame, *, live_children: bool, now: int) -> list[Step]:
+def next_steps(frame: FrameState, *, live_children: bool, now: int) -> list[FrameStep]:
     """Return everything to do in one live frame after a restart, in the order in which it was begun."""
     if frame.question is not None:
-        ready = due(frame.question, now)
-        return [Step(next="resume" if ready else "answer", frame=frame.id, question=frame.question)]
+        ready = is_resumable(frame.question, now)
+        return [FrameStep(next="resume" if ready else "answer", frame=frame.id, question=frame.question)]
     torn = sorted(frame.calls.values(), key=lambda call: call.version)
     if torn:
-        return [Step(next=torn_call(call), frame=frame.id, call=call) for call in torn]
-    return [Step(next="children" if live_children else "work", frame=frame.id)]
+        return [FrameStep(next=interruption_policy(call), frame=frame.id, call=call) for call in torn]
+    return [FrameStep(next="children" if live_children else "work", frame=frame.id)]
 
 
-def torn_call(call: Call) -> Literal["retry", "ask", "fail"]:
+def interruption_policy(call: Call) -> Literal["retry", "ask", "fail"]:
     """Return the policy for a call that has an intent and no outcome."""
     if call.if_interrupted == "retry":
         return "retry"
@@ -61,7 +61,7 @@ TurnNext = Literal["model", "tools", "finish", "wait", "stop"]
 ToolNext = Literal["begin", "resume", "again", "late", "wait", "retry", "ask", "fail"]
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class TurnMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a turn, reduced to what determines the next step."""
 
     version: int
@@ -82,7 +82,7 @@ class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
 
     next: ToolNext
     call: str
-    frame: Frame | None = None
+    frame: FrameState | None = None
     torn: Call | None = None
     questions: tuple[Question, ...] = ()
     """The questions that the call waits for."""
@@ -97,15 +97,15 @@ class TurnStep(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolStep, ...] = ()
 
 
-def turn_step(
-    frame: Frame,
+def next_turn_step(
+    frame: FrameState,
     *,
-    children: Mapping[str, Frame],
+    children: Mapping[str, FrameState],
     waiting: Sequence[str],
-    said: Sequence[Said],
+    said: Sequence[TurnMessage],
     stopping: bool,
     now: int,
-    frames: Mapping[str, Frame] | None = None,
+    frames: Mapping[str, FrameState] | None = None,
 ) -> TurnStep:
     """Return the next step of a turn.
 
@@ -122,48 +122,50 @@ def turn_step(
         return TurnStep(next="model", call=model)
     if waiting:
         live = children if frames is None else frames
-        tools = tuple(_tool_step(frame, children.get(call), call, live, now) for call in waiting)
+        tools = tuple(_next_tool_step(frame, children.get(call), call, live, now) for call in waiting)
         ready = any(tool.next != "wait" for tool in tools)
         return TurnStep(next="tools" if ready else "wait", tools=tools)
     return TurnStep(next="finish" if is_answered(said) else "model")
 
 
-def is_answered(said: Sequence[Said]) -> bool:
+def is_answered(said: Sequence[TurnMessage]) -> bool:
     """Return True if the last message is the model's answer, and no user message came that it was not shown."""
     if not said or said[-1].role != "assistant" or said[-1].calls:
         return False
     return not any(one.role == "user" for one in said)
 
 
-def _tool_step(turn: Frame, frame: Frame | None, call: str, live: Mapping[str, Frame], now: int) -> ToolStep:
+def _next_tool_step(
+    turn: FrameState, frame: FrameState | None, call: str, live: Mapping[str, FrameState], now: int
+) -> ToolStep:
     torn = turn.calls.get(call)
     if frame is None:
         # A call ends together with its frame. If only the frame has ended, it was ended from outside, without a result.
         return ToolStep(next="begin" if torn is None else "fail", call=call, torn=torn)
-    asked = waited_for(live, frame)
+    asked = pending_questions(live, frame)
     if asked:
-        return ToolStep(next=_answered(frame, asked, now), call=call, frame=frame, questions=tuple(asked))
+        return ToolStep(next=_next_for_questions(frame, asked, now), call=call, frame=frame, questions=tuple(asked))
     if torn is None:
         return ToolStep(next="begin", call=call, frame=frame)
-    return ToolStep(next=torn_call(torn), call=call, frame=frame, torn=torn)
+    return ToolStep(next=interruption_policy(torn), call=call, frame=frame, torn=torn)
 
 
-def waited_for(live: Mapping[str, Frame], frame: Frame) -> list[Question]:
+def pending_questions(live: Mapping[str, FrameState], frame: FrameState) -> list[Question]:
     """Return a tool's open question, or those of the frames below it if all of them wait."""
     if frame.question is not None:
         return [frame.question]
-    if frame.id not in live or not all_suspended(live, frame.id):
+    if frame.id not in live or not is_all_suspended(live, frame.id):
         return []
-    asked = [below.question for below in leaf_first(live, frame.id) if below.question is not None]
+    asked = [below.question for below in walk_leaf_first(live, frame.id) if below.question is not None]
     return [question for question in asked if question.within is None]
 
 
-def _answered(frame: Frame, asked: Sequence[Question], now: int) -> ToolNext:
-    if any(due(question, now) for question in asked):
+def _next_for_questions(frame: FrameState, asked: Sequence[Question], now: int) -> ToolNext:
+    if any(is_resumable(question, now) for question in asked):
         return "resume" if frame.question is not None else "again"
     return "late" if frame.question is not None and is_late(frame.question, now) else "wait"
 
 
 def is_late(question: Question, now: int) -> bool:
     """Return True if the question expired unanswered and its policy is to fail or cancel."""
-    return question.on_expiry in ("fail", "cancel") and expired(question, now)
+    return question.on_expiry in ("fail", "cancel") and is_expired(question, now)

@@ -15,11 +15,11 @@ from holdfast.core.frames.budgets import check_available
 from holdfast.core.frames.stack import (
     ancestry,
     children,
-    earliest,
+    earliest_deadline,
     has_live_children,
-    leaf_first,
     live_frame,
     running_deadline,
+    walk_leaf_first,
 )
 from holdfast.errors import (
     AlreadyAnswered,
@@ -33,17 +33,17 @@ from holdfast.errors import (
 )
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
-from holdfast.records.frames import Frame, OnExpiry, Question, QuestionKind, StreamState, TokenBudget
+from holdfast.records.frames import FrameState, OnExpiry, Question, QuestionKind, StreamState, TokenBudget
 
-KINDS: tuple[str, ...] = get_args(QuestionKind)
-POLICIES: tuple[str, ...] = get_args(OnExpiry)
-FOR_PEOPLE = frozenset({"approval", "input"})
+QUESTION_KINDS: tuple[str, ...] = get_args(QuestionKind)
+EXPIRY_POLICIES: tuple[str, ...] = get_args(OnExpiry)
+ANSWER_REQUIRED = frozenset({"approval", "input"})
 """Kinds of questions that cannot be answered with nothing."""
 
 
 def suspend(
     state: StreamState,
-    facts: frames.FrameSuspended,
+    facts: frames.FrameSuspendedFacts,
     content: frames.QuestionContent,
     *,
     subtree: bool,
@@ -55,14 +55,14 @@ def suspend(
 
     Children in other streams keep running; `leave_away=True` accepts that.
     """
-    check_terms(facts)
+    check_question(facts)
     frame = live_frame(state, facts.frame)
     if frame.question is not None:
         raise FrameSuspended(
             f"Frame {frame.id} is suspended already, by question {frame.question.id}. One frame, one question.",
             question=frame.question.id,
         )
-    below_it = list(leaf_first(state.frames, frame.id))
+    below_it = list(walk_leaf_first(state.frames, frame.id))
     away = [child for other in (*below_it, frame) for child in other.away]
     if away and not leave_away:
         raise HasLiveChildren(
@@ -78,22 +78,22 @@ def suspend(
     drafts: list[Draft] = []
     lent = {other.id: other.lent for other in state.frames.values()}
     for other, question in zip(under, below, strict=True):
-        nested = frames.FrameSuspended(
-            frame=other.id, question=question, kind=facts.kind, prior=_prior(state, other), within=facts.question
+        nested = frames.FrameSuspendedFacts(
+            frame=other.id, question=question, kind=facts.kind, prior=_prior_status(state, other), within=facts.question
         )
-        drafts.append(_suspended(other, nested, None, lent, release))
-    drafts.append(_suspended(frame, replace(facts, prior=_prior(state, frame)), content, lent, release))
+        drafts.append(_suspension_draft(other, nested, None, lent, release))
+    drafts.append(_suspension_draft(frame, replace(facts, prior=_prior_status(state, frame)), content, lent, release))
     return drafts
 
 
-def _prior(state: StreamState, frame: Frame) -> str:
+def _prior_status(state: StreamState, frame: FrameState) -> str:
     """Return the status to resume with. A frame that waits for children resumes as active: they may have ended."""
     return "active" if has_live_children(state.frames, frame) else frame.status
 
 
-def _suspended(
-    frame: Frame,
-    facts: frames.FrameSuspended,
+def _suspension_draft(
+    frame: FrameState,
+    facts: frames.FrameSuspendedFacts,
     content: frames.QuestionContent | None,
     lent: dict[str, int],
     release: bool,
@@ -108,12 +108,12 @@ def _suspended(
     return Draft(type="frame.suspended", facts=replace(facts, parent=frame.parent, released=released), content=content)
 
 
-def check_terms(facts: frames.FrameSuspended) -> None:
+def check_question(facts: frames.FrameSuspendedFacts) -> None:
     """Check the kind, expiry and timer of a question."""
-    if facts.kind not in KINDS:
-        raise InvalidValue(f"{facts.kind!r} is not a kind of question. Known kinds: {', '.join(KINDS)}.")
-    if facts.on_expiry is not None and facts.on_expiry not in POLICIES:
-        raise InvalidValue(f"on_expiry must be one of {', '.join(POLICIES)}, not {facts.on_expiry!r}.")
+    if facts.kind not in QUESTION_KINDS:
+        raise InvalidValue(f"{facts.kind!r} is not a kind of question. Known kinds: {', '.join(QUESTION_KINDS)}.")
+    if facts.on_expiry is not None and facts.on_expiry not in EXPIRY_POLICIES:
+        raise InvalidValue(f"on_expiry must be one of {', '.join(EXPIRY_POLICIES)}, not {facts.on_expiry!r}.")
     if facts.on_expiry is not None and facts.expires_at is None:
         raise InvalidValue("on_expiry needs an expiry. Pass expires_ms as well.")
     if (facts.until is None) == (facts.kind == "timer"):
@@ -131,14 +131,14 @@ def answer(
     now: int,
 ) -> list[Draft]:
     """Answer a question, once; the owner of the frame goes on with it."""
-    question = asked(state, frame_id, question_id)
+    question = open_question(state, frame_id, question_id)
     if question.within is not None:
         raise Refused(f"Question {question_id} is part of question {question.within}. Answer that one.")
     if question.answer is not None:
         raise AlreadyAnswered(f"Question {question_id} was answered already. Resume its frame.")
-    if question.kind in FOR_PEOPLE and approved is None and (content is None or content.payload is None):
+    if question.kind in ANSWER_REQUIRED and approved is None and (content is None or content.payload is None):
         raise InvalidValue(f"Question {question_id} needs an answer: approve=True or False, or a payload.")
-    if expired(question, now) and (via == "token" or question.on_expiry != "keep"):
+    if is_expired(question, now) and (via == "token" or question.on_expiry != "keep"):
         raise QuestionExpired(
             f"Question {question_id} expired {now - (question.expires_at or 0)} ms ago. Issue a new token or ask again."
         )
@@ -151,7 +151,7 @@ def reissue(
     state: StreamState, frame_id: str, question_id: str, token_hash: str, expires_at: int | None
 ) -> list[Draft]:
     """Issue a new link token; the earlier one becomes void."""
-    question = asked(state, frame_id, question_id)
+    question = open_question(state, frame_id, question_id)
     if question.within is not None:
         raise Refused(f"Question {question_id} is part of question {question.within}. Issue a token for that one.")
     if question.answer is not None:
@@ -182,16 +182,16 @@ def resume(state: StreamState, frame_id: str, *, now: int) -> list[Draft]:
                 f"Frame {above.id} above it waits for an answer to question {above.question.id}. Resume that one.",
                 question=above.question.id,
             )
-    bound = earliest(*(running_deadline(other, now) for other in line))
+    bound = earliest_deadline(*(running_deadline(other, now) for other in line))
     drafts: list[Draft] = []
     available = {other.id: other.tokens for other in state.frames.values()}
-    _resume(state, frame, now, bound, available, drafts)
+    _resume_subtree(state, frame, now, bound, available, drafts)
     return drafts
 
 
-def _resume(
+def _resume_subtree(
     state: StreamState,
-    frame: Frame,
+    frame: FrameState,
     now: int,
     bound: int | None,
     budgets: dict[str, TokenBudget],
@@ -205,7 +205,7 @@ def _resume(
         budgets[frame.parent] = replace(budgets[frame.parent], lent=parent.lent + question.released)
     deadline = None
     if frame.deadline is not None:
-        deadline = earliest(frame.deadline + max(0, now - question.suspended_at), bound)
+        deadline = earliest_deadline(frame.deadline + max(0, now - question.suspended_at), bound)
     facts = frames.FrameResumed(
         frame=frame.id,
         question=question.id,
@@ -216,12 +216,12 @@ def _resume(
     )
     drafts.append(Draft(type="frame.resumed", facts=facts))
     for child in children(state.frames, frame.id):
-        _wake(state, child, question.within or question.id, now, deadline or bound, budgets, drafts)
+        _resume_child(state, child, question.within or question.id, now, deadline or bound, budgets, drafts)
 
 
-def _wake(
+def _resume_child(
     state: StreamState,
-    frame: Frame,
+    frame: FrameState,
     within: str,
     now: int,
     bound: int | None,
@@ -230,10 +230,10 @@ def _wake(
 ) -> None:
     """Resume a child that was suspended with its ancestor; a child with an open question of its own keeps waiting."""
     if frame.question is not None and frame.question.within == within:
-        _resume(state, frame, now, bound, budgets, drafts)
+        _resume_subtree(state, frame, now, bound, budgets, drafts)
 
 
-def asked(state: StreamState, frame_id: str, question_id: str) -> Question:
+def open_question(state: StreamState, frame_id: str, question_id: str) -> Question:
     """Return the open question of a live frame."""
     frame = state.frames.get(frame_id)
     if frame is None or frame.question is None or frame.question.id != question_id:
@@ -241,25 +241,25 @@ def asked(state: StreamState, frame_id: str, question_id: str) -> Question:
     return frame.question
 
 
-def still_open(state: StreamState, frame_id: str, question_id: str, now: int) -> Question:
+def check_unexpired(state: StreamState, frame_id: str, question_id: str, now: int) -> Question:
     """Return an open question that has not expired."""
-    question = asked(state, frame_id, question_id)
-    if expired(question, now):
+    question = open_question(state, frame_id, question_id)
+    if is_expired(question, now):
         raise QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
     return question
 
 
-def expired(question: Question, now: int) -> bool:
+def is_expired(question: Question, now: int) -> bool:
     """Return True if the question expired without an answer."""
     return question.expires_at is not None and now > question.expires_at and question.answer is None
 
 
-def due(question: Question, now: int) -> bool:
+def is_resumable(question: Question, now: int) -> bool:
     """Return True if the frame can be resumed: the question is answered, or its timer rang."""
     return question.answer is not None or (question.until is not None and now >= question.until)
 
 
-def choices(options: Sequence[str] | None, recommended: str | None) -> list[str] | None:
+def check_options(options: Sequence[str] | None, recommended: str | None) -> list[str] | None:
     """Check the options of a question and return them as a list; the recommended one must be among them."""
     if options is None:
         return None

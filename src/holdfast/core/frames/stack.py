@@ -12,12 +12,12 @@ from holdfast.core.journal.fold import fold_facts
 from holdfast.errors import FrameNotFound
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameUpdated
-from holdfast.records.frames import Frame, FrameLimits, StreamState
+from holdfast.records.frames import FrameLimits, FrameState, StreamState
 
-Frames = Mapping[str, Frame]
+Frames = Mapping[str, FrameState]
 
 
-def live_frame(state: StreamState, frame_id: str) -> Frame:
+def live_frame(state: StreamState, frame_id: str) -> FrameState:
     """Return a live frame by id, or raise `FrameNotFound`."""
     frame = state.frames.get(frame_id)
     if frame is None:
@@ -25,9 +25,9 @@ def live_frame(state: StreamState, frame_id: str) -> Frame:
     return frame
 
 
-def ancestry(frames: Frames, frame_id: str) -> list[Frame]:
+def ancestry(frames: Frames, frame_id: str) -> list[FrameState]:
     """Return the frames from the root to this frame, within one stream."""
-    found: list[Frame] = []
+    found: list[FrameState] = []
     at: str | None = frame_id
     while at is not None:
         frame = frames[at]
@@ -37,39 +37,39 @@ def ancestry(frames: Frames, frame_id: str) -> list[Frame]:
     return found
 
 
-def children(frames: Frames, frame_id: str) -> list[Frame]:
+def children(frames: Frames, frame_id: str) -> list[FrameState]:
     """Return the live children in the same stream, oldest first."""
     return sorted((frame for frame in frames.values() if frame.parent == frame_id), key=lambda frame: frame.pushed)
 
 
-def has_live_children(frames: Frames, frame: Frame) -> bool:
+def has_live_children(frames: Frames, frame: FrameState) -> bool:
     """Return True if anything below this frame is live, in this stream or another."""
     return bool(frame.away) or any(other.parent == frame.id for other in frames.values())
 
 
-def leaf_first(frames: Frames, frame_id: str) -> Iterator[Frame]:
+def walk_leaf_first(frames: Frames, frame_id: str) -> Iterator[FrameState]:
     """Yield every frame below this one, each after all that is below it; newest children first."""
     for child in reversed(children(frames, frame_id)):
-        yield from leaf_first(frames, child.id)
+        yield from walk_leaf_first(frames, child.id)
         yield child
 
 
-def leaves(frames: Frames) -> list[Frame]:
+def leaves(frames: Frames) -> list[FrameState]:
     """Return every live frame with nothing live below it in this stream, oldest first."""
     parents = {frame.parent for frame in frames.values()}
     return sorted((frame for frame in frames.values() if frame.id not in parents), key=lambda frame: frame.pushed)
 
 
-def top(frames: Frames) -> Frame | None:
+def top_frame(frames: Frames) -> FrameState | None:
     """Return the deepest live frame; of several, the newest."""
     return max(frames.values(), key=lambda frame: (frame.depth, frame.pushed), default=None)
 
 
-def in_order(frames: Frames) -> list[Frame]:
+def walk_root_first(frames: Frames) -> list[FrameState]:
     """Return every live frame, parents before children, siblings by age."""
-    found: list[Frame] = []
+    found: list[FrameState] = []
 
-    def visit(frame: Frame) -> None:
+    def visit(frame: FrameState) -> None:
         found.append(frame)
         for child in children(frames, frame.id):
             visit(child)
@@ -79,9 +79,9 @@ def in_order(frames: Frames) -> list[Frame]:
     return found
 
 
-def all_suspended(frames: Frames, frame_id: str) -> bool:
+def is_all_suspended(frames: Frames, frame_id: str) -> bool:
     """Return True if all live work below a frame waits for answers, so that its clock stops."""
-    below = list(leaf_first(frames, frame_id))
+    below = list(walk_leaf_first(frames, frame_id))
     return (
         bool(below)
         and not any(frame.away for frame in (frames[frame_id], *below))
@@ -89,7 +89,7 @@ def all_suspended(frames: Frames, frame_id: str) -> bool:
     )
 
 
-def tightest(line: Iterable[Frame]) -> FrameLimits:
+def tightest_limits(line: Iterable[FrameState]) -> FrameLimits:
     """Return the limits in force below these frames: the least of each."""
     every = [frame.limits for frame in line]
     timeouts = [limits.timeout_ms for limits in every if limits.timeout_ms is not None]
@@ -101,46 +101,46 @@ def tightest(line: Iterable[Frame]) -> FrameLimits:
     )
 
 
-def earliest(*deadlines: int | None) -> int | None:
+def earliest_deadline(*deadlines: int | None) -> int | None:
     """Return the earliest of several deadlines, each of which may be None."""
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 
-def with_clocks(state: StreamState, drafts: Sequence[Draft], now: int) -> list[Draft]:
+def add_clock_events(state: StreamState, drafts: Sequence[Draft], now: int) -> list[Draft]:
     """Return the drafts for a stream, followed by events for the clocks that they stop or start."""
-    if not drafts or not _matters(state, drafts):
+    if not drafts or not _can_change_clocks(state, drafts):
         return list(drafts)
     after = state
     for draft in drafts:
         after = fold_facts(after, draft.type, draft.facts, after.version + 1, now)
     moved: dict[str, int] = {}
     marks: list[Draft] = []
-    for frame in in_order(after.frames):
+    for frame in walk_root_first(after.frames):
         if frame.deadline is None:
             continue
-        still = frame.question is None and all_suspended(after.frames, frame.id)
+        still = frame.question is None and is_all_suspended(after.frames, frame.id)
         if still and frame.stopped_at is None:
-            marks.append(_mark(FrameUpdated(frame=frame.id, stopped_at=now)))
+            marks.append(_clock_draft(FrameUpdated(frame=frame.id, stopped_at=now)))
         elif not still and frame.stopped_at is not None:
             above = None if frame.parent is None else after.frames[frame.parent]
             bound = None if above is None else moved.get(above.id, running_deadline(above, now))
-            moved[frame.id] = earliest(running_deadline(frame, now), bound) or 0
-            marks.append(_mark(FrameUpdated(frame=frame.id, deadline=moved[frame.id], runs=True)))
+            moved[frame.id] = earliest_deadline(running_deadline(frame, now), bound) or 0
+            marks.append(_clock_draft(FrameUpdated(frame=frame.id, deadline=moved[frame.id], runs=True)))
     return [*drafts, *marks]
 
 
-def running_deadline(frame: Frame, now: int) -> int | None:
+def running_deadline(frame: FrameState, now: int) -> int | None:
     """Return a frame's deadline as if its clock ran again from now."""
     if frame.deadline is None or frame.stopped_at is None:
         return frame.deadline
     return frame.deadline + max(0, now - frame.stopped_at)
 
 
-def _matters(state: StreamState, drafts: Iterable[Draft]) -> bool:
+def _can_change_clocks(state: StreamState, drafts: Iterable[Draft]) -> bool:
     """Return True if any frame is suspended, or is being suspended; otherwise every clock runs, as nearly always."""
     waits = any(frame.question is not None for frame in state.frames.values())
     return waits or any(draft.type == "frame.suspended" for draft in drafts)
 
 
-def _mark(facts: FrameUpdated) -> Draft:
+def _clock_draft(facts: FrameUpdated) -> Draft:
     return Draft(type="frame.updated", facts=facts)

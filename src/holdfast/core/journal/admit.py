@@ -10,37 +10,37 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from holdfast.core.journal.chain import content_mac, genesis, link
+from holdfast.core.journal.chain import content_mac, genesis_hash, link_hash
 from holdfast.core.journal.codec import decode
 from holdfast.errors import Conflict, HoldfastError, KeyReused, StaleEpoch, StreamClosed, VersionConflict
-from holdfast.records.batches import Batch, Head, Part
+from holdfast.records.batches import Batch, BatchPart, Head
 from holdfast.records.catalogue import event_type
-from holdfast.records.events.envelope import Sealed, StoredEvent
+from holdfast.records.events.envelope import SealedEvent, StoredEvent
 from holdfast.records.events.journal import LeaseTaken
 
-TAKES_LEASE = "lease.taken"
-GIVES_LEASE = "lease.released"
-CLOSES_STREAM = "stream.closed"
+LEASE_TAKEN = "lease.taken"
+LEASE_RELEASED = "lease.released"
+STREAM_CLOSED = "stream.closed"
 
 
-def is_owner(type_name: str) -> bool:
+def is_owner_event(type_name: str) -> bool:
     """Return True if events of this type need the owner's epoch."""
     row = event_type(type_name)
     return row is not None and row.kind == "owner"
 
 
-def refusal(part: Part, head: Head) -> HoldfastError | None:
+def find_refusal(part: BatchPart, head: Head) -> HoldfastError | None:
     """Return the error that refuses this part after this head, or None."""
     if head.closed:
         return StreamClosed(f"{part.stream} was closed for good and takes no more events. Use a new stream.")
     # Check the epoch first: a stale owner must stop, whatever version it expects.
-    if part.epoch != head.epoch and any(is_owner(event.type) for event in part.events):
+    if part.epoch != head.epoch and any(is_owner_event(event.type) for event in part.events):
         return StaleEpoch(part.stream, part.epoch, head.epoch)
     if part.expected is not None and part.expected != head.version:
         return VersionConflict(part.stream, part.expected, head.version)
     epoch = head.epoch
     for event in part.events:
-        if event.type == TAKES_LEASE:
+        if event.type == LEASE_TAKEN:
             epoch += 1
             taken: LeaseTaken = decode(event.facts, LeaseTaken)
             if taken.epoch != epoch:
@@ -51,17 +51,17 @@ def refusal(part: Part, head: Head) -> HoldfastError | None:
     return None
 
 
-def next_owner(event: Sealed | StoredEvent, epoch: int, holder: str | None) -> tuple[int, str | None]:
+def next_owner(event: SealedEvent | StoredEvent, epoch: int, holder: str | None) -> tuple[int, str | None]:
     """Return the stream's epoch and holder after this event."""
-    if event.type == TAKES_LEASE:
+    if event.type == LEASE_TAKEN:
         taken: LeaseTaken = decode(event.facts, LeaseTaken)
         return taken.epoch, taken.owner
-    return epoch, None if event.type == GIVES_LEASE else holder
+    return epoch, None if event.type == LEASE_RELEASED else holder
 
 
-def repeats(part: Part, stored: Sequence[StoredEvent]) -> HoldfastError | None:
+def find_key_conflict(part: BatchPart, stored: Sequence[StoredEvent]) -> HoldfastError | None:
     """Return None if a part repeats the events stored under its key, else the error."""
-    if len(part.events) == len(stored) and all(map(_same, part.events, stored)):
+    if len(part.events) == len(stored) and all(map(_is_same_event, part.events, stored)):
         return None
     return KeyReused(
         f"Key {part.key!r} of {part.stream} already stands for {', '.join(event.type for event in stored)} "
@@ -69,15 +69,15 @@ def repeats(part: Part, stored: Sequence[StoredEvent]) -> HoldfastError | None:
     )
 
 
-def half_written(part: Part) -> HoldfastError:
+def key_mismatch_error(part: BatchPart) -> HoldfastError:
     """Return the error for a batch in which other keys are known and this part's key is new."""
     return Conflict(
         f"Key {part.key!r} of {part.stream} is new, but other keys of this batch are not. Use new keys for all."
     )
 
 
-def _same(wanted: Sealed, stored: StoredEvent) -> bool:
-    if wanted.type != stored.type or _comparable(wanted) != _comparable(stored):
+def _is_same_event(wanted: SealedEvent, stored: StoredEvent) -> bool:
+    if wanted.type != stored.type or _comparable_facts(wanted) != _comparable_facts(stored):
         return False
     if stored.erased:
         return True
@@ -86,7 +86,7 @@ def _same(wanted: Sealed, stored: StoredEvent) -> bool:
     return content_mac(stored.salt, wanted.content) == content_mac(stored.salt, stored.content)
 
 
-def _comparable(event: Sealed | StoredEvent) -> Any:
+def _comparable_facts(event: SealedEvent | StoredEvent) -> Any:
     row = event_type(event.type)
     if row is None or not row.minted:
         return event.facts
@@ -96,11 +96,11 @@ def _comparable(event: Sealed | StoredEvent) -> Any:
 
 def new_head(tenant: str, stream: str, id: int) -> Head:
     """Return the head of a stream without events."""
-    return Head(id=id, stream=stream, version=0, hash=genesis(tenant, stream))
+    return Head(id=id, stream=stream, version=0, hash=genesis_hash(tenant, stream))
 
 
-def place(
-    batch: Batch, part: Part, head: Head, seq: int, pseudonym: Callable[[str], int]
+def place_part(
+    batch: Batch, part: BatchPart, head: Head, seq: int, pseudonym: Callable[[str], int]
 ) -> tuple[list[StoredEvent], Head]:
     """Return the stored form of a part's events after `head`, numbered from `seq`, and the head after them."""
     placed: list[StoredEvent] = []
@@ -124,7 +124,7 @@ def place(
             key=None if placed else part.key,
             rest=rest,
             # Events after a lease.taken in the same part are written under the new lease.
-            epoch=epoch if is_owner(event.type) else None,
+            epoch=epoch if is_owner_event(event.type) else None,
             origin=source.origin,
             trust=source.trust,
             user=user,
@@ -138,20 +138,20 @@ def place(
             mac=None,
             hash=b"",
         )
-        previous = link(previous, stored)
+        previous = link_hash(previous, stored)
         # The record is not shared yet: setting its hash in place avoids building it twice.
         force_setattr(stored, "hash", previous)
         placed.append(stored)
         seq += 1
         epoch, holder = next_owner(event, epoch, holder)
-        closed = closed or event.type == CLOSES_STREAM
+        closed = closed or event.type == STREAM_CLOSED
     after = Head(
         id=head.id, stream=part.stream, version=version, hash=previous, epoch=epoch, holder=holder, closed=closed
     )
     return placed, after
 
 
-def head_after(head: Head, event: StoredEvent) -> Head:
+def advance_head(head: Head, event: StoredEvent) -> Head:
     """Return the head after an event that already has its place, such as one of a copy or of a chain being verified."""
     epoch, holder = next_owner(event, head.epoch, head.holder)
     return Head(
@@ -161,5 +161,5 @@ def head_after(head: Head, event: StoredEvent) -> Head:
         hash=event.hash,
         epoch=epoch,
         holder=holder,
-        closed=head.closed or event.type == CLOSES_STREAM,
+        closed=head.closed or event.type == STREAM_CLOSED,
     )

@@ -19,7 +19,7 @@ _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
-def genesis(tenant: str, stream: str) -> bytes:
+def genesis_hash(tenant: str, stream: str) -> bytes:
     """Return the hash that a stream's first event continues: it covers tenant and stream, so neither can be swapped."""
     return hashlib.sha256(_ENCODER.encode(("holdfast", tenant, stream))).digest()
 
@@ -35,7 +35,7 @@ def content_mac(salt: bytes, content: bytes) -> bytes:
     return hashlib.sha256(key.translate(_OUTER) + inner).digest()
 
 
-def link(previous: bytes, event: StoredEvent) -> bytes:
+def link_hash(previous: bytes, event: StoredEvent) -> bytes:
     """Return the hash that an event has, or should have, after `previous`."""
     if event.content is not None and event.salt is not None:
         mac = content_mac(event.salt, event.content)

@@ -17,28 +17,28 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from holdfast.core.msgspec_types import converted, decoder
+from holdfast.core.msgspec_types import convert, decoder
 from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
-from holdfast.records.catalogue import event_type, known_type
-from holdfast.records.events.envelope import ERASED, Draft, Event, Sealed, StoredEvent
+from holdfast.records.catalogue import event_type, require_event_type
+from holdfast.records.events.envelope import ERASED, Draft, Event, SealedEvent, StoredEvent
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INT_LIMIT = 2**63
-_NOTHING: tuple[()] = ()
+_EMPTY: tuple[()] = ()
 
 
 def check_plain(value: object, nesting: int = 64) -> None:
     """Refuse any value without a canonical form. Iterative, so deep nesting cannot overflow the stack."""
     # Only lists and objects go on the stack; nearly everything is a scalar and is checked in place.
     stack: list[tuple[Iterable[Any], int]] = [((value,), 0)]
-    scalars = _SCALARS
+    scalars = _SCALAR_CHECKS
     while stack:
         items, depth = stack.pop()
         for item in items:
             # Most fields of a record are unset: skip them first.
-            if item is None or item is False or item is _NOTHING:
+            if item is None or item is False or item is _EMPTY:
                 continue
             check = scalars.get(type(item))
             if check is not None:
@@ -69,17 +69,17 @@ def _check_float(item: float) -> None:
         raise InvalidValue(f"{item} is not a JSON number. Store null or a string instead.")
 
 
-def _check_nothing(item: object) -> None:
+def _accept(item: object) -> None:
     """Accept a value with only one form: True, False, None, or a field that was not given."""
 
 
-_SCALARS: dict[type, Callable[[Any], None]] = {
+_SCALAR_CHECKS: dict[type, Callable[[Any], None]] = {
     str: _check_text,
     int: _check_integer,
     float: _check_float,
-    bool: _check_nothing,
-    type(None): _check_nothing,
-    msgspec.UnsetType: _check_nothing,
+    bool: _accept,
+    type(None): _accept,
+    msgspec.UnsetType: _accept,
 }
 
 
@@ -118,19 +118,19 @@ def decode(data: bytes, kind: Any = Any) -> Any:
         raise Corrupt(f"Stored data cannot be read ({error}). Run `holdfast verify`.") from None
 
 
-def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> Sealed:
+def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> SealedEvent:
     """Encode a draft to canonical bytes, checked against the catalogue and the limits."""
-    row = known_type(draft.type)
+    row = require_event_type(draft.type)
     if not isinstance(draft.facts, row.facts):
         raise InvalidValue(f"{draft.type} needs facts of type {row.facts.__name__}, not {type(draft.facts).__name__}.")
     if draft.content is not None and (row.content is None or not isinstance(draft.content, row.content)):
         wanted = "no content" if row.content is None else f"content of type {row.content.__name__}"
         raise InvalidValue(f"{draft.type} takes {wanted}, not {type(draft.content).__name__}.")
-    facts = _typed(draft.type, encode(draft.facts, settings.nesting), row.facts)
+    facts = _check_readable(draft.type, encode(draft.facts, settings.nesting), row.facts)
     content = None
     if draft.content is not None and row.content is not None:
-        content = _typed(draft.type, encode(draft.content, settings.nesting), row.content)
-    sealed = Sealed(
+        content = _check_readable(draft.type, encode(draft.content, settings.nesting), row.content)
+    sealed = SealedEvent(
         id=id,
         at=at,
         type=draft.type,
@@ -148,7 +148,7 @@ def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -
     return sealed
 
 
-def _typed(type_name: str, data: bytes, kind: Any) -> bytes:
+def _check_readable(type_name: str, data: bytes, kind: Any) -> bytes:
     """Return the bytes if they can be read back: records do not check their fields on construction."""
     try:
         decoder(kind).decode(data)
@@ -169,7 +169,7 @@ def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:
         raise NewerSchema(
             f"{type_name} was written with schema {schema}; this release knows {row.schema}. Upgrade holdfast."
         )
-    return converted(upcast(type_name, schema, row.schema, decode(facts)), row.facts)
+    return convert(upcast_facts(type_name, schema, row.schema, decode(facts)), row.facts)
 
 
 def decode_event(stored: StoredEvent) -> Event:
@@ -204,13 +204,17 @@ def decode_event(stored: StoredEvent) -> Event:
     )
 
 
-Step = Callable[[dict[str, Any]], dict[str, Any]]
+UpcastStep = Callable[[dict[str, Any]], dict[str, Any]]
 
-STEPS: dict[tuple[str, int], Step] = {}
+UPCAST_STEPS: dict[tuple[str, int], UpcastStep] = {}
 
 
-def upcast(
-    type_name: str, schema: int, target: int, facts: dict[str, Any], steps: Mapping[tuple[str, int], Step] = STEPS
+def upcast_facts(
+    type_name: str,
+    schema: int,
+    target: int,
+    facts: dict[str, Any],
+    steps: Mapping[tuple[str, int], UpcastStep] = UPCAST_STEPS,
 ) -> dict[str, Any]:
     """Convert facts of `schema` to facts of `target`, one step at a time."""
     for current in range(schema, target):

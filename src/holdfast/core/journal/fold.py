@@ -16,23 +16,23 @@ from holdfast.records.events import frames
 from holdfast.records.events import sessions as said
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.events.envelope import Event
-from holdfast.records.frames import ENDED, Call, Frame, Handle, Question, ResultRef, StreamState
-from holdfast.records.sessions import Handover, Line, SessionState
+from holdfast.records.frames import ENDED_STATUSES, Call, FrameState, Handle, Question, ResultRef, StreamState
+from holdfast.records.sessions import Handover, SessionState, ThreadState
 from holdfast.records.usage import Usage
 
-Frames = dict[str, Frame]
+Frames = dict[str, FrameState]
 
 
-def fold(state: StreamState, event: Event) -> StreamState:
+def fold_event(state: StreamState, event: Event) -> StreamState:
     """Return the state after one more event."""
     return fold_facts(state, event.type, event.facts, event.version, event.at)
 
 
-def fold_all(events: Iterable[Event], state: StreamState | None = None) -> StreamState:
+def fold_events(events: Iterable[Event], state: StreamState | None = None) -> StreamState:
     """Return the state after more events."""
     state = state or StreamState()
     for event in events:
-        state = fold(state, event)
+        state = fold_event(state, event)
     return state
 
 
@@ -44,7 +44,7 @@ def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at:
         return replace(state, version=version, holder=None)
     if type_name == "stream.closed":
         return replace(state, version=version, closed=True)
-    rule = _RULES.get(type_name)
+    rule = _FRAME_RULES.get(type_name)
     if rule is None:
         return _fold_conversation(state, type_name, facts, version, at)
     live = dict(state.frames)
@@ -53,37 +53,37 @@ def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at:
 
 
 def _fold_conversation(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
-    line = LINE_RULES.get(type_name)
+    line = THREAD_RULES.get(type_name)
     if line is not None:
-        return replace(state, version=version, line=line(state.line, facts, version, at))
+        return replace(state, version=version, thread=line(state.thread, facts, version, at))
     session = SESSION_RULES.get(type_name)
     if session is not None:
         return replace(state, version=version, session=session(state.session, facts, version, at))
     return replace(state, version=version)
 
 
-def _change(live: Frames, frame_id: str, version: int, **changes: Any) -> None:
+def _update_frame(live: Frames, frame_id: str, version: int, **changes: Any) -> None:
     """Replace one live frame; events about ended or unknown frames change nothing."""
     frame = live.get(frame_id)
     if frame is not None:
         live[frame_id] = replace(frame, version=version, **changes)
 
 
-def _spend(live: Frames, frame_id: str, version: int, usage: Usage, used: int, **changes: Any) -> None:
+def _add_usage(live: Frames, frame_id: str, version: int, usage: Usage, used: int, **changes: Any) -> None:
     frame = live.get(frame_id)
     if frame is not None:
         total = replace(frame.usage + usage, model=None)
-        _change(live, frame_id, version, used=frame.used + used, usage=total, **changes)
+        _update_frame(live, frame_id, version, used=frame.used + used, usage=total, **changes)
 
 
-def _lend(live: Frames, frame_id: str, version: int, amount: int, **changes: Any) -> None:
+def _add_lent(live: Frames, frame_id: str, version: int, amount: int, **changes: Any) -> None:
     frame = live.get(frame_id)
     if frame is not None:
-        _change(live, frame_id, version, lent=frame.lent + amount, **changes)
+        _update_frame(live, frame_id, version, lent=frame.lent + amount, **changes)
 
 
-def _pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> None:
-    live[facts.frame] = Frame(
+def _fold_frame_pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> None:
+    live[facts.frame] = FrameState(
         id=facts.frame,
         parent=facts.parent,
         depth=facts.depth,
@@ -99,22 +99,22 @@ def _pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> N
         outer_stream=facts.outer_stream,
     )
     if facts.parent is not None:
-        _lend(live, facts.parent, version, facts.granted or 0, status="waiting")
+        _add_lent(live, facts.parent, version, facts.granted or 0, status="waiting")
 
 
-def _updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) -> None:
+def _fold_frame_updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) -> None:
     named = ("status", "limits", "deadline", "granted", "context_hash")
     changes = {name: value for name in named if (value := getattr(facts, name)) is not None}
     if facts.texts:
         changes["goal"] = version
     if facts.runs or facts.stopped_at is not None:
         changes["stopped_at"] = facts.stopped_at
-    _change(live, facts.frame, version, **changes)
-    if facts.status in ENDED:
+    _update_frame(live, facts.frame, version, **changes)
+    if facts.status in ENDED_STATUSES:
         live.pop(facts.frame, None)
 
 
-def _reserve(frame: Frame, purpose: str, amount: int) -> dict[str, Any]:
+def _reservation_changes(frame: FrameState, purpose: str, amount: int) -> dict[str, Any]:
     """Return the changes to a frame made by a reservation, or by its return if `amount` is negative."""
     left = frame.reservations.get(purpose, 0) + amount
     reservations = {name: held for name, held in frame.reservations.items() if name != purpose}
@@ -123,48 +123,48 @@ def _reserve(frame: Frame, purpose: str, amount: int) -> dict[str, Any]:
     return {"reservations": reservations, "reserved": frame.reserved + amount}
 
 
-def _reserved(live: Frames, facts: frames.FrameReserved, version: int, at: int) -> None:
+def _fold_frame_reserved(live: Frames, facts: frames.FrameReserved, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
-        _change(live, facts.frame, version, **_reserve(frame, facts.purpose, facts.amount))
+        _update_frame(live, facts.frame, version, **_reservation_changes(frame, facts.purpose, facts.amount))
 
 
-def _spent(live: Frames, facts: frames.FrameSpent, version: int, at: int) -> None:
+def _fold_frame_spent(live: Frames, facts: frames.FrameSpent, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     changes: dict[str, Any] = {}
     if frame is not None and facts.purpose is not None and facts.from_reserved:
-        changes = _reserve(frame, facts.purpose, -facts.from_reserved)
-    _spend(live, facts.frame, version, facts.usage, facts.usage.spent, **changes)
+        changes = _reservation_changes(frame, facts.purpose, -facts.from_reserved)
+    _add_usage(live, facts.frame, version, facts.usage, facts.usage.spent, **changes)
 
 
-def _popped(live: Frames, facts: frames.FramePopped, version: int, at: int) -> None:
+def _fold_frame_popped(live: Frames, facts: frames.FramePopped, version: int, at: int) -> None:
     live.pop(facts.frame, None)
     if facts.parent is not None:
-        _settle(live, facts.parent, facts, version)
+        _settle_child(live, facts.parent, facts, version)
 
 
-def _settle(live: Frames, parent: str, facts: frames.FramePopped | frames.ChildSettled, version: int) -> None:
+def _settle_child(live: Frames, parent: str, facts: frames.FramePopped | frames.ChildSettled, version: int) -> None:
     changes: dict[str, Any] = {"status": "active"} if facts.wakes_parent else {}
-    _lend(live, parent, version, -facts.granted, **changes)
-    _spend(live, parent, version, facts.usage, facts.used)
+    _add_lent(live, parent, version, -facts.granted, **changes)
+    _add_usage(live, parent, version, facts.usage, facts.used)
 
 
-def _child_pushed(live: Frames, facts: frames.ChildPushed, version: int, at: int) -> None:
+def _fold_child_pushed(live: Frames, facts: frames.ChildPushed, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
         away = {**frame.away, facts.child: facts.child_stream}
-        _lend(live, facts.frame, version, facts.granted, status="waiting", away=away)
+        _add_lent(live, facts.frame, version, facts.granted, status="waiting", away=away)
 
 
-def _child_settled(live: Frames, facts: frames.ChildSettled, version: int, at: int) -> None:
+def _fold_child_settled(live: Frames, facts: frames.ChildSettled, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
         away = {child: stream for child, stream in frame.away.items() if child != facts.child}
-        _change(live, facts.frame, version, away=away)
-        _settle(live, facts.frame, facts, version)
+        _update_frame(live, facts.frame, version, away=away)
+        _settle_child(live, facts.frame, facts, version)
 
 
-def _suspended(live: Frames, facts: frames.FrameSuspended, version: int, at: int) -> None:
+def _fold_frame_suspended(live: Frames, facts: frames.FrameSuspendedFacts, version: int, at: int) -> None:
     question = Question(
         id=facts.question,
         kind=facts.kind,
@@ -179,26 +179,26 @@ def _suspended(live: Frames, facts: frames.FrameSuspended, version: int, at: int
         within=facts.within,
         call=facts.call,
     )
-    _change(live, facts.frame, version, status="suspended", question=question)
+    _update_frame(live, facts.frame, version, status="suspended", question=question)
     if facts.parent is not None and facts.released:
-        _lend(live, facts.parent, version, -facts.released)
+        _add_lent(live, facts.parent, version, -facts.released)
 
 
-def _resumed(live: Frames, facts: frames.FrameResumed, version: int, at: int) -> None:
+def _fold_frame_resumed(live: Frames, facts: frames.FrameResumed, version: int, at: int) -> None:
     changes: dict[str, Any] = {} if facts.deadline is None else {"deadline": facts.deadline}
-    _change(live, facts.frame, version, status=facts.status, question=None, **changes)
+    _update_frame(live, facts.frame, version, status=facts.status, question=None, **changes)
     if facts.parent is not None and facts.reserved_again:
-        _lend(live, facts.parent, version, facts.reserved_again)
+        _add_lent(live, facts.parent, version, facts.reserved_again)
 
 
-def _question(live: Frames, frame_id: str, **changes: Any) -> None:
+def _update_question(live: Frames, frame_id: str, **changes: Any) -> None:
     """Change a question without touching its frame's version: an answer may arrive while the owner works."""
     frame = live.get(frame_id)
     if frame is not None and frame.question is not None:
         live[frame_id] = replace(frame, question=replace(frame.question, **changes))
 
 
-def _handle_added(live: Frames, facts: frames.HandleAdded, version: int, at: int) -> None:
+def _fold_handle_added(live: Frames, facts: frames.HandleAdded, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     if frame is None:
         return
@@ -210,10 +210,10 @@ def _handle_added(live: Frames, facts: frames.HandleAdded, version: int, at: int
         tokens=facts.tokens,
         version=version,
     )
-    _change(live, facts.frame, version, handles={**frame.handles, facts.handle: handle})
+    _update_frame(live, facts.frame, version, handles={**frame.handles, facts.handle: handle})
 
 
-def _handles(live: Frames, frame_id: str, handles: tuple[str, ...], removed: str | None, version: int) -> None:
+def _mark_handles(live: Frames, frame_id: str, handles: tuple[str, ...], removed: str | None, version: int) -> None:
     frame = live.get(frame_id)
     if frame is None:
         return
@@ -221,99 +221,111 @@ def _handles(live: Frames, frame_id: str, handles: tuple[str, ...], removed: str
     for name in handles:
         if name in changed:
             changed[name] = replace(changed[name], removed=removed)
-    _change(live, frame_id, version, handles=changed)
+    _update_frame(live, frame_id, version, handles=changed)
 
 
-def _result_added(live: Frames, facts: frames.ResultAdded, version: int, at: int) -> None:
+def _fold_result_added(live: Frames, facts: frames.ResultAdded, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
         result = ResultRef(position=facts.position, kind=facts.kind, ref=facts.ref, version=version)
         ordered = sorted((*frame.results, result), key=lambda ref: ref.position)
-        _change(live, facts.frame, version, results=tuple(ordered))
+        _update_frame(live, facts.frame, version, results=tuple(ordered))
 
 
-def _requested(live: Frames, kind: str, name: str | None, facts: Any, version: int) -> None:
+def _fold_call_requested(live: Frames, kind: str, name: str | None, facts: Any, version: int) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
         call = Call(id=facts.call, kind=kind, name=name, if_interrupted=facts.if_interrupted, version=version)
         changes: dict[str, Any] = {"tool_calls": frame.tool_calls + (kind == "tool")}
         if getattr(facts, "context_hash", None) is not None:
             changes["context_hash"] = facts.context_hash
-        _change(live, facts.frame, version, calls={**frame.calls, facts.call: call}, **changes)
+        _update_frame(live, facts.frame, version, calls={**frame.calls, facts.call: call}, **changes)
 
 
-def _returned(live: Frames, facts: Any, version: int, usage: Usage, failed: bool) -> None:
+def _fold_call_returned(live: Frames, facts: Any, version: int, usage: Usage, failed: bool) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
         pending = {id: call for id, call in frame.calls.items() if id != facts.call}
-        _spend(live, facts.frame, version, usage, usage.spent, calls=pending, error=version if failed else None)
+        _add_usage(live, facts.frame, version, usage, usage.spent, calls=pending, error=version if failed else None)
 
 
-def _responded(live: Frames, facts: event_calls.ModelResponded, version: int, at: int) -> None:
+def _fold_model_responded(live: Frames, facts: event_calls.ModelResponded, version: int, at: int) -> None:
     usage = facts.usage if facts.doubtful is None else facts.usage + facts.doubtful
-    _returned(live, facts, version, usage, failed=False)
+    _fold_call_returned(live, facts, version, usage, failed=False)
 
 
-_NOTHING = Usage()
+_NO_USAGE = Usage()
 
-_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
-    "frame.pushed": _pushed,
-    "frame.updated": _updated,
-    "frame.reserved": _reserved,
-    "frame.spent": _spent,
-    "frame.popped": _popped,
-    "frame.suspended": _suspended,
-    "frame.resumed": _resumed,
-    "frame.overdue": lambda live, facts, version, at: _change(live, facts.frame, version),
-    "frame.handle_added": _handle_added,
-    "frame.handles_removed": lambda live, facts, version, at: _handles(
+_FRAME_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
+    "frame.pushed": _fold_frame_pushed,
+    "frame.updated": _fold_frame_updated,
+    "frame.reserved": _fold_frame_reserved,
+    "frame.spent": _fold_frame_spent,
+    "frame.popped": _fold_frame_popped,
+    "frame.suspended": _fold_frame_suspended,
+    "frame.resumed": _fold_frame_resumed,
+    "frame.overdue": lambda live, facts, version, at: _update_frame(live, facts.frame, version),
+    "frame.handle_added": _fold_handle_added,
+    "frame.handles_removed": lambda live, facts, version, at: _mark_handles(
         live, facts.frame, facts.handles, facts.removal, version
     ),
-    "frame.handles_restored": lambda live, facts, version, at: _handles(
+    "frame.handles_restored": lambda live, facts, version, at: _mark_handles(
         live, facts.frame, facts.handles, None, version
     ),
-    "frame.compacted": lambda live, facts, version, at: _handles(
+    "frame.compacted": lambda live, facts, version, at: _mark_handles(
         live, facts.frame, facts.removed, facts.compaction, version
     ),
-    "frame.result_added": _result_added,
-    "child.pushed": _child_pushed,
-    "child.settled": _child_settled,
-    "question.answered": lambda live, facts, version, at: _question(live, facts.frame, answer=version),
-    "question.reissued": lambda live, facts, version, at: _question(
+    "frame.result_added": _fold_result_added,
+    "child.pushed": _fold_child_pushed,
+    "child.settled": _fold_child_settled,
+    "question.answered": lambda live, facts, version, at: _update_question(live, facts.frame, answer=version),
+    "question.reissued": lambda live, facts, version, at: _update_question(
         live, facts.frame, token=facts.token, expires_at=facts.expires_at
     ),
-    "model.requested": lambda live, facts, version, at: _requested(live, "model", facts.model, facts, version),
-    "model.responded": _responded,
-    "model.failed": lambda live, facts, version, at: _returned(live, facts, version, facts.usage, failed=True),
-    "tool.requested": lambda live, facts, version, at: _requested(live, "tool", facts.name, facts, version),
-    "tool.returned": lambda live, facts, version, at: _returned(live, facts, version, _NOTHING, facts.failed),
-    "run.requested": lambda live, facts, version, at: _requested(live, "run", facts.name, facts, version),
-    "run.returned": lambda live, facts, version, at: _returned(live, facts, version, _NOTHING, facts.failed),
+    "model.requested": lambda live, facts, version, at: _fold_call_requested(
+        live, "model", facts.model, facts, version
+    ),
+    "model.responded": _fold_model_responded,
+    "model.failed": lambda live, facts, version, at: _fold_call_returned(
+        live, facts, version, facts.usage, failed=True
+    ),
+    "tool.requested": lambda live, facts, version, at: _fold_call_requested(live, "tool", facts.name, facts, version),
+    "tool.returned": lambda live, facts, version, at: _fold_call_returned(
+        live, facts, version, _NO_USAGE, facts.failed
+    ),
+    "run.requested": lambda live, facts, version, at: _fold_call_requested(live, "run", facts.name, facts, version),
+    "run.returned": lambda live, facts, version, at: _fold_call_returned(live, facts, version, _NO_USAGE, facts.failed),
 }
 
 
-_SETTINGS = ("model", "tokenizer", "tools", "idle_timeout_ms", "memory")
+_SETTING_NAMES = ("model", "tokenizer", "tools", "idle_timeout_ms", "memory")
 
 
-def _settings(facts: said.SessionOpened, version: int) -> dict[str, Any]:
-    changes = {name: value for name in _SETTINGS if (value := getattr(facts, name)) is not None}
+def _settings_changes(facts: said.SessionOpened, version: int) -> dict[str, Any]:
+    changes = {name: value for name in _SETTING_NAMES if (value := getattr(facts, name)) is not None}
     if facts.own is not None:
         changes["system"] = facts.own or None
     return {**changes, **{name: version for name in said.SESSION_TEXTS if name in facts.texts}}
 
 
-def _opened(session: SessionState | None, facts: said.SessionOpened, version: int, at: int) -> SessionState | None:
-    changes = _settings(facts, version)
+def _fold_session_opened(
+    session: SessionState | None, facts: said.SessionOpened, version: int, at: int
+) -> SessionState | None:
+    changes = _settings_changes(facts, version)
     if facts.generation:
         return session and replace(session, status="open", generation=facts.generation, **changes)
     return SessionState(**{"opened_at": at, **changes})
 
 
-def _changed(session: SessionState | None, facts: said.SessionOpened, version: int, at: int) -> SessionState | None:
-    return session and replace(session, **_settings(facts, version))
+def _fold_session_changed(
+    session: SessionState | None, facts: said.SessionOpened, version: int, at: int
+) -> SessionState | None:
+    return session and replace(session, **_settings_changes(facts, version))
 
 
-def _closing(session: SessionState | None, facts: said.SessionClosing, version: int, at: int) -> SessionState | None:
+def _fold_session_closing(
+    session: SessionState | None, facts: said.SessionClosing, version: int, at: int
+) -> SessionState | None:
     if session is None:
         return None
     pending = session.handovers
@@ -322,7 +334,9 @@ def _closing(session: SessionState | None, facts: said.SessionClosing, version: 
     return replace(session, status="closing", handovers=pending)
 
 
-def _offered(session: SessionState | None, facts: said.SessionOffered, version: int, at: int) -> SessionState | None:
+def _fold_session_offered(
+    session: SessionState | None, facts: said.SessionOffered, version: int, at: int
+) -> SessionState | None:
     if session is None or facts.handover not in session.handovers:
         return session
     pending = {id: handover for id, handover in session.handovers.items() if id != facts.handover}
@@ -331,22 +345,28 @@ def _offered(session: SessionState | None, facts: said.SessionOffered, version: 
     return replace(session, handovers=pending)
 
 
-def _closed(session: SessionState | None, facts: said.SessionClosed, version: int, at: int) -> SessionState | None:
+def _fold_session_closed(
+    session: SessionState | None, facts: said.SessionClosedFacts, version: int, at: int
+) -> SessionState | None:
     return session and replace(session, status="ended" if facts.reset else "closed")
 
 
-def _added(session: SessionState | None, facts: said.ThreadAdded, version: int, at: int) -> SessionState | None:
+def _fold_thread_added(
+    session: SessionState | None, facts: said.ThreadAdded, version: int, at: int
+) -> SessionState | None:
     return session and replace(session, threads=tuple(sorted({*session.threads, facts.thread})))
 
 
-def _thread_opened(line: Line | None, facts: said.ThreadOpened, version: int, at: int) -> Line | None:
+def _fold_thread_opened(
+    line: ThreadState | None, facts: said.ThreadOpened, version: int, at: int
+) -> ThreadState | None:
     if facts.generation:
         return line and replace(line, generation=facts.generation, ended=False, fresh=False, newest_at=at)
-    return Line(newest_at=at)
+    return ThreadState(newest_at=at)
 
 
-def _forked(line: Line | None, facts: said.ThreadForked, version: int, at: int) -> Line:
-    return Line(
+def _fold_thread_forked(line: ThreadState | None, facts: said.ThreadForked, version: int, at: int) -> ThreadState:
+    return ThreadState(
         messages=facts.position,
         newest_at=at,
         generation=facts.generation,
@@ -355,63 +375,67 @@ def _forked(line: Line | None, facts: said.ThreadForked, version: int, at: int) 
     )
 
 
-def _ended(line: Line | None, facts: said.ThreadEnded, version: int, at: int) -> Line | None:
+def _fold_thread_ended(line: ThreadState | None, facts: said.ThreadEnded, version: int, at: int) -> ThreadState | None:
     if line is None:
         return None
-    calls = _without(line, facts.dropped)
+    calls = _drop_calls(line, facts.dropped)
     changes: dict[str, Any] = {"ended": True, "fresh": facts.reset, "edited": version, "calls": calls}
     if facts.reset:
         changes.update(floor=version, messages=0, newest=0, shared=())
     return replace(line, **changes)
 
 
-def _without(line: Line, calls: tuple[str, ...]) -> dict[str, said.CallRef]:
+def _drop_calls(line: ThreadState, calls: tuple[str, ...]) -> dict[str, said.CallRef]:
     return {id: call for id, call in line.calls.items() if id not in calls}
 
 
-def _appended(line: Line | None, facts: said.MessageAppended, version: int, at: int) -> Line | None:
+def _fold_message_appended(
+    line: ThreadState | None, facts: said.MessageAppended, version: int, at: int
+) -> ThreadState | None:
     if line is None:
         return None
     changes: dict[str, Any] = {"messages": facts.position, "newest": version, "newest_at": at}
     if facts.calls or facts.answers:
         opened = {id: said.CallRef(id, version, provider) for id, provider in facts.calls}
-        changes["calls"] = {**_without(line, facts.answers), **opened}
+        changes["calls"] = {**_drop_calls(line, facts.answers), **opened}
     if facts.usage is not None:
         changes["usage"] = replace(line.usage + facts.usage, model=None)
     return replace(line, **changes)
 
 
-def _retracted(line: Line | None, facts: said.MessageRetracted, version: int, at: int) -> Line | None:
+def _fold_message_retracted(
+    line: ThreadState | None, facts: said.MessageRetracted, version: int, at: int
+) -> ThreadState | None:
     if line is None:
         return None
-    calls = {**_without(line, facts.dropped), **{call.id: call for call in facts.opened}}
+    calls = {**_drop_calls(line, facts.dropped), **{call.id: call for call in facts.opened}}
     shared = line.shared if facts.shared is None else facts.shared
     return replace(line, messages=facts.position, newest=facts.newest, edited=version, shared=shared, calls=calls)
 
 
-def _edited(line: Line | None, facts: Any, version: int, at: int) -> Line | None:
+def _fold_thread_edited(line: ThreadState | None, facts: Any, version: int, at: int) -> ThreadState | None:
     return line and replace(line, edited=version)
 
 
-def _packed(line: Line | None, facts: ContextPacked, version: int, at: int) -> Line | None:
+def _fold_context_packed(line: ThreadState | None, facts: ContextPacked, version: int, at: int) -> ThreadState | None:
     return line and replace(line, packed=version)
 
 
 SESSION_RULES: dict[str, Callable[[SessionState | None, Any, int, int], SessionState | None]] = {
-    "session.opened": _opened,
-    "session.changed": _changed,
-    "session.closing": _closing,
-    "session.offered": _offered,
-    "session.closed": _closed,
-    "thread.added": _added,
+    "session.opened": _fold_session_opened,
+    "session.changed": _fold_session_changed,
+    "session.closing": _fold_session_closing,
+    "session.offered": _fold_session_offered,
+    "session.closed": _fold_session_closed,
+    "thread.added": _fold_thread_added,
 }
 
-LINE_RULES: dict[str, Callable[[Line | None, Any, int, int], Line | None]] = {
-    "thread.opened": _thread_opened,
-    "thread.forked": _forked,
-    "thread.ended": _ended,
-    "message.appended": _appended,
-    "message.retracted": _retracted,
-    "summary.made": _edited,
-    "context.packed": _packed,
+THREAD_RULES: dict[str, Callable[[ThreadState | None, Any, int, int], ThreadState | None]] = {
+    "thread.opened": _fold_thread_opened,
+    "thread.forked": _fold_thread_forked,
+    "thread.ended": _fold_thread_ended,
+    "message.appended": _fold_message_appended,
+    "message.retracted": _fold_message_retracted,
+    "summary.made": _fold_thread_edited,
+    "context.packed": _fold_context_packed,
 }

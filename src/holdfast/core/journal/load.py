@@ -8,63 +8,72 @@ from typing import Any
 from holdfast.core.msgspec_types import decoder
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
-from holdfast.records.events.sessions import CallRef, Segment
-from holdfast.records.frames import LIVE, Call, Frame, FrameLimits, Handle, Question, ResultRef, StreamState
+from holdfast.records.events.sessions import CallRef, SharedSegment
+from holdfast.records.frames import (
+    LIVE_STATUSES,
+    Call,
+    FrameLimits,
+    FrameState,
+    Handle,
+    Question,
+    ResultRef,
+    StreamState,
+)
 from holdfast.records.ids import ulid_text
-from holdfast.records.sessions import Handover, Line, SessionState
-from holdfast.records.usage import Usage, summed
+from holdfast.records.sessions import Handover, SessionState, ThreadState
+from holdfast.records.usage import Usage, sum_usage
 
 ULID_BYTES = 16
 
 Rows = Mapping[str, Iterable[Mapping[str, Any]]]
 
 
-def assemble(head: Head, rows: Rows) -> StreamState:
+def build_state(head: Head, rows: Rows) -> StreamState:
     """Build a stream's state from its head and the rows of its live frames, one list per table.
 
     Rows that do not fit together raise Corrupt: an unreadable state is never mistaken for an empty one.
     """
     try:
-        return _assemble(head, rows)
+        return _build_state(head, rows)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"The rows of {head.stream} do not fit together ({error!r}). Run `holdfast verify`.") from None
 
 
-def _assemble(head: Head, rows: Rows) -> StreamState:
-    frames = {_id(row["frame_id"]): dict(row) for row in rows["frames"]}
+def _build_state(head: Head, rows: Rows) -> StreamState:
+    frames = {_id_text(row["frame_id"]): dict(row) for row in rows["frames"]}
     parts: dict[str, dict[str, Any]] = {
         id: {"away": {}, "reservations": {}, "handles": {}, "results": [], "calls": {}} for id in frames
     }
     for row in rows["frame_reservations"]:
         if row["amount"]:
-            parts[_id(row["frame_id"])]["reservations"][row["purpose"]] = row["amount"]
+            parts[_id_text(row["frame_id"])]["reservations"][row["purpose"]] = row["amount"]
     for row in rows["frame_handles"]:
-        parts[_id(row["frame_id"])]["handles"][row["handle_id"]] = _handle(row)
+        parts[_id_text(row["frame_id"])]["handles"][row["handle_id"]] = _build_handle(row)
     for row in rows["frame_results"]:
-        parts[_id(row["frame_id"])]["results"].append(_result(row))
+        parts[_id_text(row["frame_id"])]["results"].append(_build_result(row))
     for row in rows["frame_calls"]:
-        call = _call(row)
-        parts[_id(row["frame_id"])]["calls"][call.id] = call
+        call = _build_call(row)
+        parts[_id_text(row["frame_id"])]["calls"][call.id] = call
     for row in rows["frame_children"]:
-        parts[_id(row["frame_id"])]["away"][_id(row["child_frame_id"])] = row["child_stream"]
+        parts[_id_text(row["frame_id"])]["away"][_id_text(row["child_frame_id"])] = row["child_stream"]
     for row in rows["suspended_frames"]:
-        parts[_id(row["frame_id"])]["question"] = _question(row)
-    _check_lines(frames)
+        parts[_id_text(row["frame_id"])]["question"] = _build_question(row)
+    _check_ancestry(frames)
     return StreamState(
         version=head.version,
         epoch=head.epoch,
         holder=head.holder,
         closed=head.closed,
-        frames={id: _frame(id, row, parts[id]) for id, row in frames.items()},
-        session=_session(rows),
-        line=_line(rows),
+        frames={id: _build_frame(id, row, parts[id]) for id, row in frames.items()},
+        session=_build_session(rows),
+        thread=_build_thread(rows),
     )
 
 
-def _session(rows: Rows) -> SessionState | None:
+def _build_session(rows: Rows) -> SessionState | None:
     for row in rows.get("sessions", ()):
         handovers = [
-            Handover(id=_id(one["handover_id"]), version=one["version"], attempts=one["attempts"])
+            Handover(id=_id_text(one["handover_id"]), version=one["version"], attempts=one["attempts"])
             for one in rows["session_handovers"]
         ]
         return SessionState(
@@ -85,10 +94,10 @@ def _session(rows: Rows) -> SessionState | None:
     return None
 
 
-def _line(rows: Rows) -> Line | None:
+def _build_thread(rows: Rows) -> ThreadState | None:
     for row in rows.get("threads", ()):
-        calls = [CallRef(_id(one["call_id"]), one["version"], one["provider"]) for one in rows["message_calls"]]
-        return Line(
+        calls = [CallRef(_id_text(one["call_id"]), one["version"], one["provider"]) for one in rows["message_calls"]]
+        return ThreadState(
             messages=row["messages"],
             newest=row["newest"],
             newest_at=row["newest_at"],
@@ -98,16 +107,16 @@ def _line(rows: Rows) -> Line | None:
             packed=row["packed"],
             ended=bool(row["ended"]),
             fresh=bool(row["fresh"]),
-            shared=() if row["shared"] is None else decoder(tuple[Segment, ...]).decode(row["shared"]),
-            usage=usage_of(row),
+            shared=() if row["shared"] is None else decoder(tuple[SharedSegment, ...]).decode(row["shared"]),
+            usage=row_usage(row),
             calls={call.id: call for call in calls},
         )
     return None
 
 
-def usage_of(row: Mapping[str, Any]) -> Usage:
+def row_usage(row: Mapping[str, Any]) -> Usage:
     """Return the usage in a frame's or thread's row."""
-    return summed(
+    return sum_usage(
         input=row["input_tokens"],
         cached_input=row["cached_input_tokens"],
         cache_write=row["cache_write_tokens"],
@@ -119,19 +128,19 @@ def usage_of(row: Mapping[str, Any]) -> Usage:
     )
 
 
-def _check_lines(frames: dict[str, dict[str, Any]]) -> None:
+def _check_ancestry(frames: dict[str, dict[str, Any]]) -> None:
     """Check that every live frame is one level below its live parent; otherwise walking up might never end."""
     for id, row in frames.items():
-        parent = _ulid(row["parent_frame_id"])
+        parent = _optional_id_text(row["parent_frame_id"])
         # An ended frame is read without its parent.
-        if parent is not None and row["status"] in LIVE and frames[parent]["depth"] != row["depth"] - 1:
+        if parent is not None and row["status"] in LIVE_STATUSES and frames[parent]["depth"] != row["depth"] - 1:
             raise ValueError(f"frame {id} is not one level below its parent")
 
 
-def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
-    return Frame(
+def _build_frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> FrameState:
+    return FrameState(
         id=id,
-        parent=_ulid(row["parent_frame_id"]),
+        parent=_optional_id_text(row["parent_frame_id"]),
         depth=row["depth"],
         status=row["status"],
         granted=row["granted"],
@@ -151,10 +160,10 @@ def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
         reserved=row["reserved"],
         lent=row["lent"],
         tool_calls=row["tool_calls"],
-        usage=usage_of(row),
+        usage=row_usage(row),
         error=row["error_version"],
         context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
-        outer=_ulid(row["outer_frame_id"]),
+        outer=_optional_id_text(row["outer_frame_id"]),
         outer_stream=row["outer_stream"],
         away=parts["away"],
         reservations=parts["reservations"],
@@ -165,7 +174,7 @@ def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
     )
 
 
-def _handle(row: Mapping[str, Any]) -> Handle:
+def _build_handle(row: Mapping[str, Any]) -> Handle:
     return Handle(
         id=row["handle_id"],
         kind=row["handle_type"],
@@ -177,13 +186,13 @@ def _handle(row: Mapping[str, Any]) -> Handle:
     )
 
 
-def _result(row: Mapping[str, Any]) -> ResultRef:
+def _build_result(row: Mapping[str, Any]) -> ResultRef:
     return ResultRef(position=row["position"], kind=row["result_type"], ref=row["ref_id"], version=row["version"])
 
 
-def _call(row: Mapping[str, Any]) -> Call:
+def _build_call(row: Mapping[str, Any]) -> Call:
     return Call(
-        id=_id(row["call_id"]),
+        id=_id_text(row["call_id"]),
         kind=row["kind"],
         name=row["name"],
         if_interrupted=row["if_interrupted"],
@@ -191,9 +200,9 @@ def _call(row: Mapping[str, Any]) -> Call:
     )
 
 
-def _question(row: Mapping[str, Any]) -> Question:
+def _build_question(row: Mapping[str, Any]) -> Question:
     return Question(
-        id=_id(row["question_id"]),
+        id=_id_text(row["question_id"]),
         kind=row["kind"],
         prior=row["prior"],
         version=row["version"],
@@ -203,17 +212,17 @@ def _question(row: Mapping[str, Any]) -> Question:
         on_expiry=row["on_expiry"],
         until=row["until"],
         token=None if row["token_id"] is None else row["token_id"].hex(),
-        within=_ulid(row["within"]),
-        call=_ulid(row["call_id"]),
+        within=_optional_id_text(row["within"]),
+        call=_optional_id_text(row["call_id"]),
         answer=row["answer_version"],
     )
 
 
-def _id(raw: bytes) -> str:
+def _id_text(raw: bytes) -> str:
     if len(raw) != ULID_BYTES:
         raise ValueError("an id is not sixteen bytes long")
     return ulid_text(raw)
 
 
-def _ulid(raw: bytes | None) -> str | None:
-    return None if raw is None else _id(raw)
+def _optional_id_text(raw: bytes | None) -> str | None:
+    return None if raw is None else _id_text(raw)

@@ -9,47 +9,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core.journal.project_sessions import LINE_RULES, used_amounts
-from holdfast.records.batches import Bump, Change, Drop, Put, Replace, Row, Update
+from holdfast.core.journal.project_sessions import SESSION_ROW_RULES, usage_amounts
+from holdfast.records.batches import Row, RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
 from holdfast.records.events import calls, frames, state
 from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import hex_bytes, ulid_bytes
 from holdfast.records.usage import Usage
 
 
-class Place(NamedTuple):
+class EventPosition(NamedTuple):
     """The version and time of an event."""
 
     version: int
     at: int
 
 
-def project(type_name: str, facts: Any, version: int, at: int) -> list[Change]:
+def project_event(type_name: str, facts: Any, version: int, at: int) -> list[RowChange]:
     """Return the row changes of one event, in the order in which they must be applied."""
-    line = LINE_RULES.get(type_name) or STATE_RULES.get(type_name)
+    line = SESSION_ROW_RULES.get(type_name) or STATE_ROW_RULES.get(type_name)
     if line is not None:
         changes = line(facts, version, at)
     else:
-        rule = _RULES.get(type_name)
-        changes = rule(facts, Place(version, at)) if rule is not None else []
+        rule = _FRAME_ROW_RULES.get(type_name)
+        changes = rule(facts, EventPosition(version, at)) if rule is not None else []
     artifacts = getattr(facts, "artifacts", None)
     if artifacts:
         changes.extend(
-            Replace("artifact_refs", {"artifact": hex_bytes(name), "stream_version": version}) for name in artifacts
+            RowReplace("artifact_refs", {"artifact": hex_bytes(name), "stream_version": version}) for name in artifacts
         )
     return changes
 
 
-def _frame(frame: str, place: Place, values: Row | None = None, amounts: dict[str, int] | None = None) -> Update:
+def _update_frame_row(
+    frame: str, place: EventPosition, values: Row | None = None, amounts: dict[str, int] | None = None
+) -> RowUpdate:
     """Return an update of one frame's row that also sets its version."""
-    return Update("frames", (ulid_bytes(frame),), {**(values or {}), "version": place.version}, amounts or {})
+    return RowUpdate("frames", (ulid_bytes(frame),), {**(values or {}), "version": place.version}, amounts or {})
 
 
-def _used(usage: Usage, used: int) -> dict[str, int]:
-    return {**({"used": used} if used else {}), **used_amounts(usage)}
+def _spent_amounts(usage: Usage, used: int) -> dict[str, int]:
+    return {**({"used": used} if used else {}), **usage_amounts(usage)}
 
 
-def _limits(limits: FrameLimits) -> Row:
+def _limit_columns(limits: FrameLimits) -> Row:
     return {
         "max_context_tokens": limits.context_tokens,
         "max_tool_calls": limits.tool_calls,
@@ -58,7 +60,7 @@ def _limits(limits: FrameLimits) -> Row:
     }
 
 
-def _pushed(facts: frames.FramePushed, place: Place) -> list[Change]:
+def _project_frame_pushed(facts: frames.FramePushed, place: EventPosition) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "parent_frame_id": None if facts.parent is None else ulid_bytes(facts.parent),
@@ -77,7 +79,7 @@ def _pushed(facts: frames.FramePushed, place: Place) -> list[Change]:
         "unpriced_tokens": 0,
         "estimated_tokens": 0,
         "tool_calls": 0,
-        **_limits(facts.limits),
+        **_limit_columns(facts.limits),
         "deadline": facts.deadline,
         "stopped_at": None,
         "created_at": place.at,
@@ -90,22 +92,22 @@ def _pushed(facts: frames.FramePushed, place: Place) -> list[Change]:
         "outer_frame_id": None if facts.outer is None else ulid_bytes(facts.outer),
         "outer_stream": facts.outer_stream,
     }
-    changes: list[Change] = [Put("frames", row)]
+    changes: list[RowChange] = [RowInsert("frames", row)]
     if facts.parent is not None:
-        changes.append(_frame(facts.parent, place, {"status": "waiting"}, _lent(facts.granted or 0)))
+        changes.append(_update_frame_row(facts.parent, place, {"status": "waiting"}, _lent_amount(facts.granted or 0)))
     return changes
 
 
-def _lent(amount: int) -> dict[str, int]:
+def _lent_amount(amount: int) -> dict[str, int]:
     return {"lent": amount} if amount else {}
 
 
-def _updated(facts: frames.FrameUpdated, place: Place) -> list[Change]:
+def _project_frame_updated(facts: frames.FrameUpdated, place: EventPosition) -> list[RowChange]:
     values: Row = {}
     if facts.status is not None:
         values["status"] = facts.status
     if facts.limits is not None:
-        values.update(_limits(facts.limits))
+        values.update(_limit_columns(facts.limits))
     if facts.deadline is not None:
         values["deadline"] = facts.deadline
     if facts.granted is not None:
@@ -116,57 +118,61 @@ def _updated(facts: frames.FrameUpdated, place: Place) -> list[Change]:
         values["goal_version"] = place.version
     if facts.runs or facts.stopped_at is not None:
         values["stopped_at"] = facts.stopped_at
-    return [_frame(facts.frame, place, values)]
+    return [_update_frame_row(facts.frame, place, values)]
 
 
-def _reserved(facts: frames.FrameReserved, place: Place) -> list[Change]:
+def _project_frame_reserved(facts: frames.FrameReserved, place: EventPosition) -> list[RowChange]:
     return [
-        Bump("frame_reservations", (ulid_bytes(facts.frame), facts.purpose), {"amount": facts.amount}),
-        _frame(facts.frame, place, amounts={"reserved": facts.amount}),
+        RowIncrement("frame_reservations", (ulid_bytes(facts.frame), facts.purpose), {"amount": facts.amount}),
+        _update_frame_row(facts.frame, place, amounts={"reserved": facts.amount}),
     ]
 
 
-def _spent(facts: frames.FrameSpent, place: Place) -> list[Change]:
-    amounts = _used(facts.usage, facts.usage.spent)
-    changes: list[Change] = []
+def _project_frame_spent(facts: frames.FrameSpent, place: EventPosition) -> list[RowChange]:
+    amounts = _spent_amounts(facts.usage, facts.usage.spent)
+    changes: list[RowChange] = []
     if facts.purpose is not None and facts.from_reserved:
         amounts["reserved"] = -facts.from_reserved
         key = (ulid_bytes(facts.frame), facts.purpose)
-        changes.append(Bump("frame_reservations", key, {"amount": -facts.from_reserved}))
-    changes.append(_frame(facts.frame, place, amounts=amounts))
+        changes.append(RowIncrement("frame_reservations", key, {"amount": -facts.from_reserved}))
+    changes.append(_update_frame_row(facts.frame, place, amounts=amounts))
     return changes
 
 
-def _popped(facts: frames.FramePopped, place: Place) -> list[Change]:
-    changes: list[Change] = [_frame(facts.frame, place, {"status": facts.status, "completed_at": place.at})]
+def _project_frame_popped(facts: frames.FramePopped, place: EventPosition) -> list[RowChange]:
+    changes: list[RowChange] = [
+        _update_frame_row(facts.frame, place, {"status": facts.status, "completed_at": place.at})
+    ]
     if facts.question is not None:
-        changes.append(Drop("suspended_frames", (ulid_bytes(facts.frame),)))
+        changes.append(RowDelete("suspended_frames", (ulid_bytes(facts.frame),)))
     if facts.parent is not None:
-        changes.append(_settle(facts.parent, facts, place))
+        changes.append(_settle_child_row(facts.parent, facts, place))
     return changes
 
 
-def _settle(parent: str, facts: frames.FramePopped | frames.ChildSettled, place: Place) -> Update:
+def _settle_child_row(parent: str, facts: frames.FramePopped | frames.ChildSettled, place: EventPosition) -> RowUpdate:
     values: Row = {"status": "active"} if facts.wakes_parent else {}
-    return _frame(parent, place, values, {**_used(facts.usage, facts.used), **_lent(-facts.granted)})
+    return _update_frame_row(
+        parent, place, values, {**_spent_amounts(facts.usage, facts.used), **_lent_amount(-facts.granted)}
+    )
 
 
-def _child_pushed(facts: frames.ChildPushed, place: Place) -> list[Change]:
+def _project_child_pushed(facts: frames.ChildPushed, place: EventPosition) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "child_frame_id": ulid_bytes(facts.child),
         "child_stream": facts.child_stream,
     }
-    lent = _frame(facts.frame, place, {"status": "waiting"}, _lent(facts.granted))
-    return [Put("frame_children", row), lent]
+    lent = _update_frame_row(facts.frame, place, {"status": "waiting"}, _lent_amount(facts.granted))
+    return [RowInsert("frame_children", row), lent]
 
 
-def _child_settled(facts: frames.ChildSettled, place: Place) -> list[Change]:
-    gone = Drop("frame_children", (ulid_bytes(facts.frame), ulid_bytes(facts.child)))
-    return [gone, _settle(facts.frame, facts, place)]
+def _project_child_settled(facts: frames.ChildSettled, place: EventPosition) -> list[RowChange]:
+    gone = RowDelete("frame_children", (ulid_bytes(facts.frame), ulid_bytes(facts.child)))
+    return [gone, _settle_child_row(facts.frame, facts, place)]
 
 
-def _suspended(facts: frames.FrameSuspended, place: Place) -> list[Change]:
+def _project_frame_suspended(facts: frames.FrameSuspendedFacts, place: EventPosition) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "question_id": ulid_bytes(facts.question),
@@ -183,35 +189,38 @@ def _suspended(facts: frames.FrameSuspended, place: Place) -> list[Change]:
         "call_id": None if facts.call is None else ulid_bytes(facts.call),
         "answer_version": None,
     }
-    changes: list[Change] = [Put("suspended_frames", row), _frame(facts.frame, place, {"status": "suspended"})]
+    changes: list[RowChange] = [
+        RowInsert("suspended_frames", row),
+        _update_frame_row(facts.frame, place, {"status": "suspended"}),
+    ]
     if facts.parent is not None and facts.released:
-        changes.append(_frame(facts.parent, place, amounts=_lent(-facts.released)))
+        changes.append(_update_frame_row(facts.parent, place, amounts=_lent_amount(-facts.released)))
     return changes
 
 
-def _resumed(facts: frames.FrameResumed, place: Place) -> list[Change]:
+def _project_frame_resumed(facts: frames.FrameResumed, place: EventPosition) -> list[RowChange]:
     values: Row = {"status": facts.status}
     if facts.deadline is not None:
         values["deadline"] = facts.deadline
-    changes: list[Change] = [
-        Drop("suspended_frames", (ulid_bytes(facts.frame),)),
-        _frame(facts.frame, place, values),
+    changes: list[RowChange] = [
+        RowDelete("suspended_frames", (ulid_bytes(facts.frame),)),
+        _update_frame_row(facts.frame, place, values),
     ]
     if facts.parent is not None and facts.reserved_again:
-        changes.append(_frame(facts.parent, place, amounts=_lent(facts.reserved_again)))
+        changes.append(_update_frame_row(facts.parent, place, amounts=_lent_amount(facts.reserved_again)))
     return changes
 
 
-def _answered(facts: frames.QuestionAnswered, place: Place) -> list[Change]:
-    return [Update("suspended_frames", (ulid_bytes(facts.frame),), {"answer_version": place.version})]
+def _project_question_answered(facts: frames.QuestionAnswered, place: EventPosition) -> list[RowChange]:
+    return [RowUpdate("suspended_frames", (ulid_bytes(facts.frame),), {"answer_version": place.version})]
 
 
-def _reissued(facts: frames.QuestionReissued, place: Place) -> list[Change]:
+def _project_question_reissued(facts: frames.QuestionReissued, place: EventPosition) -> list[RowChange]:
     values: Row = {"token_id": hex_bytes(facts.token), "expires_at": facts.expires_at}
-    return [Update("suspended_frames", (ulid_bytes(facts.frame),), values)]
+    return [RowUpdate("suspended_frames", (ulid_bytes(facts.frame),), values)]
 
 
-def _handle_added(facts: frames.HandleAdded, place: Place) -> list[Change]:
+def _project_handle_added(facts: frames.HandleAdded, place: EventPosition) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "handle_id": facts.handle,
@@ -222,17 +231,19 @@ def _handle_added(facts: frames.HandleAdded, place: Place) -> list[Change]:
         "version": place.version,
         "removed": None,
     }
-    return [Replace("frame_handles", row), _frame(facts.frame, place)]
+    return [RowReplace("frame_handles", row), _update_frame_row(facts.frame, place)]
 
 
-def _handles(frame: str, handles: tuple[str, ...], removed: str | None, place: Place) -> list[Change]:
+def _mark_handle_rows(
+    frame: str, handles: tuple[str, ...], removed: str | None, place: EventPosition
+) -> list[RowChange]:
     raw = ulid_bytes(frame)
-    changes: list[Change] = [Update("frame_handles", (raw, handle), {"removed": removed}) for handle in handles]
-    changes.append(_frame(frame, place))
+    changes: list[RowChange] = [RowUpdate("frame_handles", (raw, handle), {"removed": removed}) for handle in handles]
+    changes.append(_update_frame_row(frame, place))
     return changes
 
 
-def _result_added(facts: frames.ResultAdded, place: Place) -> list[Change]:
+def _project_result_added(facts: frames.ResultAdded, place: EventPosition) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "position": facts.position,
@@ -240,10 +251,10 @@ def _result_added(facts: frames.ResultAdded, place: Place) -> list[Change]:
         "ref_id": facts.ref,
         "version": place.version,
     }
-    return [Put("frame_results", row), _frame(facts.frame, place)]
+    return [RowInsert("frame_results", row), _update_frame_row(facts.frame, place)]
 
 
-def _requested(kind: str, name: str | None, facts: Any, place: Place) -> list[Change]:
+def _project_call_requested(kind: str, name: str | None, facts: Any, place: EventPosition) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "call_id": ulid_bytes(facts.call),
@@ -257,68 +268,73 @@ def _requested(kind: str, name: str | None, facts: Any, place: Place) -> list[Ch
     amounts = {"tool_calls": 1} if kind == "tool" else None
     # A tool that runs again after an interruption keeps its call id: only the newest attempt is open.
     again = getattr(facts, "attempt", 1) > 1
-    return [(Replace if again else Put)("frame_calls", row), _frame(facts.frame, place, values, amounts)]
-
-
-def _returned(facts: Any, place: Place, usage: Usage, failed: bool) -> list[Change]:
     return [
-        Drop("frame_calls", (ulid_bytes(facts.frame), ulid_bytes(facts.call))),
-        _frame(facts.frame, place, {"error_version": place.version if failed else None}, _used(usage, usage.spent)),
+        (RowReplace if again else RowInsert)("frame_calls", row),
+        _update_frame_row(facts.frame, place, values, amounts),
     ]
 
 
-def _responded(facts: calls.ModelResponded, place: Place) -> list[Change]:
+def _project_call_returned(facts: Any, place: EventPosition, usage: Usage, failed: bool) -> list[RowChange]:
+    return [
+        RowDelete("frame_calls", (ulid_bytes(facts.frame), ulid_bytes(facts.call))),
+        _update_frame_row(
+            facts.frame, place, {"error_version": place.version if failed else None}, _spent_amounts(usage, usage.spent)
+        ),
+    ]
+
+
+def _project_model_responded(facts: calls.ModelResponded, place: EventPosition) -> list[RowChange]:
     usage = facts.usage if facts.doubtful is None else facts.usage + facts.doubtful
-    return _returned(facts, place, usage, failed=False)
+    return _project_call_returned(facts, place, usage, failed=False)
 
 
-_NOTHING = Usage()
+_NO_USAGE = Usage()
 
-_RULES: dict[str, Callable[[Any, Place], list[Change]]] = {
-    "frame.pushed": _pushed,
-    "frame.updated": _updated,
-    "frame.reserved": _reserved,
-    "frame.spent": _spent,
-    "frame.popped": _popped,
-    "frame.suspended": _suspended,
-    "frame.resumed": _resumed,
-    "frame.overdue": lambda facts, place: [_frame(facts.frame, place)],
-    "frame.handle_added": _handle_added,
-    "frame.handles_removed": lambda facts, place: _handles(facts.frame, facts.handles, facts.removal, place),
-    "frame.handles_restored": lambda facts, place: _handles(facts.frame, facts.handles, None, place),
-    "frame.compacted": lambda facts, place: _handles(facts.frame, facts.removed, facts.compaction, place),
-    "frame.result_added": _result_added,
-    "child.pushed": _child_pushed,
-    "child.settled": _child_settled,
-    "question.answered": _answered,
-    "question.reissued": _reissued,
-    "model.requested": lambda facts, place: _requested("model", facts.model, facts, place),
-    "model.responded": _responded,
-    "model.failed": lambda facts, place: _returned(facts, place, facts.usage, failed=True),
-    "tool.requested": lambda facts, place: _requested("tool", facts.name, facts, place),
-    "tool.returned": lambda facts, place: _returned(facts, place, _NOTHING, failed=facts.failed),
-    "run.requested": lambda facts, place: _requested("run", facts.name, facts, place),
-    "run.returned": lambda facts, place: _returned(facts, place, _NOTHING, failed=facts.failed),
+_FRAME_ROW_RULES: dict[str, Callable[[Any, EventPosition], list[RowChange]]] = {
+    "frame.pushed": _project_frame_pushed,
+    "frame.updated": _project_frame_updated,
+    "frame.reserved": _project_frame_reserved,
+    "frame.spent": _project_frame_spent,
+    "frame.popped": _project_frame_popped,
+    "frame.suspended": _project_frame_suspended,
+    "frame.resumed": _project_frame_resumed,
+    "frame.overdue": lambda facts, place: [_update_frame_row(facts.frame, place)],
+    "frame.handle_added": _project_handle_added,
+    "frame.handles_removed": lambda facts, place: _mark_handle_rows(facts.frame, facts.handles, facts.removal, place),
+    "frame.handles_restored": lambda facts, place: _mark_handle_rows(facts.frame, facts.handles, None, place),
+    "frame.compacted": lambda facts, place: _mark_handle_rows(facts.frame, facts.removed, facts.compaction, place),
+    "frame.result_added": _project_result_added,
+    "child.pushed": _project_child_pushed,
+    "child.settled": _project_child_settled,
+    "question.answered": _project_question_answered,
+    "question.reissued": _project_question_reissued,
+    "model.requested": lambda facts, place: _project_call_requested("model", facts.model, facts, place),
+    "model.responded": _project_model_responded,
+    "model.failed": lambda facts, place: _project_call_returned(facts, place, facts.usage, failed=True),
+    "tool.requested": lambda facts, place: _project_call_requested("tool", facts.name, facts, place),
+    "tool.returned": lambda facts, place: _project_call_returned(facts, place, _NO_USAGE, failed=facts.failed),
+    "run.requested": lambda facts, place: _project_call_requested("run", facts.name, facts, place),
+    "run.returned": lambda facts, place: _project_call_returned(facts, place, _NO_USAGE, failed=facts.failed),
 }
 
 
-def _written(facts: state.StateWritten, version: int, at: int) -> list[Change]:
+def _project_state_written(facts: state.StateWritten, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "key": facts.key,
         "version": version,
         "expires_at": facts.expires_at,
         "lifetime": facts.lifetime,
     }
-    return [Replace("state", row), Put("state_history", {"key": facts.key, "version": version})]
+    return [RowReplace("state", row), RowInsert("state_history", {"key": facts.key, "version": version})]
 
 
-def _deleted(facts: state.StateDeleted, version: int, at: int) -> list[Change]:
+def _project_state_deleted(facts: state.StateDeleted, version: int, at: int) -> list[RowChange]:
     if facts.missing:
         return []  # It only records that a deletion was requested.
-    return [Drop("state", (facts.key,)), Put("state_history", {"key": facts.key, "version": version})]
+    return [RowDelete("state", (facts.key,)), RowInsert("state_history", {"key": facts.key, "version": version})]
 
 
-def _linked(facts: state.StateLinked, version: int, at: int) -> list[Change]:
+def _project_state_linked(facts: state.StateLinked, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "source": facts.source,
         "kind": facts.kind,
@@ -326,14 +342,14 @@ def _linked(facts: state.StateLinked, version: int, at: int) -> list[Change]:
         "target": facts.target,
         "version": version,
     }
-    return [Replace("edges", row)]
+    return [RowReplace("edges", row)]
 
 
-def _unlinked(facts: state.StateUnlinked, version: int, at: int) -> list[Change]:
-    return [Drop("edges", (facts.source, facts.kind, facts.target_scope, facts.target))]
+def _project_state_unlinked(facts: state.StateUnlinked, version: int, at: int) -> list[RowChange]:
+    return [RowDelete("edges", (facts.source, facts.kind, facts.target_scope, facts.target))]
 
 
-def _declared(facts: state.EffectDeclared, version: int, at: int) -> list[Change]:
+def _project_effect_declared(facts: state.EffectDeclared, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "effect_id": ulid_bytes(facts.effect),
         "sink": facts.sink,
@@ -344,13 +360,13 @@ def _declared(facts: state.EffectDeclared, version: int, at: int) -> list[Change
         "retry_at": None,
         "settled": None,
     }
-    return [Put("effects", row)]
+    return [RowInsert("effects", row)]
 
 
-def _settled(facts: state.EffectSettled, version: int, at: int) -> list[Change]:
+def _project_effect_settled(facts: state.EffectSettled, version: int, at: int) -> list[RowChange]:
     key = (ulid_bytes(facts.effect),)
     if facts.outcome in ("applied", "skipped"):
-        return [Drop("effects", key)]
+        return [RowDelete("effects", key)]
     # `settled` is the version of the newest attempt's event, which holds the reason for the failure.
     values: Row = {
         "status": facts.outcome,
@@ -358,20 +374,20 @@ def _settled(facts: state.EffectSettled, version: int, at: int) -> list[Change]:
         "retry_at": facts.retry_at,
         "settled": version,
     }
-    return [Update("effects", key, values)]
+    return [RowUpdate("effects", key, values)]
 
 
-def _revived(facts: state.EffectRevived, version: int, at: int) -> list[Change]:
+def _project_effect_revived(facts: state.EffectRevived, version: int, at: int) -> list[RowChange]:
     values: Row = {"status": "pending", "attempts": 0, "retry_at": None}
-    return [Update("effects", (ulid_bytes(facts.effect),), values)]
+    return [RowUpdate("effects", (ulid_bytes(facts.effect),), values)]
 
 
-STATE_RULES: dict[str, Callable[[Any, int, int], list[Change]]] = {
-    "state.written": _written,
-    "state.deleted": _deleted,
-    "state.linked": _linked,
-    "state.unlinked": _unlinked,
-    "effect.declared": _declared,
-    "effect.settled": _settled,
-    "effect.revived": _revived,
+STATE_ROW_RULES: dict[str, Callable[[Any, int, int], list[RowChange]]] = {
+    "state.written": _project_state_written,
+    "state.deleted": _project_state_deleted,
+    "state.linked": _project_state_linked,
+    "state.unlinked": _project_state_unlinked,
+    "effect.declared": _project_effect_declared,
+    "effect.settled": _project_effect_settled,
+    "effect.revived": _project_effect_revived,
 }

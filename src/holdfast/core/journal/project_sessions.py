@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.records.batches import Change, Drop, Put, Replace, Row, Update
+from holdfast.records.batches import Row, RowChange, RowDelete, RowInsert, RowReplace, RowUpdate
 from holdfast.records.events import sessions as said
 from holdfast.records.ids import hex_bytes, ulid_bytes
 from holdfast.records.usage import Usage
 
 
-def _settings(facts: said.SessionOpened, version: int) -> Row:
+def _setting_columns(facts: said.SessionOpened, version: int) -> Row:
     values: Row = {}
     for name in ("model", "tokenizer", "idle_timeout_ms", "memory"):
         value = getattr(facts, name)
@@ -28,10 +28,10 @@ def _settings(facts: said.SessionOpened, version: int) -> Row:
     return values
 
 
-def _opened(facts: said.SessionOpened, version: int, at: int) -> list[Change]:
-    values = _settings(facts, version)
+def _project_session_opened(facts: said.SessionOpened, version: int, at: int) -> list[RowChange]:
+    values = _setting_columns(facts, version)
     if facts.generation:
-        return [Update("sessions", (), {**values, "status": "open", "generation": facts.generation})]
+        return [RowUpdate("sessions", (), {**values, "status": "open", "generation": facts.generation})]
     row: Row = {
         "status": "open",
         "generation": 0,
@@ -46,34 +46,34 @@ def _opened(facts: said.SessionOpened, version: int, at: int) -> list[Change]:
         "title_version": None,
         "metadata_version": None,
     }
-    return [Put("sessions", {**row, **values})]
+    return [RowInsert("sessions", {**row, **values})]
 
 
-def _changed(facts: said.SessionOpened, version: int, at: int) -> list[Change]:
-    values = _settings(facts, version)
-    return [Update("sessions", (), values)] if values else []
+def _project_session_changed(facts: said.SessionOpened, version: int, at: int) -> list[RowChange]:
+    values = _setting_columns(facts, version)
+    return [RowUpdate("sessions", (), values)] if values else []
 
 
-def _closing(facts: said.SessionClosing, version: int, at: int) -> list[Change]:
-    changes: list[Change] = [Update("sessions", (), {"status": "closing"})]
+def _project_session_closing(facts: said.SessionClosing, version: int, at: int) -> list[RowChange]:
+    changes: list[RowChange] = [RowUpdate("sessions", (), {"status": "closing"})]
     if facts.handover is not None:
         row: Row = {"handover_id": ulid_bytes(facts.handover), "version": version, "attempts": 0}
-        changes.append(Put("session_handovers", row))
+        changes.append(RowInsert("session_handovers", row))
     return changes
 
 
-def _offered(facts: said.SessionOffered, version: int, at: int) -> list[Change]:
+def _project_session_offered(facts: said.SessionOffered, version: int, at: int) -> list[RowChange]:
     key = (ulid_bytes(facts.handover),)
     if facts.taken or facts.given_up:
-        return [Drop("session_handovers", key)]
-    return [Update("session_handovers", key, {"attempts": facts.attempts})]
+        return [RowDelete("session_handovers", key)]
+    return [RowUpdate("session_handovers", key, {"attempts": facts.attempts})]
 
 
-def _closed(facts: said.SessionClosed, version: int, at: int) -> list[Change]:
-    return [Update("sessions", (), {"status": "ended" if facts.reset else "closed"})]
+def _project_session_closed(facts: said.SessionClosedFacts, version: int, at: int) -> list[RowChange]:
+    return [RowUpdate("sessions", (), {"status": "ended" if facts.reset else "closed"})]
 
 
-def _thread(**known: Any) -> Row:
+def _thread_row(**known: Any) -> Row:
     row: Row = {
         "messages": 0,
         "newest": 0,
@@ -98,46 +98,48 @@ def _thread(**known: Any) -> Row:
     return {**row, **known}
 
 
-def _thread_opened(facts: said.ThreadOpened, version: int, at: int) -> list[Change]:
+def _project_thread_opened(facts: said.ThreadOpened, version: int, at: int) -> list[RowChange]:
     if facts.generation:
         values: Row = {"generation": facts.generation, "ended": 0, "fresh": 0, "newest_at": at}
-        return [Update("threads", (), values)]
-    return [Put("threads", _thread(newest_at=at, private=int(facts.private)))]
+        return [RowUpdate("threads", (), values)]
+    return [RowInsert("threads", _thread_row(newest_at=at, private=int(facts.private)))]
 
 
-def _shared(stretches: tuple[said.Segment, ...] | tuple[said.Stretch, ...]) -> str | None:
+def _encode_shared(stretches: tuple[said.SharedSegment, ...] | tuple[said.MessageSpan, ...]) -> str | None:
     return msgspec.json.encode(stretches).decode() if stretches else None
 
 
-def _forked(facts: said.ThreadForked, version: int, at: int) -> list[Change]:
-    row = _thread(
+def _project_thread_forked(facts: said.ThreadForked, version: int, at: int) -> list[RowChange]:
+    row = _thread_row(
         messages=facts.position,
         newest_at=at,
         generation=facts.generation,
-        shared=_shared(facts.shared),
+        shared=_encode_shared(facts.shared),
     )
-    return [Put("threads", row), *_calls(facts.opened)]
+    return [RowInsert("threads", row), *_replace_call_rows(facts.opened)]
 
 
-def _thread_ended(facts: said.ThreadEnded, version: int, at: int) -> list[Change]:
+def _project_thread_ended(facts: said.ThreadEnded, version: int, at: int) -> list[RowChange]:
     values: Row = {"ended": 1, "fresh": 1 if facts.reset else 0, "edited": version}
     if facts.reset:
         values.update(floor=version, messages=0, newest=0, shared=None)
-    return [Update("threads", (), values), *_gone(facts.dropped)]
+    return [RowUpdate("threads", (), values), *_delete_call_rows(facts.dropped)]
 
 
-def _calls(calls: tuple[said.CallRef, ...]) -> list[Change]:
+def _replace_call_rows(calls: tuple[said.CallRef, ...]) -> list[RowChange]:
     return [
-        Replace("message_calls", {"call_id": ulid_bytes(call.id), "version": call.version, "provider": call.provider})
+        RowReplace(
+            "message_calls", {"call_id": ulid_bytes(call.id), "version": call.version, "provider": call.provider}
+        )
         for call in calls
     ]
 
 
-def _gone(calls: tuple[str, ...]) -> list[Change]:
-    return [Drop("message_calls", (ulid_bytes(call),)) for call in calls]
+def _delete_call_rows(calls: tuple[str, ...]) -> list[RowChange]:
+    return [RowDelete("message_calls", (ulid_bytes(call),)) for call in calls]
 
 
-def used_amounts(usage: Usage) -> dict[str, int]:
+def usage_amounts(usage: Usage) -> dict[str, int]:
     """Return the amounts that a usage adds to the sums of a row."""
     amounts = {
         "input_tokens": usage.input,
@@ -168,70 +170,75 @@ def message_row(facts: said.MessageAppended, version: int) -> Row:
     }
 
 
-def _appended(facts: said.MessageAppended, version: int, at: int) -> list[Change]:
+def _project_message_appended(facts: said.MessageAppended, version: int, at: int) -> list[RowChange]:
     values: Row = {"messages": facts.position, "newest": version, "newest_at": at}
     row = message_row(facts, version)
-    used = {} if facts.usage is None else used_amounts(facts.usage)
-    changes: list[Change] = [Put("messages", row), Update("threads", (), values, used)]
+    used = {} if facts.usage is None else usage_amounts(facts.usage)
+    changes: list[RowChange] = [RowInsert("messages", row), RowUpdate("threads", (), values, used)]
     if facts.calls:
-        changes += _calls(tuple(said.CallRef(id, version, provider) for id, provider in facts.calls))
-    return [*changes, *_gone(facts.answers)] if facts.answers else changes
+        changes += _replace_call_rows(tuple(said.CallRef(id, version, provider) for id, provider in facts.calls))
+    return [*changes, *_delete_call_rows(facts.answers)] if facts.answers else changes
 
 
-def _retracted(facts: said.MessageRetracted, version: int, at: int) -> list[Change]:
-    changes: list[Change] = [
-        Update("messages", (place,), {"retracted": version})
+def _project_message_retracted(facts: said.MessageRetracted, version: int, at: int) -> list[RowChange]:
+    changes: list[RowChange] = [
+        RowUpdate("messages", (place,), {"retracted": version})
         for first, last in facts.spans
         for place in range(first, last + 1)
     ]
-    changes += [Update("summaries", (place,), {"retired": version}) for place in facts.voided]
+    changes += [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.voided]
     values: Row = {"messages": facts.position, "newest": facts.newest, "edited": version}
     if facts.shared is not None:
-        values["shared"] = _shared(facts.shared)
-    return [*changes, Update("threads", (), values), *_gone(facts.dropped), *_calls(facts.opened)]
+        values["shared"] = _encode_shared(facts.shared)
+    return [
+        *changes,
+        RowUpdate("threads", (), values),
+        *_delete_call_rows(facts.dropped),
+        *_replace_call_rows(facts.opened),
+    ]
 
 
-def _summary(facts: said.SummaryMade, version: int, at: int) -> list[Change]:
+def _project_summary_made(facts: said.SummaryMade, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "version": version,
         "summary_id": ulid_bytes(facts.summary),
         "first": facts.first,
         "last": facts.last,
-        "shared": _shared(facts.shared),
+        "shared": _encode_shared(facts.shared),
         "tokens": facts.tokens,
         "tokenizer": facts.tokenizer,
         "retired": None,
     }
-    changes: list[Change] = [Update("summaries", (place,), {"retired": version}) for place in facts.replaces]
-    return [*changes, Put("summaries", row), Update("threads", (), {"edited": version})]
+    changes: list[RowChange] = [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.replaces]
+    return [*changes, RowInsert("summaries", row), RowUpdate("threads", (), {"edited": version})]
 
 
-def _counted(facts: said.TokensCounted, version: int, at: int) -> list[Change]:
+def _project_tokens_counted(facts: said.TokensCounted, version: int, at: int) -> list[RowChange]:
     pairs = zip(facts.versions, facts.counts, strict=False)
     return [
-        Replace("message_counts", {"tokenizer": facts.tokenizer, "version": place, "tokens": tokens})
+        RowReplace("message_counts", {"tokenizer": facts.tokenizer, "version": place, "tokens": tokens})
         for place, tokens in pairs
     ]
 
 
-LINE_RULES: dict[str, Callable[[Any, int, int], list[Change]]] = {
-    "session.opened": _opened,
-    "session.changed": _changed,
-    "session.closing": _closing,
-    "session.offered": _offered,
-    "session.closed": _closed,
+SESSION_ROW_RULES: dict[str, Callable[[Any, int, int], list[RowChange]]] = {
+    "session.opened": _project_session_opened,
+    "session.changed": _project_session_changed,
+    "session.closing": _project_session_closing,
+    "session.offered": _project_session_offered,
+    "session.closed": _project_session_closed,
     "thread.added": lambda facts, version, at: [
-        Replace("session_threads", {"thread": facts.thread, "version": version})
+        RowReplace("session_threads", {"thread": facts.thread, "version": version})
     ],
-    "thread.opened": _thread_opened,
-    "thread.forked": _forked,
-    "thread.ended": _thread_ended,
-    "message.appended": _appended,
-    "message.retracted": _retracted,
+    "thread.opened": _project_thread_opened,
+    "thread.forked": _project_thread_forked,
+    "thread.ended": _project_thread_ended,
+    "message.appended": _project_message_appended,
+    "message.retracted": _project_message_retracted,
     "message.pinned": lambda facts, version, at: [
-        Update("messages", (facts.version,), {"pinned": 1 if facts.pinned else 0})
+        RowUpdate("messages", (facts.version,), {"pinned": 1 if facts.pinned else 0})
     ],
-    "summary.made": _summary,
-    "context.packed": lambda facts, version, at: [Update("threads", (), {"packed": version})],
-    "tokens.counted": _counted,
+    "summary.made": _project_summary_made,
+    "context.packed": lambda facts, version, at: [RowUpdate("threads", (), {"packed": version})],
+    "tokens.counted": _project_tokens_counted,
 }

@@ -10,65 +10,67 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.journal.tables import TABLES
-from holdfast.records.batches import Bump, Change, Drop, Put, Replace, Row, Update
+from holdfast.records.batches import Row, RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
 
-Place = tuple[int, int]
+StreamNumbers = tuple[int, int]
 """Tenant and stream, as the backend's numbers."""
 
 
-class Coalesced:
+class RowChangeSet:
     """The pending changes of many rows, at most one per row."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, dict[tuple[Any, ...], tuple[Place, Change]]] = {name: {} for name in TABLES}
+        self._pending: dict[str, dict[tuple[Any, ...], tuple[StreamNumbers, RowChange]]] = {name: {} for name in TABLES}
 
-    def add(self, place: Place, change: Change) -> None:
+    def add(self, place: StreamNumbers, change: RowChange) -> None:
         """Add a change, which happens after all earlier ones."""
         table = TABLES[change.table]
-        key = tuple(change.row[name] for name in table.key) if isinstance(change, Put | Replace) else change.key
+        key = (
+            tuple(change.row[name] for name in table.key) if isinstance(change, RowInsert | RowReplace) else change.key
+        )
         row = (place[0], *key, place[1]) if table.per_stream else (place[0], *key)
         pending = self._pending[change.table]
         before = pending.get(row)
-        pending[row] = (place, change if before is None else merged(before[1], change))
+        pending[row] = (place, change if before is None else merge_changes(before[1], change))
 
-    def changes(self, table: str) -> list[tuple[Place, Change]]:
+    def changes(self, table: str) -> list[tuple[StreamNumbers, RowChange]]:
         """Return the pending changes of one table, in any order, since rows do not depend on each other."""
         return list(self._pending[table].values())
 
 
-def merged(first: Change, then: Change) -> Change:
+def merge_changes(first: RowChange, then: RowChange) -> RowChange:
     """Merge two successive changes of the same row into one."""
-    if isinstance(then, Drop | Replace):
+    if isinstance(then, RowDelete | RowReplace):
         return then
-    if isinstance(then, Put):
+    if isinstance(then, RowInsert):
         # An insertion after a deletion: the row may have existed before this batch.
-        return Replace(then.table, then.row)
-    if isinstance(first, Drop):
+        return RowReplace(then.table, then.row)
+    if isinstance(first, RowDelete):
         # An update of a deleted row does nothing; an increment starts a new row.
-        return first if isinstance(then, Update) else Replace(then.table, _fresh(then))
-    mixed = (isinstance(first, Bump), isinstance(then, Bump)) in ((True, False), (False, True))
-    assert not mixed or isinstance(first, Put | Replace), (
+        return first if isinstance(then, RowUpdate) else RowReplace(then.table, _start_row(then))
+    mixed = (isinstance(first, RowIncrement), isinstance(then, RowIncrement)) in ((True, False), (False, True))
+    assert not mixed or isinstance(first, RowInsert | RowReplace), (
         f"{then.table} is bumped and updated: which of them makes a row?"
     )
     amounts = then.amounts
-    values = then.values if isinstance(then, Update) else {}
-    if isinstance(first, Put | Replace):
-        return type(first)(first.table, _summed({**first.row, **values}, amounts))
-    if isinstance(first, Bump):
-        return Bump(first.table, first.key, _totals(first.amounts, amounts))
+    values = then.values if isinstance(then, RowUpdate) else {}
+    if isinstance(first, RowInsert | RowReplace):
+        return type(first)(first.table, _add_to_row({**first.row, **values}, amounts))
+    if isinstance(first, RowIncrement):
+        return RowIncrement(first.table, first.key, _sum_amounts(first.amounts, amounts))
     kept = {name: amount for name, amount in first.amounts.items() if name not in values}
     settled = {**first.values, **values}
     moved = {name: amount for name, amount in amounts.items() if name in settled}
     rest = {name: amount for name, amount in amounts.items() if name not in settled}
-    return Update(first.table, first.key, _summed(settled, moved), _totals(kept, rest))
+    return RowUpdate(first.table, first.key, _add_to_row(settled, moved), _sum_amounts(kept, rest))
 
 
-def _fresh(bump: Bump) -> Row:
+def _start_row(bump: RowIncrement) -> Row:
     table = TABLES[bump.table]
     return {**dict(zip(table.key, bump.key, strict=True)), **dict.fromkeys(table.columns, 0), **bump.amounts}
 
 
-def _summed(row: Row, amounts: dict[str, int]) -> Row:
+def _add_to_row(row: Row, amounts: dict[str, int]) -> Row:
     changed = dict(row)
     for name, amount in amounts.items():
         value = changed[name]
@@ -77,39 +79,39 @@ def _summed(row: Row, amounts: dict[str, int]) -> Row:
     return changed
 
 
-def _totals(first: dict[str, int], then: dict[str, int]) -> dict[str, int]:
+def _sum_amounts(first: dict[str, int], then: dict[str, int]) -> dict[str, int]:
     return {name: first.get(name, 0) + then.get(name, 0) for name in (*first, *(n for n in then if n not in first))}
 
 
-Key = tuple[Any, ...]
+RowKey = tuple[Any, ...]
 
 
 class ShadowRows:
     """The rows that result from the changes applied so far."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[Key, Row]] = {name: {} for name in TABLES}
+        self._rows: dict[str, dict[RowKey, Row]] = {name: {} for name in TABLES}
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: RowChange) -> None:
         """Apply one more change."""
         table, rows = TABLES[change.table], self._rows[change.table]
-        if isinstance(change, Put | Replace):
+        if isinstance(change, RowInsert | RowReplace):
             rows[tuple(change.row[name] for name in table.key)] = change.row
-        elif isinstance(change, Drop):
+        elif isinstance(change, RowDelete):
             rows.pop(change.key, None)
-        elif isinstance(change, Update):
+        elif isinstance(change, RowUpdate):
             if change.key in rows:
-                rows[change.key] = added({**rows[change.key], **change.values}, change.amounts)
-        elif isinstance(change, Bump):
+                rows[change.key] = add_amounts({**rows[change.key], **change.values}, change.amounts)
+        elif isinstance(change, RowIncrement):
             start: Row = {**dict(zip(table.key, change.key, strict=True)), **dict.fromkeys(table.columns, 0)}
-            rows[change.key] = added(rows.get(change.key, start), change.amounts)
+            rows[change.key] = add_amounts(rows.get(change.key, start), change.amounts)
 
-    def rows(self, table: str) -> dict[Key, Row]:
+    def rows(self, table: str) -> dict[RowKey, Row]:
         """Return the rows of one table by key."""
         return self._rows[table]
 
 
-def added(row: Row, amounts: dict[str, int]) -> Row:
+def add_amounts(row: Row, amounts: dict[str, int]) -> Row:
     """Return a row with amounts added to some of its columns."""
     changed = dict(row)
     for name, amount in amounts.items():

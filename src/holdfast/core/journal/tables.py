@@ -17,13 +17,13 @@ class Table(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     references: tuple[tuple[str, str], ...] = ()
     """(column, table) pairs: the column, if not null, must be the first key column of a row in that table."""
-    found_by: tuple[str, ...] = ()
+    lookup_columns: tuple[str, ...] = ()
     """Columns besides the first of the key by which rows can be looked up: each has an index."""
     per_stream: bool = False
     """True if the key is unique only within a stream, not within the tenant."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def column_names(self) -> tuple[str, ...]:
         """The key columns, then the others."""
         return self.key + self.columns
 
@@ -65,7 +65,7 @@ FRAMES = Table(
         "outer_stream",
     ),
     references=(("parent_frame_id", "frames"),),
-    found_by=("parent_frame_id",),
+    lookup_columns=("parent_frame_id",),
 )
 
 FRAME_HANDLES = Table(
@@ -116,7 +116,7 @@ SUSPENDED_FRAMES = Table(
         "answer_version",
     ),
     references=(("frame_id", "frames"),),
-    found_by=("question_id", "token_id"),
+    lookup_columns=("question_id", "token_id"),
 )
 
 ARTIFACT_REFS = Table(
@@ -202,7 +202,7 @@ EFFECTS = Table(
     "effects",
     ("effect_id",),
     ("sink", "kind", "status", "version", "attempts", "retry_at", "settled"),
-    found_by=("sink",),
+    lookup_columns=("sink",),
 )
 
 # Parents before children: the order in which rows can be inserted.
@@ -229,8 +229,8 @@ PROJECTIONS: tuple[Table, ...] = (
     EFFECTS,
 )
 
-OF_SESSIONS: tuple[str, ...] = ("sessions", "session_threads", "session_handovers")
-OF_LINES: tuple[str, ...] = ("threads", "message_calls")
+SESSION_TABLES: tuple[str, ...] = ("sessions", "session_threads", "session_handovers")
+THREAD_TABLES: tuple[str, ...] = ("threads", "message_calls")
 
 
 TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}
@@ -238,13 +238,13 @@ TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}
 
 def check_lookup(table: str, column: str | None) -> None:
     """Refuse a lookup that would have to read the whole table."""
-    if column is not None and (column,) != TABLES[table].key[:1] and column not in TABLES[table].found_by:
+    if column is not None and (column,) != TABLES[table].key[:1] and column not in TABLES[table].lookup_columns:
         raise AssertionError(f"{table} cannot be found by {column}")
 
 
-def kind_of(stream: str) -> str | None:
-    """Return "session" or "line" if the stream's name is that of a session or a thread, which have rows; else None."""
+def stream_kind(stream: str) -> str | None:
+    """Return "session" or "thread" for the stream of a session or a thread, which have rows; else None."""
     kinds = stream.split("/")[::2]
     if kinds == ["session"]:
         return "session"
-    return "line" if kinds in (["session", "thread"], ["frame"]) else None
+    return "thread" if kinds in (["session", "thread"], ["frame"]) else None

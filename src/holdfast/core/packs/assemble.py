@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.packs.fences import lowest
-from holdfast.core.packs.inputs import Fit, Sources
-from holdfast.core.packs.manifest import common_tokens
-from holdfast.core.packs.rounds import Form, Rounds
+from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.packs.inputs import FitResult, PackSources
+from holdfast.core.packs.manifest import count_common_tokens
+from holdfast.core.packs.rounds import RoundForm, ThreadRounds
 from holdfast.core.packs.segments import CountMessage, marker_segment
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
+    AssembledPack,
     BriefContext,
     ContextPackMetadata,
     ConversationSlice,
@@ -21,7 +22,6 @@ from holdfast.records.packs import (
     FrameBreadcrumb,
     Layout,
     Origin,
-    Packed,
     RetrievedEvidence,
     Segment,
     TokenBreakdown,
@@ -31,7 +31,7 @@ from holdfast.records.packs import (
 from holdfast.records.sessions import Summary
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class EvidenceReport(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence that was dropped before the choice."""
 
     missing: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known about a pack besides what fits."""
 
     system: str | None
@@ -62,7 +62,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     window: WindowKey
     limited_by: str | None
     metadata: ContextPackMetadata
-    report: Report
+    report: EvidenceReport
     count: CountMessage
     has_history_tools: bool
     pins: tuple[tuple[str, bytes], ...] = ()
@@ -72,19 +72,19 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """The pieces of the last journaled pack of the same kind."""
 
 
-def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
+def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
     rounds = _round_segments(fit, sources.rounds, given)
-    summaries = _of_line(fit, sources, given.standing)
+    summaries = _select_summaries(fit, sources, given.standing)
     said = tuple(message for segment in rounds for message in segment.messages)
     covered = sum(summary.messages for summary in summaries)
     shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
     truncated = max(given.messages - covered - len(shown), 0)
-    mark = _marked(fit, sources, given, truncated)
-    segments, stable = _ordered(fit, sources, given, rounds, mark)
-    decisions = (*_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
+    mark = _exact_marker(fit, sources, given, truncated)
+    segments, stable = _order_segments(fit, sources, given, rounds, mark)
+    decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
     used = sum(segment.estimated_tokens for segment in segments)
-    return Packed(
+    return AssembledPack(
         system=given.system,
         tools=given.tools,
         segments=tuple(segments),
@@ -97,12 +97,12 @@ def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
         ),
         brief=given.brief,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
-        evidence=tuple(_evidence(fit)),
+        evidence=tuple(_list_evidence(fit)),
         token_summary=TokenSummary(
             budget=given.budget,
             used=used,
             remaining=max(given.budget - used, 0),
-            breakdown=breakdown(segments, given.overhead),
+            breakdown=token_breakdown(segments, given.overhead),
             compaction_level=fit.level,
         ),
         metadata=msgspec.structs.replace(
@@ -116,12 +116,12 @@ def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
         decisions=decisions,
         model=given.model,
         tokenizer=given.tokenizer,
-        exact=given.exact and not any(map(is_guessed, said)),
+        exact=given.exact and not any(map(has_estimated_parts, said)),
         window=given.window,
         window_start=_window_start(fit, sources.rounds),
         shortened=sum(1 for segment in rounds if segment.shortened),
         limited_by=given.limited_by,
-        cached_tokens=common_tokens(given.before, segments, given.follows),
+        cached_tokens=count_common_tokens(given.before, segments, given.follows),
         pins=given.pins,
         follows=dict(given.follows),
         fresh=given.fresh,
@@ -136,7 +136,7 @@ def _is_covered(message: Message, summaries: Sequence[Summary]) -> bool:
     return any(one.stream == message.stream and one.first <= message.version <= one.last for one in stretches)
 
 
-def _marked(fit: Fit, sources: Sources, given: Gathered, truncated: int) -> Segment | None:
+def _exact_marker(fit: FitResult, sources: PackSources, given: PackMaterial, truncated: int) -> Segment | None:
     """Return the marker with its final number, which is not larger than the one it was measured with."""
     if not fit.marked or sources.marker is None or not truncated:
         return None
@@ -144,7 +144,7 @@ def _marked(fit: Fit, sources: Sources, given: Gathered, truncated: int) -> Segm
     return exact if exact.estimated_tokens <= sources.marker.estimated_tokens else None
 
 
-def is_guessed(message: Message) -> bool:
+def has_estimated_parts(message: Message) -> bool:
     """Return True if the message holds an image or a file, whose tokens are only estimated."""
     if not message.tool_results and not isinstance(message.content, list):
         return False
@@ -154,36 +154,38 @@ def is_guessed(message: Message) -> bool:
     return any(isinstance(part, dict) and part.get("type") in ("image", "file") for part in parts)
 
 
-def _round_segments(fit: Fit, rounds: Rounds, given: Gathered) -> list[Segment]:
+def _round_segments(fit: FitResult, rounds: ThreadRounds, given: PackMaterial) -> list[Segment]:
     """Return the first instructions and the rounds that are shown."""
     first = rounds.talk.first
     found = [
-        _segment(Form([message], rounds.talk.count(message)), [message], rounds, given, always=True)
+        _round_segment(RoundForm([message], rounds.talk.count(message)), [message], rounds, given, always=True)
         for message in first
     ]
     newest = rounds.number - 1
     for nth, form in fit.rounds.items():
         sources = rounds.talk.round(nth) if form.recipe else form.messages
-        found.append(_segment(form, sources, rounds, given, always=nth == newest or rounds.always(nth)))
+        found.append(_round_segment(form, sources, rounds, given, always=nth == newest or rounds.is_preferred(nth)))
     return found
 
 
-def _segment(form: Form, sources: Sequence[Message], rounds: Rounds, given: Gathered, *, always: bool) -> Segment:
+def _round_segment(
+    form: RoundForm, sources: Sequence[Message], rounds: ThreadRounds, given: PackMaterial, *, always: bool
+) -> Segment:
     """Return a form of some messages as a segment."""
     recipe = ",".join(form.recipe) if form.recipe else None
     return Segment(
         kind="conversation",
         id=rounds.name(sources[0]) or "",
         priority="critical" if always else "medium",
-        trust=sources[0].trust if len(sources) == 1 else lowest(*(message.trust for message in sources)),
+        trust=sources[0].trust if len(sources) == 1 else lowest_trust(*(message.trust for message in sources)),
         estimated_tokens=form.tokens,
         messages=tuple(form.messages),
-        origins=origins(sources, recipe, given.follows),
+        origins=round_origins(sources, recipe, given.follows),
         shortened=form.left_out,
     )
 
 
-def origins(
+def round_origins(
     messages: Sequence[Message], recipe: str | None, follows: Mapping[tuple[str, int], tuple[str, int]]
 ) -> tuple[Origin, ...]:
     """Return the stretches of streams that a round consists of. Synthetic results are left out and made again."""
@@ -201,8 +203,8 @@ def origins(
     return tuple(found)
 
 
-def _ordered(
-    fit: Fit, sources: Sources, given: Gathered, rounds: Sequence[Segment], mark: Segment | None
+def _order_segments(
+    fit: FitResult, sources: PackSources, given: PackMaterial, rounds: Sequence[Segment], mark: Segment | None
 ) -> tuple[list[Segment], int]:
     """Return all segments in the order shown, and how many of them the next call will also begin with."""
     crumbs = [fit.crumbs] if fit.crumbs is not None else []
@@ -220,13 +222,13 @@ def _ordered(
     return [*stable, *memories, *evidence, *late[-1:]], len(stable)
 
 
-def _of_line(fit: Fit, sources: Sources, standing: Sequence[Summary]) -> tuple[Summary, ...]:
+def _select_summaries(fit: FitResult, sources: PackSources, standing: Sequence[Summary]) -> tuple[Summary, ...]:
     shown = {segment.id for segment in fit.summaries}
     pairs = zip(sources.summaries, standing, strict=True)
     return tuple(summary for segment, summary in pairs if segment.id in shown)
 
 
-def _evidence(fit: Fit) -> list[RetrievedEvidence]:
+def _list_evidence(fit: FitResult) -> list[RetrievedEvidence]:
     return [
         RetrievedEvidence(
             handle_id=form.item.id,
@@ -243,7 +245,7 @@ def _evidence(fit: Fit) -> list[RetrievedEvidence]:
     ]
 
 
-def breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
+def token_breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
     """Return the tokens by kind. The overhead that a provider adds is counted in the brief segment."""
     total: dict[str, int] = {}
     for segment in segments:
@@ -259,7 +261,7 @@ def breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
     )
 
 
-def _window_start(fit: Fit, rounds: Rounds) -> tuple[str, int] | None:
+def _window_start(fit: FitResult, rounds: ThreadRounds) -> tuple[str, int] | None:
     """Return the oldest message of the window, leaving out rounds that are shown in any case."""
     window = [nth for nth in fit.rounds if nth >= fit.start]
     if not window:
@@ -268,14 +270,16 @@ def _window_start(fit: Fit, rounds: Rounds) -> tuple[str, int] | None:
     return head.stream, head.version
 
 
-def _decisions(
-    fit: Fit, sources: Sources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
+def _list_decisions(
+    fit: FitResult, sources: PackSources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
 ) -> list[Decision]:
     """Return the decisions about rounds, summaries and evidence."""
     rounds = sources.rounds
     first = len(rounds.talk.first)
-    reasons = ["first"] * first + [_reason(nth, rounds) for nth in fit.rounds]
-    whole = [segment.estimated_tokens for segment in shown[:first]] + [rounds.whole(nth).tokens for nth in fit.rounds]
+    reasons = ["first"] * first + [_round_reason(nth, rounds) for nth in fit.rounds]
+    whole = [segment.estimated_tokens for segment in shown[:first]] + [
+        rounds.whole_form(nth).tokens for nth in fit.rounds
+    ]
     found = [
         Decision(
             id=segment.id,
@@ -310,9 +314,9 @@ def _decisions(
     return [*found, *fit.decisions]
 
 
-def _reason(nth: int, rounds: Rounds) -> str:
+def _round_reason(nth: int, rounds: ThreadRounds) -> str:
     if nth == rounds.number - 1:
         return "newest"
-    if rounds.asked(nth):
+    if rounds.is_question(nth):
         return "question"
-    return "pinned" if rounds.pinned(nth) else "window"
+    return "pinned" if rounds.is_pinned(nth) else "window"

@@ -13,24 +13,24 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.msgspec_types import converted
-from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, TRUSTED, Mark, fenced, lowest
+from holdfast.core.msgspec_types import convert
+from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, TRUSTED_LEVELS, Mark, fence_text, lowest_trust
 from holdfast.core.sessions.message_events import ERASED_TEXT
-from holdfast.core.values import plain
-from holdfast.core.wire.tools import tool_defs
+from holdfast.core.values import to_plain
+from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import BriefContext, Origin
 
-FIELDS: Final = ("system_prompt", "invariants", "working_context", "tools")
-INPUTS: Final = "inputs"
+BRIEF_FIELDS: Final = ("system_prompt", "invariants", "working_context", "tools")
+INPUTS_FIELD: Final = "inputs"
 INVARIANTS_LABEL: Final = "What must always hold:"
 CONTEXT_LABEL: Final = "What is being worked on:"
 NOTES_ID: Final = "brief/notes"
 INPUTS_ID: Final = "brief/inputs"
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class BriefPiece(msgspec.Struct, frozen=True, kw_only=True):
     """The brief of one place: the fields that are taken from it, and if their content was erased."""
 
     origin: Origin
@@ -41,10 +41,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trusted(self) -> bool:
         """True if it may stand in the system prompt."""
-        return self.trust in TRUSTED
+        return self.trust in TRUSTED_LEVELS
 
 
-class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+class RenderedBrief(msgspec.Struct, frozen=True, kw_only=True):
     """A brief as it is shown: the system prompt and tools, and notes before the messages."""
 
     context: BriefContext
@@ -58,7 +58,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 # Storing
 
 
-def stored_brief(*, system_prompt: object, invariants: object, working_context: Any, tools: Any) -> dict[str, Any]:
+def check_brief(*, system_prompt: object, invariants: object, working_context: Any, tools: Any) -> dict[str, Any]:
     """Check the given fields and return the brief as it is stored. An empty value sets a field to nothing."""
     value: dict[str, Any] = {}
     if system_prompt is not None:
@@ -66,15 +66,15 @@ def stored_brief(*, system_prompt: object, invariants: object, working_context: 
             raise InvalidValue(f"system_prompt must be text, not {type(system_prompt).__name__}.")
         value["system_prompt"] = system_prompt
     if invariants is not None:
-        value["invariants"] = _checked_invariants(invariants)
+        value["invariants"] = _check_invariants(invariants)
     if working_context is not None:
-        value["working_context"] = plain(working_context)
+        value["working_context"] = to_plain(working_context)
     if tools is not None:
-        value["tools"] = msgspec.to_builtins(tool_defs(tools))
+        value["tools"] = msgspec.to_builtins(read_tool_defs(tools))
     return value
 
 
-def _checked_invariants(given: object) -> list[str]:
+def _check_invariants(given: object) -> list[str]:
     if not isinstance(given, list | tuple):
         raise InvalidValue("invariants must be a list of texts, each of which says one thing that must always hold.")
     for item in given:
@@ -83,7 +83,7 @@ def _checked_invariants(given: object) -> list[str]:
     return list(given)
 
 
-def fields_of(value: Any) -> dict[str, Any]:
+def brief_fields(value: Any) -> dict[str, Any]:
     """Return the valid fields of a stored brief. Others may have written anything under its key: that is ignored."""
     if not isinstance(value, dict):
         return {}
@@ -96,13 +96,13 @@ def fields_of(value: Any) -> dict[str, Any]:
         found["working_context"] = value["working_context"]
     if value.get("tools") is not None:
         try:
-            found["tools"] = converted(value["tools"], tuple[ToolDef, ...])
+            found["tools"] = convert(value["tools"], tuple[ToolDef, ...])
         except msgspec.ValidationError:
             pass
     return found
 
 
-def erased_fields(names: Iterable[str]) -> dict[str, Any]:
+def make_erased_fields(names: Iterable[str]) -> dict[str, Any]:
     """Return placeholders for fields whose content was erased."""
     stands = {"invariants": [ERASED_TEXT], "tools": ()}
     return {name: stands.get(name, ERASED_TEXT) for name in names}
@@ -111,7 +111,7 @@ def erased_fields(names: Iterable[str]) -> dict[str, Any]:
 # Choosing
 
 
-def chosen(found: Iterable[Piece]) -> list[Piece]:
+def choose_pieces(found: Iterable[BriefPiece]) -> list[BriefPiece]:
     """Return the pieces that count, each with the fields that are taken from it. `found` has the nearest first.
 
     Pieces from others than the system and operators hide no trusted fields, and add no tools.
@@ -136,28 +136,28 @@ def _is_empty(value: Any) -> bool:
 # Rendering
 
 
-def rendered(pieces: Sequence[Piece], mark: Mark) -> Rendered:
+def render_brief(pieces: Sequence[BriefPiece], mark: Mark) -> RenderedBrief:
     """Render pieces. The same pieces are always rendered the same."""
-    said = _merged(piece for piece in pieces if piece.trusted)
+    said = _merge_fields(piece for piece in pieces if piece.trusted)
     context = BriefContext(
         system_prompt=said.get("system_prompt"),
         invariants=tuple(said.get("invariants", ())),
         working_context=said.get("working_context"),
         available_tools=said.get("tools", ()),
     )
-    return Rendered(
+    return RenderedBrief(
         context=context,
-        system=_text(said) or None,
+        system=_render_text(said) or None,
         tools=context.available_tools,
-        notes=(*_notes(pieces, mark), *_inputs(pieces, mark)),
+        notes=(*_render_notes(pieces, mark), *_render_inputs(pieces, mark)),
     )
 
 
-def _merged(pieces: Iterable[Piece]) -> dict[str, Any]:
-    return {name: value for piece in pieces for name, value in piece.fields.items() if name in FIELDS}
+def _merge_fields(pieces: Iterable[BriefPiece]) -> dict[str, Any]:
+    return {name: value for piece in pieces for name, value in piece.fields.items() if name in BRIEF_FIELDS}
 
 
-def _text(said: Mapping[str, Any]) -> str:
+def _render_text(said: Mapping[str, Any]) -> str:
     """Return the text of a system prompt; without other fields it is exactly the prompt."""
     parts = [said.get("system_prompt", "")]
     if said.get("invariants"):
@@ -168,22 +168,24 @@ def _text(said: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _notes(pieces: Sequence[Piece], mark: Mark) -> list[Message]:
-    others = [piece for piece in pieces if not piece.trusted and INPUTS not in piece.fields]
-    text = _text(_merged(others))
-    return [_note(BRIEF_LABEL, text, mark(NOTES_ID), others)] if text else []
+def _render_notes(pieces: Sequence[BriefPiece], mark: Mark) -> list[Message]:
+    others = [piece for piece in pieces if not piece.trusted and INPUTS_FIELD not in piece.fields]
+    text = _render_text(_merge_fields(others))
+    return [_make_note(BRIEF_LABEL, text, mark(NOTES_ID), others)] if text else []
 
 
-def _inputs(pieces: Sequence[Piece], mark: Mark) -> list[Message]:
+def _render_inputs(pieces: Sequence[BriefPiece], mark: Mark) -> list[Message]:
     """Return the inputs of a frame. They are data, regardless of who pushed the frame."""
-    given = [piece for piece in pieces if INPUTS in piece.fields]
-    return [_note(INPUTS_LABEL, _as_text(piece.fields[INPUTS]), mark(INPUTS_ID), [piece]) for piece in given]
+    given = [piece for piece in pieces if INPUTS_FIELD in piece.fields]
+    return [
+        _make_note(INPUTS_LABEL, _input_text(piece.fields[INPUTS_FIELD]), mark(INPUTS_ID), [piece]) for piece in given
+    ]
 
 
-def _as_text(value: Any) -> str:
+def _input_text(value: Any) -> str:
     return value if isinstance(value, str) else encode(value).decode()
 
 
-def _note(label: str, text: str, mark: str, pieces: Sequence[Piece]) -> Message:
-    trust = lowest(*(piece.trust for piece in pieces))
-    return Message(role="user", content=fenced(label, text, mark), trust=trust)
+def _make_note(label: str, text: str, mark: str, pieces: Sequence[BriefPiece]) -> Message:
+    trust = lowest_trust(*(piece.trust for piece in pieces))
+    return Message(role="user", content=fence_text(label, text, mark), trust=trust)

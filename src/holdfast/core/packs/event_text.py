@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.packs.fences import lowest
-from holdfast.core.sessions.message_events import TRUST
+from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.sessions.message_events import ROLE_TRUST
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.messages import Message
 
-MOST_CHARS: Final = 1_000_000
+MAX_TEXT_CHARS: Final = 1_000_000
 """The most characters of one text: no model is shown more of one thing, and memory stays bounded."""
 _MARKER_CHARS: Final = 64
-_DEEPEST: Final = 1_000
+_MAX_DEPTH: Final = 1_000
 """Stored values were checked when they were written."""
 
 KIND_TRUST: Final = {
@@ -28,7 +28,7 @@ KIND_TRUST: Final = {
 }
 """The highest trust of evidence of a kind, whoever attached it: bytes do not tell who made them."""
 
-FILE: Final = "file:"
+FILE_PREFIX: Final = "file:"
 """The prefix of a document's target if it is a file, whose trust is `external` as well."""
 
 _EVENT_TRUST: Final = {
@@ -50,7 +50,7 @@ _EVENT_TRUST: Final = {
 }
 """Events with words from a tool, a model or outside, although trusted code wrote them down."""
 
-_WORDS: Final[dict[str, tuple[str, ...]]] = {
+_TEXT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "summary.made": ("text", "state"),
     "frame.compacted": ("text", "state"),
     "frame.handle_added": ("body",),
@@ -78,7 +78,7 @@ def event_text(event: Event, part: str | None = None) -> str | Erased | None:
         return value_text(content.value)
     if event.type.startswith("app."):
         return value_text(getattr(content, "data", content))
-    names = _WORDS.get(event.type, ())
+    names = _TEXT_FIELDS.get(event.type, ())
     for name in (part, *names) if part in names else names:
         found = getattr(content, str(name), None)
         if found is not None:
@@ -88,14 +88,16 @@ def event_text(event: Event, part: str | None = None) -> str | Erased | None:
 
 def message_text(message: Message, call: str | None = None) -> str:
     """Return a message's text and results, or the result of one call; its calls if there is nothing else."""
-    results = [value for one in message.tool_results if call in (None, one.tool_call_id) and (value := _result(one))]
+    results = [
+        value for one in message.tool_results if call in (None, one.tool_call_id) and (value := _result_text(one))
+    ]
     if call is not None and results:
         return "\n".join(results)
     said = [text for text in (message.text, *results) if text]
     return "\n".join(said or [f"{one.name}({one.arguments})" for one in message.tool_calls])
 
 
-def _result(result: Any) -> str:
+def _result_text(result: Any) -> str:
     value = result.result
     if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
         texts = [part["text"] for part in value if isinstance(part.get("text"), str)]
@@ -105,25 +107,25 @@ def _result(result: Any) -> str:
 
 def value_text(value: Any) -> str:
     """Return a text as it is, other data as canonical JSON."""
-    return value if isinstance(value, str) else encode(value, _DEEPEST).decode()
+    return value if isinstance(value, str) else encode(value, _MAX_DEPTH).decode()
 
 
 def event_trust(event: Event) -> str:
     """Return the trust of an event's text: the lowest of its writer's and its sources'."""
     levels = [event.trust, _EVENT_TRUST.get(event.type, "system")]
     if event.type == "message.appended":
-        levels.append(TRUST.get(event.facts.role, "external"))
+        levels.append(ROLE_TRUST.get(event.facts.role, "external"))
     declared = getattr(event.facts, "trust", None)
     if isinstance(declared, str):
         levels.append(declared)
     if event.type == "frame.handle_added":
         levels.append(KIND_TRUST.get(event.facts.kind, "system"))
-    return lowest(*levels)
+    return lowest_trust(*levels)
 
 
-def capped(text: str) -> str:
+def cap_text(text: str) -> str:
     """Cut a text to MAX_TEXT_CHARS; a longer one says at its end how much is missing."""
-    if len(text) <= MOST_CHARS:
+    if len(text) <= MAX_TEXT_CHARS:
         return text
-    kept = MOST_CHARS - _MARKER_CHARS
+    kept = MAX_TEXT_CHARS - _MARKER_CHARS
     return f"{text[:kept]}\n[{len(text) - kept:,} more characters are not shown]"

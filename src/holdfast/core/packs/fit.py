@@ -20,57 +20,67 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.packs import rounds
-from holdfast.core.packs.inputs import Fit, Limits, Part, Sources, round_parts, too_few, too_small
-from holdfast.core.packs.manifest import decided
-from holdfast.core.packs.rounds import Form, evenly
-from holdfast.core.packs.segments import Item, ItemForm, in_order
-from holdfast.core.packs.window import Choosing, Older
+from holdfast.core.packs.inputs import (
+    FitResult,
+    PackLimits,
+    PackSources,
+    RequiredPart,
+    round_parts,
+    too_few_error,
+    too_small_error,
+)
+from holdfast.core.packs.manifest import decide_item
+from holdfast.core.packs.rounds import RoundForm, share_evenly
+from holdfast.core.packs.segments import ItemForm, PackItem, order_items
+from holdfast.core.packs.window import OlderChooser, OlderRounds
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
 
-_UNIMPORTANT = frozenset({"low", "background"})
-_WITH_EVERYTHING = LEVELS[:2]
+_LOW_PRIORITIES = frozenset({"low", "background"})
+_COMPLETE_LEVELS = LEVELS[:2]
 
 
-def fit(sources: Sources, limits: Limits) -> Fit:
+def fit_pack(sources: PackSources, limits: PackLimits) -> FitResult:
     """Return the first level that fits, from the floor on."""
     all_there = sources.complete and not sources.hidden
     for level in LEVELS[LEVELS.index(limits.floor) :]:
-        everything = level in _WITH_EVERYTHING
+        everything = level in _COMPLETE_LEVELS
         if everything and not all_there:
             continue
         attempt = _Attempt(sources, limits, level)
-        found = attempt.everything() if everything else attempt.bounded()
+        found = attempt.fit_everything() if everything else attempt.fit_bounded()
         if found is not None:
             return found
-    raise too_small(limits.budget, limits.budget, ())  # Never reached: the last level fits, or says what it needs.
+    raise too_small_error(
+        limits.budget, limits.budget, ()
+    )  # Never reached: the last level fits, or says what it needs.
 
 
 class _Attempt:
     """The attempt to fit a pack at one level."""
 
-    def __init__(self, sources: Sources, limits: Limits, level: CompactionLevel) -> None:
+    def __init__(self, sources: PackSources, limits: PackLimits, level: CompactionLevel) -> None:
         self._sources, self._limits, self._level = sources, limits, level
         self._messages = self._room = self._total = self._included = self._held = self._joined = 0
         self._rounds, self._forms = sources.rounds, sources.forms
-        self._items = in_order(sources.items)
+        self._items = order_items(sources.items)
         self._bare = level is CompactionLevel.CRITICAL_ONLY
         self._crumbs = sources.last_crumb if self._bare else sources.crumbs
-        self._shown: dict[int, Form] = {}
-        self._unshortened: dict[int, Form] = {}
+        self._shown: dict[int, RoundForm] = {}
+        self._unshortened: dict[int, RoundForm] = {}
         self._chosen: dict[str, ItemForm] = {}
         self._why: dict[str, str] = {}
 
     # Levels that show everything
 
-    def everything(self) -> Fit | None:
+    def fit_everything(self) -> FitResult | None:
         """Fit everything, at levels none and light, or return None."""
-        forms = {nth: self._form(nth) for nth in range(self._rounds.number)}
-        items = tuple(map(self._forms.whole, self._items))
+        forms = {nth: self._level_form(nth) for nth in range(self._rounds.number)}
+        items = tuple(map(self._forms.whole_form, self._items))
         parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
-        used = self._sources.fixed + self._first()[1] + sum(part.estimated_tokens for part in parts)
+        used = self._sources.fixed + self._first_size()[1] + sum(part.estimated_tokens for part in parts)
         used += sum(form.tokens for form in forms.values()) + sum(form.tokens for form in items)
-        said = sum(len(form.messages) for form in forms.values()) + self._first()[0] + len(self._sources.summaries)
+        said = sum(len(form.messages) for form in forms.values()) + self._first_size()[0] + len(self._sources.summaries)
         memory = sum(form.tokens for form in items if form.item.kind == "memory")
         if memory > (self._limits.budget - self._sources.fixed) * self._limits.shares.memory // 100:
             return None  # Memories have a share of their own, however much room there is.
@@ -78,45 +88,45 @@ class _Attempt:
             return None
         self._chosen = {form.item.id: form for form in items}
         self._shown = forms
-        return self._fit(self._sources.summaries, 0, marked=False)
+        return self._make_result(self._sources.summaries, 0, marked=False)
 
-    def _form(self, nth: int) -> Form:
+    def _level_form(self, nth: int) -> RoundForm:
         """Return a round at this level; the newest is not changed unless necessary."""
         if self._level is CompactionLevel.NONE or nth == self._rounds.number - 1:
-            return self._rounds.whole(nth)
-        return self._rounds.light(nth)
+            return self._rounds.whole_form(nth)
+        return self._rounds.light_form(nth)
 
-    def _first(self) -> tuple[int, int]:
+    def _first_size(self) -> tuple[int, int]:
         """Return the messages and tokens of the first instructions."""
         return self._rounds.talk.size(self._rounds.talk.first)
 
     # Levels that show what fits
 
-    def bounded(self) -> Fit | None:
+    def fit_bounded(self) -> FitResult | None:
         """Fit what must be shown, then what can be, at levels moderate to critical."""
         crumbs = 0 if self._crumbs is None else self._crumbs.estimated_tokens
-        self._messages = self._limits.max_messages - self._first()[0]
-        self._room = self._limits.budget - self._sources.fixed - crumbs - self._first()[1]
+        self._messages = self._limits.max_messages - self._first_size()[0]
+        self._room = self._limits.budget - self._sources.fixed - crumbs - self._first_size()[1]
         if not self._take_least():
             return None
         self._room -= self._held
         self._grow()
         if self._bare:
-            start = self._rounds.reached(max(self._rounds.number - 1, 0), self._shown)
-            return self._fit((), start, marked=self._held > 0)
+            start = self._rounds.window_start(max(self._rounds.number - 1, 0), self._shown)
+            return self._make_result((), start, marked=self._held > 0)
         self._add_items(self._evidence_room())
         self._room += self._held
-        older = self._older()
+        older = self._choose_older()
         self._shown.update(older.forms)
         self._room -= older.tokens
         self._add_items(self._room)
-        return self._fit(older.summaries, older.first, marked=older.marked)
+        return self._make_result(older.summaries, older.first, marked=older.marked)
 
-    def _older(self) -> Older:
+    def _choose_older(self) -> OlderRounds:
         """Choose the window before the newest round, in the room that is left."""
-        return Choosing(
+        return OlderChooser(
             rounds=self._rounds,
-            form=self._rounds.light,
+            form=self._rounds.light_form,
             shown=self._shown,
             complete=self._sources.complete,
             summaries=self._sources.summaries,
@@ -126,74 +136,76 @@ class _Attempt:
             messages=self._messages,
             stickiness=self._limits.stickiness,
             before=self._limits.before,
-        ).chosen()
+        ).choose()
 
     def _take_least(self) -> bool:
         """Take everything that must be shown, at its shortest; return False if this level cannot."""
-        must = self._must_rounds()
+        must = self._find_required_rounds()
         critical = [item for item in self._items if item.critical]
-        least = sum(form.tokens for form in must.values()) + sum(self._forms.least(item).tokens for item in critical)
+        least = sum(form.tokens for form in must.values()) + sum(
+            self._forms.shortest_form(item).tokens for item in critical
+        )
         if least > self._room:
             if self._bare:
-                raise self._too_small(self._limits.budget - self._room + least, must, critical)
+                raise self._too_small_error(self._limits.budget - self._room + least, must, critical)
             return False
         self._total = self._room
         self._shown.update(must)
-        self._chosen.update({item.id: self._forms.least(item) for item in critical})
+        self._chosen.update({item.id: self._forms.shortest_form(item) for item in critical})
         self._room -= least
         if not self._bare:
             self._take_included()
-        whole = self._take_joined()
-        self._held = self._mark_room()
+        whole = self._take_questions()
+        self._held = self._marker_room()
         if self._level is not CompactionLevel.MODERATE or not whole:
             return whole
         must = dict(self._shown)
-        if not self._all_whole(critical, must, self._held):
+        if not self._fits_whole(critical, must, self._held):
             # Tool outputs give way to the marker, but other texts do not.
             self._held = self._held if any(map(_has_outputs, must.values())) else 0
-        return self._all_whole(critical, must, self._held)
+        return self._fits_whole(critical, must, self._held)
 
-    def _must_rounds(self) -> dict[int, Form]:
+    def _find_required_rounds(self) -> dict[int, RoundForm]:
         """Return the newest round, pinned rounds, and the first and the newest question of the turn.
 
         They are at their shortest if anything else may need the room.
         """
         newest = self._rounds.number - 1
-        must = {nth: self._form(nth) for nth in self._rounds.kept if nth < newest}
+        must = {nth: self._level_form(nth) for nth in self._rounds.rounds_to_keep if nth < newest}
         pinned = sum(len(form.messages) for form in must.values())
         if newest >= 0:
-            whole = self._form(newest)
+            whole = self._level_form(newest)
             # A call of the newest round may be dropped, but not if the round is pinned.
-            least = len(whole.messages) if self._rounds.pinned(newest) else min(len(whole.messages), 2)
+            least = len(whole.messages) if self._rounds.is_pinned(newest) else min(len(whole.messages), 2)
             if least > self._messages - pinned:
-                raise too_few(self._limits.max_messages, self._first()[0] + pinned + least)
-            must[newest] = self._rounds.fewer(whole, self._messages - pinned)
+                raise too_few_error(self._limits.max_messages, self._first_size()[0] + pinned + least)
+            must[newest] = self._rounds.drop_calls(whole, self._messages - pinned)
         self._messages -= sum(len(form.messages) for form in must.values())
         self._unshortened.update(must)
-        joined = {nth: self._form(nth) for nth in rounds.joined(self._rounds, must, self._messages)}
+        joined = {nth: self._level_form(nth) for nth in rounds.unshown_questions(self._rounds, must, self._messages)}
         self._unshortened.update(joined)
         total = sum(form.tokens for form in (*must.values(), *joined.values()))
-        if not self._items and total + self._mark_tokens() <= self._room:
+        if not self._items and total + self._marker_tokens() <= self._room:
             return must
-        return {nth: rounds.least(self._rounds, nth, form) for nth, form in must.items()}
+        return {nth: rounds.shortest_form(self._rounds, nth, form) for nth, form in must.items()}
 
-    def _take_joined(self) -> bool:
+    def _take_questions(self) -> bool:
         """Take the other questions of the turn, at their shortest; return False if this level must show all and cannot.
 
         Half of the room is left to the newest round, as far as it needs that, and room for the marker.
         """
-        wanted = rounds.joined(self._rounds, self._shown, self._messages)
-        forms = {nth: rounds.floored(self._rounds, self._unshortened[nth]) for nth in wanted}
+        wanted = rounds.unshown_questions(self._rounds, self._shown, self._messages)
+        forms = {nth: rounds.shorten_question(self._rounds, self._unshortened[nth]) for nth in wanted}
         all_of_it = self._level is CompactionLevel.MODERATE
-        room = self._room if all_of_it or not forms else self._asked_room(self._room - self._mark_tokens())
-        taken = rounds.taken(forms, room)
+        room = self._room if all_of_it or not forms else self._question_room(self._room - self._marker_tokens())
+        taken = rounds.take_fitting(forms, room)
         self._shown.update(taken)
         self._messages -= sum(len(form.messages) for form in taken.values())
         self._joined = sum(form.tokens for form in taken.values())
         self._room -= self._joined
         return len(taken) == len(forms) or not all_of_it
 
-    def _mark_tokens(self) -> int:
+    def _marker_tokens(self) -> int:
         return 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
 
     def _take_included(self) -> None:
@@ -201,86 +213,88 @@ class _Attempt:
         self._included = self._room * self._limits.shares.included // 100
         for item in self._items:
             if item.mandatory and not item.critical:
-                form = self._forms.least(item)
+                form = self._forms.shortest_form(item)
                 if form.tokens > self._included:
                     break
                 self._included -= form.tokens
                 self._room -= form.tokens
                 self._chosen[item.id] = form
 
-    def _mark_room(self) -> int:
+    def _marker_room(self) -> int:
         """Return the room kept for the marker, or for all it would stand for if that is less; 0 if there is no room."""
         marker = self._sources.marker
         if marker is None or not self._messages:
             return 0
         room = marker.estimated_tokens
         if self._sources.complete and not self._sources.hidden and not self._sources.summaries:
-            others = self._tokens_of_others(room)
+            others = self._count_other_rounds(room)
             room = min(room, others) if not self._bare else room if others else 0
         return room if room <= self._room else 0
 
-    def _tokens_of_others(self, most: int) -> int:
+    def _count_other_rounds(self, most: int) -> int:
         """Return the tokens of the rounds that need not be shown, counted up to `most`."""
         total = 0
         for nth in range(self._rounds.number):
             if nth not in self._shown:
-                total += self._rounds.light(nth).tokens
+                total += self._rounds.light_form(nth).tokens
             if total >= most:
                 break
         return total
 
-    def _all_whole(self, critical: Sequence[Item], must: dict[int, Form], held: int) -> bool:
+    def _fits_whole(self, critical: Sequence[PackItem], must: dict[int, RoundForm], held: int) -> bool:
         """Return True if everything required fits whole beside the marker, as level moderate demands."""
-        more = sum(self._forms.whole(item).tokens - self._forms.least(item).tokens for item in critical)
+        more = sum(self._forms.whole_form(item).tokens - self._forms.shortest_form(item).tokens for item in critical)
         more += sum(self._unshortened[nth].tokens - form.tokens for nth, form in must.items())
         return more <= self._room - held
 
     def _grow(self) -> None:
         """Lengthen what is shown at its shortest: the turn's questions, the newest round, pins, evidence."""
         critical = [one for one in self._chosen.values() if one.item.critical]
-        wanted = sum(self._forms.whole(one.item).tokens - one.tokens for one in critical)
-        asked = self._grow_asked(wanted)
+        wanted = sum(self._forms.whole_form(one.item).tokens - one.tokens for one in critical)
+        asked = self._grow_questions(wanted)
         for nth in sorted(self._shown, reverse=True):
             if nth not in asked:
-                self._lengthen(nth, self._said_room(wanted))
+                self._lengthen_round(nth, self._conversation_room(wanted))
         for one in critical:
-            self._regrow(one.item, self._room)
+            self._lengthen_item(one.item, self._room)
         for one in [one for one in self._chosen.values() if not one.item.critical]:
-            self._included -= self._regrow(one.item, min(self._room, self._included))
+            self._included -= self._lengthen_item(one.item, min(self._room, self._included))
 
-    def _grow_asked(self, wanted: int) -> dict[int, int]:
+    def _grow_questions(self, wanted: int) -> dict[int, int]:
         """Lengthen the turn's questions: to all they need, or half of the room if the newest round needs the rest."""
         newest = self._rounds.number - 1
-        asked = {nth: self._missing(nth) for nth in self._shown if nth != newest and self._rounds.asked(nth)}
-        room = self._asked_room(self._said_room(wanted) + self._joined) - self._joined if asked else 0
-        for nth, more in evenly(asked, room).items():
-            self._lengthen(nth, more)
+        asked = {
+            nth: self._missing_tokens(nth) for nth in self._shown if nth != newest and self._rounds.is_question(nth)
+        }
+        room = self._question_room(self._conversation_room(wanted) + self._joined) - self._joined if asked else 0
+        for nth, more in share_evenly(asked, room).items():
+            self._lengthen_round(nth, more)
         return asked
 
-    def _asked_room(self, room: int) -> int:
+    def _question_room(self, room: int) -> int:
         """Return the part of some room that the turn's questions may take: the newest round may need half of it."""
-        return max(room // 2, room - self._missing(self._rounds.number - 1))
+        return max(room // 2, room - self._missing_tokens(self._rounds.number - 1))
 
-    def _said_room(self, wanted: int) -> int:
+    def _conversation_room(self, wanted: int) -> int:
         """Return the room of the conversation, if critical evidence wants `wanted` more tokens."""
         return max(self._room * self._limits.shares.conversation // 100, self._room - wanted)
 
-    def _missing(self, nth: int) -> int:
+    def _missing_tokens(self, nth: int) -> int:
         return self._unshortened[nth].tokens - self._shown[nth].tokens
 
-    def _lengthen(self, nth: int, more: int) -> None:
+    def _lengthen_round(self, nth: int, more: int) -> None:
         """Lengthen a shown round by up to `more` tokens."""
         short = self._shown[nth]
-        form = self._rounds.within(self._unshortened[nth], short.tokens + more)
+        form = self._rounds.shorten_to(self._unshortened[nth], short.tokens + more)
         if form.left_out > short.left_out:
             return  # The length that fits is found by search, which may miss the form that is shown already.
         self._shown[nth] = form
         self._room -= form.tokens - short.tokens
 
-    def _regrow(self, item: Item, more: int) -> int:
+    def _lengthen_item(self, item: PackItem, more: int) -> int:
         """Lengthen an item by up to `more` tokens; return the tokens that it took."""
         before = self._chosen[item.id].tokens
-        form = self._forms.within(item, before + more)
+        form = self._forms.shorten_to(item, before + more)
         form = form if form.tokens <= before + more else self._chosen[item.id]
         self._chosen[item.id] = form
         self._room -= form.tokens - before
@@ -301,10 +315,10 @@ class _Attempt:
         for item in self._items:
             if item.id in self._chosen or item.mandatory or (full and item.kind == "evidence"):
                 continue
-            if self._level is CompactionLevel.AGGRESSIVE and item.priority in _UNIMPORTANT:
+            if self._level is CompactionLevel.AGGRESSIVE and item.priority in _LOW_PRIORITIES:
                 self._why[item.id] = "level"
                 continue
-            form = self._forms.whole(item)
+            form = self._forms.whole_form(item)
             if form.tokens > room or (item.kind == "memory" and form.tokens > memory):
                 self._why[item.id] = "no_room"
                 continue
@@ -316,15 +330,17 @@ class _Attempt:
 
     # Results
 
-    def _too_small(self, required: int, must: dict[int, Form], critical: Sequence[Item]) -> BudgetTooSmall:
+    def _too_small_error(
+        self, required: int, must: dict[int, RoundForm], critical: Sequence[PackItem]
+    ) -> BudgetTooSmall:
         """Return the error that lists everything that must be shown."""
         crumb = 0 if self._crumbs is None else self._crumbs.estimated_tokens
-        beside = (*self._sources.fixed_parts(), Part("the breadcrumb", crumb))
-        evidence = [self._forms.least(item).tokens for item in critical]
-        return too_small(self._limits.budget, required, (*beside, *round_parts(self._rounds, must, evidence)))
+        beside = (*self._sources.fixed_parts(), RequiredPart("the breadcrumb", crumb))
+        evidence = [self._forms.shortest_form(item).tokens for item in critical]
+        return too_small_error(self._limits.budget, required, (*beside, *round_parts(self._rounds, must, evidence)))
 
-    def _fit(self, summaries: tuple[Segment, ...], start: int, *, marked: bool) -> Fit:
-        return Fit(
+    def _make_result(self, summaries: tuple[Segment, ...], start: int, *, marked: bool) -> FitResult:
+        return FitResult(
             level=self._level,
             crumbs=self._crumbs,
             summaries=summaries,
@@ -332,13 +348,13 @@ class _Attempt:
             rounds=dict(sorted(self._shown.items())),
             start=max(start, 0),
             items=tuple(self._chosen[item.id] for item in self._items if item.id in self._chosen),
-            decisions=tuple(map(self._decision, self._items)),
+            decisions=tuple(map(self._decide_item, self._items)),
         )
 
-    def _decision(self, item: Item) -> Decision:
+    def _decide_item(self, item: PackItem) -> Decision:
         why = "level" if self._bare else self._why.get(item.id, "no_room")
-        return decided(self._forms.whole(item), self._chosen.get(item.id), why)
+        return decide_item(self._forms.whole_form(item), self._chosen.get(item.id), why)
 
 
-def _has_outputs(form: Form) -> bool:
+def _has_outputs(form: RoundForm) -> bool:
     return any(message.tool_results for message in form.messages)

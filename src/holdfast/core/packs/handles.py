@@ -11,27 +11,27 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core.lazy_regex import late
+from holdfast.core.lazy_regex import lazy_pattern
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 
-NameKind = Literal["message", "messages", "summary", "id"]
+HandleRefKind = Literal["message", "messages", "summary", "id"]
 
-_AROUND: Final = " \t\r\n\"'`[]()<>{}.,:;#"
+_WRAPPING_CHARS: Final = " \t\r\n\"'`[]()<>{}.,:;#"
 """Characters that models put around a name when they repeat it."""
-_SHORT: Final = late(r"([ms])([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE)
-_STRETCH: Final = late(
+_SHORT_HANDLE: Final = lazy_pattern(r"([ms])([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE)
+_STRETCH_HANDLE: Final = lazy_pattern(
     r"m([1-9][0-9]{0,14})\s*(?:-|\u2013|\u2014|\.\.\.?|\u2026|\bto\b)\s*m?([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE
 )
-_LONGEST: Final = 256
-_WORDS: Final = frozenset({"brief", "breadcrumbs", "earlier", "memory"})
-_NOTE: Final = late(r"note[0-9]+", re.IGNORECASE)
+_MAX_HANDLE_CHARS: Final = 256
+_RESERVED_WORDS: Final = frozenset({"brief", "breadcrumbs", "earlier", "memory"})
+_NOTE_HANDLE: Final = lazy_pattern(r"note[0-9]+", re.IGNORECASE)
 
 
-class Name(msgspec.Struct, frozen=True, kw_only=True):
+class HandleRef(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed handle: versions `first` to `last` of the thread's own stream, or an id."""
 
-    kind: NameKind
+    kind: HandleRefKind
     first: int = 0
     last: int = 0
     id: str = ""
@@ -47,13 +47,15 @@ class Name(msgspec.Struct, frozen=True, kw_only=True):
         return self.id
 
 
-def is_taken(text: str) -> bool:
+def is_reserved_name(text: str) -> bool:
     """Return True if a pack uses this text for one of its own pieces, so that nothing else may have that name."""
-    plain = text.strip(_AROUND)
-    return plain.lower() in _WORDS or any(one.fullmatch(plain) for one in (_NOTE, _SHORT, _STRETCH))
+    plain = text.strip(_WRAPPING_CHARS)
+    return plain.lower() in _RESERVED_WORDS or any(
+        one.fullmatch(plain) for one in (_NOTE_HANDLE, _SHORT_HANDLE, _STRETCH_HANDLE)
+    )
 
 
-def handle_of(message: Message, line: str) -> str:
+def message_handle(message: Message, line: str) -> str:
     """Return the handle of a stored message in a thread: short if it is in the thread's own stream, else its id."""
     return f"m{message.version}" if message.stream == line and message.version > 0 else message.id
 
@@ -68,22 +70,22 @@ def stretch_handle(first: int, last: int) -> str:
     return f"m{first}" if first == last else f"m{first}-m{last}"
 
 
-def parse_handle(text: object) -> Name:
+def parse_handle(text: object) -> HandleRef:
     """Parse a handle as leniently as models write; refuse a text that cannot be one."""
     if not isinstance(text, str):
         raise InvalidValue(f"A handle is text such as m57 or s12, not {type(text).__name__}.")
-    plain = text[: _LONGEST + 1].strip(_AROUND)
-    if not plain or len(plain) > _LONGEST:
+    plain = text[: _MAX_HANDLE_CHARS + 1].strip(_WRAPPING_CHARS)
+    if not plain or len(plain) > _MAX_HANDLE_CHARS:
         raise InvalidValue("A handle is a short text such as m57, m3-m9 or s12.")
-    if (short := _SHORT.fullmatch(plain)) is not None:
+    if (short := _SHORT_HANDLE.fullmatch(plain)) is not None:
         version = int(short[2])
-        return Name(kind="message" if short[1] in "mM" else "summary", first=version, last=version)
-    if (stretch := _STRETCH.fullmatch(plain)) is not None:
-        return _stretch(int(stretch[1]), int(stretch[2]))
-    return Name(kind="id", id=plain)
+        return HandleRef(kind="message" if short[1] in "mM" else "summary", first=version, last=version)
+    if (stretch := _STRETCH_HANDLE.fullmatch(plain)) is not None:
+        return _stretch_ref(int(stretch[1]), int(stretch[2]))
+    return HandleRef(kind="id", id=plain)
 
 
-def _stretch(one: int, other: int) -> Name:
+def _stretch_ref(one: int, other: int) -> HandleRef:
     """Return the reference to a stretch, also of one message or with its ends swapped."""
     first, last = min(one, other), max(one, other)
-    return Name(kind="messages" if first < last else "message", first=first, last=last)
+    return HandleRef(kind="messages" if first < last else "message", first=first, last=last)

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.packs.fences import Mark, fenced
+from holdfast.core.packs.fences import Mark, fence_text
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolDef
 
 EXPAND: Final = "expand"
 SEARCH: Final = "search_history"
-RESULTS: Final = 5
-MOST_RESULTS: Final = 20
-_LONGEST: Final = 2_000
-_LARGEST: Final = 2**53
+DEFAULT_RESULTS: Final = 5
+MAX_RESULTS: Final = 20
+_MAX_ARGUMENT_CHARS: Final = 2_000
+_MAX_NUMBER: Final = 2**53
 
 HISTORY_TOOLS: Final[tuple[ToolDef, ...]] = (
     ToolDef(
@@ -60,7 +60,7 @@ HISTORY_TOOLS: Final[tuple[ToolDef, ...]] = (
                 "query": {"type": "string", "description": "The words to look for, or a question."},
                 "limit": {
                     "type": ["integer", "null"],
-                    "description": f"How many excerpts at most, up to {MOST_RESULTS}; null for {RESULTS}.",
+                    "description": f"How many excerpts at most, up to {MAX_RESULTS}; null for {DEFAULT_RESULTS}.",
                 },
             },
             "required": ["query", "limit"],
@@ -69,10 +69,10 @@ HISTORY_TOOLS: Final[tuple[ToolDef, ...]] = (
         strict=True,
     ),
 )
-NAMES: Final = frozenset(tool.name for tool in HISTORY_TOOLS)
+HISTORY_TOOL_NAMES: Final = frozenset(tool.name for tool in HISTORY_TOOLS)
 
 
-def as_meant(name: str, arguments: Any) -> tuple[dict[str, Any], str | None]:
+def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any], str | None]:
     """Parse the arguments of a call leniently; return them, or a text that says what is wrong."""
     example = '{"handle": "m57"}' if name == EXPAND else '{"query": "booking code"}'
     if isinstance(arguments, str):
@@ -85,43 +85,46 @@ def as_meant(name: str, arguments: Any) -> tuple[dict[str, Any], str | None]:
     wanted = "handle" if name == EXPAND else "query"
     given = arguments.get(wanted)
     if isinstance(given, int) and not isinstance(given, bool) and name == EXPAND:
-        given = f"m{min(max(given, 0), _LARGEST)}"
+        given = f"m{min(max(given, 0), _MAX_NUMBER)}"
     if not isinstance(given, str):
         return {}, f"{name} needs {wanted}, as text. Write an object such as {example}."
     # Arguments go into the journal, so they must be storable text.
-    text = given[:_LONGEST].encode("utf-8", "replace").decode().replace("\0", "")
+    text = given[:_MAX_ARGUMENT_CHARS].encode("utf-8", "replace").decode().replace("\0", "")
     if name == EXPAND:
-        return {"handle": text, "offset": max(0, _number(arguments.get("offset"), 0))}, None
-    return {"query": text, "limit": min(max(1, _number(arguments.get("limit"), RESULTS)), MOST_RESULTS)}, None
+        return {"handle": text, "offset": max(0, _parse_number(arguments.get("offset"), 0))}, None
+    return {
+        "query": text,
+        "limit": min(max(1, _parse_number(arguments.get("limit"), DEFAULT_RESULTS)), MAX_RESULTS),
+    }, None
 
 
-def _number(given: Any, default: int) -> int:
+def _parse_number(given: Any, default: int) -> int:
     """Return a whole number, parsed as loosely as models write them."""
     try:
         number = default if given is None or isinstance(given, bool) else int(float(given))
     except (TypeError, ValueError, OverflowError):
         return default
-    return min(number, _LARGEST)
+    return min(number, _MAX_NUMBER)
 
 
 CHARACTERS_PER_TOKEN: Final = 8
 """Text with more characters per token is data without words, and need not be shown in full."""
-LONGEST_NAME: Final = 64
+MAX_NAME_CHARS: Final = 64
 
-Count = Callable[[str], int]
+CountText = Callable[[str], int]
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryPiece(msgspec.Struct, frozen=True, kw_only=True):
     """One text with its name and its speaker. `next_name` names it and everything after it, if there is such a name."""
 
     name: str
-    who: str
+    speaker: str
     text: str
     trust: str
-    onwards: str | None = None
+    next_name: str | None = None
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a page: from a character on, within a number of tokens."""
 
     name: str
@@ -129,10 +132,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _PagePart(msgspec.Struct, frozen=True):
     """A piece from one of its characters on."""
 
-    piece: Piece
+    piece: HistoryPiece
     start: int
 
     @property
@@ -140,61 +143,61 @@ class _Part(msgspec.Struct, frozen=True):
         return len(self.piece.text) - self.start
 
 
-def page(pieces: Iterable[Piece], wanted: Page, count: Count, mark: Mark) -> str:
+def render_page(pieces: Iterable[HistoryPiece], wanted: PageRequest, count: CountText, mark: Mark) -> str:
     """Return the longest page that fits. It shows at least one character, and says what follows."""
     source = iter(pieces)
-    parts = _from(source, wanted)
+    parts = _find_start(source, wanted)
     most = wanted.max_tokens * CHARACTERS_PER_TOKEN
     size = sum(part.size for part in parts)
     while size < most and (piece := next(source, None)) is not None:
-        parts.append(_Part(piece, 0))
+        parts.append(_PagePart(piece, 0))
         size += len(piece.text)
-    laid_out = _Layout(parts, next(source, None), wanted, mark)
+    laid_out = _PageLayout(parts, next(source, None), wanted, mark)
     low, high = 1, min(size, most)
     while low < high:
         # Try all of it first, if that may fit; else the middle of what may fit.
         tried = high if high == size else (low + high + 1) // 2
-        fits = count(laid_out.shown(tried)) <= wanted.max_tokens
+        fits = count(laid_out.render(tried)) <= wanted.max_tokens
         low, high = (tried, high) if fits else (low, tried - 1)
-    return laid_out.shown(low)
+    return laid_out.render(low)
 
 
-def _from(source: Iterator[Piece], wanted: Page) -> list[_Part]:
+def _find_start(source: Iterator[HistoryPiece], wanted: PageRequest) -> list[_PagePart]:
     """Return the first part of the page: the piece that has the character at the offset."""
     before = 0
     for piece in source:
         if wanted.offset < before + len(piece.text):
-            return [_Part(piece, wanted.offset - before)]
+            return [_PagePart(piece, wanted.offset - before)]
         before += len(piece.text)
-    raise InvalidValue(f"{plain(wanted.name)} has {before} characters, so nothing is left from {wanted.offset} on.")
+    raise InvalidValue(f"{safe_name(wanted.name)} has {before} characters, so nothing is left from {wanted.offset} on.")
 
 
-class _Layout:
+class _PageLayout:
     """The layout of a page's parts. `ahead` is the piece after them, if there is one."""
 
-    def __init__(self, parts: list[_Part], ahead: Piece | None, wanted: Page, mark: Mark) -> None:
+    def __init__(self, parts: list[_PagePart], ahead: HistoryPiece | None, wanted: PageRequest, mark: Mark) -> None:
         self._parts, self._ahead, self._wanted, self._mark = parts, ahead, wanted, mark
         self._size = sum(part.size for part in parts)
 
-    def shown(self, size: int) -> str:
+    def render(self, size: int) -> str:
         """Render the first `size` characters, each piece behind its label, and the handle to read on with."""
         lines: list[str] = []
         left = size
         for number, part in enumerate(self._parts):
             end = part.start + min(left, part.size)
-            lines.append(self._fenced(part, end))
+            lines.append(self._render_part(part, end))
             left -= end - part.start
             if left == 0:
-                return "\n".join([*lines, *self._onwards(number, end, size)])
+                return "\n".join([*lines, *self._continuation(number, end, size)])
         return "\n".join(lines)
 
-    def _fenced(self, part: _Part, end: int) -> str:
+    def _render_part(self, part: _PagePart, end: int) -> str:
         piece = part.piece
         since = f", from character {part.start}" if part.start else ""
-        label = f"{plain(piece.name)}, {piece.who} (trust {piece.trust}){since}:"
-        return fenced(label, piece.text[part.start : end], self._mark(piece.name))
+        label = f"{safe_name(piece.name)}, {piece.speaker} (trust {piece.trust}){since}:"
+        return fence_text(label, piece.text[part.start : end], self._mark(piece.name))
 
-    def _onwards(self, number: int, end: int, size: int) -> list[str]:
+    def _continuation(self, number: int, end: int, size: int) -> list[str]:
         """Return the line that says where to read on after a character of a part; nothing after the last one."""
         piece = self._parts[number].piece
         if end == len(piece.text):
@@ -203,13 +206,13 @@ class _Layout:
                 return []
             piece, end = following, 0
         name, offset = self._wanted.name, self._wanted.offset + size
-        if piece.onwards is not None:
-            name, offset = piece.onwards, end
+        if piece.next_name is not None:
+            name, offset = piece.next_name, end
         amount = "more" if self._ahead is not None else f"{self._size - size} more characters"
-        return [f"… {amount}: expand {plain(name)}" + (f" with offset {offset}" if offset else "")]
+        return [f"… {amount}: expand {safe_name(name)}" + (f" with offset {offset}" if offset else "")]
 
 
-def plain(name: str) -> str:
+def safe_name(name: str) -> str:
     """Return a name that can stand outside the marks: printable, short and on one line."""
-    fine = len(name) <= LONGEST_NAME and name.isascii() and name.isprintable() and "<" not in name
+    fine = len(name) <= MAX_NAME_CHARS and name.isascii() and name.isprintable() and "<" not in name
     return name if fine else "the same handle"

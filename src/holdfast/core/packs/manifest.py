@@ -16,19 +16,19 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.packs.segments import EARLIER, ItemForm
+from holdfast.core.packs.segments import EARLIER_ID, ItemForm
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.messages import Message
-from holdfast.records.packs import Decision, Origin, Packed, RetrievedEvidence, Segment
+from holdfast.records.packs import AssembledPack, Decision, Origin, RetrievedEvidence, Segment
 from holdfast.records.sessions import Summary
 
-Follows = Mapping[tuple[str, int], tuple[str, int]]
+Successors = Mapping[tuple[str, int], tuple[str, int]]
 
-RENDERER = 1
+RENDERER_VERSION = 1
 """The version of the renderer; a later release keeps this one and adds another."""
 
 
-def pieces(segments: Sequence[Segment], follows: Follows) -> tuple[PackedPiece, ...]:
+def list_pieces(segments: Sequence[Segment], follows: Successors) -> tuple[PackedPiece, ...]:
     """Return the pieces that segments were made from; `follows` maps each message to the next one of the thread."""
     found: list[PackedPiece] = []
     for segment in segments:
@@ -50,7 +50,7 @@ def pieces(segments: Sequence[Segment], follows: Follows) -> tuple[PackedPiece, 
                 trust=segment.trust,
                 priority=segment.priority,
             )
-            joined = _joined(found[-1], piece, follows) if found else None
+            joined = _join_pieces(found[-1], piece, follows) if found else None
             if joined is None:
                 found.append(piece)
             else:
@@ -58,7 +58,7 @@ def pieces(segments: Sequence[Segment], follows: Follows) -> tuple[PackedPiece, 
     return tuple(found)
 
 
-def _joined(one: PackedPiece, other: PackedPiece, follows: Follows) -> PackedPiece | None:
+def _join_pieces(one: PackedPiece, other: PackedPiece, follows: Successors) -> PackedPiece | None:
     """Join two neighbours into one piece if nothing lies between them and neither was cut; else return None."""
     plain = one.kind == other.kind == "conversation" and one.cut is None and other.cut is None
     if not plain or one.part or other.part or one.stream is None or other.stream is None:
@@ -70,18 +70,18 @@ def _joined(one: PackedPiece, other: PackedPiece, follows: Follows) -> PackedPie
     return msgspec.structs.replace(one, last=other.last, tokens=one.tokens + other.tokens)
 
 
-def common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Follows) -> int:
+def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Successors) -> int:
     """Return the tokens of the segments at the beginning that are the same as in an earlier pack."""
     earlier = list(before)
     total = doubtful = at = 0
     reached: int | None = None
     for segment in segments:
         for origin in segment.origins:
-            if at == len(earlier) or not _same(earlier[at], origin, reached, follows):
+            if at == len(earlier) or not _is_continued_by(earlier[at], origin, reached, follows):
                 return total
             reached = origin.last if _is_run(earlier[at]) and origin.last != earlier[at].last else None
             at += reached is None
-        if not earlier or (reached is None and at < len(earlier) and _is_of(earlier[at], segment)):
+        if not earlier or (reached is None and at < len(earlier) and _belongs_to(earlier[at], segment)):
             return total  # The earlier pack had more of this segment.
         doubtful += segment.estimated_tokens
         if reached is None or 0 not in [message.version for message in segment.messages]:
@@ -94,11 +94,11 @@ def _is_run(piece: Any) -> bool:
     return piece.kind == "conversation" and piece.part is None
 
 
-def _is_of(piece: PackedPiece, segment: Segment) -> bool:
+def _belongs_to(piece: PackedPiece, segment: Segment) -> bool:
     return (piece.kind, piece.id) == (segment.kind, segment.id)
 
 
-def _same(piece: PackedPiece, origin: Origin, reached: int | None, follows: Follows) -> bool:
+def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, follows: Successors) -> bool:
     """Return True if a piece continues with this origin; in a run that has begun, `reached` was the last message."""
     if not _is_run(piece) or not _is_run(origin):
         return reached is None and _identity(piece) == _identity(origin)
@@ -116,24 +116,24 @@ def _identity(piece: Any) -> tuple[Any, ...]:
     return tuple(getattr(piece, name) for name in names)
 
 
-def digest(secret: bytes, tenant: str, packed: Packed) -> str:
+def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
     """Return a digest of exactly what is shown. It reveals nothing to anyone without the journal's secret."""
     shown = {
         "system": packed.system,
         "tools": msgspec.to_builtins(packed.tools),
-        "messages": [_plain(message) for message in said(packed.segments)],
+        "messages": [_visible_fields(message) for message in iterate_messages(packed.segments)],
     }
     key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
     return hmac.new(key, encode(shown), hashlib.sha256).hexdigest()
 
 
-def said(segments: Sequence[Segment]) -> Iterator[Message]:
+def iterate_messages(segments: Sequence[Segment]) -> Iterator[Message]:
     """Yield the messages of segments, in order."""
     for segment in segments:
         yield from segment.messages
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _visible_fields(message: Message) -> dict[str, Any]:
     """Return the fields of a message that a provider sees."""
     shown = Message(
         role=message.role,
@@ -147,10 +147,10 @@ def _plain(message: Message) -> dict[str, Any]:
     return plain
 
 
-_INSTRUCTIONS: Final = ("system", "developer")
+_INSTRUCTION_ROLES: Final = ("system", "developer")
 
 
-def retrieved(segment: Segment, piece: PackedPiece, source: str | None) -> RetrievedEvidence:
+def restore_evidence(segment: Segment, piece: PackedPiece, source: str | None) -> RetrievedEvidence:
     """Return evidence as it was shown."""
     return RetrievedEvidence(
         handle_id=piece.id,
@@ -164,31 +164,39 @@ def retrieved(segment: Segment, piece: PackedPiece, source: str | None) -> Retri
     )
 
 
-def omitted(facts: ContextPacked) -> tuple[str, ...]:
+def list_omitted(facts: ContextPacked) -> tuple[str, ...]:
     """Return the names of what is not shown."""
-    return tuple(one.id for one in (*_left_out(facts, summaries=True), *_earlier(facts), *_left_out(facts)))
-
-
-def decisions(facts: ContextPacked, segments: Sequence[Segment], summaries: Sequence[Summary]) -> tuple[Decision, ...]:
-    """Return the decisions in order: rounds, omitted summaries, shown ones, earlier messages, and the other items."""
-    told = [one for one in segments if one.kind == "conversation" and one.id != EARLIER]
-    items = [*_of(segments, "evidence"), *_of(segments, "memory")]
-    pairs = zip(_of(segments, "summary"), summaries, strict=True)
-    return (
-        *(_shown(one, reason) for one, reason in zip(told, _reasons(segments, told), strict=True)),
-        *_left_out(facts, summaries=True),
-        *(replace(_shown(one, "covered"), outcome="summarised", count=summary.messages) for one, summary in pairs),
-        *_earlier(facts),
-        *(_shown(one, "critical" if one.priority == "critical" else "fits") for one in items),
-        *_left_out(facts),
+    return tuple(
+        one.id
+        for one in (*_omission_decisions(facts, summaries=True), *_earlier_decision(facts), *_omission_decisions(facts))
     )
 
 
-def _of(segments: Sequence[Segment], kind: str) -> list[Segment]:
+def restore_decisions(
+    facts: ContextPacked, segments: Sequence[Segment], summaries: Sequence[Summary]
+) -> tuple[Decision, ...]:
+    """Return the decisions in order: rounds, omitted summaries, shown ones, earlier messages, and the other items."""
+    told = [one for one in segments if one.kind == "conversation" and one.id != EARLIER_ID]
+    items = [*_select_kind(segments, "evidence"), *_select_kind(segments, "memory")]
+    pairs = zip(_select_kind(segments, "summary"), summaries, strict=True)
+    return (
+        *(_segment_decision(one, reason) for one, reason in zip(told, _guess_reasons(segments, told), strict=True)),
+        *_omission_decisions(facts, summaries=True),
+        *(
+            replace(_segment_decision(one, "covered"), outcome="summarised", count=summary.messages)
+            for one, summary in pairs
+        ),
+        *_earlier_decision(facts),
+        *(_segment_decision(one, "critical" if one.priority == "critical" else "fits") for one in items),
+        *_omission_decisions(facts),
+    )
+
+
+def _select_kind(segments: Sequence[Segment], kind: str) -> list[Segment]:
     return [one for one in segments if one.kind == kind]
 
 
-def _shown(segment: Segment, reason: str) -> Decision:
+def _segment_decision(segment: Segment, reason: str) -> Decision:
     whole = not any(origin.cut is not None for origin in segment.origins)
     return Decision(
         id=segment.id,
@@ -203,11 +211,11 @@ def _shown(segment: Segment, reason: str) -> Decision:
     )
 
 
-def _reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list[str]:
+def _guess_reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list[str]:
     """Return the reason of each round; the first instructions stand right after the brief."""
     first = 0
     for segment in segments[1:]:
-        if segment.kind != "conversation" or not all(one.role in _INSTRUCTIONS for one in segment.messages):
+        if segment.kind != "conversation" or not all(one.role in _INSTRUCTION_ROLES for one in segment.messages):
             break
         first += segment.priority == "critical"
     found = ["pinned" if one.priority == "critical" else "window" for one in told]
@@ -217,13 +225,13 @@ def _reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list[str]:
     return found
 
 
-def _earlier(facts: ContextPacked) -> list[Decision]:
+def _earlier_decision(facts: ContextPacked) -> list[Decision]:
     if not facts.truncated:
         return []
-    return [Decision(id=EARLIER, kind="conversation", outcome="omitted", reason="older", count=facts.truncated)]
+    return [Decision(id=EARLIER_ID, kind="conversation", outcome="omitted", reason="older", count=facts.truncated)]
 
 
-def _left_out(facts: ContextPacked, *, summaries: bool = False) -> list[Decision]:
+def _omission_decisions(facts: ContextPacked, *, summaries: bool = False) -> list[Decision]:
     """Return the decisions about omitted summaries, or about everything else that was omitted."""
     return [
         Decision(
@@ -265,12 +273,12 @@ REASONS: Final[dict[str, str]] = {
 }
 
 
-def sentence(reason: str) -> str:
+def describe_reason(reason: str) -> str:
     """Return a reason in words."""
     return REASONS.get(reason, reason)
 
 
-def decided(whole: ItemForm, form: ItemForm | None, why_not: str) -> Decision:
+def decide_item(whole: ItemForm, form: ItemForm | None, why_not: str) -> Decision:
     """Return the decision about evidence or a memory: the form in which it is shown, or the reason why it is not."""
     item = whole.item
     reason = "critical" if item.critical else "asked_for" if item.mandatory else "fits"

@@ -11,20 +11,20 @@ from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.packs.handles import handle_of
-from holdfast.core.packs.tidy import is_light, light
-from holdfast.core.sessions.rounds import Conversation
-from holdfast.core.sessions.shorten import Name, What, applied, fitted, thinned
+from holdfast.core.packs.handles import message_handle
+from holdfast.core.packs.tidy import is_light, lighten_message
+from holdfast.core.sessions.rounds import ConversationRounds
+from holdfast.core.sessions.shorten import CutTarget, HandleLookup, apply_recipe, fit_messages, keep_newest_calls
 from holdfast.core.wire.calls import json_text
 from holdfast.records.messages import Message
 
 LIGHT = "light"
-Place = tuple[str, int]
+MessagePlace = tuple[str, int]
 """A message by its stream and version."""
-OUTPUTS: tuple[What, ...] = ("results",)
+OUTPUTS_ONLY: tuple[CutTarget, ...] = ("results",)
 
 
-class Form(msgspec.Struct, frozen=True):
+class RoundForm(msgspec.Struct, frozen=True):
     """A round as it would be shown."""
 
     messages: list[Message]
@@ -34,127 +34,127 @@ class Form(msgspec.Struct, frozen=True):
     """Characters that are not shown."""
 
 
-class Rounds:
+class ThreadRounds:
     """The rounds of one thread, measured when they are looked at."""
 
     def __init__(
         self,
-        talk: Conversation,
+        talk: ConversationRounds,
         line: str,
         abbreviate: int,
-        asked: frozenset[Place] = frozenset(),
-        since: Place | None = None,
+        asked: frozenset[MessagePlace] = frozenset(),
+        since: MessagePlace | None = None,
     ) -> None:
         """Take the rounds of a conversation.
 
         `asked` are the messages that a turn answers; from `since` on, no message of the thread is missing.
         """
         self.talk = talk
-        self.line = line
+        self.thread = line
         self._abbreviate = abbreviate
-        self._whole: dict[int, Form] = {}
-        self._light: dict[int, Form] = {}
+        self._whole: dict[int, RoundForm] = {}
+        self._light: dict[int, RoundForm] = {}
         self.number = talk.rounds
         """The number of rounds."""
         self.count = talk.limits.count or talk.count
-        self.all_pinned = _pinned_rounds(talk)
+        self.all_pinned = _find_pinned(talk)
         """Pinned rounds, oldest first."""
-        self.all_asked = _asked_rounds(talk, asked)
+        self.all_asked = _find_questions(talk, asked)
         """Rounds that the turn answers, oldest first."""
         self._answered = frozenset((*[*self.all_asked][:1], *[*self.all_asked][-1:]))
-        self.unbroken = _unbroken_from(talk, since)
+        self.unbroken = _find_unbroken(talk, since)
         """From this round on, none is missing."""
 
     def name(self, message: Message) -> str | None:
         """Return the handle by which a model can read a message whole."""
-        return handle_of(message, self.line) or None
+        return message_handle(message, self.thread) or None
 
-    def pinned(self, nth: int) -> bool:
+    def is_pinned(self, nth: int) -> bool:
         """Return True if a round must be shown, with all of its calls, because it is pinned."""
         return nth in self.all_pinned
 
-    def asked(self, nth: int) -> bool:
+    def is_question(self, nth: int) -> bool:
         """Return True if a round is a question that the turn answers."""
         return nth in self.all_asked
 
-    def answered(self, nth: int) -> bool:
+    def is_required_question(self, nth: int) -> bool:
         """Return True if it is the first or the newest question of the turn, which every pack shows."""
         return nth in self._answered
 
-    def always(self, nth: int) -> bool:
+    def is_preferred(self, nth: int) -> bool:
         """Return True if a round comes before others, however old it is."""
         return nth in self.all_pinned or nth in self.all_asked
 
     @property
-    def kept(self) -> list[int]:
+    def rounds_to_keep(self) -> list[int]:
         """Rounds that must be shown however old they are, oldest first."""
         return sorted({*self.all_pinned, *self._answered})
 
-    def reached(self, first: int, shown: Container[int]) -> int:
+    def window_start(self, first: int, shown: Container[int]) -> int:
         """Return the start of a window from a round on, extended by shown rounds directly before it."""
         while first > self.unbroken and first - 1 in shown:
             first -= 1
         return first
 
-    def whole(self, nth: int) -> Form:
+    def whole_form(self, nth: int) -> RoundForm:
         """Return a round as it is in the thread."""
         known = self._whole.get(nth)
         if known is None:
             messages = self.talk.round(nth)
             tokens = self.count(messages[0]) if len(messages) == 1 else sum(map(self.count, messages))
-            known = self._whole[nth] = Form(messages, tokens)
+            known = self._whole[nth] = RoundForm(messages, tokens)
         return known
 
-    def light(self, nth: int) -> Form:
+    def light_form(self, nth: int) -> RoundForm:
         """Return a round at level light."""
         known = self._light.get(nth)
         if known is None:
-            known = self._light[nth] = self._lighter(self.whole(nth))
+            known = self._light[nth] = self._make_light(self.whole_form(nth))
         return known
 
-    def _lighter(self, whole: Form) -> Form:
+    def _make_light(self, whole: RoundForm) -> RoundForm:
         for message in whole.messages:
             if not is_light(message, self._abbreviate):
                 break
         else:
             return whole
-        messages, left_out = lighter(whole.messages, self._abbreviate, self.name)
+        messages, left_out = lighten_messages(whole.messages, self._abbreviate, self.name)
         if all(new is old for new, old in zip(messages, whole.messages, strict=True)):
             return whole
-        return Form(messages, sum(map(self.count, messages)), (f"{LIGHT}:{self._abbreviate}",), left_out)
+        return RoundForm(messages, sum(map(self.count, messages)), (f"{LIGHT}:{self._abbreviate}",), left_out)
 
-    def within(self, form: Form, room: int, order: Sequence[What] | None = None) -> Form:
+    def shorten_to(self, form: RoundForm, room: int, order: Sequence[CutTarget] | None = None) -> RoundForm:
         """Shorten a form to at most `room` tokens, as far as possible."""
         if form.tokens <= room:
             return form
         more = {} if order is None else {"order": order}
-        short = fitted(form.messages, room, self.count, name=self.name, **more)
+        short = fit_messages(form.messages, room, self.count, name=self.name, **more)
         left_out = form.left_out + sum(cut.left_out for cut in short.cuts)
-        return Form(short.messages, short.tokens, (*form.recipe, *short.recipe), left_out)
+        return RoundForm(short.messages, short.tokens, (*form.recipe, *short.recipe), left_out)
 
-    def fewer(self, form: Form, most: int) -> Form:
+    def drop_calls(self, form: RoundForm, most: int) -> RoundForm:
         """Reduce a round to at most `most` messages, which must be two or more, keeping its newest calls."""
         if len(form.messages) <= most:
             return form
-        thin = thinned(form.messages, most)
+        thin = keep_newest_calls(form.messages, most)
         assert thin is not None, "a call and its result are two messages"
-        left_out = form.left_out + sum(map(_length, form.messages)) - sum(map(_length, thin.messages))
-        return Form(thin.messages, sum(map(self.count, thin.messages)), (*form.recipe, *thin.recipe), left_out)
+        left_out = form.left_out + sum(map(_message_length, form.messages)) - sum(map(_message_length, thin.messages))
+        return RoundForm(thin.messages, sum(map(self.count, thin.messages)), (*form.recipe, *thin.recipe), left_out)
 
 
-def _length(message: Message) -> int:
+def _message_length(message: Message) -> int:
     """Return the characters of a message with its calls and results."""
     called = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return len(message.text) + called + sum(len(json_text(one.result)) for one in message.tool_results)
 
 
-def _pinned_rounds(talk: Conversation) -> dict[int, None]:
+def _find_pinned(talk: ConversationRounds) -> dict[int, None]:
     if not any(map(_is_pinned, talk.messages)):
         return {}
     return dict.fromkeys(nth for nth in range(talk.rounds) if any(map(_is_pinned, talk.round(nth))))
 
 
-def _unbroken_from(talk: Conversation, since: Place | None) -> int:
+def _find_unbroken(talk: ConversationRounds, since: MessagePlace | None) -> int:
     if since is None:
         return talk.rounds
     for nth in range(talk.rounds):
@@ -163,7 +163,7 @@ def _unbroken_from(talk: Conversation, since: Place | None) -> int:
     return 0
 
 
-def _asked_rounds(talk: Conversation, asked: frozenset[Place]) -> dict[int, None]:
+def _find_questions(talk: ConversationRounds, asked: frozenset[MessagePlace]) -> dict[int, None]:
     """Return the rounds of these messages: every user message is a round of its own."""
     if not asked:
         return {}
@@ -175,81 +175,83 @@ def _is_pinned(message: Message) -> bool:
     return message.pinned
 
 
-def lighter(messages: Sequence[Message], most: int, name: Name) -> tuple[list[Message], int]:
+def lighten_messages(messages: Sequence[Message], most: int, name: HandleLookup) -> tuple[list[Message], int]:
     """Return messages at level light, and the number of characters left out."""
     shown, left_out = [], 0
     for message in messages:
-        form, missing = light(message, most, name(message))
+        form, missing = lighten_message(message, most, name(message))
         left_out += missing
         shown.append(form)
     return shown, left_out
 
 
-def remade(messages: Sequence[Message], recipe: Sequence[str], line: str) -> list[Message]:
+def remake_round(messages: Sequence[Message], recipe: Sequence[str], line: str) -> list[Message]:
     """Return a round in the form that a recipe names."""
-    return retold(messages, recipe, line)[0]
+    return remake_with_omissions(messages, recipe, line)[0]
 
 
-def retold(messages: Sequence[Message], recipe: Sequence[str], line: str) -> tuple[list[Message], int]:
+def remake_with_omissions(messages: Sequence[Message], recipe: Sequence[str], line: str) -> tuple[list[Message], int]:
     """Return a round in the form that a recipe names, and the number of characters left out."""
 
     def name(message: Message) -> str | None:
-        return handle_of(message, line) or None
+        return message_handle(message, line) or None
 
     shown, left_out = list(messages), 0
     for step in recipe:
         what, _, amount = step.partition(":")
         if what == LIGHT:
-            shorter, missing = lighter(shown, int(amount), name)
+            shorter, missing = lighten_messages(shown, int(amount), name)
         else:
-            made = applied(shown, (step,), name)
+            made = apply_recipe(shown, (step,), name)
             shorter, missing = made.messages, sum(cut.left_out for cut in made.cuts)
             if what == "calls":
-                missing = sum(map(_length, shown)) - sum(map(_length, shorter))
+                missing = sum(map(_message_length, shown)) - sum(map(_message_length, shorter))
         shown, left_out = shorter, left_out + missing
     return shown, left_out
 
 
-SHORT = 400
+WHOLE_QUESTION_CHARS = 400
 """Characters of a question that is never cut."""
-WORDS = 200
+MIN_QUESTION_CHARS = 200
 """Characters that a longer question keeps at least, from its beginning and its end."""
 
 
-def floored(rounds: Rounds, form: Form) -> Form:
+def shorten_question(rounds: ThreadRounds, form: RoundForm) -> RoundForm:
     """Return a question at its shortest."""
-    lengths = {at: length for at, length in enumerate(_lengths(form.messages[0])) if length}
-    if sum(lengths.values()) <= SHORT:
+    lengths = {at: length for at, length in enumerate(_text_lengths(form.messages[0])) if length}
+    if sum(lengths.values()) <= WHOLE_QUESTION_CHARS:
         return form
-    step = f"text:{max(evenly(lengths, WORDS).values())}"
-    made = applied(form.messages, (step,), rounds.name)
+    step = f"text:{max(share_evenly(lengths, MIN_QUESTION_CHARS).values())}"
+    made = apply_recipe(form.messages, (step,), rounds.name)
     tokens = sum(map(rounds.count, made.messages))
     if not made.cuts or tokens >= form.tokens:
         return form
-    return Form(made.messages, tokens, (*form.recipe, step), form.left_out + sum(cut.left_out for cut in made.cuts))
+    return RoundForm(
+        made.messages, tokens, (*form.recipe, step), form.left_out + sum(cut.left_out for cut in made.cuts)
+    )
 
 
-def _lengths(message: Message) -> list[int]:
+def _text_lengths(message: Message) -> list[int]:
     """Return the number of characters of each text of a message."""
     if not isinstance(message.content, list):
         return [len(message.content or "")]
     return [len(str(part.get("text") or "")) for part in message.content if part.get("type") == "text"]
 
 
-def least(rounds: Rounds, nth: int, form: Form) -> Form:
+def shortest_form(rounds: ThreadRounds, nth: int, form: RoundForm) -> RoundForm:
     """Return the shortest form of a round that must be shown."""
-    return floored(rounds, form) if rounds.answered(nth) else rounds.within(form, 0)
+    return shorten_question(rounds, form) if rounds.is_required_question(nth) else rounds.shorten_to(form, 0)
 
 
-def joined(rounds: Rounds, shown: Mapping[int, Form], messages: int) -> list[int]:
+def unshown_questions(rounds: ThreadRounds, shown: Mapping[int, RoundForm], messages: int) -> list[int]:
     """Return the questions that are wanted and not shown yet, newest first; at most `messages` of them."""
     found = [nth for nth in rounds.all_asked if nth not in shown]
     return found[::-1][: max(messages, 0)]
 
 
-def taken(forms: Mapping[int, Form], room: int) -> dict[int, Form]:
+def take_fitting(forms: Mapping[int, RoundForm], room: int) -> dict[int, RoundForm]:
     """Return the forms that fit, in order up to the first that does not: more room never loses one."""
-    found: dict[int, Form] = {}
+    found: dict[int, RoundForm] = {}
     for nth, form in forms.items():
         if form.tokens > room:
             break
@@ -258,7 +260,7 @@ def taken(forms: Mapping[int, Form], room: int) -> dict[int, Form]:
     return found
 
 
-def evenly(wanted: Mapping[int, int], room: int) -> dict[int, int]:
+def share_evenly(wanted: Mapping[int, int], room: int) -> dict[int, int]:
     """Divide `room` by what each claim wants. No claim gets more than it wants."""
     shares: dict[int, int] = {}
     left = max(room, 0)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.packs.fences import SUMMARY_LABEL, TRUSTED, WORK_LABEL, Mark, fenced
+from holdfast.core.packs.fences import SUMMARY_LABEL, TRUSTED_LEVELS, WORK_LABEL, Mark, fence_text
 from holdfast.core.packs.handles import summary_handle
-from holdfast.core.sessions.shorten import cut, fitted
+from holdfast.core.sessions.shorten import cut_text, fit_messages
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import FrameBreadcrumb, Origin, Segment, SegmentKind
@@ -22,7 +22,7 @@ from holdfast.records.sessions import Summary
 CountMessage = Callable[[Message], int]
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class PackItem(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence or a memory that may be shown beside the conversation. `text` is as it was found."""
 
     id: str
@@ -48,7 +48,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 class ItemForm(msgspec.Struct, frozen=True):
     """An item as it would be shown."""
 
-    item: Item
+    item: PackItem
     segment: Segment
 
     @property
@@ -57,17 +57,17 @@ class ItemForm(msgspec.Struct, frozen=True):
         return self.segment.estimated_tokens
 
 
-def in_order(items: Sequence[Item]) -> list[Item]:
+def order_items(items: Sequence[PackItem]) -> list[PackItem]:
     """Sort items: those asked for by name first, then by priority, relevance, recency and position."""
 
-    def place(item: Item) -> tuple[bool, int, float, int, int]:
+    def place(item: PackItem) -> tuple[bool, int, float, int, int]:
         score = PRIORITY_SCORE[item.priority]
         return not (item.mandatory or item.critical), -score, -item.relevance, -item.recency, item.position
 
     return sorted(items, key=place)
 
 
-class Items:
+class ItemForms:
     """The forms of items, with their tokens, each made once."""
 
     def __init__(self, mark: Mark, count: CountMessage) -> None:
@@ -76,35 +76,35 @@ class Items:
         self._whole: dict[str, ItemForm] = {}
         self._least: dict[str, ItemForm] = {}
 
-    def whole(self, item: Item) -> ItemForm:
+    def whole_form(self, item: PackItem) -> ItemForm:
         """Return an item with all of its text."""
         known = self._whole.get(item.id)
         if known is None:
-            known = self._whole[item.id] = self._form(item, item.text, None, 0)
+            known = self._whole[item.id] = self._make_form(item, item.text, None, 0)
         return known
 
-    def least(self, item: Item) -> ItemForm:
+    def shortest_form(self, item: PackItem) -> ItemForm:
         """Return an item as short as it can get."""
         known = self._least.get(item.id)
         if known is None:
-            text, left_out = cut(item.text, 0, item.id)
-            short = self._form(item, text, "text:0", left_out) if left_out else self.whole(item)
-            known = self._least[item.id] = min(self.whole(item), short, key=lambda form: form.tokens)
+            text, left_out = cut_text(item.text, 0, item.id)
+            short = self._make_form(item, text, "text:0", left_out) if left_out else self.whole_form(item)
+            known = self._least[item.id] = min(self.whole_form(item), short, key=lambda form: form.tokens)
         return known
 
-    def within(self, item: Item, room: int) -> ItemForm:
+    def shorten_to(self, item: PackItem, room: int) -> ItemForm:
         """Return an item in at most `room` tokens if possible, else as short as it gets."""
-        whole = self.whole(item)
+        whole = self.whole_form(item)
         if whole.tokens <= room:
             return whole
         body = Message(role="user", content=item.text)
-        short = fitted([body], room, lambda form: self._tokens(item, form.text), name=lambda _: item.id)
+        short = fit_messages([body], room, lambda form: self._count_form(item, form.text), name=lambda _: item.id)
         if not short.cuts or short.tokens > room:
-            return self.least(item)
-        return self._form(item, short.messages[0].text, short.recipe[-1], short.cuts[-1].left_out)
+            return self.shortest_form(item)
+        return self._make_form(item, short.messages[0].text, short.recipe[-1], short.cuts[-1].left_out)
 
-    def _form(self, item: Item, text: str, recipe: str | None, left_out: int) -> ItemForm:
-        message = shown(item.label, text, item.id, item.kind, item.trust, self._mark)
+    def _make_form(self, item: PackItem, text: str, recipe: str | None, left_out: int) -> ItemForm:
+        message = make_message(item.label, text, item.id, item.kind, item.trust, self._mark)
         origin = item.origin if recipe is None else msgspec.structs.replace(item.origin, cut=recipe)
         segment = Segment(
             kind=item.kind,
@@ -118,34 +118,34 @@ class Items:
         )
         return ItemForm(item, segment)
 
-    def _tokens(self, item: Item, text: str) -> int:
-        return self._count(shown(item.label, text, item.id, item.kind, item.trust, self._mark))
+    def _count_form(self, item: PackItem, text: str) -> int:
+        return self._count(make_message(item.label, text, item.id, item.kind, item.trust, self._mark))
 
 
-def shown(label: str, text: str, id: str, kind: str, trust: str, mark: Mark) -> Message:
+def make_message(label: str, text: str, id: str, kind: str, trust: str, mark: Mark) -> Message:
     """Return an item or summary as a message. Only trusted ones get the system role."""
-    if kind in ("summary", "memory") and trust in TRUSTED:
+    if kind in ("summary", "memory") and trust in TRUSTED_LEVELS:
         return Message(role="system", content=f"{label}\n{text}", synthetic=True, trust=trust)
-    return Message(role="user", content=fenced(label, text, mark(id)), synthetic=True, trust=trust)
+    return Message(role="user", content=fence_text(label, text, mark(id)), synthetic=True, trust=trust)
 
 
-def remade_text(text: str, recipe: str | None, id: str) -> str:
+def remake_text(text: str, recipe: str | None, id: str) -> str:
     """Return a text cut by a recipe."""
-    return text_as_cut(text, recipe, id)[0]
+    return cut_by_recipe(text, recipe, id)[0]
 
 
-def text_as_cut(text: str, recipe: str | None, id: str) -> tuple[str, int]:
+def cut_by_recipe(text: str, recipe: str | None, id: str) -> tuple[str, int]:
     """Return a text cut by a recipe, and the number of characters left out."""
-    return (text, 0) if recipe is None else cut(text, int(recipe.partition(":")[2]), id)
+    return (text, 0) if recipe is None else cut_text(text, int(recipe.partition(":")[2]), id)
 
 
 Crumb = tuple[FrameBreadcrumb, Origin]
 
-BREADCRUMBS = "breadcrumbs"
-EARLIER = "earlier"
-LAST_GOAL = 40
+BREADCRUMBS_ID = "breadcrumbs"
+EARLIER_ID = "earlier"
+LAST_GOAL_CHARS = 40
 """Characters of a goal, where only the last breadcrumb is left."""
-DOTS = "…"
+ELLIPSIS = "…"
 
 
 def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segment, ...]:
@@ -173,23 +173,23 @@ def crumb_segments(
     kept = [replace(origin, cut=f"goal:{_goal_length(crumb.goal, count, most)}") for crumb, origin in crumbs]
     goals = [crumb.goal for crumb, _ in crumbs]
     # Cutting a goal that is hardly longer may take more tokens than it saves.
-    short = replace(kept[-1], cut=f"goal:{LAST_GOAL}")
+    short = replace(kept[-1], cut=f"goal:{LAST_GOAL_CHARS}")
     last = [crumb_segment(goals[-1:], [one], mark, count) for one in (short, kept[-1])]
     return crumb_segment(goals, kept, mark, count), min(last, key=lambda segment: segment.estimated_tokens)
 
 
 def _goal_length(goal: str, count: CountMessage, most: int) -> int:
     """Return the number of characters of a goal that fit into one breadcrumb."""
-    if _line_tokens(goal, count) <= most:
+    if _crumb_tokens(goal, count) <= most:
         return len(goal)
     low, high = 0, len(goal)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _line_tokens(goal[:middle] + DOTS, count) <= most else (low, middle)
+        low, high = (middle, high) if _crumb_tokens(goal[:middle] + ELLIPSIS, count) <= most else (low, middle)
     return low
 
 
-def _line_tokens(goal: str, count: CountMessage) -> int:
+def _crumb_tokens(goal: str, count: CountMessage) -> int:
     return count(Message(role="user", content=f"1. {goal}\n"))
 
 
@@ -197,11 +197,11 @@ def crumb_segment(goals: Sequence[str], origins: Sequence[Origin], mark: Mark, c
     """Return breadcrumbs as a segment, each cut as its origin says. They are data: a goal may come from anywhere."""
     cut = [_cut_goal(goal, origin.cut) for goal, origin in zip(goals, origins, strict=True)]
     lines = [f"{number}. {goal}" for number, goal in enumerate(cut, 1)]
-    text = fenced(WORK_LABEL, "\n".join(lines), mark(BREADCRUMBS))
+    text = fence_text(WORK_LABEL, "\n".join(lines), mark(BREADCRUMBS_ID))
     message = Message(role="user", content=text, synthetic=True, trust="user")
     return Segment(
         kind="breadcrumb",
-        id=BREADCRUMBS,
+        id=BREADCRUMBS_ID,
         priority="critical",
         trust="user",
         estimated_tokens=count(message),
@@ -213,14 +213,14 @@ def crumb_segment(goals: Sequence[str], origins: Sequence[Origin], mark: Mark, c
 
 def _cut_goal(goal: str, cut: str | None) -> str:
     keep = len(goal) if cut is None else int(cut.partition(":")[2])
-    line = goal if len(goal) <= keep else goal[:keep] + DOTS
+    line = goal if len(goal) <= keep else goal[:keep] + ELLIPSIS
     return " ".join(line.split())
 
 
 def summary_segment(summary: Summary, line: str, mark: Mark, count: CountMessage) -> Segment:
     """Return a summary as a segment, in the role that the trust of its sources allows."""
     id = summary_handle(summary.version) if summary.stream == line else summary.id
-    message = shown(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
+    message = make_message(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
     return Segment(
         kind="summary",
         id=id,
@@ -237,7 +237,7 @@ def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segmen
     message = Message(role="user", content=marker_text(left_out, tools=tools), synthetic=True, trust="system")
     return Segment(
         kind="conversation",
-        id=EARLIER,
+        id=EARLIER_ID,
         priority="high",
         trust="system",
         estimated_tokens=count(message),
@@ -252,7 +252,7 @@ def marker_text(left_out: int, *, tools: bool) -> str:
     return f"{what}; search_history finds them, and expand reads them.]" if tools else f"{what}.]"
 
 
-def remade_marker(cut: str, count: CountMessage) -> Segment:
+def remake_marker(cut: str, count: CountMessage) -> Segment:
     """Return the marker that was shown before."""
     number, _, tools = cut.partition(":")
     return marker_segment(int(number), count, tools=tools == "tools")

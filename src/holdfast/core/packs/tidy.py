@@ -13,39 +13,39 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.lazy_regex import late
-from holdfast.core.sessions.pairing import changed
-from holdfast.core.sessions.shorten import cut
+from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.sessions.pairing import change_message
+from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message
 
-_TRAILING: Final = late(r"(?m)(?<![ \t])[ \t]+$")
-_BLANK_LINES: Final = late(r"\n{3,}")
+_TRAILING_BLANKS: Final = lazy_pattern(r"(?m)(?<![ \t])[ \t]+$")
+_BLANK_LINES: Final = lazy_pattern(r"\n{3,}")
 
 
-def tidied(text: str) -> str:
+def tidy_text(text: str) -> str:
     """Return prose without trailing blanks and with at most one empty line in a row, outside of code fences."""
     if "\n\n\n" not in text and " \n" not in text and "\t\n" not in text:
         return text
     kept, end = [], 0
-    for fence in FENCE.finditer(text):
-        kept += [_tidied(text[end : fence.start()]), fence[0]]
+    for fence in CODE_FENCE.finditer(text):
+        kept += [_tidy_prose(text[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*kept, _tidied(text[end:])])
+    return "".join([*kept, _tidy_prose(text[end:])])
 
 
-def _tidied(text: str) -> str:
+def _tidy_prose(text: str) -> str:
     if not is_prose(text):
         return text
-    return _BLANK_LINES.sub("\n\n", _TRAILING.sub("", text))
+    return _BLANK_LINES.sub("\n\n", _TRAILING_BLANKS.sub("", text))
 
 
-def lightened(text: str, most: int, name: str | None) -> tuple[str, int]:
+def lighten_text(text: str, most: int, name: str | None) -> tuple[str, int]:
     """Return a text at level light, and the number of characters left out."""
-    shorter = tidied(text)
+    shorter = tidy_text(text)
     if len(shorter) <= most or not is_prose(shorter):
         return shorter, 0
-    return cut(shorter, most, name)
+    return cut_text(shorter, most, name)
 
 
 def is_light(message: Message, most: int) -> bool:
@@ -58,28 +58,28 @@ def is_light(message: Message, most: int) -> bool:
     return "\n" not in text or ("\n\n\n" not in text and " \n" not in text and "\t\n" not in text)
 
 
-def light(message: Message, most: int, name: str | None) -> tuple[Message, int]:
+def lighten_message(message: Message, most: int, name: str | None) -> tuple[Message, int]:
     """Return a message at level light, and the number of characters left out; the same object if nothing changes."""
-    content, left_out = _light(message.content, most, name)
+    content, left_out = _lighten_value(message.content, most, name)
     results = []
     for result in message.tool_results:
-        value, missing = _light(result.result, most, name)
+        value, missing = _lighten_value(result.result, most, name)
         left_out += missing
         results.append(result if value is result.result else msgspec.structs.replace(result, result=value))
-    same = content is message.content and all(map(_same, results, message.tool_results))
+    same = content is message.content and all(map(_is_same, results, message.tool_results))
     if same:
         return message, 0
-    return changed(message, content=content, tool_results=tuple(results)), left_out
+    return change_message(message, content=content, tool_results=tuple(results)), left_out
 
 
-def _same(one: object, other: object) -> bool:
+def _is_same(one: object, other: object) -> bool:
     return one is other
 
 
-def _light(value: Any, most: int, name: str | None) -> tuple[Any, int]:
+def _lighten_value(value: Any, most: int, name: str | None) -> tuple[Any, int]:
     """Lighten a text or parts; other data is not touched. A value that does not change is the same object."""
     if isinstance(value, str):
-        shorter, left_out = lightened(value, most, name)
+        shorter, left_out = lighten_text(value, most, name)
         return (value, 0) if shorter == value else (shorter, left_out)
     if not is_parts(value):
         return value, 0
@@ -89,14 +89,14 @@ def _light(value: Any, most: int, name: str | None) -> tuple[Any, int]:
         if part.get("type") != "text" or not isinstance(text, str):
             shown.append(part)
             continue
-        shorter, missing = lightened(text, most, name)
+        shorter, missing = lighten_text(text, most, name)
         left_out += missing
         shown.append(part if shorter == text else {**part, "text": shorter})
-    return (value, 0) if all(map(_same, shown, value)) else (shown, left_out)
+    return (value, 0) if all(map(_is_same, shown, value)) else (shown, left_out)
 
 
-FENCE: Final = late(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
-_STRUCTURE: Final = late(
+CODE_FENCE: Final = lazy_pattern(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
+_STRUCTURE: Final = lazy_pattern(
     r"""
     ^(?: [ \t]+\S                              # an indented line
     | [\[{(<>|\#]                              # brackets, markup, tables, comments, prompts
@@ -116,76 +116,78 @@ _STRUCTURE: Final = late(
     """,
     re.MULTILINE | re.VERBOSE,
 )
-_KEY: Final = late(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
-_FEW_KEYS: Final = 2
+_KEY: Final = lazy_pattern(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
+_MIN_KEYS: Final = 2
 
 _LETTERS = r"[^\s\d_!-/:-@\[-`{-~’”“‘»«…]++"  # noqa: RUF001
 _OPENING = r"[(\"'“‘«¿¡*_]*+"  # noqa: RUF001
 _CLOSING = r"[.,;:!?…\"'”’»)*_]*+"  # noqa: RUF001
-_WORD: Final = late(
+_WORD: Final = lazy_pattern(
     rf"(?<!\S)(?:{_OPENING}{_LETTERS}(?:['’/-]{_LETTERS})*+{_CLOSING}|[–—«»!?:-])(?!\S)"  # noqa: RUF001
 )
-_NUMBER: Final = late(rf"(?<!\S)[($€£]?\d[\d.,:/-]*+%?{_CLOSING}(?!\S)")
-_START: Final = late(rf"{_OPENING}([^\W\d_])")
-_END: Final = late(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")  # noqa: RUF001
-_CJK: Final = late(r"[\u3040-\u30ff\u3400-\u9fff]")
-_CJK_END: Final = late(r"[。！？][」』）]*+")  # noqa: RUF001
+_NUMBER: Final = lazy_pattern(rf"(?<!\S)[($€£]?\d[\d.,:/-]*+%?{_CLOSING}(?!\S)")
+_START: Final = lazy_pattern(rf"{_OPENING}([^\W\d_])")
+_END: Final = lazy_pattern(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")  # noqa: RUF001
+_CJK: Final = lazy_pattern(r"[\u3040-\u30ff\u3400-\u9fff]")
+_CJK_END: Final = lazy_pattern(r"[。！？][」』）]*+")  # noqa: RUF001
 
-MOSTLY: Final = 80
+MIN_SENTENCE_PERCENT: Final = 80
 """The least percentage of lines that are sentences."""
-_FEWEST_WORDS: Final = 6
-_SHORTEST, _LONGEST = 3, 60
+_MIN_WORDS: Final = 6
+_MIN_SENTENCE_WORDS, _MAX_SENTENCE_WORDS = 3, 60
 """Words of a sentence, on average."""
-_RUNNING: Final = 40
+_RUNNING_WORDS: Final = 40
 """A text of at least this many words may stop in the middle of a sentence."""
-_WRAPPED: Final = 40
+_WRAPPED_CHARS: Final = 40
 """A line of at least this many characters may continue in the next one."""
-_FEWEST_CJK, _LONGEST_CJK = 10, 120
+_MIN_CJK_CHARS, _MAX_CJK_CHARS = 10, 120
 
 
 def is_prose(text: str) -> bool:
     """Return True if a text is plainly prose: its blanks mean nothing, and a part can be read without the rest."""
-    if FENCE.search(text) or _STRUCTURE.search(text) or len(_KEY.findall(text)) >= _FEW_KEYS:
+    if CODE_FENCE.search(text) or _STRUCTURE.search(text) or len(_KEY.findall(text)) >= _MIN_KEYS:
         return False
     lines = sentences = 0
-    for number, run in _runs(text):
+    for number, run in _join_lines(text):
         lines += number
-        sentences += number if _is_said(run) else 0
-    return lines > 0 and 100 * sentences >= MOSTLY * lines
+        sentences += number if _has_sentences(run) else 0
+    return lines > 0 and 100 * sentences >= MIN_SENTENCE_PERCENT * lines
 
 
-def _runs(text: str) -> Iterator[tuple[int, str]]:
+def _join_lines(text: str) -> Iterator[tuple[int, str]]:
     """Join lines with the lines that continue them; yield the number of lines and the joined text."""
     run: list[str] = []
     for line in map(str.strip, text.split("\n")):
         if line:
             run.append(line)
-        if run and (len(line) < _WRAPPED or _ends(line)):
+        if run and (len(line) < _WRAPPED_CHARS or _ends_sentence(line)):
             yield len(run), " ".join(run)
             run = []
     if run:
         yield len(run), " ".join(run)
 
 
-def _ends(text: str) -> bool:
+def _ends_sentence(text: str) -> bool:
     """Return True if a text ends where a sentence does."""
     last = text[-8:]
     return any(found.end() == len(last) for found in (*_END.finditer(last), *_CJK_END.finditer(last)))
 
 
-def _is_said(run: str) -> bool:
+def _has_sentences(run: str) -> bool:
     """Return True if a line is one or more sentences."""
     script = len(_CJK.findall(run))
     if 2 * script > len(run):
         ends = len(_CJK_END.findall(run))
-        return len(run) >= _FEWEST_CJK and 0 < len(run) <= _LONGEST_CJK * ends and (_ends(run) or ends > 1)
+        return (
+            len(run) >= _MIN_CJK_CHARS and 0 < len(run) <= _MAX_CJK_CHARS * ends and (_ends_sentence(run) or ends > 1)
+        )
     start = _START.match(run)
     if start is None or start[1].islower():
         return False
     tokens, words, ends = len(run.split()), len(_WORD.findall(run)), len(_END.findall(run))
-    if tokens < _FEWEST_WORDS or not _SHORTEST * ends <= tokens <= _LONGEST * ends:
+    if tokens < _MIN_WORDS or not _MIN_SENTENCE_WORDS * ends <= tokens <= _MAX_SENTENCE_WORDS * ends:
         return False
     if 100 * words < 75 * tokens or 100 * (words + len(_NUMBER.findall(run))) < 90 * tokens:
         return False
     shouted = sum(map(str.isupper, run))
-    return 2 * shouted < sum(map(str.isalpha, run)) and (_ends(run) or tokens >= _RUNNING)
+    return 2 * shouted < sum(map(str.isalpha, run)) and (_ends_sentence(run) or tokens >= _RUNNING_WORDS)

@@ -12,102 +12,106 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from holdfast.core.packs.trace import words
-from holdfast.core.wire.parts import copied
+from holdfast.core.packs.trace import readable_text
+from holdfast.core.wire.parts import copy_data
 from holdfast.records.messages import Message, ToolCallResult, ToolDef
-from holdfast.records.packs import KINDS, BriefContext, PackDiff, Packed, Segment
+from holdfast.records.packs import SEGMENT_KINDS, AssembledPack, BriefContext, PackDiff, Segment
 from holdfast.records.sessions import Summary
 
 
-def messages_of(messages: Iterable[Message]) -> tuple[Message, ...]:
+def copy_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Copy messages with their parts, results and metadata."""
-    return tuple(map(_message, messages))
+    return tuple(map(_copy_message, messages))
 
 
-def _message(message: Message) -> Message:
+def _copy_message(message: Message) -> Message:
     results = message.tool_results
     if not (_is_mutable(message.content) or message.metadata or any(_is_mutable(one.result) for one in results)):
         return message
     return replace(
         message,
-        content=copied(message.content),
-        tool_results=tuple(map(_result, results)),
-        metadata=copied(message.metadata),
+        content=copy_data(message.content),
+        tool_results=tuple(map(_copy_result, results)),
+        metadata=copy_data(message.metadata),
     )
 
 
-def _result(result: ToolCallResult) -> ToolCallResult:
-    return replace(result, result=copied(result.result)) if _is_mutable(result.result) else result
+def _copy_result(result: ToolCallResult) -> ToolCallResult:
+    return replace(result, result=copy_data(result.result)) if _is_mutable(result.result) else result
 
 
-def segments_of(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+def copy_segments(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     """Copy segments with their messages."""
-    return tuple(map(_segment, segments))
+    return tuple(map(_copy_segment, segments))
 
 
-def _segment(segment: Segment) -> Segment:
-    messages = messages_of(segment.messages)
+def _copy_segment(segment: Segment) -> Segment:
+    messages = copy_messages(segment.messages)
     same = all(one is other for one, other in zip(messages, segment.messages, strict=True))
     return segment if same else replace(segment, messages=messages)
 
 
-def tools_of(tools: Iterable[ToolDef]) -> tuple[ToolDef, ...]:
+def copy_tools(tools: Iterable[ToolDef]) -> tuple[ToolDef, ...]:
     """Copy tools with their schemas."""
-    return tuple(replace(tool, parameters=copied(tool.parameters), raw=copied(tool.raw)) for tool in tools)
+    return tuple(replace(tool, parameters=copy_data(tool.parameters), raw=copy_data(tool.raw)) for tool in tools)
 
 
-def brief_of(brief: BriefContext) -> BriefContext:
+def copy_brief(brief: BriefContext) -> BriefContext:
     """Copy a brief with its data and tools."""
-    context, tools = copied(brief.working_context), tools_of(brief.available_tools)
+    context, tools = copy_data(brief.working_context), copy_tools(brief.available_tools)
     return replace(brief, working_context=context, available_tools=tools)
 
 
-def summaries_of(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
+def copy_summaries(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
     """Copy summaries with their data."""
-    return tuple(one if one.state is None else replace(one, state=copied(one.state)) for one in summaries)
+    return tuple(one if one.state is None else replace(one, state=copy_data(one.state)) for one in summaries)
 
 
-def difference_of(found: PackDiff) -> PackDiff:
+def copy_diff(found: PackDiff) -> PackDiff:
     """Copy a diff with its segments."""
-    changed = tuple((_segment(one), _segment(other)) for one, other in found.changed)
-    return replace(found, added=segments_of(found.added), removed=segments_of(found.removed), changed=changed)
+    changed = tuple((_copy_segment(one), _copy_segment(other)) for one, other in found.changed)
+    return replace(found, added=copy_segments(found.added), removed=copy_segments(found.removed), changed=changed)
 
 
 def _is_mutable(value: Any) -> bool:
     return isinstance(value, list | dict)
 
 
-def difference(before: Packed, after: Packed) -> PackDiff:
+def diff_packs(before: AssembledPack, after: AssembledPack) -> PackDiff:
     """Return the segments that were added, removed or changed between two packs."""
     old = {(segment.kind, segment.id): segment for segment in before.segments}
     new = {(segment.kind, segment.id): segment for segment in after.segments}
     both = [(old[key], segment) for key, segment in new.items() if key in old]
-    changed = tuple(pair for pair in both if _shown(pair[0]) != _shown(pair[1]) or _is_other_brief(pair, before, after))
+    changed = tuple(
+        pair
+        for pair in both
+        if _content_fields(pair[0]) != _content_fields(pair[1]) or _is_other_brief(pair, before, after)
+    )
     return PackDiff(
         added=tuple(segment for key, segment in new.items() if key not in old),
         removed=tuple(segment for key, segment in old.items() if key not in new),
         changed=changed,
         same=len(both) - len(changed),
-        common_tokens=_common(before, after),
+        common_tokens=_count_common(before, after),
         level=(before.token_summary.compaction_level, after.token_summary.compaction_level),
         tokens=(before.token_summary.used, after.token_summary.used),
     )
 
 
-def _shown(segment: Segment) -> list[tuple[object, ...]]:
+def _content_fields(segment: Segment) -> list[tuple[object, ...]]:
     return [(one.role, one.content, one.tool_calls, one.tool_results) for one in segment.messages]
 
 
-def _is_other_brief(pair: tuple[Segment, Segment], before: Packed, after: Packed) -> bool:
+def _is_other_brief(pair: tuple[Segment, Segment], before: AssembledPack, after: AssembledPack) -> bool:
     """Return True if the system prompt or tools differ, which are outside the segments."""
     return pair[0].id == "brief" and (before.system, before.tools) != (after.system, after.tools)
 
 
-def _common(before: Packed, after: Packed) -> int:
+def _count_common(before: AssembledPack, after: AssembledPack) -> int:
     """Return the tokens that both packs begin with."""
     total = 0
     for one, other in zip(before.segments, after.segments, strict=False):
-        if (one.kind, one.id) != (other.kind, other.id) or _shown(one) != _shown(other):
+        if (one.kind, one.id) != (other.kind, other.id) or _content_fields(one) != _content_fields(other):
             break
         if _is_other_brief((one, other), before, after):
             break
@@ -124,40 +128,40 @@ COLOURS: Final = {
     "evidence": "#f58518",
 }
 FREE: Final = "free"
-MOST_CHARS: Final = 200
-MOST_ROWS: Final = 200
+MAX_CELL_CHARS: Final = 200
+MAX_ROWS: Final = 200
 COLUMNS: Final = ("kind", "id", "tokens", "trust", "text")
 
 _CELL: Final = "text-align:left;vertical-align:top;padding:2px 8px"
 
 
-def shares(packed: Packed) -> dict[str, int]:
+def token_shares(packed: AssembledPack) -> dict[str, int]:
     """Return the tokens of each kind, in the order of kinds, and the free ones."""
-    found = dict.fromkeys(KINDS, 0)
+    found = dict.fromkeys(SEGMENT_KINDS, 0)
     for segment in packed.segments:
         found[segment.kind] += segment.estimated_tokens
     shown: dict[str, int] = {kind: tokens for kind, tokens in found.items() if tokens}
     return {**shown, FREE: packed.token_summary.remaining}
 
 
-def html_of(packed: Packed, title: str) -> str:
+def render_html(packed: AssembledPack, title: str) -> str:
     """Return a pack as HTML, for notebooks."""
     summary = packed.token_summary
     share = f"{packed.cached_tokens / summary.used:.0%}" if summary.used else "0%"
     head = f"{title} of {summary.budget:,}, level {summary.compaction_level.value}, {share} cached"
-    rows = "".join(_row(packed, segment) for segment in packed.segments[:MOST_ROWS])
-    more = len(packed.segments) - MOST_ROWS
+    rows = "".join(_render_row(packed, segment) for segment in packed.segments[:MAX_ROWS])
+    more = len(packed.segments) - MAX_ROWS
     tail = f"<p>and {more:,} more pieces</p>" if more > 0 else ""
     names = "".join(f'<th style="{_CELL}">{name}</th>' for name in COLUMNS)
     return (
-        f"<div><p>{html.escape(head)}</p>{_bar(packed)}"
+        f"<div><p>{html.escape(head)}</p>{_render_bar(packed)}"
         f'<table style="border-collapse:collapse"><tr>{names}</tr>{rows}</table>{tail}</div>'
     )
 
 
-def _bar(packed: Packed) -> str:
+def _render_bar(packed: AssembledPack) -> str:
     budget = max(packed.token_summary.budget, packed.token_summary.used, 1)
-    found = shares(packed)
+    found = token_shares(packed)
     pieces = "".join(
         f'<span title="{kind}: {tokens:,}" style="flex:0 0 {100 * tokens / budget:.2f}%;background:{COLOURS[kind]}">'
         "</span>"
@@ -165,18 +169,19 @@ def _bar(packed: Packed) -> str:
         if kind != FREE
     )
     names = "".join(
-        f'<span style="margin-right:1em">{_square(kind)} {kind} {tokens:,}</span>' for kind, tokens in found.items()
+        f'<span style="margin-right:1em">{_render_square(kind)} {kind} {tokens:,}</span>'
+        for kind, tokens in found.items()
     )
     return f'<div style="display:flex;height:1em;border:1px solid #999">{pieces}</div><div>{names}</div>'
 
 
-def _square(kind: str) -> str:
+def _render_square(kind: str) -> str:
     return f'<span style="color:{COLOURS.get(kind, "#999")}">■</span>'
 
 
-def _row(packed: Packed, segment: Segment) -> str:
-    text = packed.system or "" if segment.id == "brief" else "\n".join(map(words, segment.messages))
-    short = text[:MOST_CHARS] + ("…" if len(text) > MOST_CHARS else "")
+def _render_row(packed: AssembledPack, segment: Segment) -> str:
+    text = packed.system or "" if segment.id == "brief" else "\n".join(map(readable_text, segment.messages))
+    short = text[:MAX_CELL_CHARS] + ("…" if len(text) > MAX_CELL_CHARS else "")
     cells = (segment.kind, segment.id, f"{segment.estimated_tokens:,}", segment.trust, short)
     shown = "".join(f'<td style="{_CELL}">{html.escape(cell)}</td>' for cell in cells)
     return f"<tr>{shown}</tr>"

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.packs.rounds import OUTPUTS, Form, Rounds
+from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm, ThreadRounds
 from holdfast.records.packs import Segment
 
-STRETCHES = 2
+MIN_STRETCHES = 2
 """The least number of stretches in a window, if none was journaled."""
 
 
@@ -48,30 +48,30 @@ def grid_start(tokens: Sequence[int], places: Sequence[int], room: int) -> int:
     densest = dense_start(tokens, room)
     if densest == 0 or densest == len(tokens):
         return densest
-    stretch = 1 << max(((places[-1] - places[densest] + 1) // STRETCHES).bit_length() - 1, 0)
+    stretch = 1 << max(((places[-1] - places[densest] + 1) // MIN_STRETCHES).bit_length() - 1, 0)
     for start in range(densest, len(tokens)):
         if places[start] // stretch != places[start - 1] // stretch:
             return start
     return densest
 
 
-class Older(msgspec.Struct, frozen=True, kw_only=True):
+class OlderRounds(msgspec.Struct, frozen=True, kw_only=True):
     """The summaries and rounds that were chosen."""
 
     summaries: tuple[Segment, ...]
-    forms: dict[int, Form]
+    forms: dict[int, RoundForm]
     first: int
     """The first round of the window."""
     marked: bool
     tokens: int
 
 
-class Choosing(msgspec.Struct, frozen=True, kw_only=True):
+class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
     """The candidates before the newest round, and the room for them."""
 
-    rounds: Rounds
-    form: Callable[[int], Form]
-    shown: Mapping[int, Form]
+    rounds: ThreadRounds
+    form: Callable[[int], RoundForm]
+    shown: Mapping[int, RoundForm]
     """Rounds that are shown already: the newest, pinned ones, and as many of the turn's questions as fit."""
     complete: bool
     summaries: tuple[Segment, ...]
@@ -84,40 +84,42 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     stickiness: float
     before: tuple[str, int] | None
 
-    def chosen(self) -> Older:
+    def choose(self) -> OlderRounds:
         """Choose as many summaries and rounds as fit, from a place where the window can stay."""
         mark = 0 if self.marker is None else self.marker.estimated_tokens
-        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and not self._alone(nth)]
+        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and not self._is_alone(nth)]
         # A summary is not worth its tokens if the marker for everything it does not cover would have no room.
         for summed in (self.room, self.room - mark):
-            summaries = self._fitting_summaries(summed)
+            summaries = self._choose_summaries(summed)
             room = self.room - sum(one.estimated_tokens for one in summaries)
             messages = self.messages - len(summaries)
-            looked, tokens, sizes = self._measured(older, room)
+            looked, tokens, sizes = self._measure_rounds(older, room)
             told = len(summaries) == len(self.summaries) and not self.hidden
             fits = told and self.complete and sum(tokens) <= room and sum(sizes) <= messages
             if fits or mark <= room:
                 break
         marked = not fits and 0 < mark <= room
         room -= mark if marked else 0
-        start = self._start(older, tokens, sizes, room, messages)
+        start = self._choose_start(older, tokens, sizes, room, messages)
         forms = {nth: looked[nth] for nth in older[start:]}
         if start and not self.stickiness:
-            start -= self._edge(older[start - 1], forms, room, messages)
+            start -= self._add_edge_round(older[start - 1], forms, room, messages)
         taken = sum(form.tokens for form in forms.values())
         # The marker must not take the place of a message.
         marked = marked and sum(len(form.messages) for form in forms.values()) < messages
         first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
-        first = self.rounds.reached(first, self.shown)
-        return Older(summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken)
+        first = self.rounds.window_start(first, self.shown)
+        return OlderRounds(
+            summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken
+        )
 
-    def _alone(self, nth: int) -> bool:
+    def _is_alone(self, nth: int) -> bool:
         """Return True for a question older than the unbroken rounds: no window reaches back to it."""
-        return nth < self.rounds.unbroken and self.rounds.asked(nth)
+        return nth < self.rounds.unbroken and self.rounds.is_question(nth)
 
-    def _measured(self, older: Sequence[int], room: int) -> tuple[dict[int, Form], list[int], list[int]]:
+    def _measure_rounds(self, older: Sequence[int], room: int) -> tuple[dict[int, RoundForm], list[int], list[int]]:
         """Return forms, tokens and messages; rounds too far back to fit are not measured and count as too large."""
-        looked: dict[int, Form] = {}
+        looked: dict[int, RoundForm] = {}
         tokens, sizes, left = [], [], room
         for nth in reversed(older):
             if left < 0:
@@ -129,7 +131,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         beyond = len(older) - len(tokens)
         return looked, [room + 1] * beyond + tokens[::-1], [1] * beyond + sizes[::-1]
 
-    def _fitting_summaries(self, room: int) -> tuple[Segment, ...]:
+    def _choose_summaries(self, room: int) -> tuple[Segment, ...]:
         """Return the newest summaries that leave half of the room to the rounds; one if it fits at all."""
         found: list[Segment] = []
         left = room // 2
@@ -141,7 +143,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
             found.append(summary)
         return tuple(reversed(found))
 
-    def _start(
+    def _choose_start(
         self, older: Sequence[int], tokens: Sequence[int], sizes: Sequence[int], room: int, messages: int
     ) -> int:
         """Return the index of the first of the older rounds to show."""
@@ -150,13 +152,13 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         if not self.stickiness:
             return dense_start(open_to, room)
         share = room + sum(form.tokens for form in self.shown.values())
-        before = self._before(older)
+        before = self._find_previous_start(older)
         if before is not None:
             return sticky_start(open_to, room, share, before, self.stickiness)
         places = [self.rounds.talk.head(nth).version for nth in older]
         return grid_start(open_to, places, room)
 
-    def _before(self, older: Sequence[int]) -> int | None:
+    def _find_previous_start(self, older: Sequence[int]) -> int | None:
         """Return where the last journaled window began, among these rounds; -1 if before all of them."""
         if self.before is None or not self.rounds.number:
             return None
@@ -166,11 +168,11 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
                 return bisect_left(older, nth)  # It may be shown in any case by now.
         return None if self.complete else -1
 
-    def _edge(self, nth: int, forms: dict[int, Form], room: int, messages: int) -> int:
+    def _add_edge_round(self, nth: int, forms: dict[int, RoundForm], room: int, messages: int) -> int:
         """Add the round at the edge of a dense window with its tool outputs shortened; return 1 if it fits."""
         left = room - sum(form.tokens for form in forms.values())
         said = sum(len(form.messages) for form in forms.values())
-        form = self.rounds.within(self.form(nth), left, OUTPUTS)
+        form = self.rounds.shorten_to(self.form(nth), left, OUTPUTS_ONLY)
         if form.tokens > left or said + len(form.messages) > messages:
             return 0
         forms[nth] = form

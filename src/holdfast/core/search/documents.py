@@ -8,24 +8,24 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.journal.codec import decode
-from holdfast.core.search.words import text_of
+from holdfast.core.search.words import flatten_value
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.events.sessions import MessageContent, Segment
+from holdfast.records.events.sessions import MessageContent, SharedSegment
 from holdfast.records.events.state import ValueContent
 from holdfast.records.messages import Message, Part
 
-SAID: Final = "message.appended"
-KEPT: Final = "state.written"
-FORGOTTEN: Final = "state.deleted"
-PIECE: Final = 300
+MESSAGE_APPENDED: Final = "message.appended"
+STATE_WRITTEN: Final = "state.written"
+STATE_DELETED: Final = "state.deleted"
+PIECE_CHARS: Final = 300
 """Characters that are embedded together, roughly: a few sentences."""
-MOST_PIECES: Final = 32
+MAX_PIECES: Final = 32
 INDEXED_CHARS: Final = 20_000
 """Characters of one message or entry that are indexed, to bound the cost of an append."""
 INDEXED_BYTES: Final = 4 * INDEXED_CHARS
 """Bytes that hold as many characters in any script."""
 
-Beginning = Callable[[str], str]
+ReadBeginning = Callable[[str], str]
 """A function from an artifact's name to the beginning of the text in it; empty if it cannot be read."""
 
 
@@ -38,19 +38,19 @@ class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     terms: tuple[str, ...]
     now: int
-    lines: tuple[Segment, ...] = ()
+    threads: tuple[SharedSegment, ...] = ()
     scopes: tuple[str, ...] = ()
     limit: int = 400
 
     @property
     def everywhere(self) -> bool:
         """True if no place was named."""
-        return not self.lines and not self.scopes
+        return not self.threads and not self.scopes
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that are searched."""
-        return tuple(dict.fromkeys((*(line.stream for line in self.lines), *self.scopes)))
+        return tuple(dict.fromkeys((*(line.stream for line in self.threads), *self.scopes)))
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,33 +67,33 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
 
 
-def admits(search: TextSearch, hit: Hit) -> bool:
+def is_match(search: TextSearch, hit: Hit) -> bool:
     """Return True if a hit is in one of the places, current, and not expired."""
     event = hit.event
     if event.content is None:
         return False
-    if event.type == KEPT:
+    if event.type == STATE_WRITTEN:
         live = hit.expires_at is None or hit.expires_at > search.now
         return hit.current and live and (search.everywhere or event.stream in search.scopes)
     if search.everywhere:
         return hit.retracted is None and event.version > hit.floor
-    return any(_within(line, hit) for line in search.lines)
+    return any(_is_within(line, hit) for line in search.threads)
 
 
-def _within(line: Segment, hit: Hit) -> bool:
+def _is_within(line: SharedSegment, hit: Hit) -> bool:
     event = hit.event
     stands = hit.retracted is None or hit.retracted > line.at
     return event.stream == line.stream and line.after < event.version <= line.until and stands
 
 
-def pieces(text: str) -> list[str]:
+def split_pieces(text: str) -> list[str]:
     """Split a text into the pieces that are embedded: one vector of a long text would blur its topics.
 
     Pieces end between words and are about the same length; a very long text has longer ones.
     """
-    if len(text) <= PIECE + PIECE // 2:
+    if len(text) <= PIECE_CHARS + PIECE_CHARS // 2:
         return [text]
-    count = min(MOST_PIECES, -(-len(text) // PIECE))
+    count = min(MAX_PIECES, -(-len(text) // PIECE_CHARS))
     size = -(-len(text) // count)
     found, start = [], 0
     while start < len(text):
@@ -105,18 +105,18 @@ def pieces(text: str) -> list[str]:
     return [piece for piece in found if piece] or [text]
 
 
-def searchable(type_name: str, facts: Any, content: bytes | None, beginning: Beginning) -> str:
+def searchable_text(type_name: str, facts: Any, content: bytes | None, beginning: ReadBeginning) -> str:
     """Return the searchable text of an event; empty for events that are not indexed."""
     if content is None:
         return ""
-    if type_name == SAID:
-        return said(decode(content, MessageContent), beginning)
-    if type_name == KEPT:
-        return f"{facts.key}\n{text_of(decode(content, ValueContent).value, INDEXED_CHARS)}"
+    if type_name == MESSAGE_APPENDED:
+        return content_text(decode(content, MessageContent), beginning)
+    if type_name == STATE_WRITTEN:
+        return f"{facts.key}\n{flatten_value(decode(content, ValueContent).value, INDEXED_CHARS)}"
     return ""
 
 
-def unread(name: str) -> str:
+def read_nothing(name: str) -> str:
     """Return nothing, for callers that want only the text in the event itself."""
     return ""
 
@@ -129,43 +129,43 @@ def artifact_id(name: object) -> bytes:
         return b""
 
 
-def beginning_of(body: bytes | None) -> str:
+def decode_beginning(body: bytes | None) -> str:
     """Return the indexed beginning of a large text; empty if it was erased."""
     return "" if body is None else body[:INDEXED_BYTES].decode("utf-8", "ignore")[:INDEXED_CHARS]
 
 
-def said(content: MessageContent, beginning: Beginning) -> str:
+def content_text(content: MessageContent, beginning: ReadBeginning) -> str:
     """Return the text of a message with its tool results, without calls and their arguments.
 
     Texts stored as artifacts are included, and read only as far as there is room.
     """
     if content.parts is None and content.tool_results is None:
         return (content.text or "")[:INDEXED_CHARS]
-    return _first(_stored(content, beginning))
+    return _join_texts(_content_texts(content, beginning))
 
 
-def _stored(content: MessageContent, beginning: Beginning) -> Iterator[Any]:
+def _content_texts(content: MessageContent, beginning: ReadBeginning) -> Iterator[Any]:
     yield content.text
     for part in content.parts or ():
         if _is_text(part):
             yield beginning(part["artifact"]) if "artifact" in part else part.get("text")
     for result in content.tool_results or ():
         named = "artifact" in result
-        yield beginning(result["artifact"]) if named else text_of(result.get("result"), INDEXED_CHARS)
+        yield beginning(result["artifact"]) if named else flatten_value(result.get("result"), INDEXED_CHARS)
 
 
 def _is_text(part: Part) -> bool:
     return part.get("type") in ("text", "refusal")
 
 
-def told(message: Message) -> str:
+def full_message_text(message: Message) -> str:
     """Return the same text of a message whose large texts were loaded."""
     content = message.content
     parts = [content] if not isinstance(content, list) else [part.get("text") for part in content if _is_text(part)]
-    return _first((*parts, *(text_of(one.result, INDEXED_CHARS) for one in message.tool_results)))
+    return _join_texts((*parts, *(flatten_value(one.result, INDEXED_CHARS) for one in message.tool_results)))
 
 
-def _first(texts: Iterable[Any]) -> str:
+def _join_texts(texts: Iterable[Any]) -> str:
     """Join texts by line breaks, up to the indexed length; further texts are not read."""
     found: list[str] = []
     room = INDEXED_CHARS

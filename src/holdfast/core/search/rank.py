@@ -11,21 +11,21 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-NEIGHBOURS = ((-1, 0.2), (1, 0.3), (-2, 0.1), (2, 0.1))
+NEIGHBOUR_WEIGHTS = ((-1, 0.2), (1, 0.3), (-2, 0.1), (2, 0.1))
 """The part of their scores that neighbouring messages add: the next one is often the answer."""
-SESSION = 0.4
+SESSION_WEIGHT = 0.4
 """The part of its score that the best message of the session adds."""
-SHORT = 200
+SHORT_CHARS = 200
 """Characters. If messages are longer on average, they say more by themselves and context counts less."""
-NAMED = 1.4
+NAMED_SPEAKER_FACTOR = 1.4
 """The speaker is named in the query."""
-ASKS = 0.9
+QUESTION_FACTOR = 0.9
 """A question is seldom the answer."""
-SALIENCE = 0.4
+SALIENCE_RANGE = 0.4
 """The range between the most and the least salient: from 0.8 to 1.2 times the score."""
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class SearchCandidate(msgspec.Struct, frozen=True):
     """A candidate answer, with its scores and its place.
 
     `thread` and `position` determine its neighbours; without a thread it has no context. `newest` decides between
@@ -35,17 +35,17 @@ class Candidate(msgspec.Struct, frozen=True):
     id: int
     text: float = 0.0
     cosine: float = 0.0
-    line: str | int = ""
+    thread: str | int = ""
     position: int = 0
     session: str = ""
     speaker: str | None = None
-    asks: bool = False
+    is_question: bool = False
     salience: float | None = None
     newest: int = 0
 
 
-def rank_hits(
-    candidates: Iterable[Candidate],
+def rank_candidates(
+    candidates: Iterable[SearchCandidate],
     *,
     mean_length: float,
     vector_weight: float = 0.5,
@@ -58,21 +58,21 @@ def rank_hits(
     a score of its own is an answer only if one of its neighbours has one: a whole session is never an answer.
     """
     given = list(candidates)
-    own = _own(given, vector_weight)
-    near, best = _placed(given, own), _best_of_sessions(given, own)
-    share = min(1.0, SHORT / mean_length) if mean_length > 0 else 1.0
+    own = _own_scores(given, vector_weight)
+    near, best = _scores_by_place(given, own), _best_by_session(given, own)
+    share = min(1.0, SHORT_CHARS / mean_length) if mean_length > 0 else 1.0
     scored: list[tuple[float, int, int]] = []
     for one, score in zip(given, own, strict=True):
-        around = _around(one, near)
+        around = _neighbour_score(one, near)
         if score > 0 or around > 0:
-            lent = around + SESSION * best.get(one.session, 0.0) if one.line != "" else 0.0
-            scored.append((-(score + share * lent) * _prior(one, speakers_named), -one.newest, one.id))
+            lent = around + SESSION_WEIGHT * best.get(one.session, 0.0) if one.thread != "" else 0.0
+            scored.append((-(score + share * lent) * _prior_factor(one, speakers_named), -one.newest, one.id))
     scored.sort()
     top = -scored[0][0] if scored else 1.0
     return [(id, -score / top) for score, _, id in scored[: max(0, limit)]]
 
 
-def _own(given: list[Candidate], vector_weight: float) -> list[float]:
+def _own_scores(given: list[SearchCandidate], vector_weight: float) -> list[float]:
     """Return the sum of both scores of each candidate, each relative to the best of its kind."""
     text = max((one.text for one in given), default=0.0)
     cosine = max((one.cosine for one in given), default=0.0)
@@ -82,16 +82,16 @@ def _own(given: list[Candidate], vector_weight: float) -> list[float]:
     ]
 
 
-def _placed(given: list[Candidate], own: list[float]) -> dict[tuple[str | int, int], float]:
+def _scores_by_place(given: list[SearchCandidate], own: list[float]) -> dict[tuple[str | int, int], float]:
     found: dict[tuple[str | int, int], float] = {}
     for one, score in zip(given, own, strict=True):
-        if one.line != "":
-            place = (one.line, one.position)
+        if one.thread != "":
+            place = (one.thread, one.position)
             found[place] = max(score, found.get(place, 0.0))
     return found
 
 
-def _best_of_sessions(given: list[Candidate], own: list[float]) -> dict[str, float]:
+def _best_by_session(given: list[SearchCandidate], own: list[float]) -> dict[str, float]:
     found: dict[str, float] = {}
     for one, score in zip(given, own, strict=True):
         if one.session:
@@ -99,17 +99,17 @@ def _best_of_sessions(given: list[Candidate], own: list[float]) -> dict[str, flo
     return found
 
 
-def _around(one: Candidate, near: Mapping[tuple[str | int, int], float]) -> float:
-    if one.line == "":
+def _neighbour_score(one: SearchCandidate, near: Mapping[tuple[str | int, int], float]) -> float:
+    if one.thread == "":
         return 0.0
-    return sum(weight * near.get((one.line, one.position + step), 0.0) for step, weight in NEIGHBOURS)
+    return sum(weight * near.get((one.thread, one.position + step), 0.0) for step, weight in NEIGHBOUR_WEIGHTS)
 
 
-def _prior(one: Candidate, speakers_named: frozenset[str]) -> float:
+def _prior_factor(one: SearchCandidate, speakers_named: frozenset[str]) -> float:
     """Return the factor that does not depend on a candidate's words; 1 if nothing is known."""
-    prior = NAMED if one.speaker is not None and one.speaker in speakers_named else 1.0
-    if one.asks:
-        prior *= ASKS
+    prior = NAMED_SPEAKER_FACTOR if one.speaker is not None and one.speaker in speakers_named else 1.0
+    if one.is_question:
+        prior *= QUESTION_FACTOR
     if one.salience is not None:
-        prior *= 1 + SALIENCE * (one.salience - 0.5)
+        prior *= 1 + SALIENCE_RANGE * (one.salience - 0.5)
     return prior

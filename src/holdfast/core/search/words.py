@@ -16,26 +16,26 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-MOST_TERMS = 64
-LONGEST_QUERY = 10_000
-LONGEST_WORD = 64
+MAX_TERMS = 64
+MAX_QUERY_CHARS = 10_000
+MAX_WORD_CHARS = 64
 """Anything longer is data; its beginning is enough to find it."""
-BEFORE = 200
+CONTEXT_CHARS = 200
 """Characters of the previous message, which a short message needs to be understood."""
-STEM = 5
-SLACK = 20
+STEM_CHARS = 5
+SNIPPET_SLACK = 20
 """Characters within which a snippet is cut between words, if there is a gap."""
-OWN_CONTEXT = 400
+SELF_CONTAINED_CHARS = 400
 """A longer message can be understood without the previous one."""
 
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(r"[^\W_]+")
-_MARKED = re.compile("[\u0590-\u1cff]")
+_MARKED_SCRIPTS = re.compile("[\u0590-\u1cff]")
 """Scripts whose vowels and tones are combining marks; elsewhere only accents are."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")
-_TYPESET = {"\u2019": "'", "\u2018": "'", "\u2014": " ", "\u2013": " ", "\u201c": " ", "\u201d": " ", "\u2026": " "}
+_TYPOGRAPHY = {"\u2019": "'", "\u2018": "'", "\u2014": " ", "\u2013": " ", "\u201c": " ", "\u201d": " ", "\u2026": " "}
 """Typographic signs that models write often. Without them, most texts are plain ASCII."""
 _NEGATED = re.compile(r"\b(?:[Cc]a|[Ww]o|[Ss]ha|[Aa]i)n't\b|[nN]'[tT]\b")
 _ENDINGS = re.compile(r"'(?:[sSdDmM]|[lL]{2}|[rRvV][eE])\b")
@@ -47,31 +47,31 @@ _SHARP = re.compile(r"(?<![^\W_])([A-Za-z])#(?![\w#])")
 
 
 @cache
-def _unspaced() -> re.Pattern[str]:
+def _letter_pattern() -> re.Pattern[str]:
     return re.compile(f"[{UNSPACED}]")
 
 
 @cache
-def _letters() -> re.Pattern[str]:
+def _letters_pattern() -> re.Pattern[str]:
     return re.compile(f"[{UNSPACED}]+")
 
 
 @cache
-def _runs() -> re.Pattern[str]:
+def _runs_pattern() -> re.Pattern[str]:
     return re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
 
 
 @cache
-def _foreign() -> re.Pattern[str]:
+def _foreign_pattern() -> re.Pattern[str]:
     return re.compile(f"[^\\x00-\\x7f{UNSPACED}]")
 
 
-def _listed(text: str) -> frozenset[str]:
+def _word_forms(text: str) -> frozenset[str]:
     """Return words in lower case and capitalised. In capitals they are names."""
     return frozenset(form for word in text.split() for form in (word, word.capitalize()))
 
 
-_FUNCTION_WORDS = _listed(
+_FUNCTION_WORDS = _word_forms(
     """
     a an the and or but nor of to in on at by for from with as into onto upon than then if so
     is are was were be been being am do does did doing have has had having
@@ -79,7 +79,7 @@ _FUNCTION_WORDS = _listed(
     this that these those there here
     """
 )
-_ASKING = _FUNCTION_WORDS | _listed(
+_QUESTION_WORDS = _FUNCTION_WORDS | _word_forms(
     """
     what which who whom whose when where why how whether
     can could may might must shall should will would
@@ -88,69 +88,73 @@ _ASKING = _FUNCTION_WORDS | _listed(
     please tell told say says said mention mentioned remember remind recall know give given
     """
 )
-_BEFORE_A_MONTH = _listed("in since until till last next early late mid this by before after through from of during")
+_MONTH_PREPOSITIONS = _word_forms(
+    "in since until till last next early late mid this by before after through from of during"
+)
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return a text without accents and other marks, and with one spelling of each letter. Case is kept."""
     if text.isascii():
         return text
-    for sign, plain in _TYPESET.items():
+    for sign, plain in _TYPOGRAPHY.items():
         text = text.replace(sign, plain)
     if text.isascii():
         return text
     text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
-    if _MARKED.search(text):
+    if _MARKED_SCRIPTS.search(text):
         text = "".join(letter for letter in text if unicodedata.category(letter)[0] != "M")
     return unicodedata.normalize("NFC", text)
 
 
-def spaced(text: str) -> str:
+def space_letters(text: str) -> str:
     """Separate the letters of languages without spaces, so that each is a word to the index."""
-    return text if text.isascii() else _letters().sub(lambda run: f" {' '.join(run[0])} ", text)
+    return text if text.isascii() else _letters_pattern().sub(lambda run: f" {' '.join(run[0])} ", text)
 
 
-def indexed(text: str) -> str:
+def index_text(text: str) -> str:
     """Return the words of a text for the index, without function words unless it has no others."""
-    said = _written(text)
+    said = _split_words(text)
     kept = [word for word in said if word not in _FUNCTION_WORDS] or said
-    return spaced(" ".join(kept).lower())
+    return space_letters(" ".join(kept).lower())
 
 
-def terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
+def query_terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
     """Return the words of a query that are worth looking for, in order, each once.
 
     Function words and question words are left out, and so are `names` of speakers: they are in everything that is said
     to
     them. If nothing else remains, the names are taken, and if there are none, all words.
     """
-    said = _written(query[:LONGEST_QUERY])
+    said = _split_words(query[:MAX_QUERY_CHARS])
     shouted = query.isupper()
-    content = [word for at, word in enumerate(said) if not _asks(word.capitalize() if shouted else word, at, said)]
-    people = set(_written(" ".join(names).lower()))
+    content = [
+        word for at, word in enumerate(said) if not _is_question_word(word.capitalize() if shouted else word, at, said)
+    ]
+    people = set(_split_words(" ".join(names).lower()))
     others = [word for word in content if word.lower() not in people]
-    found = dict.fromkeys(term for word in others or content or said for term in _pieces(word.lower()))
-    return tuple(found)[:MOST_TERMS]
+    found = dict.fromkeys(term for word in others or content or said for term in _split_terms(word.lower()))
+    return tuple(found)[:MAX_TERMS]
 
 
-def named(query: str, names: Iterable[str]) -> frozenset[str]:
+def find_named(query: str, names: Iterable[str]) -> frozenset[str]:
     """Return the people that a query names, with all the words of the name."""
-    said = set(_written(query[:LONGEST_QUERY].lower()))
-    return frozenset(name for name in names if (words := _written(name.lower())) and said.issuperset(words))
+    said = set(_split_words(query[:MAX_QUERY_CHARS].lower()))
+    return frozenset(name for name in names if (words := _split_words(name.lower())) and said.issuperset(words))
 
 
-def context(text: str, previous: str) -> str:
+def context_before(text: str, previous: str) -> str:
     """Return the end of the previous message, if this one is too short to be understood alone."""
-    if len(text) > OWN_CONTEXT or not previous:
+    if len(text) > SELF_CONTAINED_CHARS or not previous:
         return ""
-    if len(previous) <= BEFORE:
+    if len(previous) <= CONTEXT_CHARS:
         return previous
-    return previous[-BEFORE:].partition(" ")[2] or previous[-BEFORE:]
+    return previous[-CONTEXT_CHARS:].partition(" ")[2] or previous[-CONTEXT_CHARS:]
 
 
-def _written(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return the words of a text as written, without contractions and possessive endings."""
-    text = folded(text)
+    text = fold_text(text)
     if "'" in text:
         text = _ENDINGS.sub(" ", _NEGATED.sub(" ", text))
     if "++" in text:
@@ -158,32 +162,34 @@ def _written(text: str) -> list[str]:
     if "#" in text:
         text = _SHARP.sub(r"\1sharp", text)
     said = _WORD.findall(text)
-    if said and max(map(len, said)) > LONGEST_WORD:
-        said = [word if not word.isascii() and _unspaced().search(word) else word[:LONGEST_WORD] for word in said]
+    if said and max(map(len, said)) > MAX_WORD_CHARS:
+        said = [
+            word if not word.isascii() and _letter_pattern().search(word) else word[:MAX_WORD_CHARS] for word in said
+        ]
     return said
 
 
-def _asks(word: str, at: int, said: list[str]) -> bool:
+def _is_question_word(word: str, at: int, said: list[str]) -> bool:
     """Return True if a word is a question word. May is a month next to a number or after `in`."""
-    if word not in _ASKING:
+    if word not in _QUESTION_WORDS:
         return False
     if word.lower() != "may":
         return True
     beside = said[max(0, at - 1) : at] + said[at + 1 : at + 2]
-    after = at > 0 and (word == "May" or said[at - 1] in _BEFORE_A_MONTH)
+    after = at > 0 and (word == "May" or said[at - 1] in _MONTH_PREPOSITIONS)
     return not (after or any(neighbour[0].isdigit() for neighbour in beside))
 
 
-def _pieces(word: str) -> Iterator[str]:
+def _split_terms(word: str) -> Iterator[str]:
     """Split a word into terms: pairs of neighbouring letters where a language has no spaces."""
-    for run in [word] if word.isascii() else _runs().findall(word):
-        if len(run) > 1 and not run.isascii() and _unspaced().match(run):
+    for run in [word] if word.isascii() else _runs_pattern().findall(word):
+        if len(run) > 1 and not run.isascii() and _letter_pattern().match(run):
             yield from (run[at : at + 2] for at in range(len(run) - 1))
         else:
             yield run
 
 
-def text_of(value: Any, limit: int) -> str:
+def flatten_value(value: Any, limit: int) -> str:
     """Return the searchable text of a value: strings, numbers and field names, in order, up to `limit` characters."""
     lines: list[str] = []
     room = limit
@@ -196,7 +202,7 @@ def text_of(value: Any, limit: int) -> str:
             parts = [("", part) for part in item]
         else:
             parts = []
-        line = f"{name}: {shown}" if name and (shown := _shown(item)) else name or _shown(item)
+        line = f"{name}: {shown}" if name and (shown := _scalar_text(item)) else name or _scalar_text(item)
         if line:
             lines.append(line[:room])
             room -= len(line) + 1
@@ -204,46 +210,46 @@ def text_of(value: Any, limit: int) -> str:
     return "\n".join(lines)
 
 
-def _shown(item: Any) -> str:
+def _scalar_text(item: Any) -> str:
     if isinstance(item, str):
         return item
     is_number = isinstance(item, int | float) and not isinstance(item, bool)
     return repr(item) if is_number and abs(item) < 1e30 else ""
 
 
-def snippet(text: str, terms: Collection[str], width: int = 160) -> str:
+def make_snippet(text: str, terms: Collection[str], width: int = 160) -> str:
     """Return the part of a text with most of the terms, at most `width` characters, with … where it was cut."""
     if len(text) <= width:
         return text.strip()
-    start, end = _densest(_places(text, terms), width)
+    start, end = _find_densest(_find_terms(text, terms), width)
     start = max(0, min(start - (width - (end - start)) // 2, len(text) - width))
     end = start + width
     if start > 0:
-        start = next((at for at in range(start, start + SLACK) if text[at - 1].isspace()), start)
+        start = next((at for at in range(start, start + SNIPPET_SLACK) if text[at - 1].isspace()), start)
     if end < len(text):
-        end = next((at for at in range(end, end - SLACK, -1) if text[at].isspace()), end)
+        end = next((at for at in range(end, end - SNIPPET_SLACK, -1) if text[at].isspace()), end)
     return ("…" if start > 0 else "") + text[start:end].strip() + ("…" if end < len(text) else "")
 
 
-def _places(text: str, terms: Collection[str]) -> list[tuple[int, int, str]]:
+def _find_terms(text: str, terms: Collection[str]) -> list[tuple[int, int, str]]:
     """Return the places where words begin like terms, which is close enough to stemming here."""
-    patterns = [_beginning(term) for term in terms if term]
+    patterns = [_prefix_pattern(term) for term in terms if term]
     if not patterns:
         return []
     # One letter for one letter, so that positions are the same in both texts.
-    alike = _foreign().sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
+    alike = _foreign_pattern().sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
     return [(*found.span(), found[0]) for found in re.finditer("|".join(patterns), alike)]
 
 
-def _beginning(term: str) -> str:
+def _prefix_pattern(term: str) -> str:
     """Return a pattern for words that begin like a term; a number or a very short word must match whole."""
-    if not term.isascii() and _unspaced().match(term):
+    if not term.isascii() and _letter_pattern().match(term):
         return re.escape(term)
     whole = not term.isalpha() or len(term) < 3
-    return rf"(?<![^\W_]){re.escape(term)}(?![^\W_])" if whole else rf"(?<![^\W_]){re.escape(term[:STEM])}"
+    return rf"(?<![^\W_]){re.escape(term)}(?![^\W_])" if whole else rf"(?<![^\W_]){re.escape(term[:STEM_CHARS])}"
 
 
-def _densest(places: list[tuple[int, int, str]], width: int) -> tuple[int, int]:
+def _find_densest(places: list[tuple[int, int, str]], width: int) -> tuple[int, int]:
     """Return the span within a width that has most different terms; of equals the first."""
     best, span, first = 0, (0, 0), 0
     for last, (_, end, _) in enumerate(places):

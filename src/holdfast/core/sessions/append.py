@@ -15,11 +15,11 @@ from holdfast.errors import Conflict, SessionClosed, SessionNotFound, ToolPairin
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.sessions import CallRef, MessageAppended, MessageContent, SessionOpened, ThreadOpened
 from holdfast.records.frames import StreamState
-from holdfast.records.sessions import Line, SessionState
+from holdfast.records.sessions import SessionState, ThreadState
 from holdfast.records.usage import Usage
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CallAnswer(msgspec.Struct, frozen=True):
     """The call that a result answers, by holdfast's id or by the shortened provider id."""
 
     id: str
@@ -27,13 +27,13 @@ class Answer(msgspec.Struct, frozen=True):
     failed: bool
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class MessageDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is ready to be written except for its position and the calls it answers."""
 
     role: str
     content: MessageContent
     calls: tuple[tuple[str, str | None], ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[CallAnswer, ...] = ()
     tokens: int | None = None
     tokenizer: str | None = None
     partial: bool = False
@@ -47,19 +47,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: tuple[str, ...] = ()
 
 
-def is_over(state: StreamState, name: str) -> bool:
+def is_reset(state: StreamState, name: str) -> bool:
     """Return True if the next message begins a new generation; refuse a thread that takes no more messages."""
-    if state.line is None:
+    if state.thread is None:
         raise SessionNotFound(f"There is no conversation {name}. Open it with hf.session(…), or check its id.")
-    if state.line.ended and not state.line.fresh:
+    if state.thread.ended and not state.thread.fresh:
         raise SessionClosed(
             f"{name} was closed and takes no more messages. reset() begins anew under its id; "
             "hf.new_session() begins another."
         )
-    return state.line.ended
+    return state.thread.ended
 
 
-def begin_anew(line: Line, session: StreamState) -> tuple[list[Draft], list[Draft]]:
+def begin_generation(line: ThreadState, session: StreamState) -> tuple[list[Draft], list[Draft]]:
     """Return the events that open the next generation of a session that was reset.
 
     The first list is for the thread, the second for the session, if this thread is the first to begin it.
@@ -74,7 +74,7 @@ def begin_anew(line: Line, session: StreamState) -> tuple[list[Draft], list[Draf
     return [Draft(type="thread.opened", facts=ThreadOpened(generation=generation))], [opened]
 
 
-def append_messages(line: Line, version: int, entries: Sequence[Entry]) -> list[Draft]:
+def append_messages(line: ThreadState, version: int, entries: Sequence[MessageDraft]) -> list[Draft]:
     """Return the events for messages that follow `version`, each with its position and the calls it answers."""
     waiting = dict(line.calls)
     position, drafts = line.messages, []
@@ -82,15 +82,15 @@ def append_messages(line: Line, version: int, entries: Sequence[Entry]) -> list[
     for entry in entries:
         version += 1
         position += 1
-        answers, round = _answered(waiting, entry)
-        facts = replace(_facts(entry, position, answers), round=round, before=before)
+        answers, round = _match_answers(waiting, entry)
+        facts = replace(_message_facts(entry, position, answers), round=round, before=before)
         drafts.append(Draft(type="message.appended", facts=facts, content=entry.content))
         before = None
         waiting.update({id: CallRef(id, version, provider) for id, provider in entry.calls})
     return drafts
 
 
-def _facts(entry: Entry, position: int, answers: Sequence[str]) -> MessageAppended:
+def _message_facts(entry: MessageDraft, position: int, answers: Sequence[str]) -> MessageAppended:
     failed = tuple(id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed)
     return MessageAppended(
         role=entry.role,
@@ -112,18 +112,18 @@ def _facts(entry: Entry, position: int, answers: Sequence[str]) -> MessageAppend
     )
 
 
-def _answered(waiting: dict[str, CallRef], entry: Entry) -> tuple[list[str], int | None]:
+def _match_answers(waiting: dict[str, CallRef], entry: MessageDraft) -> tuple[list[str], int | None]:
     """Return the calls that a message answers, which no longer wait, and the round it belongs to."""
     found: list[CallRef] = []
     for answer in entry.answers:
-        call = _waiting_for(waiting, answer)
+        call = _find_call(waiting, answer)
         del waiting[call.id]
         found.append(call)
     # A call from a shared parent thread has no position in this stream: its result begins a round here.
     return [call.id for call in found], found[0].version if found and found[0].version > 0 else None
 
 
-def _waiting_for(waiting: dict[str, CallRef], answer: Answer) -> CallRef:
+def _find_call(waiting: dict[str, CallRef], answer: CallAnswer) -> CallRef:
     """Find a call by holdfast's id, else by the provider's.
 
     Providers reuse ids: of the calls that match, the first one of the newest message is taken.

@@ -12,43 +12,43 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 
-Place = tuple[int, int]
+ItemIndex = tuple[int, int]
 """The index of a message in a list, and of a call or result in it."""
 
 
-class Matching:
+class CallMatches:
     """Calls with their results, and results without a call."""
 
     __slots__ = ("answers", "refused")
 
     def __init__(self) -> None:
-        self.answers: dict[Place, Place] = {}
+        self.answers: dict[ItemIndex, ItemIndex] = {}
         """The result of each call that has one."""
-        self.refused: dict[Place, str] = {}
+        self.refused: dict[ItemIndex, str] = {}
         """Results without a call, with the problem: orphan_result or duplicate_result."""
 
-    def calls(self) -> dict[Place, Place]:
+    def calls(self) -> dict[ItemIndex, ItemIndex]:
         """Return the call of each result that has one."""
         return {result: call for call, result in self.answers.items()}
 
 
-class _Waiting:
+class _CallQueue:
     """The calls that share an id, to find the next one to be answered."""
 
     __slots__ = ("answered", "groups")
 
     def __init__(self) -> None:
-        self.groups: list[list[Place]] = []
+        self.groups: list[list[ItemIndex]] = []
         """The calls of each message that may be open, oldest first."""
-        self.answered: list[Place] = []
+        self.answered: list[ItemIndex] = []
 
-    def add(self, call: Place) -> None:
+    def add(self, call: ItemIndex) -> None:
         if self.groups and self.groups[-1][0][0] == call[0]:
             self.groups[-1].append(call)
         else:
             self.groups.append([call])
 
-    def nearest(self, answers: Container[Place]) -> Place | None:
+    def find_nearest(self, answers: Container[ItemIndex]) -> ItemIndex | None:
         """Return the first open call of the newest message that has one. Calls found answered are not checked again."""
         while self.groups:
             group = self.groups[-1]
@@ -62,53 +62,53 @@ class _Waiting:
         return None
 
 
-_Names = Callable[[ToolCallRequest], Iterator[str]]
-_Results = Iterable[tuple[Place, ToolCallResult]]
-_ByName = defaultdict[str, _Waiting]
+_CallIds = Callable[[ToolCallRequest], Iterator[str]]
+_Results = Iterable[tuple[ItemIndex, ToolCallResult]]
+_QueueById = defaultdict[str, _CallQueue]
 
 
-def matched(messages: Sequence[Message]) -> Matching:
+def match_results(messages: Sequence[Message]) -> CallMatches:
     """Match every result to its call, first by holdfast's own ids, then by providers' ids and positions."""
-    found = Matching()
+    found = CallMatches()
     own = {call.id for message in messages if message.role == "assistant" for call in message.tool_calls if call.id}
-    exact: list[tuple[Place, ToolCallResult]] = []
-    by_position: list[tuple[Place, ToolCallResult]] = []
-    for place, result in _results(messages):
+    exact: list[tuple[ItemIndex, ToolCallResult]] = []
+    by_position: list[tuple[ItemIndex, ToolCallResult]] = []
+    for place, result in _iterate_results(messages):
         (exact if result.tool_call_id in own else by_position).append((place, result))
-    if early := _walk(messages, exact, found, _own_names, _own_name):
+    if early := _match_in_order(messages, exact, found, _own_call_ids, _own_result_id):
         # An own id identifies the call even if the list has it after its result.
-        everywhere: _ByName = defaultdict(_Waiting)
-        _enter(messages, range(len(messages)), everywhere, _own_names)
+        everywhere: _QueueById = defaultdict(_CallQueue)
+        _add_calls(messages, range(len(messages)), everywhere, _own_call_ids)
         for place, result in early:
-            _settle(messages, found, place, result, everywhere[result.tool_call_id])
-    for place, _ in _walk(messages, by_position, found, _all_names, _provider_name):
+            _assign_result(messages, found, place, result, everywhere[result.tool_call_id])
+    for place, _ in _match_in_order(messages, by_position, found, _all_call_ids, _provider_result_id):
         found.refused[place] = "orphan_result"
     return found
 
 
-def _walk(
+def _match_in_order(
     messages: Sequence[Message],
     results: _Results,
-    found: Matching,
-    names: _Names,
+    found: CallMatches,
+    names: _CallIds,
     name_of: Callable[[ToolCallResult], str],
-) -> list[tuple[Place, ToolCallResult]]:
+) -> list[tuple[ItemIndex, ToolCallResult]]:
     """Match results in order; return those whose id no earlier call has."""
-    waiting: _ByName = defaultdict(_Waiting)
-    unknown: list[tuple[Place, ToolCallResult]] = []
+    waiting: _QueueById = defaultdict(_CallQueue)
+    unknown: list[tuple[ItemIndex, ToolCallResult]] = []
     at = 0
     for place, result in results:
-        _enter(messages, range(at, place[0]), waiting, names)
+        _add_calls(messages, range(at, place[0]), waiting, names)
         at = place[0]
         under = waiting.get(name_of(result))
         if under is None:
             unknown.append((place, result))
         else:
-            _settle(messages, found, place, result, under)
+            _assign_result(messages, found, place, result, under)
     return unknown
 
 
-def _enter(messages: Sequence[Message], indexes: range, waiting: _ByName, names: _Names) -> None:
+def _add_calls(messages: Sequence[Message], indexes: range, waiting: _QueueById, names: _CallIds) -> None:
     for index in indexes:
         if messages[index].role == "assistant":
             for position, call in enumerate(messages[index].tool_calls):
@@ -116,11 +116,11 @@ def _enter(messages: Sequence[Message], indexes: range, waiting: _ByName, names:
                     waiting[name].add((index, position))
 
 
-def _settle(
-    messages: Sequence[Message], found: Matching, place: Place, result: ToolCallResult, under: _Waiting
+def _assign_result(
+    messages: Sequence[Message], found: CallMatches, place: ItemIndex, result: ToolCallResult, under: _CallQueue
 ) -> None:
     """Give one result to the next open call with its id. A real result replaces a stand-in."""
-    call = under.nearest(found.answers)
+    call = under.find_nearest(found.answers)
     while call is None and under.answered and not result.interrupted:
         answered = under.answered.pop()
         earlier = found.answers[answered]
@@ -133,26 +133,26 @@ def _settle(
         found.answers[call] = place
 
 
-def _results(messages: Sequence[Message]) -> Iterator[tuple[Place, ToolCallResult]]:
+def _iterate_results(messages: Sequence[Message]) -> Iterator[tuple[ItemIndex, ToolCallResult]]:
     for index, message in enumerate(messages):
         if message.role == "tool":
             for position, result in enumerate(message.tool_results):
                 yield (index, position), result
 
 
-def _own_names(call: ToolCallRequest) -> Iterator[str]:
+def _own_call_ids(call: ToolCallRequest) -> Iterator[str]:
     yield call.id
 
 
-def _own_name(result: ToolCallResult) -> str:
+def _own_result_id(result: ToolCallResult) -> str:
     return result.tool_call_id
 
 
-def _all_names(call: ToolCallRequest) -> Iterator[str]:
+def _all_call_ids(call: ToolCallRequest) -> Iterator[str]:
     yield call.provider_id or ""
     if call.id and call.id != call.provider_id:
         yield call.id
 
 
-def _provider_name(result: ToolCallResult) -> str:
+def _provider_result_id(result: ToolCallResult) -> str:
     return result.provider_id or result.tool_call_id

@@ -16,15 +16,17 @@ from holdfast.records.events.sessions import MessageAppended, MessageContent
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Content, Message, Part, ToolCallRequest, ToolCallResult
 
-SHORT = 64
+MAX_ID_CHARS = 64
 ERASED_TEXT = "[erased]"
 ERASED_NAME = "erased"
-TRUST = {"system": "operator", "developer": "operator", "user": "user", "assistant": "model", "tool": "tool"}
+ROLE_TRUST = {"system": "operator", "developer": "operator", "user": "user", "assistant": "model", "tool": "tool"}
 
 
-def short(provider_id: str | None) -> str | None:
+def shorten_id(provider_id: str | None) -> str | None:
     """Return a provider's id for the facts: unchanged, or a digest of it if it is long or not printable ASCII."""
-    if provider_id is None or (len(provider_id) <= SHORT and provider_id.isascii() and provider_id.isprintable()):
+    if provider_id is None or (
+        len(provider_id) <= MAX_ID_CHARS and provider_id.isascii() and provider_id.isprintable()
+    ):
         return provider_id
     return "#" + hashlib.sha256(provider_id.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
@@ -35,22 +37,23 @@ def message_content(message: Message, large: Mapping[int, str]) -> MessageConten
     return MessageContent(
         text=text,
         parts=parts,
-        tool_calls=[_call(call) for call in message.tool_calls] or None,
-        tool_results=[_result(result, large.get(index)) for index, result in enumerate(message.tool_results)] or None,
+        tool_calls=[_encode_call(call) for call in message.tool_calls] or None,
+        tool_results=[_encode_result(result, large.get(index)) for index, result in enumerate(message.tool_results)]
+        or None,
         name=message.name,
         provider_id=message.provider_id,
         metadata=message.metadata,
     )
 
 
-def _call(call: ToolCallRequest) -> dict[str, Any]:
+def _encode_call(call: ToolCallRequest) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": call.name, "arguments": call.arguments}
-    if call.provider_id != short(call.provider_id):
+    if call.provider_id != shorten_id(call.provider_id):
         entry["provider_id"] = call.provider_id
     return entry
 
 
-def _result(result: ToolCallResult, artifact: str | None) -> dict[str, Any]:
+def _encode_result(result: ToolCallResult, artifact: str | None) -> dict[str, Any]:
     entry: dict[str, Any] = {"result": result.result} if artifact is None else {"artifact": artifact}
     if result.provider_id is not None:
         entry["provider_id"] = result.provider_id
@@ -59,7 +62,7 @@ def _result(result: ToolCallResult, artifact: str | None) -> dict[str, Any]:
     return entry
 
 
-def large_texts(content: Any) -> list[str]:
+def text_artifacts(content: Any) -> list[str]:
     """Return the artifacts that hold texts of this message and are read with it; images and files are not."""
     if not isinstance(content, MessageContent) or (content.parts is None and content.tool_results is None):
         return []
@@ -67,25 +70,25 @@ def large_texts(content: Any) -> list[str]:
     return named + [entry["artifact"] for entry in content.tool_results or () if "artifact" in entry]
 
 
-def stored_message(event: Event, texts: Mapping[str, str] | None = None, pinned: bool = False) -> Message:
+def message_from_event(event: Event, texts: Mapping[str, str] | None = None, pinned: bool = False) -> Message:
     """Return the message of a `message.appended` event. `texts` are its large texts by artifact name."""
-    return _message(event.id, event, event.facts, event.content, texts or {}, pinned)
+    return _build_message(event.id, event, event.facts, event.content, texts or {}, pinned)
 
 
-def message_content_of(stored: StoredEvent) -> Any:
+def decode_message_content(stored: StoredEvent) -> Any:
     """Return the content of a stored `message.appended`: a MessageContent, ERASED, or None if it has none."""
     if stored.content is not None:
         return decode(stored.content, MessageContent)
     return ERASED if stored.erased else None
 
 
-def message_of(stored: StoredEvent, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
+def decode_message(stored: StoredEvent, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
     """Return the message of a stored event, decoding only what a message needs: many are read at a time."""
     facts = decode_facts(stored.type, stored.schema, stored.facts)
-    return _message(ulid_text(stored.id), stored, facts, content, texts, pinned)
+    return _build_message(ulid_text(stored.id), stored, facts, content, texts, pinned)
 
 
-def _message(
+def _build_message(
     id: str,
     event: Event | StoredEvent,
     facts: MessageAppended,
@@ -96,13 +99,17 @@ def _message(
     erased = content is ERASED
     said = MessageContent() if erased or content is None else content
     try:
-        calls = _calls(facts, said) if facts.calls else ()
-        results = _results(facts, said, texts) if facts.answers else ()
+        calls = _decode_calls(facts, said) if facts.calls else ()
+        results = _decode_results(facts, said, texts) if facts.answers else ()
     except (IndexError, KeyError, TypeError) as error:
         raise Corrupt(f"Message {id} does not fit its facts ({error!r}). Run `holdfast verify`.") from None
     return Message(
         role=facts.role,
-        content=_erased(facts) if erased else said.text if said.parts is None else _parts(said.parts, texts),
+        content=_placeholder(facts)
+        if erased
+        else said.text
+        if said.parts is None
+        else _decode_parts(said.parts, texts),
         tool_calls=calls,
         tool_results=results,
         name=said.name,
@@ -121,22 +128,22 @@ def _message(
         tokens=facts.tokens,
         tokenizer=facts.tokenizer,
         pinned=pinned,
-        trust=TRUST.get(facts.role, "external"),
+        trust=ROLE_TRUST.get(facts.role, "external"),
         erased=erased,
-        policy=policy_beside(facts),
+        policy=policy_without_pin(facts),
     )
 
 
-def policy_beside(facts: MessageAppended) -> str | None:
+def policy_without_pin(facts: MessageAppended) -> str | None:
     """Return the policy of a message; None for `pinned`, which the message shows by its pin."""
     return None if facts.policy == "pinned" else facts.policy
 
 
-def _erased(facts: MessageAppended) -> str | None:
+def _placeholder(facts: MessageAppended) -> str | None:
     return None if facts.calls or facts.answers else ERASED_TEXT
 
 
-def _parts(stored: list[Part], texts: Mapping[str, str]) -> Content:
+def _decode_parts(stored: list[Part], texts: Mapping[str, str]) -> Content:
     shown = [
         {"type": "text", "text": texts.get(part["artifact"], ERASED_TEXT)}
         if part.get("type") == "text" and "artifact" in part
@@ -148,7 +155,7 @@ def _parts(stored: list[Part], texts: Mapping[str, str]) -> Content:
     return shown[0]["text"] if whole else shown
 
 
-def _calls(facts: MessageAppended, said: MessageContent) -> tuple[ToolCallRequest, ...]:
+def _decode_calls(facts: MessageAppended, said: MessageContent) -> tuple[ToolCallRequest, ...]:
     entries = said.tool_calls or [{"name": ERASED_NAME, "arguments": "{}"}] * len(facts.calls)
     return tuple(
         ToolCallRequest(
@@ -161,7 +168,9 @@ def _calls(facts: MessageAppended, said: MessageContent) -> tuple[ToolCallReques
     )
 
 
-def _results(facts: MessageAppended, said: MessageContent, texts: Mapping[str, str]) -> tuple[ToolCallResult, ...]:
+def _decode_results(
+    facts: MessageAppended, said: MessageContent, texts: Mapping[str, str]
+) -> tuple[ToolCallResult, ...]:
     entries = said.tool_results or [{"result": ERASED_TEXT}] * len(facts.answers)
     return tuple(
         ToolCallResult(

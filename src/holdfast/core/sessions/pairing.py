@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.sessions.match import Matching, Place, matched
-from holdfast.core.wire.parts import kept_for
-from holdfast.core.wire.validate import says_nothing
-from holdfast.records.messages import INTERRUPTED, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
+from holdfast.core.sessions.match import CallMatches, ItemIndex, match_results
+from holdfast.core.wire.parts import message_extras
+from holdfast.core.wire.validate import is_empty_message as has_no_parts
+from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
 
 OpenCalls = Literal["interrupted", "keep"]
 
@@ -28,16 +28,16 @@ class Round(msgspec.Struct, frozen=True):
     indexes: tuple[int, ...]
 
 
-class Repaired(msgspec.Struct, frozen=True):
+class RepairResult(msgspec.Struct, frozen=True):
     """A valid list of messages, and the repairs that were made."""
 
     messages: list[Message]
     repairs: list[Repair]
 
 
-def rounds(messages: Sequence[Message]) -> list[Round]:
+def group_rounds(messages: Sequence[Message]) -> list[Round]:
     """Put every message into exactly one round; a tool message goes with the call that its first result answers."""
-    calls = matched(messages).calls()
+    calls = match_results(messages).calls()
     members: dict[int, list[int]] = {}
     for index, message in enumerate(messages):
         owner = index
@@ -49,42 +49,42 @@ def rounds(messages: Sequence[Message]) -> list[Round]:
     return sorted((Round(tuple(sorted(found))) for found in members.values()), key=lambda each: each.indexes)
 
 
-def repaired(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> Repaired:
+def repair_messages(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> RepairResult:
     """Return a valid list. `open_calls="keep"` leaves calls open that a running conversation still waits for."""
-    if all(map(is_plain, messages)):
-        return Repaired([*messages], [])
+    if all(map(is_plain_text, messages)):
+        return RepairResult([*messages], [])
     repairs: list[Repair] = []
-    given, whole = _sound(messages, repairs)
-    found = matched(whole)
+    given, whole = _repair_each(messages, repairs)
+    found = match_results(whole)
     for (index, position), problem in found.refused.items():
-        which = _id(whole[index].tool_results[position])
+        which = _result_id(whole[index].tool_results[position])
         why = "its call has another" if problem == "duplicate_result" else "no call before it has this id"
         repairs.append(Repair(index=given[index], problem=problem, done=f"dropped the result {which}: {why}"))
-    live = _newest_open(whole) if open_calls == "keep" else -1
+    live = _find_open_message(whole) if open_calls == "keep" else -1
     kept: list[Message] = []
     for index, message in enumerate(whole):
         if message.role != "tool":
             kept.append(message)
             if message.tool_calls:
-                kept += _results_of(whole, index, found, given, repairs, fill=index != live)
+                kept += _place_results(whole, index, found, given, repairs, fill=index != live)
     repairs.sort(key=lambda repair: repair.index)
-    return Repaired(kept, repairs)
+    return RepairResult(kept, repairs)
 
 
-def interrupted(call: ToolCallRequest) -> Message:
+def make_interrupted_result(call: ToolCallRequest) -> Message:
     """Return the message that stands for the result of an interrupted call."""
     result = ToolCallResult(
-        tool_call_id=call.id, provider_id=call.provider_id, result=INTERRUPTED, is_error=True, interrupted=True
+        tool_call_id=call.id, provider_id=call.provider_id, result=INTERRUPTED_RESULT, is_error=True, interrupted=True
     )
     return Message(role="tool", tool_results=(result,), synthetic=True)
 
 
-def _sound(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int], list[Message]]:
+def _repair_each(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int], list[Message]]:
     """Make each message valid in itself; return the index each had in the given list, and the messages."""
     given: list[int] = []
     whole: list[Message] = []
     for index, message in enumerate(messages):
-        left, wrong = sound(message)
+        left, wrong = repair_message(message)
         if wrong:
             repairs += [Repair(index=index, problem=problem, done=done) for problem, done in wrong]
         if left is not None:
@@ -93,7 +93,7 @@ def _sound(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int
     return given, whole
 
 
-def _newest_open(messages: Sequence[Message]) -> int:
+def _find_open_message(messages: Sequence[Message]) -> int:
     """Return the index of an assistant message followed only by results, whose calls may still be answered; else -1."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role != "tool":
@@ -101,8 +101,8 @@ def _newest_open(messages: Sequence[Message]) -> int:
     return -1
 
 
-def _results_of(
-    messages: Sequence[Message], index: int, found: Matching, given: list[int], repairs: list[Repair], *, fill: bool
+def _place_results(
+    messages: Sequence[Message], index: int, found: CallMatches, given: list[int], repairs: list[Repair], *, fill: bool
 ) -> list[Message]:
     """Return the results of one assistant message, as the messages that follow it."""
     calls = messages[index].tool_calls
@@ -121,72 +121,72 @@ def _results_of(
     if not broken:
         # All results are there: the order in which they came is as good as the order of the calls. It does not depend
         # on what stands between them, so a round alone is shown as it is among others.
-        return _carried(messages, sorted(place for place in places if place is not None))
+        return _collect_results(messages, sorted(place for place in places if place is not None))
     shown: list[Message] = []
     for missing, run in groupby(zip(calls, places, strict=True), key=lambda pair: pair[1] is None):
         if missing:
-            shown += [interrupted(call) for call, _ in run if fill]
+            shown += [make_interrupted_result(call) for call, _ in run if fill]
         else:
-            shown += _carried(messages, [place for _, place in run if place is not None])
+            shown += _collect_results(messages, [place for _, place in run if place is not None])
     return shown
 
 
-def _carried(messages: Sequence[Message], places: list[Place]) -> list[Message]:
+def _collect_results(messages: Sequence[Message], places: list[ItemIndex]) -> list[Message]:
     """Return these results in this order, in their original messages as far as possible."""
     runs = groupby(places, key=lambda place: place[0])
-    return [with_results(messages[index], [position for _, position in run]) for index, run in runs]
+    return [keep_results(messages[index], [position for _, position in run]) for index, run in runs]
 
 
-def _id(result: ToolCallResult) -> str:
+def _result_id(result: ToolCallResult) -> str:
     return result.provider_id or result.tool_call_id or "without an id"
 
 
-_SPOKEN = ROLES - {"tool"}
+_TEXT_ROLES = ROLES - {"tool"}
 
-Wrong = tuple[str, str]
+MessageProblem = tuple[str, str]
 """A problem's name, and the repair that was made."""
 
 
-def sound(message: Message) -> tuple[Message | None, list[Wrong]]:
+def repair_message(message: Message) -> tuple[Message | None, list[MessageProblem]]:
     """Return the message as it can be shown, the same object if it is valid; None if nothing is left of it."""
-    if is_plain(message):
+    if is_plain_text(message):
         return message, []
-    wrong: list[Wrong] = []
+    wrong: list[MessageProblem] = []
     if message.role not in ROLES:
         wrong.append(("unknown_role", f"shown as a user's: there is no role {message.role[:40]!r}"))
         message = msgspec.structs.replace(message, role="user")
     if message.tool_calls and message.role != "assistant":
         wrong.append(("malformed", f"dropped the calls: a {message.role} message has none"))
-        message = with_calls(message, ())
+        message = keep_calls(message, ())
     if message.tool_results and message.role != "tool":
         wrong.append(("malformed", f"dropped the results: a message of role {message.role} has none"))
-        message = with_results(message, ())
+        message = keep_results(message, ())
     if not all(call.name.strip() for call in message.tool_calls):
         wrong.append(("nameless_call", "dropped the calls that name no tool"))
         named = [position for position, call in enumerate(message.tool_calls) if call.name.strip()]
-        message = with_calls(message, named)
+        message = keep_calls(message, named)
     if message.role == "tool":
         if not message.tool_results:
             wrong.append(("empty_message", "dropped: it holds no result"))
             return None, wrong
-    elif is_empty(message):
+    elif is_empty_message(message):
         wrong.append(("empty_message", "dropped: it says nothing"))
         return None, wrong
     return message, wrong
 
 
-def is_plain(message: Message) -> bool:
+def is_plain_text(message: Message) -> bool:
     """Return True for a text without calls or results, as most messages are: it needs no repair."""
-    said = message.content and isinstance(message.content, str) and message.role in _SPOKEN
+    said = message.content and isinstance(message.content, str) and message.role in _TEXT_ROLES
     return bool(said) and not message.tool_calls and not message.tool_results
 
 
-def is_empty(message: Message) -> bool:
+def is_empty_message(message: Message) -> bool:
     """Return True if a message has no content. A spoken answer is in the metadata kept for its provider."""
-    return says_nothing(message) and not kept_for(message, "openai", "message").get("audio")
+    return has_no_parts(message) and not message_extras(message, "openai", "message").get("audio")
 
 
-def with_calls(message: Message, positions: Sequence[int]) -> Message:
+def keep_calls(message: Message, positions: Sequence[int]) -> Message:
     """Return the message with only the calls at these positions, also where its parts and notes refer to them."""
     moved = {old: new for new, old in enumerate(positions)}
     content = message.content
@@ -194,25 +194,25 @@ def with_calls(message: Message, positions: Sequence[int]) -> Message:
         kept = (part for part in content if part.get("type") != "call" or part.get("call") in moved)
         content = [{**part, "call": moved[part["call"]]} if part.get("type") == "call" else part for part in kept]
     calls = tuple(message.tool_calls[position] for position in positions)
-    metadata = _renumbered(message.metadata, "calls", moved)
-    return changed(message, tool_calls=calls, content=content, metadata=metadata)
+    metadata = _renumber_notes(message.metadata, "calls", moved)
+    return change_message(message, tool_calls=calls, content=content, metadata=metadata)
 
 
-def with_results(message: Message, positions: Sequence[int]) -> Message:
+def keep_results(message: Message, positions: Sequence[int]) -> Message:
     """Return the message with only the results at these positions; the same object if those are all."""
     if [*positions] == [*range(len(message.tool_results))]:
         return message
     results = tuple(message.tool_results[position] for position in positions)
-    metadata = _renumbered(message.metadata, "results", {old: new for new, old in enumerate(positions)})
-    return changed(message, tool_results=results, metadata=metadata)
+    metadata = _renumber_notes(message.metadata, "results", {old: new for new, old in enumerate(positions)})
+    return change_message(message, tool_results=results, metadata=metadata)
 
 
-def changed(message: Message, **fields: Any) -> Message:
+def change_message(message: Message, **fields: Any) -> Message:
     """Return the message with other fields. Its token count no longer applies, so it is dropped."""
     return msgspec.structs.replace(message, **fields, tokens=None, tokenizer=None)
 
 
-def _renumbered(metadata: dict[str, Any] | None, kind: str, moved: dict[int, int]) -> dict[str, Any] | None:
+def _renumber_notes(metadata: dict[str, Any] | None, kind: str, moved: dict[int, int]) -> dict[str, Any] | None:
     """Return the metadata with providers' notes on calls or results moved to the new positions."""
     if not metadata:
         return metadata

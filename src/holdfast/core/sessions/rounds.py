@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.shorten import CountMessage
-from holdfast.core.values import words
+from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import Message
 
@@ -22,7 +22,7 @@ Size = tuple[int, int]
 """Messages and tokens."""
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class WindowBounds(msgspec.Struct, frozen=True, kw_only=True):
     """The size that a window may have, and the function that counts its tokens."""
 
     messages: int = UNLIMITED
@@ -37,9 +37,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         return self.messages, self.tokens - self.reserve
 
 
-def bounds(
+def check_bounds(
     max_messages: int | None, max_tokens: int | None, count: CountMessage | None = None, reserve: int = 0
-) -> Bounds:
+) -> WindowBounds:
     """Check the limits that a caller gave."""
     if max_messages is None and max_tokens is None:
         raise InvalidValue("A window needs a limit. Give max_messages, max_tokens or both.")
@@ -48,7 +48,7 @@ def bounds(
             raise InvalidValue(f"{name} is {value!r}. Give a whole number, not below zero.")
     if max_tokens is not None and count is None:
         raise InvalidValue("max_tokens needs a way to count. Give count=, a function from a message to its tokens.")
-    return Bounds(
+    return WindowBounds(
         messages=UNLIMITED if max_messages is None else max_messages,
         tokens=UNLIMITED if max_tokens is None else max_tokens,
         reserve=reserve,
@@ -61,7 +61,7 @@ def is_summary(message: Message) -> bool:
     return message.role == "system" and message.text.startswith(SUMMARY_PREFIX)
 
 
-def less(room: Size, size: Size) -> Size:
+def subtract_size(room: Size, size: Size) -> Size:
     """Return the room that is left; below zero if there is not enough."""
     return room[0] - size[0], room[1] - size[1]
 
@@ -71,17 +71,17 @@ def fits(size: Size, room: Size) -> bool:
     return size[0] <= room[0] and size[1] <= room[1]
 
 
-class Conversation:
+class ConversationRounds:
     """A valid list of messages: the first instructions, then rounds by number."""
 
     __slots__ = ("_known", "_starts", "first", "limits", "messages", "repairs", "rounds")
 
-    def __init__(self, messages: Sequence[Message], limits: Bounds, leading: int | None = None) -> None:
+    def __init__(self, messages: Sequence[Message], limits: WindowBounds, leading: int | None = None) -> None:
         """Repair the messages and find the rounds.
 
         `leading` is the number of first instructions, if the list is only the end of a thread.
         """
-        found = repaired(messages)
+        found = repair_messages(messages)
         self.messages = found.messages
         self.repairs = tuple(found.repairs)
         self.limits = limits
@@ -112,27 +112,27 @@ class Conversation:
 
     def fits(self) -> bool:
         """Return True if the whole conversation is within the limits."""
-        room = less(self.limits.size, self.size(self.first))
+        room = subtract_size(self.limits.size, self.size(self.first))
         for nth in range(self.rounds - 1, -1, -1):
             if min(room) < 0:
                 return False
-            room = less(room, self.size(self.round(nth)))
+            room = subtract_size(room, self.size(self.round(nth)))
         return min(room) >= 0
 
-    def chosen(self, room: Size, *, most: int = UNLIMITED, keep_summaries: bool) -> list[int]:
+    def choose_rounds(self, room: Size, *, most: int = UNLIMITED, keep_summaries: bool) -> list[int]:
         """Choose rounds to show before the newest: pinned ones, then newer ones up to the first that is too large."""
         chosen: set[int] = set()
         older = range(self.rounds - 2, -1, -1)
         for nth in older:
-            if self._stays(nth, keep_summaries) and fits(size := self.size(self.round(nth)), room):
-                room = less(room, size)
+            if self._is_kept(nth, keep_summaries) and fits(size := self.size(self.round(nth)), room):
+                room = subtract_size(room, size)
                 chosen.add(nth)
         for nth in older[:most]:
             if nth in chosen:
                 continue
             if not fits(size := self.size(self.round(nth)), room):
                 break
-            room = less(room, size)
+            room = subtract_size(room, size)
             chosen.add(nth)
         return sorted(chosen)
 
@@ -143,21 +143,21 @@ class Conversation:
         known = self._known.get(id(message))
         if known is None:
             # The message is kept with its count, so that its identity is not reused for another object.
-            known = self._known[id(message)] = (message, _asked(self.limits.count, message))
+            known = self._known[id(message)] = (message, _call_counter(self.limits.count, message))
         return known[1]
 
-    def _stays(self, nth: int, keep_summaries: bool) -> bool:
+    def _is_kept(self, nth: int, keep_summaries: bool) -> bool:
         messages = self.round(nth)
         return any(message.pinned for message in messages) or (keep_summaries and is_summary(messages[0]))
 
 
-def _asked(count: CountMessage, message: Message) -> int:
+def _call_counter(count: CountMessage, message: Message) -> int:
     try:
         tokens = count(message)
     except HoldfastError:
         raise
     except Exception as error:  # The counter is the caller's own code.
-        raise InvalidValue(f"The tokens of a message could not be counted: {words(error)}.") from error
+        raise InvalidValue(f"The tokens of a message could not be counted: {exception_text(error)}.") from error
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
         raise InvalidValue(f"count gave {tokens!r} for a message. It must give a whole number, not below zero.")
     return tokens

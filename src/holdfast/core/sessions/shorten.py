@@ -11,18 +11,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.sessions.match import matched
-from holdfast.core.sessions.pairing import changed, with_calls, with_results
+from holdfast.core.sessions.match import match_results
+from holdfast.core.sessions.pairing import change_message, keep_calls, keep_results
 from holdfast.core.wire.calls import json_text
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult
 
 CountMessage = Callable[[Message], int]
-Name = Callable[[Message], str | None]
+HandleLookup = Callable[[Message], str | None]
 """A function from a message to the handle by which a model can read it whole."""
-What = Literal["results", "text", "arguments", "calls"]
-_ORDER: tuple[What, ...] = ("results", "text", "arguments")
-SHORTENED = "SHORTENED_JSON"
+CutTarget = Literal["results", "text", "arguments", "calls"]
+_CUT_ORDER: tuple[CutTarget, ...] = ("results", "text", "arguments")
+SHORTENED_KEY = "SHORTENED_JSON"
 """The key for what is left of arguments, as text: no tool accepts it, should a model write it itself."""
 
 
@@ -31,11 +31,11 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     """The index of the message in the window, from 0."""
-    what: What
+    what: CutTarget
     left_out: int
 
 
-class Fitted(msgspec.Struct, frozen=True):
+class ShortenedMessages(msgspec.Struct, frozen=True):
     """Messages after shortening. If `tokens` is too large, they are as short as they can get."""
 
     messages: list[Message]
@@ -45,64 +45,66 @@ class Fitted(msgspec.Struct, frozen=True):
     """The steps of the shortening, in order; `apply_recipe` repeats them."""
 
 
-def cut_marker(left_out: int, name: str | None = None) -> str:
+def omission_marker(left_out: int, name: str | None = None) -> str:
     """Return the marker for characters that were left out, with the handle to read them by."""
     return f"[… {left_out} characters left out …]" if name is None else f"[… {left_out} characters left out: {name} …]"
 
 
-def cut(text: str, keep: int, name: str | None = None) -> tuple[str, int]:
+def cut_text(text: str, keep: int, name: str | None = None) -> tuple[str, int]:
     """Cut a text to `keep` characters from both ends; return it and the number missing.
 
     Not cut if that saves nothing.
     """
     left_out = len(text) - keep
-    if left_out <= 0 or left_out <= len(between := cut_marker(left_out, name)):
+    if left_out <= 0 or left_out <= len(between := omission_marker(left_out, name)):
         return text, 0
     head = (keep + 1) // 2
     return f"{text[:head]}{between}{text[head + left_out :]}", left_out
 
 
-def fitted(
+def fit_messages(
     messages: Sequence[Message],
     room: int,
     count: CountMessage,
     *,
-    name: Name | None = None,
-    order: Sequence[What] = _ORDER,
-) -> Fitted:
+    name: HandleLookup | None = None,
+    order: Sequence[CutTarget] = _CUT_ORDER,
+) -> ShortenedMessages:
     """Shorten the messages of one round to at most `room` tokens, as far as possible, keeping as much as fits."""
-    form = least = Fitted(list(messages), (), sum(map(count, messages)))
+    form = least = ShortenedMessages(list(messages), (), sum(map(count, messages)))
     if form.tokens <= room:
         return form
     for what in order:
-        shortest = _shortened(form, what, 0, count, name)
+        shortest = _shorten(form, what, 0, count, name)
         if shortest.tokens <= room:
-            return _longest(form, what, room, count, shortest, name)
+            return _find_longest(form, what, room, count, shortest, name)
         least = min(least, shortest, key=lambda each: each.tokens)
         form = shortest
     return least
 
 
-def applied(messages: Sequence[Message], recipe: Sequence[str], name: Name | None = None) -> Fitted:
+def apply_recipe(
+    messages: Sequence[Message], recipe: Sequence[str], name: HandleLookup | None = None
+) -> ShortenedMessages:
     """Shorten messages by the steps of an earlier recipe."""
-    form: Fitted = Fitted(list(messages), (), 0)
+    form: ShortenedMessages = ShortenedMessages(list(messages), (), 0)
     for step in recipe:
         what, _, amount = step.partition(":")
         if what == "calls":
-            fewer = thinned(form.messages, int(amount))
-            form = form if fewer is None else Fitted(fewer.messages, form.cuts + fewer.cuts, 0)
-        elif what in _WITHOUT:
-            form = _shortened(form, what, int(amount), _uncounted, name)
+            fewer = keep_newest_calls(form.messages, int(amount))
+            form = form if fewer is None else ShortenedMessages(fewer.messages, form.cuts + fewer.cuts, 0)
+        elif what in _CUTTERS:
+            form = _shorten(form, what, int(amount), _count_nothing, name)
     return form
 
 
-def _uncounted(message: Message) -> int:
+def _count_nothing(message: Message) -> int:
     return 0
 
 
-def thinned(messages: Sequence[Message], most: int) -> Fitted | None:
+def keep_newest_calls(messages: Sequence[Message], most: int) -> ShortenedMessages | None:
     """Keep the newest calls of an assistant message that fit into `most` messages with their results, or None."""
-    asked, answers = messages[0], matched(messages).answers
+    asked, answers = messages[0], match_results(messages).answers
     holders: set[int] = set()
     first = len(asked.tool_calls)
     while first and len(holders | {answers[0, first - 1][0]}) < most:
@@ -111,22 +113,29 @@ def thinned(messages: Sequence[Message], most: int) -> Fitted | None:
     if not holders:
         return None
     calls = range(first, len(asked.tool_calls))
-    kept = [with_calls(asked, calls)]
+    kept = [keep_calls(asked, calls)]
     for index in sorted(holders):
         positions = sorted(answers[0, call][1] for call in calls if answers[0, call][0] == index)
-        kept.append(with_results(messages[index], positions))
-    return Fitted(kept, (Cut(index=0, what="calls", left_out=first),), 0, (f"calls:{most}",))
+        kept.append(keep_results(messages[index], positions))
+    return ShortenedMessages(kept, (Cut(index=0, what="calls", left_out=first),), 0, (f"calls:{most}",))
 
 
-def _longest(form: Fitted, what: What, room: int, count: CountMessage, shortest: Fitted, name: Name | None) -> Fitted:
+def _find_longest(
+    form: ShortenedMessages,
+    what: CutTarget,
+    room: int,
+    count: CountMessage,
+    shortest: ShortenedMessages,
+    name: HandleLookup | None,
+) -> ShortenedMessages:
     """Find the longest form that fits. However long the text is, little more than what fits is counted."""
     best, low, high = shortest, 0, max(room, 16)
     longest = max(cut.left_out for cut in shortest.cuts)
-    while high < longest and (tried := _shortened(form, what, high, count, name)).tokens <= room:
+    while high < longest and (tried := _shorten(form, what, high, count, name)).tokens <= room:
         best, low, high = tried, high, high * 2
     while high - low > 4 + low // 128:
         middle = (low + high) // 2
-        tried = _shortened(form, what, middle, count, name)
+        tried = _shorten(form, what, middle, count, name)
         if tried.tokens <= room:
             best, low = tried, middle
         else:
@@ -134,55 +143,57 @@ def _longest(form: Fitted, what: What, room: int, count: CountMessage, shortest:
     return best
 
 
-def _shortened(form: Fitted, what: What, keep: int, count: CountMessage, name: Name | None = None) -> Fitted:
+def _shorten(
+    form: ShortenedMessages, what: CutTarget, keep: int, count: CountMessage, name: HandleLookup | None = None
+) -> ShortenedMessages:
     """Cut every output or text of more than `keep` characters to that length."""
     shown: list[Message] = []
     cuts = list(form.cuts)
     tokens = form.tokens
     for index, message in enumerate(form.messages):
-        shorter, left_out = _WITHOUT[what](message, keep, None if name is None else name(message))
+        shorter, left_out = _CUTTERS[what](message, keep, None if name is None else name(message))
         if left_out:
             cuts.append(Cut(index=index, what=what, left_out=left_out))
             tokens += count(shorter) - count(message)
         shown.append(shorter)
-    return Fitted(shown, tuple(cuts), tokens, (*form.recipe, f"{what}:{keep}"))
+    return ShortenedMessages(shown, tuple(cuts), tokens, (*form.recipe, f"{what}:{keep}"))
 
 
-def _without_results(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
+def _cut_results(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
     left_out = 0
     results: list[ToolCallResult] = []
     for result in message.tool_results:
         value, missing = _cut_value(result.result, keep, name)
         left_out += missing
         results.append(msgspec.structs.replace(result, result=value) if missing else result)
-    return (changed(message, tool_results=tuple(results)), left_out) if left_out else (message, 0)
+    return (change_message(message, tool_results=tuple(results)), left_out) if left_out else (message, 0)
 
 
-def _without_text(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
+def _cut_content(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
     if isinstance(message.content, str):
         content: Any
-        content, left_out = cut(message.content, keep, name)
+        content, left_out = cut_text(message.content, keep, name)
     else:
         content, left_out = _cut_parts(message.content or [], keep, name)
-    return (changed(message, content=content), left_out) if left_out else (message, 0)
+    return (change_message(message, content=content), left_out) if left_out else (message, 0)
 
 
-def _without_arguments(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
+def _cut_arguments(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
     left_out = 0
     calls: list[ToolCallRequest] = []
     for call in message.tool_calls:
-        text, missing = cut(call.arguments, keep, name)
-        shorter = json_text({SHORTENED: text})
+        text, missing = cut_text(call.arguments, keep, name)
+        shorter = json_text({SHORTENED_KEY: text})
         helps = len(shorter) < len(call.arguments)
         left_out += missing if helps else 0
         calls.append(msgspec.structs.replace(call, arguments=shorter) if helps else call)
-    return (changed(message, tool_calls=tuple(calls)), left_out) if left_out else (message, 0)
+    return (change_message(message, tool_calls=tuple(calls)), left_out) if left_out else (message, 0)
 
 
 def _cut_value(value: Any, keep: int, name: str | None) -> tuple[Any, int]:
     if is_parts(value):
         return _cut_parts(value, keep, name)
-    return cut(value if isinstance(value, str) else json_text(value), keep, name)
+    return cut_text(value if isinstance(value, str) else json_text(value), keep, name)
 
 
 def _cut_parts(parts: list[Part], keep: int, name: str | None) -> tuple[list[Part], int]:
@@ -191,7 +202,7 @@ def _cut_parts(parts: list[Part], keep: int, name: str | None) -> tuple[list[Par
     for part in parts:
         text = part.get("text")
         if part.get("type") in ("text", "refusal") and isinstance(text, str):
-            shorter, missing = cut(text, keep, name)
+            shorter, missing = cut_text(text, keep, name)
             left_out += missing
             shown.append({**part, "text": shorter} if missing else part)
         else:
@@ -199,8 +210,8 @@ def _cut_parts(parts: list[Part], keep: int, name: str | None) -> tuple[list[Par
     return shown, left_out
 
 
-_WITHOUT: dict[What, Callable[[Message, int, str | None], tuple[Message, int]]] = {
-    "results": _without_results,
-    "text": _without_text,
-    "arguments": _without_arguments,
+_CUTTERS: dict[CutTarget, Callable[[Message, int, str | None], tuple[Message, int]]] = {
+    "results": _cut_results,
+    "text": _cut_content,
+    "arguments": _cut_arguments,
 }

@@ -18,22 +18,22 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.wire.calls import json_text, shown_result
-from holdfast.core.wire.parts import ERASED_TEXT, bytes_of
-from holdfast.core.wire.plain_data import prompt_of
-from holdfast.core.wire.tools import author_name, tool_name
+from holdfast.core.wire.calls import json_text, result_content
+from holdfast.core.wire.parts import ERASED_TEXT, part_bytes
+from holdfast.core.wire.plain_data import drop_blank_prompt
+from holdfast.core.wire.tools import sendable_author_name, sendable_tool_name
 from holdfast.records.messages import Message, Part, ToolDef
 
-Count = Callable[[str], int]
+CountText = Callable[[str], int]
 
-SEAM = 2
+SEAM_TOKENS = 2
 """For each seam between parts: two texts joined may have a token more than apart, rarely two."""
-PAGE = 5_000
+PAGE_TOKENS = 5_000
 """A page of a document as text and as an image, at most."""
 PAGE_BYTES = 20_000
 """A page of text in a PDF; pages with pictures have more bytes but not more tokens."""
-MOST_PAGES = 100
-_TEXTUAL = ("text/", "application/json", "application/xml", "application/yaml")
+MAX_PAGES = 100
+_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml")
 
 
 class Framing(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,12 +133,12 @@ def framing_of(provider: str | None, model: str | None = None) -> Framing:
     return OPENAI_SMALL if found is OPENAI and "gpt-4o-mini" in (model or "") else found
 
 
-def counted_as(tokenizer: str, framing: Framing) -> str:
+def count_label(tokenizer: str, framing: Framing) -> str:
     """Return the name under which counts are kept: they hold for this tokenizer within this framing."""
     return tokenizer if framing is OPENAI else f"{tokenizer}+{framing.name}"
 
 
-def message_tokens(message: Message, count: Count, framing: Framing) -> int:
+def message_tokens(message: Message, count: CountText, framing: Framing) -> int:
     """Return the tokens of one message in a request."""
     total = framing.message
     content = message.content
@@ -153,20 +153,20 @@ def message_tokens(message: Message, count: Count, framing: Framing) -> int:
     if message.tool_calls:
         total += framing.parallel if len(message.tool_calls) > 1 else 0
         for call in message.tool_calls:
-            total += framing.call + count(tool_name(call.name)) + count(call.arguments)
+            total += framing.call + count(sendable_tool_name(call.name)) + count(call.arguments)
     for result in message.tool_results:
-        shown = shown_result(message, result)
+        shown = result_content(message, result)
         total += framing.result + (count(shown) if isinstance(shown, str) else _parts_tokens(shown, count, framing))
     return total
 
 
-def system_tokens(text: str | None, count: Count, framing: Framing) -> int:
+def system_tokens(text: str | None, count: CountText, framing: Framing) -> int:
     """Return the tokens of a system prompt; 0 if it is empty."""
-    prompt = prompt_of(text)
+    prompt = drop_blank_prompt(text)
     return framing.message + count(prompt) if prompt else 0
 
 
-def tools_tokens(tools: Sequence[ToolDef], count: Count, framing: Framing) -> int:
+def tools_tokens(tools: Sequence[ToolDef], count: CountText, framing: Framing) -> int:
     """Return the tokens of tool definitions, counted as JSON, which is longer than any form that models see."""
     total = framing.tools if tools else 0
     for tool in tools:
@@ -180,7 +180,7 @@ def tools_tokens(tools: Sequence[ToolDef], count: Count, framing: Framing) -> in
 
 def request_tokens(
     messages: Sequence[Message],
-    count: Count,
+    count: CountText,
     framing: Framing,
     *,
     system: str | None = None,
@@ -191,18 +191,18 @@ def request_tokens(
     return total + sum(message_tokens(message, count, framing) for message in messages)
 
 
-def _name_tokens(message: Message, name: str, count: Count, framing: Framing) -> int:
+def _name_tokens(message: Message, name: str, count: CountText, framing: Framing) -> int:
     """Return the tokens of the author's name; of a tool message, for each of its results."""
     if message.role == "tool":
-        return len(message.tool_results) * (framing.author + count(tool_name(name)))
-    return framing.author + count(author_name(name))
+        return len(message.tool_results) * (framing.author + count(sendable_tool_name(name)))
+    return framing.author + count(sendable_author_name(name))
 
 
-def _parts_tokens(parts: Sequence[Part], count: Count, framing: Framing) -> int:
-    return sum(_part_tokens(part, count, framing) for part in parts) + SEAM * (len(parts) - 1)
+def _parts_tokens(parts: Sequence[Part], count: CountText, framing: Framing) -> int:
+    return sum(_part_tokens(part, count, framing) for part in parts) + SEAM_TOKENS * (len(parts) - 1)
 
 
-def _part_tokens(part: Part, count: Count, framing: Framing) -> int:
+def _part_tokens(part: Part, count: CountText, framing: Framing) -> int:
     kind = part.get("type")
     text = part.get("text")
     if kind in ("text", "refusal") and isinstance(text, str):
@@ -210,7 +210,7 @@ def _part_tokens(part: Part, count: Count, framing: Framing) -> int:
     if kind == "call":
         # Only marks the position of a call; the call itself is counted with the calls.
         return 0
-    known = _number(part.get("tokens"))
+    known = _whole_number(part.get("tokens"))
     if known is not None:
         return framing.part + known
     if kind == "image":
@@ -222,21 +222,21 @@ def _part_tokens(part: Part, count: Count, framing: Framing) -> int:
     return framing.part + count(json_text(part))
 
 
-def _file_tokens(part: Part, count: Count) -> int:
+def _file_tokens(part: Part, count: CountText) -> int:
     named = sum(count(name) for name in (part.get("name"), part.get("url")) if isinstance(name, str))
     kind = part.get("media_type")
-    textual = isinstance(kind, str) and kind.startswith(_TEXTUAL)
-    data = bytes_of(part)
+    textual = isinstance(kind, str) and kind.startswith(_TEXT_TYPES)
+    data = part_bytes(part)
     if textual and data is not None:
         return named + count(data.decode("utf-8", "replace"))
-    size = _number(part.get("size")) if data is None else len(data)
+    size = _whole_number(part.get("size")) if data is None else len(data)
     if size is None:
-        return named + PAGE
+        return named + PAGE_TOKENS
     if textual:
         # Prose has four bytes to a token; digits and noise have two.
         return named + (size + 1) // 2
-    return named + PAGE * min(MOST_PAGES, -(-size // PAGE_BYTES) or 1)
+    return named + PAGE_TOKENS * min(MAX_PAGES, -(-size // PAGE_BYTES) or 1)
 
 
-def _number(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.sessions.rounds import Conversation, bounds, less
-from holdfast.core.sessions.shorten import CountMessage, Cut, Fitted, fitted, thinned
+from holdfast.core.sessions.rounds import ConversationRounds, check_bounds, subtract_size
+from holdfast.core.sessions.shorten import CountMessage, Cut, ShortenedMessages, fit_messages, keep_newest_calls
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.messages import Message, Repair
 
@@ -33,7 +33,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why there is no summary though one was asked for."""
 
 
-def sliding(
+def slide_window(
     messages: Sequence[Message],
     *,
     max_messages: int | None = None,
@@ -47,24 +47,24 @@ def sliding(
     `reserve` is the number of tokens for something else: tool definitions, a separate system prompt.
     `leading` is the number of first instructions; by default all at the beginning.
     """
-    return slid(Conversation(messages, bounds(max_messages, max_tokens, count, reserve), leading))
+    return fit_window(ConversationRounds(messages, check_bounds(max_messages, max_tokens, count, reserve), leading))
 
 
-def slid(talk: Conversation, failure: str | None = None) -> Window:
+def fit_window(talk: ConversationRounds, failure: str | None = None) -> Window:
     """Return the window over a conversation that has been repaired and can be measured."""
-    room = less(talk.limits.size, talk.size(talk.first))
+    room = subtract_size(talk.limits.size, talk.size(talk.first))
     if not talk.rounds:
-        _newest(talk, [], room)
-        return shown(talk, [], Fitted([], (), 0), failure=failure)
-    newest = _newest(talk, talk.round(-1), room)
-    left = less(room, talk.size(newest.messages))
-    return shown(talk, talk.chosen(left, keep_summaries=True), newest, failure=failure)
+        _fit_newest(talk, [], room)
+        return build_window(talk, [], ShortenedMessages([], (), 0), failure=failure)
+    newest = _fit_newest(talk, talk.round(-1), room)
+    left = subtract_size(room, talk.size(newest.messages))
+    return build_window(talk, talk.choose_rounds(left, keep_summaries=True), newest, failure=failure)
 
 
-def shown(
-    talk: Conversation,
+def build_window(
+    talk: ConversationRounds,
     chosen: Sequence[int],
-    newest: Fitted,
+    newest: ShortenedMessages,
     *,
     summary: Message | None = None,
     failure: str | None = None,
@@ -87,11 +87,11 @@ def shown(
     )
 
 
-def _newest(talk: Conversation, whole: list[Message], room: tuple[int, int]) -> Fitted:
+def _fit_newest(talk: ConversationRounds, whole: list[Message], room: tuple[int, int]) -> ShortenedMessages:
     """Fit the newest round, which is always shown: with fewer calls or shorter texts if necessary."""
-    form: Fitted | None = Fitted(whole, (), 0)
+    form: ShortenedMessages | None = ShortenedMessages(whole, (), 0)
     if len(whole) > room[0]:
-        form = thinned(whole, room[0]) if len(whole) > 1 else None
+        form = keep_newest_calls(whole, room[0]) if len(whole) > 1 else None
     if form is None:
         # A call is only shown with its result.
         required = len(talk.first) + min(len(whole), 2)
@@ -101,7 +101,7 @@ def _newest(talk: Conversation, whole: list[Message], room: tuple[int, int]) -> 
             required=required,
             unit="messages",
         )
-    short = fitted(form.messages, room[1], talk.count)
+    short = fit_messages(form.messages, room[1], talk.count)
     if short.tokens > room[1]:
         required = talk.size(talk.first)[1] + short.tokens + talk.limits.reserve
         raise BudgetTooSmall(
@@ -109,4 +109,4 @@ def _newest(talk: Conversation, whole: list[Message], room: tuple[int, int]) -> 
             f"need {required} tokens, shortened as they can be. Raise max_tokens to that, or shorten the instructions.",
             required=required,
         )
-    return Fitted(short.messages, form.cuts + short.cuts, short.tokens)
+    return ShortenedMessages(short.messages, form.cuts + short.cuts, short.tokens)

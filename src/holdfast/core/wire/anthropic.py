@@ -29,91 +29,109 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.wire.calls import Ids, WireIds, arguments_object, failed, id_text, read_call, shown_result
+from holdfast.core.wire.calls import (
+    IdStyle,
+    WireIds,
+    arguments_object,
+    is_failed_result,
+    read_call,
+    read_provider_id,
+    result_content,
+)
 from holdfast.core.wire.parts import (
     Extras,
-    InOrder,
-    bytes_of,
-    call_of,
-    decoded,
-    encoded,
-    extras_of,
-    file_id_of,
-    in_order,
-    item_of,
-    kept_for,
-    malformed_part,
-    metadata_of,
-    own,
-    parts_of,
-    said_instead,
+    MessageBuilder,
+    build_metadata,
+    collect_extras,
+    copy_item,
+    decode_base64,
+    encode_base64,
+    find_call,
+    message_extras,
+    message_parts,
+    part_bytes,
+    part_extras,
+    part_file_id,
+    parts_in_order,
+    placeholder_text,
+    report_malformed_part,
     text_part,
 )
-from holdfast.core.wire.plain_data import NOTHING_SAID, Notes, Reading, listed, plain, prompt_of, read_role
+from holdfast.core.wire.plain_data import (
+    EMPTY_REQUEST_TEXT,
+    ParsedConversation,
+    ReadNotes,
+    drop_blank_prompt,
+    iterate_items,
+    read_role,
+    to_plain_data,
+)
 from holdfast.core.wire.requests import AnthropicRequest
-from holdfast.core.wire.tools import to_anthropic
-from holdfast.core.wire.validate import settled
+from holdfast.core.wire.tools import render_anthropic_tools
+from holdfast.core.wire.validate import accept_message
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
 _KNOWN_BLOCKS = ("text", "image", "document", "tool_use", "tool_result")
 
 
-def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system: Any = None) -> Reading:
+def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system: Any = None) -> ParsedConversation:
     """Read a list of messages as far as possible; problems are listed as repairs."""
-    notes = Notes()
+    notes = ReadNotes()
     messages: list[Message] = []
     indexes: list[int] = []
-    for index, item in enumerate(listed(items, notes)):
+    for index, item in enumerate(iterate_items(items, notes)):
         notes.index = index
         messages += read_message(item, notes)
         indexes += [index] * (len(messages) - len(indexes))
-    return Reading(messages=messages, system=read_system(system, notes), repairs=notes.repairs, indexes=indexes)
+    return ParsedConversation(
+        messages=messages, system=read_system(system, notes), repairs=notes.repairs, indexes=indexes
+    )
 
 
-def read_system(system: Any, notes: Notes) -> str | None:
+def read_system(system: Any, notes: ReadNotes) -> str | None:
     """Return the system prompt from text or blocks; blocks become paragraphs."""
-    given = plain(system, notes)
+    given = to_plain_data(system, notes)
     blocks = given if isinstance(given, list) else [given]
     texts = [block.get("text") if isinstance(block, dict) else block for block in blocks]
     return "\n\n".join(text for text in texts if isinstance(text, str) and text) or None
 
 
-def read_message(item: Any, notes: Notes) -> list[Message]:
+def read_message(item: Any, notes: ReadNotes) -> list[Message]:
     """Read one Anthropic message: its tool results as one message, then the rest as another."""
-    given = plain(item, notes)
+    given = to_plain_data(item, notes)
     if not isinstance(given, dict):
-        notes.wrong("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
+        notes.report("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
         return []
     role = read_role(given.get("role"), notes)
     if role is None:
         return []
-    extras = extras_of(given, ("role", "content"))
+    extras = collect_extras(given, ("role", "content"))
     content = given.get("content")
     if isinstance(content, str):
-        message = Message(role=role, content=content, metadata=metadata_of("anthropic", notes, message=extras))
-        found = settled(message, notes)
+        message = Message(role=role, content=content, metadata=build_metadata("anthropic", notes, message=extras))
+        found = accept_message(message, notes)
         return [] if found is None else [found]
     if content is not None and not isinstance(content, list):
-        notes.wrong("malformed", f"content is {content!r:.40}. Use text or a list of blocks.", "left out the content")
+        notes.report("malformed", f"content is {content!r:.40}. Use text or a list of blocks.", "left out the content")
         content = []
     return _read_blocks("user" if role == "tool" else role, content or [], extras, notes)
 
 
-def render(
+def render_request(
     messages: Sequence[Message],
     *,
     system: str | None = None,
     tools: Iterable[ToolDef] = (),
-    ids: Ids = "unique",
+    ids: IdStyle = "unique",
     stable: int | None = None,
 ) -> AnthropicRequest:
     """Return keyword arguments for `messages.create`; `ids="provider"` is for export, the default for sending.
 
     `stable` is the number of leading messages that stay the same in the next call; if given, cache marks are set.
     """
-    written, told = rendered(messages, system, ids), to_anthropic(tools)
+    written, told = render_messages(messages, system, ids), render_anthropic_tools(tools)
     if stable is not None:
-        return marked(written, told, stable, len(messages))
+        return mark_request(written, told, stable, len(messages))
     request: AnthropicRequest = {"messages": written.messages}
     if written.system:
         request = {"system": written.system, **request}
@@ -122,35 +140,37 @@ def render(
     return request
 
 
-def _read_blocks(role: str, blocks: list[Any], extras: dict[str, Any], notes: Notes) -> list[Message]:
-    found = InOrder()
+def _read_blocks(role: str, blocks: list[Any], extras: dict[str, Any], notes: ReadNotes) -> list[Message]:
+    found = MessageBuilder()
     results: list[ToolCallResult] = []
     result_extras: Extras = {}
     for block in blocks:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_result" and role == "user":
-            kept = extras_of(block, ("type", "tool_use_id", "content", "is_error", "cache_control"))
+            kept = collect_extras(block, ("type", "tool_use_id", "content", "is_error", "cache_control"))
             if kept:
                 result_extras[str(len(results))] = kept
             results.append(_read_result(block, notes))
         elif kind == "tool_use" and role == "assistant":
-            kept = extras_of(block, ("type", "id", "name", "input", "cache_control"))
-            found.call(read_call(block.get("name"), block.get("input"), block.get("id"), notes), kept)
+            kept = collect_extras(block, ("type", "id", "name", "input", "cache_control"))
+            found.add_call(read_call(block.get("name"), block.get("input"), block.get("id"), notes), kept)
         else:
             found.add(_read_block(block, notes))
     if not results:
-        message = _spoken(role, found, metadata_of("anthropic", notes, message=extras, calls=found.call_extras))
-        return _present(settled(message, notes))
-    metadata = metadata_of("anthropic", notes, message=extras, results=result_extras)
-    answered = settled(Message(role="tool", tool_results=tuple(results), metadata=metadata), notes)
-    return _present(answered, settled(_spoken(role, found, None), notes) if found.parts else None)
+        message = _build_message(
+            role, found, build_metadata("anthropic", notes, message=extras, calls=found.call_extras)
+        )
+        return _drop_missing(accept_message(message, notes))
+    metadata = build_metadata("anthropic", notes, message=extras, results=result_extras)
+    answered = accept_message(Message(role="tool", tool_results=tuple(results), metadata=metadata), notes)
+    return _drop_missing(answered, accept_message(_build_message(role, found, None), notes) if found.parts else None)
 
 
-def _present(*messages: Message | None) -> list[Message]:
+def _drop_missing(*messages: Message | None) -> list[Message]:
     return [message for message in messages if message is not None]
 
 
-def _spoken(role: str, found: InOrder, metadata: dict[str, Any] | None) -> Message:
+def _build_message(role: str, found: MessageBuilder, metadata: dict[str, Any] | None) -> Message:
     """Return the message without its results. A single text before calls stays text: it renders as a block anyway."""
     parts = found.content()
     content: str | list[Part] | None = parts or None
@@ -159,13 +179,13 @@ def _spoken(role: str, found: InOrder, metadata: dict[str, Any] | None) -> Messa
     return Message(role=role, content=content, tool_calls=tuple(found.calls), metadata=metadata)
 
 
-def _read_block(block: Any, notes: Notes) -> Part | None:
+def _read_block(block: Any, notes: ReadNotes) -> Part | None:
     """Read a block that is neither a call nor a result; a call or result in the wrong role is malformed."""
     match block:
         case str():
             return text_part(block) if block else None
         case {"type": "text", "text": str(text)}:
-            extras = extras_of(block, ("type", "text", "cache_control"))
+            extras = collect_extras(block, ("type", "text", "cache_control"))
             return text_part(text, "anthropic", extras) if text else None
         case {"type": "thinking" | "redacted_thinking"}:
             return {"type": "reasoning", "provider": "anthropic", "item": block}
@@ -175,15 +195,15 @@ def _read_block(block: Any, notes: Notes) -> Part | None:
             item = {key: value for key, value in block.items() if key != "cache_control"}
             return {"type": "other", "provider": "anthropic", "item": item}
         case _:
-            malformed_part(block, notes)
+            report_malformed_part(block, notes)
             return None
 
 
-def _read_media(block: dict[str, Any], source: dict[str, Any], notes: Notes) -> Part | None:
+def _read_media(block: dict[str, Any], source: dict[str, Any], notes: ReadNotes) -> Part | None:
     media: dict[str, Any] = {}
     match source:
         case {"type": "base64", "data": str(text), "media_type": str(media_type)}:
-            data = decoded(text, notes)
+            data = decode_base64(text, notes)
             if data is None:
                 return None
             media = {"data": data, "media_type": media_type}
@@ -196,20 +216,20 @@ def _read_media(block: dict[str, Any], source: dict[str, Any], notes: Notes) -> 
         case {"type": "content"}:
             return {"type": "other", "provider": "anthropic", "item": block}
         case _:
-            malformed_part(block, notes)
+            report_malformed_part(block, notes)
             return None
     kind = "image" if block["type"] == "image" else "file"
     name = {"name": block["title"]} if kind == "file" and isinstance(block.get("title"), str) else {}
-    extras = extras_of(block, ("type", "source", "cache_control", "title" if name else ""))
+    extras = collect_extras(block, ("type", "source", "cache_control", "title" if name else ""))
     return {"type": kind, **media, **name, **({"anthropic": extras} if extras else {})}
 
 
-def _read_result(block: dict[str, Any], notes: Notes) -> ToolCallResult:
+def _read_result(block: dict[str, Any], notes: ReadNotes) -> ToolCallResult:
     content = block.get("content")
     if isinstance(content, list):
         content = [part for item in content if (part := _read_block(item, notes)) is not None] or ""
     return ToolCallResult(
-        provider_id=id_text(block.get("tool_use_id")),
+        provider_id=read_provider_id(block.get("tool_use_id")),
         result="" if content is None else content,
         is_error=block.get("is_error") is True,
     )
@@ -217,14 +237,14 @@ def _read_result(block: dict[str, Any], notes: Notes) -> ToolCallResult:
 
 Block = dict[str, Any]
 
-NOT_SHOWN = "[Earlier messages are not shown.]"
-LABELS = {"system": "System message", "developer": "Developer message"}
+EARLIER_NOT_SHOWN = "[Earlier messages are not shown.]"
+ROLE_LABELS = {"system": "System message", "developer": "Developer message"}
 _VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
-LONGEST_ID = 64
-_IMAGES = {name: f"image/{name}" for name in ("jpeg", "png", "gif", "webp")} | {"jpg": "image/jpeg"}
+MAX_CALL_ID_CHARS = 64
+_IMAGE_TYPES = {name: f"image/{name}" for name in ("jpeg", "png", "gif", "webp")} | {"jpg": "image/jpeg"}
 
 
-class Written(NamedTuple):
+class AnthropicDraft(NamedTuple):
     """A system prompt and messages, with the index of the source message of each block.
 
     A block that would be rendered differently if more messages followed has the number of all messages as its source.
@@ -237,7 +257,7 @@ class Written(NamedTuple):
     """The last message that joined the system prompt; -1 if none did."""
 
 
-class _Turn:
+class _RoleGroup:
     """Neighbouring messages of one role, rendered as one message."""
 
     __slots__ = ("blocks", "extras", "role", "text")
@@ -253,55 +273,55 @@ class _Turn:
         plain_text = isinstance(message.content, str) and not self.blocks and len(blocks) == 1
         self.text = blocks[0].get("text") if plain_text and blocks[0]["type"] == "text" else None
         self.blocks += [(block, source) for block in blocks]
-        self.extras |= kept_for(message, "anthropic", "message")
+        self.extras |= message_extras(message, "anthropic", "message")
 
-    def close(self) -> None:
+    def put_results_first(self) -> None:
         """Move results to the front, keeping the order of all other blocks."""
         if self.role == "user":
             self.blocks = sorted(self.blocks, key=lambda each: each[0]["type"] != "tool_result")
 
-    def wire(self) -> dict[str, Any]:
+    def to_message(self) -> dict[str, Any]:
         content = [block for block, _ in self.blocks] if self.text is None else self.text
         return {"role": self.role, "content": content, **self.extras}
 
 
-def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> Written:
+def render_messages(messages: Sequence[Message], system: str | None, ids: IdStyle) -> AnthropicDraft:
     """Render the system prompt and the messages. Prompts at the head of the list join the system prompt."""
-    wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
-    prompts, prompt_source = [prompt] if (prompt := prompt_of(system)) else [], -1
-    turns: list[_Turn] = []
+    wire = WireIds(messages, ids, _VALID_ID, MAX_CALL_ID_CHARS)
+    prompts, prompt_source = [prompt] if (prompt := drop_blank_prompt(system)) else [], -1
+    turns: list[_RoleGroup] = []
     for index, message in enumerate(messages):
-        if message.role in LABELS and not turns:
+        if message.role in ROLE_LABELS and not turns:
             if message.text.strip():
                 prompts.append(message.text)
                 prompt_source = index
             continue
-        blocks = list(_blocks(message, index, wire, exact=ids == "provider"))
+        blocks = list(_render_blocks(message, index, wire, exact=ids == "provider"))
         if not blocks:
             continue
         role = "assistant" if message.role == "assistant" else "user"
         if not turns or turns[-1].role != role:
-            turns.append(_Turn(role))
+            turns.append(_RoleGroup(role))
         turns[-1].add(message, blocks, index)
     for turn in turns:
-        turn.close()
+        turn.put_results_first()
     if ids == "unique":
         _make_sendable(turns, len(messages))
-    return Written(
+    return AnthropicDraft(
         system="\n\n".join(prompts) or None,
-        messages=[turn.wire() for turn in turns],
+        messages=[turn.to_message() for turn in turns],
         sources=[[source for _, source in turn.blocks] for turn in turns],
         prompt_source=prompt_source,
     )
 
 
-def _make_sendable(turns: list[_Turn], count: int) -> None:
+def _make_sendable(turns: list[_RoleGroup], count: int) -> None:
     """Add what a request needs and a conversation may lack: a message, a user's message first, a continuable end."""
     if not turns:
         # There were only blank texts or instructions, and Anthropic refuses a request without a message.
-        turns.append(_told(NOTHING_SAID, count))
+        turns.append(_make_user_group(EMPTY_REQUEST_TEXT, count))
     if turns[0].role == "assistant":
-        turns.insert(0, _told(NOT_SHOWN, turns[0].blocks[0][1]))
+        turns.insert(0, _make_user_group(EARLIER_NOT_SHOWN, turns[0].blocks[0][1]))
     end, (last, _) = turns[-1], turns[-1].blocks[-1]
     if end.role == "assistant" and last["type"] == "text" and last["text"] != last["text"].rstrip():
         trimmed = last["text"].rstrip()
@@ -309,85 +329,87 @@ def _make_sendable(turns: list[_Turn], count: int) -> None:
         end.text = trimmed if end.text is not None else None
 
 
-def _told(text: str, source: int) -> _Turn:
-    turn = _Turn("user")
+def _make_user_group(text: str, source: int) -> _RoleGroup:
+    turn = _RoleGroup("user")
     turn.add(Message(role="user", content=text), [{"type": "text", "text": text}], source)
     return turn
 
 
-def _blocks(message: Message, index: int, wire: WireIds, *, exact: bool) -> Iterator[Block]:
+def _render_blocks(message: Message, index: int, wire: WireIds, *, exact: bool) -> Iterator[Block]:
     if message.role == "assistant":
-        for part in in_order(message):
-            yield from _said(message, index, part, wire)
+        for part in parts_in_order(message):
+            yield from _render_assistant_part(message, index, part, wire)
     elif message.role == "tool":
         for at, result in enumerate(message.tool_results):
-            shown = shown_result(message, result)
+            shown = result_content(message, result)
             words = shown if isinstance(shown, str) and not shown.isspace() else ""
-            content = words if isinstance(shown, str) else [block for part in shown for block in _given(part)]
+            content = (
+                words if isinstance(shown, str) else [block for part in shown for block in _render_input_part(part)]
+            )
             yield {
                 "type": "tool_result",
-                "tool_use_id": wire.of_result(index, at, result, exact=exact),
+                "tool_use_id": wire.result_call_id(index, at, result, exact=exact),
                 **({"content": content} if content else {}),
-                **({"is_error": True} if failed(result) else {}),
-                **kept_for(message, "anthropic", "results", at),
+                **({"is_error": True} if is_failed_result(result) else {}),
+                **message_extras(message, "anthropic", "results", at),
             }
-    elif message.role in LABELS:
+    elif message.role in ROLE_LABELS:
         if message.text.strip():
-            yield {"type": "text", "text": f"[{LABELS[message.role]}]\n{message.text}"}
+            yield {"type": "text", "text": f"[{ROLE_LABELS[message.role]}]\n{message.text}"}
     else:
-        for part in parts_of(message):
-            yield from _given(part)
+        for part in message_parts(message):
+            yield from _render_input_part(part)
 
 
-def _said(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[Block]:
+def _render_assistant_part(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[Block]:
     """Render a part of an assistant's message."""
     kind = part.get("type")
     if kind == "call":
-        found = call_of(message, part)
+        found = find_call(message, part)
         if found is not None:
             at, call = found
-            made = {"id": wire.of_call(index, at), "name": wire.tool(call.name), "input": arguments_object(call)}
-            yield {"type": "tool_use", **made, **kept_for(message, "anthropic", "calls", at)}
+            made = {"id": wire.call_id(index, at), "name": wire.tool_name(call.name), "input": arguments_object(call)}
+            yield {"type": "tool_use", **made, **message_extras(message, "anthropic", "calls", at)}
     elif kind in ("reasoning", "other"):
         if part.get("provider") == "anthropic":
-            yield item_of(part)
+            yield copy_item(part)
     elif kind in ("image", "file"):
-        yield {"type": "text", "text": said_instead(part)}
+        yield {"type": "text", "text": placeholder_text(part)}
     else:
-        yield from _text(part)
+        yield from _render_text(part)
 
 
-def _given(part: Part) -> Iterator[Block]:
+def _render_input_part(part: Part) -> Iterator[Block]:
     """Render a part of the model's input."""
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        yield from _text(part)
+        yield from _render_text(part)
     elif kind == "other" and part.get("provider") == "anthropic":
-        yield item_of(part)
+        yield copy_item(part)
     elif kind in ("image", "file", "other"):
-        source = _source(part) if kind != "other" else None
+        source = _media_source(part) if kind != "other" else None
         if source is None:
-            yield {"type": "text", "text": said_instead(part)}
+            yield {"type": "text", "text": placeholder_text(part)}
             return
-        block_type = "image" if kind == "image" or source.get("media_type") in _IMAGES.values() else "document"
+        block_type = "image" if kind == "image" or source.get("media_type") in _IMAGE_TYPES.values() else "document"
         name = part.get("name")
         title = {"title": name} if block_type == "document" and isinstance(name, str) and name else {}
-        yield {"type": block_type, "source": source, **title, **own(part, "anthropic")}
+        yield {"type": block_type, "source": source, **title, **part_extras(part, "anthropic")}
 
 
-def _text(part: Part) -> Iterator[Block]:
+def _render_text(part: Part) -> Iterator[Block]:
     if part["text"].strip():
-        yield {"type": "text", "text": part["text"], **own(part, "anthropic")}
+        yield {"type": "text", "text": part["text"], **part_extras(part, "anthropic")}
 
 
-def _source(part: Part) -> dict[str, Any] | None:
+def _media_source(part: Part) -> dict[str, Any] | None:
     """Return the source of an image or file; None if this provider cannot accept it."""
-    data, kept = bytes_of(part), file_id_of(part, "anthropic")
+    data, kept = part_bytes(part), part_file_id(part, "anthropic")
     media_type = str(part.get("media_type") or "")
     if data is not None:
-        image = _IMAGES.get(media_type.removeprefix("image/")) if media_type.startswith("image/") else None
+        image = _IMAGE_TYPES.get(media_type.removeprefix("image/")) if media_type.startswith("image/") else None
         if image or (media_type == "application/pdf" and part["type"] == "file"):
-            return {"type": "base64", "media_type": image or media_type, "data": encoded(data)}
+            return {"type": "base64", "media_type": image or media_type, "data": encode_base64(data)}
         return _text_source(data) if media_type.startswith("text/") and part["type"] == "file" else None
     if kept is not None:
         return {"type": "file", "file_id": kept}
@@ -402,11 +424,11 @@ def _text_source(data: bytes) -> dict[str, Any] | None:
         return None
 
 
-CACHE: Final = "cache_control"
-MOST_MARKS: Final = 4
-NOWHERE: Final = -1
-_SHORTEST: Final = (None, "5m")
-_CARRYING: Final = frozenset(
+CACHE_CONTROL: Final = "cache_control"
+MAX_MARKS: Final = 4
+NO_POSITION: Final = -1
+_SHORT_TTLS: Final = (None, "5m")
+_MARKABLE_TYPES: Final = frozenset(
     {
         "container_upload",
         "document",
@@ -422,121 +444,123 @@ _CARRYING: Final = frozenset(
 )
 
 
-class _Spot(NamedTuple):
+class _MarkPosition(NamedTuple):
     """A block or a tool, in request order, and the index of its source message."""
 
     block: Block
     source: int
-    carries: bool
+    is_markable: bool
     """True if it may carry a mark."""
 
 
-def marked(written: Written, tools: list[Block], stable: int, count: int) -> AnthropicRequest:
+def mark_request(written: AnthropicDraft, tools: list[Block], stable: int, count: int) -> AnthropicRequest:
     """Return the request with its marks; `stable` of its `count` messages stay the same in the next call."""
-    theirs = _Theirs()
+    theirs = _CallerMarks()
     # Start from the end, because a later mark covers everything that an earlier one covers.
-    turns = [theirs.turn(message) for message in reversed(written.messages)][::-1]
-    tools = [theirs.kept(tool, _tool_carries(tool)) for tool in reversed(tools)][::-1]
-    brief = [_Spot(tool, -1, _tool_carries(tool)) for tool in tools]
+    turns = [theirs.keep_message_marks(message) for message in reversed(written.messages)][::-1]
+    tools = [theirs.keep_marks(tool, _is_markable_tool(tool)) for tool in reversed(tools)][::-1]
+    brief = [_MarkPosition(tool, -1, _is_markable_tool(tool)) for tool in tools]
     system: list[Block] = [{"type": "text", "text": written.system}] if written.system else []
-    brief += [_Spot(block, written.prompt_source, _carries(block)) for block in system]
+    brief += [_MarkPosition(block, written.prompt_source, _is_markable(block)) for block in system]
     said = [
-        _Spot(block, source, _carries(block))
+        _MarkPosition(block, source, _is_markable(block))
         for turn, sources in zip(turns, written.sources, strict=True)
         for block, source in zip(turn, sources, strict=True)
     ]
-    _put(brief, said, min(max(stable, 0), count), count, theirs.left)
-    request: AnthropicRequest = {"messages": [*map(_message, written.messages, turns)]}
+    _set_marks(brief, said, min(max(stable, 0), count), count, theirs.left)
+    request: AnthropicRequest = {"messages": [*map(_replace_blocks, written.messages, turns)]}
     if written.system:
-        request = {"system": system if CACHE in system[0] else written.system, **request}
+        request = {"system": system if CACHE_CONTROL in system[0] else written.system, **request}
     if tools:
         request["tools"] = tools
     return request
 
 
-def _put(brief: list[_Spot], said: list[_Spot], stable: int, count: int, left: int) -> None:
+def _set_marks(brief: list[_MarkPosition], said: list[_MarkPosition], stable: int, count: int, left: int) -> None:
     """Set our marks while there is room: first at the stable boundary, then at the end, then after the brief."""
     spots = [*brief, *said]
-    first = 1 + max((at for at, spot in enumerate(spots) if _is_long(spot.block)), default=-1)
-    end = _last(spots, count)
+    first = 1 + max((at for at, spot in enumerate(spots) if _has_long_mark(spot.block)), default=-1)
+    end = _last_markable(spots, count)
     # Without messages, the next prompt may join the system prompt, so its end is not a point to continue from.
-    chosen = (_last(spots, stable), end if end >= len(brief) else NOWHERE, _last(brief, stable))
+    chosen = (_last_markable(spots, stable), end if end >= len(brief) else NO_POSITION, _last_markable(brief, stable))
     for at in dict.fromkeys(chosen):
-        if at >= first and left and CACHE not in spots[at].block:
-            spots[at].block[CACHE] = {"type": "ephemeral"}
+        if at >= first and left and CACHE_CONTROL not in spots[at].block:
+            spots[at].block[CACHE_CONTROL] = {"type": "ephemeral"}
             left -= 1
 
 
-def _last(spots: list[_Spot], until: int) -> int:
+def _last_markable(spots: list[_MarkPosition], until: int) -> int:
     """Return the last markable position before any block of a message at `until` or later."""
-    found = NOWHERE
+    found = NO_POSITION
     for at, spot in enumerate(spots):
         if spot.source >= until:
             break
-        if spot.carries:
+        if spot.is_markable:
             found = at
     return found
 
 
-def _carries(block: Block) -> bool:
+def _is_markable(block: Block) -> bool:
     """Return True if a block may carry a mark: thinking and blank text may not."""
     kind = str(block.get("type"))
     if kind == "text":
         return bool(str(block.get("text", "")).strip())
-    return kind in _CARRYING or kind.endswith("_tool_result")
+    return kind in _MARKABLE_TYPES or kind.endswith("_tool_result")
 
 
-def _tool_carries(tool: Block) -> bool:
+def _is_markable_tool(tool: Block) -> bool:
     """Return True if a tool may carry a mark: a tool loaded later is not in the prompt yet."""
     return not tool.get("defer_loading")
 
 
-class _Theirs:
+class _CallerMarks:
     """The caller's own marks, visited from the last to the first."""
 
     __slots__ = ("left",)
 
     def __init__(self) -> None:
-        self.left = MOST_MARKS
+        self.left = MAX_MARKS
 
-    def turn(self, message: dict[str, Any]) -> list[Block]:
+    def keep_message_marks(self, message: dict[str, Any]) -> list[Block]:
         """Return a message's blocks, also for a plain text."""
         content = message["content"]
         if isinstance(content, str):
             return [{"type": "text", "text": content}]
-        return self._all_kept(content)
+        return self._keep_all_marks(content)
 
-    def kept(self, block: Block, carries: bool) -> Block:
+    def keep_marks(self, block: Block, carries: bool) -> Block:
         """Return a copy of a block or tool with only its valid marks."""
         out = dict(block)
-        if CACHE in out and (out[CACHE] is None or not self.left or not carries):
-            del out[CACHE]
-        self.left -= CACHE in out
+        if CACHE_CONTROL in out and (out[CACHE_CONTROL] is None or not self.left or not carries):
+            del out[CACHE_CONTROL]
+        self.left -= CACHE_CONTROL in out
         if isinstance(out.get("content"), list):
-            out["content"] = self._all_kept(out["content"])
+            out["content"] = self._keep_all_marks(out["content"])
         return out
 
-    def _all_kept(self, blocks: list[Any]) -> list[Any]:
-        kept = (self.kept(each, _carries(each)) if isinstance(each, dict) else each for each in reversed(blocks))
+    def _keep_all_marks(self, blocks: list[Any]) -> list[Any]:
+        kept = (
+            self.keep_marks(each, _is_markable(each)) if isinstance(each, dict) else each for each in reversed(blocks)
+        )
         return [*kept][::-1]
 
 
-def _is_long(block: Block) -> bool:
+def _has_long_mark(block: Block) -> bool:
     """Return True if the block or its content has a mark that outlives ours."""
-    return any(not isinstance(mark, dict) or mark.get("ttl") not in _SHORTEST for mark in _marks(block))
+    return any(not isinstance(mark, dict) or mark.get("ttl") not in _SHORT_TTLS for mark in _iterate_marks(block))
 
 
-def _marks(block: Block) -> Iterator[Any]:
-    if CACHE in block:
-        yield block[CACHE]
+def _iterate_marks(block: Block) -> Iterator[Any]:
+    if CACHE_CONTROL in block:
+        yield block[CACHE_CONTROL]
     inner = block.get("content")
     for each in inner if isinstance(inner, list) else ():
         if isinstance(each, dict):
-            yield from _marks(each)
+            yield from _iterate_marks(each)
 
 
-def _message(message: dict[str, Any], blocks: list[Block]) -> dict[str, Any]:
+def _replace_blocks(message: dict[str, Any], blocks: list[Block]) -> dict[str, Any]:
     """Return a message with its marked blocks; a plain text without a mark stays text."""
-    if isinstance(message["content"], str) and CACHE not in blocks[0]:
+    if isinstance(message["content"], str) and CACHE_CONTROL not in blocks[0]:
         return message
     return {**message, "content": blocks}

@@ -16,30 +16,30 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.sessions.match import Place, matched
+from holdfast.core.sessions.match import ItemIndex, match_results
 from holdfast.core.wire.parts import ERASED_TEXT, is_parts
-from holdfast.core.wire.plain_data import Notes
-from holdfast.core.wire.tools import tool_name
-from holdfast.records.messages import INTERRUPTED, Message, Part, ToolCallRequest, ToolCallResult
+from holdfast.core.wire.plain_data import ReadNotes
+from holdfast.core.wire.tools import sendable_tool_name
+from holdfast.records.messages import INTERRUPTED_RESULT, Message, Part, ToolCallRequest, ToolCallResult
 
-INVALID = "INVALID_JSON"
+INVALID_JSON_KEY = "INVALID_JSON"
 """The key under which unparseable arguments are kept as text."""
-NO_REASON = "The tool failed without saying why."
-_LONGEST_NOTE = 2_000
+UNEXPLAINED_FAILURE = "The tool failed without saying why."
+_MAX_NOTE_CHARS = 2_000
 
 
-def read_call(name: Any, arguments: Any, provider_id: Any, notes: Notes) -> ToolCallRequest | None:
+def read_call(name: Any, arguments: Any, provider_id: Any, notes: ReadNotes) -> ToolCallRequest | None:
     """Read a call; None if it cannot be made."""
     if not isinstance(name, str) or not name.strip():
         _note_nameless(arguments, notes)
         return None
-    text = _arguments(name, arguments, notes)
+    text = _read_arguments(name, arguments, notes)
     if text is None:
         return None
-    return ToolCallRequest(name=name, arguments=text, provider_id=id_text(provider_id))
+    return ToolCallRequest(name=name, arguments=text, provider_id=read_provider_id(provider_id))
 
 
-def id_text(value: Any) -> str | None:
+def read_provider_id(value: Any) -> str | None:
     """Return a provider's id; None for anything but text."""
     return value if isinstance(value, str) and value else None
 
@@ -66,7 +66,7 @@ def arguments_object(call: ToolCallRequest) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return {INVALID: call.arguments}
+        return {INVALID_JSON_KEY: call.arguments}
     return value if isinstance(value, dict) else {"value": value}
 
 
@@ -81,22 +81,22 @@ def custom_input(call: ToolCallRequest) -> str:
     return given if isinstance(given, str) else call.arguments
 
 
-def shown_result(message: Message, result: ToolCallResult) -> str | list[Part]:
+def result_content(message: Message, result: ToolCallResult) -> str | list[Part]:
     """Return a result as the model sees it: text, parts, or other data as JSON text."""
     value = result.result
     if _is_blank(value):
         if result.interrupted:
-            return INTERRUPTED
+            return INTERRUPTED_RESULT
         if value is None and message.erased:
             return ERASED_TEXT
         if result.is_error:
-            return NO_REASON
+            return UNEXPLAINED_FAILURE
     if isinstance(value, str):
         return value
     return list(value) if is_parts(value) else json_text(value)
 
 
-def failed(result: ToolCallResult) -> bool:
+def is_failed_result(result: ToolCallResult) -> bool:
     """Return True if the provider is told that the call failed."""
     return result.is_error or result.interrupted
 
@@ -110,18 +110,18 @@ def _is_blank(value: Any) -> bool:
     return value is None
 
 
-def _note_nameless(arguments: Any, notes: Notes) -> None:
+def _note_nameless(arguments: Any, notes: ReadNotes) -> None:
     if notes.partial:
-        notes.left_out.append({"name": None, "arguments": _noted(arguments)})
+        notes.left_out.append({"name": None, "arguments": _truncate_arguments(arguments)})
         return
-    notes.wrong(
+    notes.report(
         "nameless_call",
         "A tool call has no name, so no tool can be called. Ask the model again, or append with partial=True.",
         "left out a call without a name",
     )
 
 
-def _arguments(name: str, arguments: Any, notes: Notes) -> str | None:
+def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:
     if arguments is None:
         return "{}"
     if not isinstance(arguments, str):
@@ -132,23 +132,23 @@ def _arguments(name: str, arguments: Any, notes: Notes) -> str | None:
         # Some models write nothing for a tool without parameters.
         return "{}"
     if notes.partial:
-        notes.left_out.append({"name": name, "arguments": _noted(arguments)})
+        notes.left_out.append({"name": name, "arguments": _truncate_arguments(arguments)})
         return None
-    notes.wrong(
+    notes.report(
         "invalid_arguments",
         f"The arguments of {name} are not JSON: {arguments[:80]!r}. The reply may have been cut off: "
         "ask the model again, or append with partial=True to keep what was said without this call.",
-        f"kept the arguments of {name} as text under {INVALID}",
+        f"kept the arguments of {name} as text under {INVALID_JSON_KEY}",
     )
-    return json_text({INVALID: arguments})
+    return json_text({INVALID_JSON_KEY: arguments})
 
 
-def _noted(arguments: Any) -> str:
+def _truncate_arguments(arguments: Any) -> str:
     text = arguments if isinstance(arguments, str) else json_text(arguments)
-    return text[:_LONGEST_NOTE]
+    return text[:_MAX_NOTE_CHARS]
 
 
-Ids = Literal["unique", "provider"]
+IdStyle = Literal["unique", "provider"]
 
 _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]+")
 
@@ -158,41 +158,41 @@ class WireIds:
 
     __slots__ = ("_calls", "_exact", "_results", "_unmatched")
 
-    def __init__(self, messages: Sequence[Message], ids: Ids, valid: re.Pattern[str], longest: int) -> None:
+    def __init__(self, messages: Sequence[Message], ids: IdStyle, valid: re.Pattern[str], longest: int) -> None:
         self._exact = ids == "provider"
-        self._unmatched: dict[Place, str] = {}
-        self._results = matched(messages).calls()
-        self._calls = _as_given(messages) if ids == "provider" else _unique(messages, valid, longest)
+        self._unmatched: dict[ItemIndex, str] = {}
+        self._results = match_results(messages).calls()
+        self._calls = _provider_ids(messages) if ids == "provider" else _unique_ids(messages, valid, longest)
         used = set(self._calls.values())
         for index, message in enumerate(messages):
             for position, result in enumerate(message.tool_results):
                 if (index, position) not in self._results:
                     given = result.provider_id or result.tool_call_id or "unknown"
                     self._unmatched[index, position] = (
-                        given if ids == "provider" else _free(given, valid, longest, used)
+                        given if ids == "provider" else _make_free_id(given, valid, longest, used)
                     )
 
-    def of_call(self, index: int, position: int) -> str:
+    def call_id(self, index: int, position: int) -> str:
         """Return the id of a call."""
         return self._calls[index, position]
 
-    def of_result(self, index: int, position: int, result: ToolCallResult, *, exact: bool) -> str:
+    def result_call_id(self, index: int, position: int, result: ToolCallResult, *, exact: bool) -> str:
         """Return the id of the call that a result answers; for export, the result's own id."""
         if exact and result.provider_id:
             return result.provider_id
         call = self._results.get((index, position))
         return self._unmatched[index, position] if call is None else self._calls[call]
 
-    def tool(self, name: str) -> str:
+    def tool_name(self, name: str) -> str:
         """Return the name of a tool, in a call or where a result repeats it."""
-        return name if self._exact else tool_name(name)
+        return name if self._exact else sendable_tool_name(name)
 
-    def call_place(self, index: int, position: int) -> Place | None:
+    def call_position(self, index: int, position: int) -> ItemIndex | None:
         """Return the position of a result's call."""
         return self._results.get((index, position))
 
 
-def _calls(messages: Sequence[Message]) -> list[tuple[Place, ToolCallRequest]]:
+def _list_calls(messages: Sequence[Message]) -> list[tuple[ItemIndex, ToolCallRequest]]:
     return [
         ((index, position), call)
         for index, message in enumerate(messages)
@@ -200,20 +200,20 @@ def _calls(messages: Sequence[Message]) -> list[tuple[Place, ToolCallRequest]]:
     ]
 
 
-def _as_given(messages: Sequence[Message]) -> dict[Place, str]:
+def _provider_ids(messages: Sequence[Message]) -> dict[ItemIndex, str]:
     """Return the provider's ids; calls without one are numbered, avoiding those ids."""
-    calls = _calls(messages)
+    calls = _list_calls(messages)
     used = {call.provider_id for _, call in calls if call.provider_id}
     return {
-        place: call.provider_id or call.id or _numbered("call", number, 64, used)
+        place: call.provider_id or call.id or _number_id("call", number, 64, used)
         for number, (place, call) in enumerate(calls, 1)
     }
 
 
-def _unique(messages: Sequence[Message], valid: re.Pattern[str], longest: int) -> dict[Place, str]:
+def _unique_ids(messages: Sequence[Message], valid: re.Pattern[str], longest: int) -> dict[ItemIndex, str]:
     """Return unique ids: the provider's id for the first call that has it, new ids for the others."""
-    calls = _calls(messages)
-    found: dict[Place, str] = {}
+    calls = _list_calls(messages)
+    found: dict[ItemIndex, str] = {}
     used: set[str] = set()
     for place, call in calls:
         given = call.provider_id
@@ -223,23 +223,23 @@ def _unique(messages: Sequence[Message], valid: re.Pattern[str], longest: int) -
     for place, call in calls:
         if place not in found:
             # holdfast's own id does not change when the window moves, which keeps the prompt cache warm.
-            found[place] = _free(call.id or call.provider_id or "call", valid, longest, used)
+            found[place] = _make_free_id(call.id or call.provider_id or "call", valid, longest, used)
     return found
 
 
-def _free(given: str, valid: re.Pattern[str], longest: int, used: set[str]) -> str:
+def _make_free_id(given: str, valid: re.Pattern[str], longest: int, used: set[str]) -> str:
     """Return an unused id derived from the given one, and add it to `used`."""
     base = given if valid.fullmatch(given) else _NOT_IN_AN_ID.sub("_", given)
     chosen = base[:longest] or "call"
     number = 1
     while chosen in used:
         number += 1
-        chosen = _numbered(base, number, longest, ())
+        chosen = _number_id(base, number, longest, ())
     used.add(chosen)
     return chosen
 
 
-def _numbered(base: str, number: int, longest: int, used: set[str] | tuple[()]) -> str:
+def _number_id(base: str, number: int, longest: int, used: set[str] | tuple[()]) -> str:
     chosen = f"{base[: longest - 8]}_{number}"
     while chosen in used:
         number += 1

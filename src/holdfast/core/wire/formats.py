@@ -12,25 +12,25 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
-from holdfast.core.wire.calls import Ids
-from holdfast.core.wire.plain_data import Reading
+from holdfast.core.wire.calls import IdStyle
+from holdfast.core.wire.plain_data import ParsedConversation
 from holdfast.core.wire.requests import Request
-from holdfast.core.wire.tools import tool_def
+from holdfast.core.wire.tools import read_tool_def
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message, Repair, ToolDef
 
 Format = Literal["openai", "responses", "anthropic"]
 FORMATS: tuple[Format, ...] = ("openai", "responses", "anthropic")
-_RENDER: dict[str, Callable[..., Request]] = {
-    "openai": openai_chat.render,
-    "responses": openai_responses.render,
-    "anthropic": anthropic.render,
+_RENDERERS: dict[str, Callable[..., Request]] = {
+    "openai": openai_chat.render_request,
+    "responses": openai_responses.render_request,
+    "anthropic": anthropic.render_request,
 }
 
 
-def read_conversation(format: str, given: Any) -> Reading:
+def read_conversation(format: str, given: Any) -> ParsedConversation:
     """Read a conversation in a provider's format; problems are listed as repairs."""
-    _check(format)
+    _check_format(format)
     request = given if isinstance(given, Mapping) else {}
     items = given if not isinstance(given, Mapping) else request.get("input" if format == "responses" else "messages")
     if format == "openai":
@@ -39,7 +39,7 @@ def read_conversation(format: str, given: Any) -> Reading:
         reading = openai_responses.read_messages(items or [], instructions=request.get("instructions"))
     else:
         reading = anthropic.read_messages(items or [], system=request.get("system"))
-    tools, repairs = _tools(request.get("tools"))
+    tools, repairs = _read_tools(request.get("tools"))
     model = request.get("model")
     return msgspec.structs.replace(
         reading,
@@ -55,25 +55,25 @@ def render_conversation(
     *,
     system: str | None = None,
     tools: Iterable[ToolDef] = (),
-    ids: Ids = "provider",
+    ids: IdStyle = "provider",
 ) -> Request:
     """Return a conversation as a request's keyword arguments, by default with the provider's own ids."""
-    _check(format)
-    return _RENDER[format](messages, system=system, tools=tools, ids=ids)
+    _check_format(format)
+    return _RENDERERS[format](messages, system=system, tools=tools, ids=ids)
 
 
-def _check(format: str) -> None:
+def _check_format(format: str) -> None:
     if format not in FORMATS:
         raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(FORMATS)}.")
 
 
-def _tools(given: Any) -> tuple[tuple[ToolDef, ...], list[Repair]]:
+def _read_tools(given: Any) -> tuple[tuple[ToolDef, ...], list[Repair]]:
     """Return the readable tools, one of each name, and a repair for each tool left out."""
     found: dict[str, ToolDef] = {}
     repairs: list[Repair] = []
     for item in given if isinstance(given, list | tuple) else ():
         try:
-            tool = tool_def(item)
+            tool = read_tool_def(item)
         except InvalidValue as error:
             repairs.append(Repair(index=0, problem="malformed", done=f"left out a tool: {error}"))
             continue

@@ -17,20 +17,20 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.core.msgspec_types import converted
-from holdfast.core.wire.parts import encoded
-from holdfast.core.wire.plain_data import Reading
-from holdfast.core.wire.tools import tool_defs
-from holdfast.core.wire.validate import checked
+from holdfast.core.msgspec_types import convert
+from holdfast.core.wire.parts import encode_base64
+from holdfast.core.wire.plain_data import ParsedConversation
+from holdfast.core.wire.tools import read_tool_defs
+from holdfast.core.wire.validate import check_message
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import Message, ToolDef
 
-VERSION = 1
-_FIELDS = {field.name for field in msgspec.structs.fields(Message)}
+JSONL_VERSION = 1
+_MESSAGE_FIELDS = {field.name for field in msgspec.structs.fields(Message)}
 _HEADER_FIELDS = {"holdfast", "system", "tools", "model"}
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class JsonlHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The system prompt, tools and model of a conversation."""
 
     system: str | None = None
@@ -44,7 +44,7 @@ def write_lines(
     """Yield a conversation line by line, without line ends; the header only if it is not empty."""
     if system is not None or tools or model is not None:
         said = {"system": system, "tools": [msgspec.to_builtins(tool) for tool in tools] or None, "model": model}
-        header = {"holdfast": VERSION} | {key: value for key, value in said.items() if value is not None}
+        header = {"holdfast": JSONL_VERSION} | {key: value for key, value in said.items() if value is not None}
         yield msgspec.json.encode(header).decode()
     for message in messages:
         yield write_line(message)
@@ -55,15 +55,15 @@ def write_line(message: Message) -> str:
     found: list[dict[str, Any]] = []
     try:
         # Extract bytes first: once encoded, they would be indistinguishable from text.
-        plain = _lifted(msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview)), [], found)
+        plain = _extract_bytes(msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview)), [], found)
         return msgspec.json.encode({**plain, "bytes": found} if found else plain).decode()
     except (TypeError, ValueError) as error:
         raise InvalidValue(f"A message cannot be written: {error}. Use plain JSON data in it.") from None
 
 
-def read_messages(lines: Iterable[str | bytes]) -> Reading:
+def read_messages(lines: Iterable[str | bytes]) -> ParsedConversation:
     """Read a whole conversation. Blank lines are skipped."""
-    header = Header()
+    header = JsonlHeader()
     messages: list[Message] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -75,10 +75,10 @@ def read_messages(lines: Iterable[str | bytes]) -> Reading:
             raise InvalidMessage(f"Line {number} is a header, which can only be the first line. Split the file there.")
         else:
             header = found
-    return Reading(messages=messages, system=header.system, tools=header.tools, model=header.model)
+    return ParsedConversation(messages=messages, system=header.system, tools=header.tools, model=header.model)
 
 
-def read_line(line: str | bytes, number: int) -> Message | Header:
+def read_line(line: str | bytes, number: int) -> Message | JsonlHeader:
     """Read one line, for callers that stream a file."""
     try:
         given = msgspec.json.decode(line)
@@ -94,19 +94,21 @@ def read_line(line: str | bytes, number: int) -> Message | Header:
         raise InvalidMessage(f"Line {number} is not a message of holdfast's: {error}") from None
 
 
-def _read_header(given: dict[str, Any]) -> Header:
-    if given["holdfast"] != VERSION:
-        raise InvalidValue(f"its form is {given['holdfast']!r:.20}, this release reads {VERSION}. Upgrade holdfast.")
+def _read_header(given: dict[str, Any]) -> JsonlHeader:
+    if given["holdfast"] != JSONL_VERSION:
+        raise InvalidValue(
+            f"its form is {given['holdfast']!r:.20}, this release reads {JSONL_VERSION}. Upgrade holdfast."
+        )
     _refuse_unknown(given, _HEADER_FIELDS)
-    tools = converted(given.get("tools") or [], list[ToolDef])
-    return cast(Header, converted({**given, "tools": tool_defs(tools)}, Header))
+    tools = convert(given.get("tools") or [], list[ToolDef])
+    return cast(JsonlHeader, convert({**given, "tools": read_tool_defs(tools)}, JsonlHeader))
 
 
 def _read_message(given: dict[str, Any]) -> Message:
-    _refuse_unknown(given, _FIELDS | {"bytes"})
-    for place in converted(given.pop("bytes", []), list[dict[str, Any]]):
-        _put_back(given, place)
-    return checked(converted(given, Message))
+    _refuse_unknown(given, _MESSAGE_FIELDS | {"bytes"})
+    for place in convert(given.pop("bytes", []), list[dict[str, Any]]):
+        _restore_bytes(given, place)
+    return check_message(convert(given, Message))
 
 
 def _refuse_unknown(given: dict[str, Any], known: set[str]) -> None:
@@ -115,19 +117,19 @@ def _refuse_unknown(given: dict[str, Any], known: set[str]) -> None:
         raise InvalidValue(f"it has fields that are not known: {', '.join(unknown)[:80]}. Remove them.")
 
 
-def _lifted(value: Any, at: list[str | int], found: list[dict[str, Any]]) -> Any:
+def _extract_bytes(value: Any, at: list[str | int], found: list[dict[str, Any]]) -> Any:
     """Return the data with null in place of bytes, which are added to `found` with their path."""
     if isinstance(value, bytes | bytearray | memoryview):
-        found.append({"at": at, "base64": encoded(bytes(value))})
+        found.append({"at": at, "base64": encode_base64(bytes(value))})
         return None
     if isinstance(value, dict):
-        return {key: _lifted(item, [*at, key], found) for key, item in value.items()}
+        return {key: _extract_bytes(item, [*at, key], found) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_lifted(item, [*at, index], found) for index, item in enumerate(value)]
+        return [_extract_bytes(item, [*at, index], found) for index, item in enumerate(value)]
     return value
 
 
-def _put_back(given: dict[str, Any], place: dict[str, Any]) -> None:
+def _restore_bytes(given: dict[str, Any], place: dict[str, Any]) -> None:
     at: Any = place.get("at")
     try:
         *path, last = at

@@ -20,73 +20,89 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.wire.calls import Ids, WireIds, custom_arguments, custom_input, id_text, read_call, shown_result
+from holdfast.core.wire.calls import (
+    IdStyle,
+    WireIds,
+    custom_arguments,
+    custom_input,
+    read_call,
+    read_provider_id,
+    result_content,
+)
 from holdfast.core.wire.parts import (
-    InOrder,
-    address_of,
-    bytes_of,
-    copied,
-    encoded,
-    extras_of,
-    file_id_of,
-    file_media,
-    is_custom,
-    item_of,
-    kept_for,
-    malformed_part,
-    media_of,
-    metadata_of,
-    own,
-    parts_of,
-    said_instead,
+    MessageBuilder,
+    build_metadata,
+    collect_extras,
+    copy_data,
+    copy_item,
+    encode_base64,
+    is_custom_call,
+    message_extras,
+    message_parts,
+    part_bytes,
+    part_extras,
+    part_file_id,
+    part_url,
+    placeholder_text,
+    read_file_data,
+    read_media_url,
+    report_malformed_part,
     text_part,
 )
-from holdfast.core.wire.plain_data import NOTHING_SAID, Notes, Reading, listed, plain, prompt_of, read_role
+from holdfast.core.wire.plain_data import (
+    EMPTY_REQUEST_TEXT,
+    ParsedConversation,
+    ReadNotes,
+    drop_blank_prompt,
+    iterate_items,
+    read_role,
+    to_plain_data,
+)
 from holdfast.core.wire.requests import OpenAIRequest
-from holdfast.core.wire.tools import author_name, to_openai
-from holdfast.core.wire.validate import settled
+from holdfast.core.wire.tools import render_openai_tools, sendable_author_name
+from holdfast.core.wire.validate import accept_message
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
 
-_KNOWN = {"role", "content", "name", "tool_calls", "function_call", "refusal", "annotations"}
-_ASSISTANTS = ("tool_calls", "function_call", "refusal")
+_KNOWN_KEYS = {"role", "content", "name", "tool_calls", "function_call", "refusal", "annotations"}
+_ASSISTANT_KEYS = ("tool_calls", "function_call", "refusal")
 _KNOWN_PARTS = ("text", "refusal", "image_url", "file")
 _VALID_ID = re.compile(r"[!-~]+")
-LONGEST_ID = 40
+MAX_CALL_ID_CHARS = 40
 
 
-def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> Reading:
+def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> ParsedConversation:
     """Read a list of messages as far as possible; problems are listed as repairs."""
-    notes = Notes()
+    notes = ReadNotes()
     messages: list[Message] = []
     indexes: list[int] = []
-    for index, item in enumerate(listed(items, notes)):
+    for index, item in enumerate(iterate_items(items, notes)):
         notes.index = index
         message = read_message(item, notes)
         if message is not None:
             messages.append(message)
             indexes.append(index)
-    return Reading(messages=messages, repairs=notes.repairs, indexes=indexes)
+    return ParsedConversation(messages=messages, repairs=notes.repairs, indexes=indexes)
 
 
-def read_message(item: Any, notes: Notes) -> Message | None:
+def read_message(item: Any, notes: ReadNotes) -> Message | None:
     """Read one message; None if none of it can be used."""
-    given = plain(item, notes)
+    given = to_plain_data(item, notes)
     if not isinstance(given, dict):
-        notes.wrong("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
+        notes.report("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
         return None
     role = read_role(given.get("role"), notes, also=("function",))
     if role is None:
         return None
-    name = _name(given.get("name"), notes)
-    if role != "assistant" and any(given.get(key) for key in _ASSISTANTS):
-        notes.wrong(
+    name = _read_name(given.get("name"), notes)
+    if role != "assistant" and any(given.get(key) for key in _ASSISTANT_KEYS):
+        notes.report(
             "malformed",
             f"A message of the role {role} has calls or a refusal. Only an assistant's has.",
             "left out calls that are not an assistant's",
         )
     if role in ("tool", "function"):
-        return settled(_read_result(given, name, notes), notes)
-    calls = _read_calls(given, notes) if role == "assistant" else InOrder()
+        return accept_message(_read_result(given, name, notes), notes)
+    calls = _read_calls(given, notes) if role == "assistant" else MessageBuilder()
     content = _read_content(given.get("content"), notes)
     if role == "assistant" and isinstance(given.get("refusal"), str) and given["refusal"]:
         said: list[Part] = [text_part(content)] if isinstance(content, str) else content or []
@@ -96,60 +112,60 @@ def read_message(item: Any, notes: Notes) -> Message | None:
         content=content,
         tool_calls=tuple(calls.calls),
         name=name,
-        metadata=metadata_of("openai", notes, message=_extras(given, role, notes), calls=calls.call_extras),
+        metadata=build_metadata("openai", notes, message=_read_extras(given, role, notes), calls=calls.call_extras),
     )
-    return settled(message, notes)
+    return accept_message(message, notes)
 
 
-def render(
-    messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
+def render_request(
+    messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: IdStyle = "unique"
 ) -> OpenAIRequest:
     """Return keyword arguments for `chat.completions.create`. `ids="provider"` is for export, not for sending."""
-    wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
-    out: list[dict[str, Any]] = [{"role": "system", "content": prompt}] if (prompt := prompt_of(system)) else []
+    wire = WireIds(messages, ids, _VALID_ID, MAX_CALL_ID_CHARS)
+    out: list[dict[str, Any]] = [{"role": "system", "content": prompt}] if (prompt := drop_blank_prompt(system)) else []
     for index, message in enumerate(messages):
-        out += rendered(message, index, wire, exact=ids == "provider")
+        out += render_message(message, index, wire, exact=ids == "provider")
     if not out and ids == "unique":
-        out.append({"role": "user", "content": NOTHING_SAID})  # OpenAI refuses a request without a message.
-    told = to_openai(tools)
+        out.append({"role": "user", "content": EMPTY_REQUEST_TEXT})  # OpenAI refuses a request without a message.
+    told = render_openai_tools(tools)
     return {"messages": out, "tools": told} if told else {"messages": out}
 
 
-def _extras(given: dict[str, Any], role: str, notes: Notes) -> dict[str, Any]:
+def _read_extras(given: dict[str, Any], role: str, notes: ReadNotes) -> dict[str, Any]:
     """Return the unknown fields. A model's audio is referred to by its id, and may be the whole message."""
-    extras = extras_of(given, _KNOWN)
+    extras = collect_extras(given, _KNOWN_KEYS)
     match extras.get("audio"):
         case None:
             return extras
         case {"id": str(audio)} if role == "assistant" and audio:
             return extras
-    notes.wrong("malformed", "`audio` names nothing that an assistant spoke. Leave it out.", "left out audio")
+    notes.report("malformed", "`audio` names nothing that an assistant spoke. Leave it out.", "left out audio")
     return {key: value for key, value in extras.items() if key != "audio"}
 
 
-def _name(name: Any, notes: Notes) -> str | None:
+def _read_name(name: Any, notes: ReadNotes) -> str | None:
     if name is None or (isinstance(name, str) and name):
         return name
-    notes.wrong("malformed", "A message's name is not text. Give text, or no name.", "left out a name")
+    notes.report("malformed", "A message's name is not text. Give text, or no name.", "left out a name")
     return None
 
 
-def _read_content(content: Any, notes: Notes) -> str | list[Part] | None:
+def _read_content(content: Any, notes: ReadNotes) -> str | list[Part] | None:
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, list):
         return [part for item in content if (part := _read_part(item, notes)) is not None]
-    notes.wrong("malformed", f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
+    notes.report("malformed", f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
     return None
 
 
-def _read_part(item: Any, notes: Notes) -> Part | None:
+def _read_part(item: Any, notes: ReadNotes) -> Part | None:
     if isinstance(item, str):
         return text_part(item)
     found: Part | None = None
     match item:
         case {"type": "text", "text": str(text)}:
-            return text_part(text, "openai", extras_of(item, ("type", "text")))
+            return text_part(text, "openai", collect_extras(item, ("type", "text")))
         case {"type": "refusal", "refusal": str(text)}:
             return {"type": "refusal", "text": text}
         case {"type": "image_url", "image_url": {"url": str(url)} as image}:
@@ -161,57 +177,57 @@ def _read_part(item: Any, notes: Notes) -> Part | None:
         case {"type": str(kind)} if kind not in _KNOWN_PARTS:
             return {"type": "other", "provider": "openai", "item": item}
         case _:
-            malformed_part(item, notes)
+            report_malformed_part(item, notes)
     return found
 
 
-def _read_image(item: dict[str, Any], image: dict[str, Any], url: str, notes: Notes) -> Part | None:
-    media = media_of(url, notes)
+def _read_image(item: dict[str, Any], image: dict[str, Any], url: str, notes: ReadNotes) -> Part | None:
+    media = read_media_url(url, notes)
     if media is None:
         return None
-    extras = extras_of(item, ("type", "image_url"))
-    more = extras_of(image, ("url", "detail"))
+    extras = collect_extras(item, ("type", "image_url"))
+    more = collect_extras(image, ("url", "detail"))
     detail = {"detail": image["detail"]} if image.get("detail") is not None else {}
     kept = {**extras, **({"image_url": more} if more else {})}
     return {"type": "image", **media, **detail, **({"openai": kept} if kept else {})}
 
 
-def _read_file(item: dict[str, Any], file: dict[str, Any], notes: Notes) -> Part | None:
+def _read_file(item: dict[str, Any], file: dict[str, Any], notes: ReadNotes) -> Part | None:
     media: dict[str, Any] | None = None
     match file:
         case {"file_id": str(file_id)}:
             media = {"file_id": file_id, "provider": "openai"}
         case {"file_data": str(data)}:
-            media = file_media(data, notes)
+            media = read_file_data(data, notes)
         case _:
-            malformed_part(item, notes)
+            report_malformed_part(item, notes)
     if media is None:
         return None
     name = {"name": file["filename"]} if isinstance(file.get("filename"), str) else {}
-    extras = extras_of(item, ("type", "file"))
+    extras = collect_extras(item, ("type", "file"))
     return {"type": "file", **media, **name, **({"openai": extras} if extras else {})}
 
 
-def _read_calls(given: dict[str, Any], notes: Notes) -> InOrder:
-    found = InOrder()
+def _read_calls(given: dict[str, Any], notes: ReadNotes) -> MessageBuilder:
+    found = MessageBuilder()
     calls = given.get("tool_calls")
     if isinstance(calls, list):
         for item in calls:
-            found.call(*_read_call(item, notes))
+            found.add_call(*_read_call(item, notes))
     elif calls is not None:
-        notes.wrong("malformed", f"tool_calls is {calls!r:.40}. Give a list of calls.", "left out the calls")
+        notes.report("malformed", f"tool_calls is {calls!r:.40}. Give a list of calls.", "left out the calls")
     legacy = given.get("function_call")
     if isinstance(legacy, dict):
-        found.call(read_call(legacy.get("name"), legacy.get("arguments"), None, notes), {})
+        found.add_call(read_call(legacy.get("name"), legacy.get("arguments"), None, notes), {})
     return found
 
 
-def _read_call(item: Any, notes: Notes) -> tuple[ToolCallRequest | None, dict[str, Any]]:
+def _read_call(item: Any, notes: ReadNotes) -> tuple[ToolCallRequest | None, dict[str, Any]]:
     if not isinstance(item, dict):
-        notes.wrong("malformed", f"A tool call is {item!r:.40}. A call is a mapping.", "left out a call")
+        notes.report("malformed", f"A tool call is {item!r:.40}. A call is a mapping.", "left out a call")
         return None, {}
     custom, function = item.get("custom"), item.get("function")
-    extras = extras_of(item, ("id", "type", "function", "custom", "index"))
+    extras = collect_extras(item, ("id", "type", "function", "custom", "index"))
     if item.get("type") == "custom" and isinstance(custom, dict):
         call = read_call(custom.get("name"), custom_arguments(custom.get("input")), item.get("id"), notes)
         return call, {"custom": True, **extras}
@@ -219,131 +235,133 @@ def _read_call(item: Any, notes: Notes) -> tuple[ToolCallRequest | None, dict[st
     return read_call(function.get("name"), function.get("arguments"), item.get("id"), notes), extras
 
 
-def _read_result(given: dict[str, Any], name: str | None, notes: Notes) -> Message:
+def _read_result(given: dict[str, Any], name: str | None, notes: ReadNotes) -> Message:
     content = given.get("content")
     if isinstance(content, list) and content and all(isinstance(item, dict) and "type" in item for item in content):
         content = _read_content(content, notes)
     return Message(
         role="tool",
         tool_results=(
-            ToolCallResult(provider_id=id_text(given.get("tool_call_id")), result="" if content is None else content),
+            ToolCallResult(
+                provider_id=read_provider_id(given.get("tool_call_id")), result="" if content is None else content
+            ),
         ),
         name=name,
-        metadata=metadata_of("openai", notes, message=extras_of(given, {*_KNOWN, "tool_call_id"})),
+        metadata=build_metadata("openai", notes, message=collect_extras(given, {*_KNOWN_KEYS, "tool_call_id"})),
     )
 
 
-_SENT = frozenset({"audio"})
+_SENDABLE_EXTRAS = frozenset({"audio"})
 
 
-def rendered(message: Message, index: int, wire: WireIds, *, exact: bool) -> list[dict[str, Any]]:
+def render_message(message: Message, index: int, wire: WireIds, *, exact: bool) -> list[dict[str, Any]]:
     """Return the messages that one message becomes: none if it holds nothing for this provider, one per result."""
     if message.role == "tool":
-        return _results(message, index, wire, exact)
-    out: dict[str, Any] = {"role": message.role, "content": _content(message, exact)}
+        return _render_results(message, index, wire, exact)
+    out: dict[str, Any] = {"role": message.role, "content": _render_content(message, exact)}
     if message.name:
-        out["name"] = message.name if exact else author_name(message.name)
+        out["name"] = message.name if exact else sendable_author_name(message.name)
     refused = "".join(part["text"] for part in _field_refusals(message))
     if refused:
         out["refusal"] = refused
     if message.tool_calls:
-        out["tool_calls"] = [_call(message, index, at, wire) for at in range(len(message.tool_calls))]
-    out |= _write_extras(message, exact)
+        out["tool_calls"] = [_render_call(message, index, at, wire) for at in range(len(message.tool_calls))]
+    out |= _render_extras(message, exact)
     says = out["content"] or message.tool_calls or refused or out.get("audio")
     # An empty text is a real answer; no content at all means a message for another provider.
     return [out] if says or isinstance(message.content, str) else []
 
 
-def _content(message: Message, exact: bool) -> str | list[dict[str, Any]] | None:
+def _render_content(message: Message, exact: bool) -> str | list[dict[str, Any]] | None:
     if isinstance(message.content, str):
         return message.content
-    shown = (_part(part, message.role, exact) for part in parts_of(message) if not _is_field_refusal(part))
+    shown = (_render_part(part, message.role, exact) for part in message_parts(message) if not _is_field_refusal(part))
     return [part for part in shown if part is not None] or None
 
 
-def _part(part: Part, role: str, exact: bool) -> dict[str, Any] | None:
+def _render_part(part: Part, role: str, exact: bool) -> dict[str, Any] | None:
     kind = part.get("type")
     if kind == "text":
-        return {"type": "text", "text": part["text"], **own(part, "openai")}
+        return {"type": "text", "text": part["text"], **part_extras(part, "openai")}
     if kind == "refusal":
         name = "refusal" if role == "assistant" else "text"
         return {"type": name, name: part["text"]}
     if kind in ("reasoning", "call"):
         return None
     if kind == "other" and part.get("provider") == "openai":
-        return item_of(part)
+        return copy_item(part)
     if kind == "other" and role == "assistant":
         return None
     shown = None
     if role == "user" and kind != "other":
-        shown = _image(part) if kind == "image" else _file(part, exact)
-    return shown or {"type": "text", "text": said_instead(part)}
+        shown = _render_image(part) if kind == "image" else _render_file(part, exact)
+    return shown or {"type": "text", "text": placeholder_text(part)}
 
 
-def _image(part: Part) -> dict[str, Any] | None:
-    url = address_of(part)
+def _render_image(part: Part) -> dict[str, Any] | None:
+    url = part_url(part)
     if url is None:
         return None
-    kept = own(part, "openai")
+    kept = part_extras(part, "openai")
     image = {"url": url, **kept.pop("image_url", {})}
     if part.get("detail") is not None:
-        image["detail"] = copied(part["detail"])
+        image["detail"] = copy_data(part["detail"])
     return {"type": "image_url", "image_url": image, **kept}
 
 
-def _file(part: Part, exact: bool) -> dict[str, Any] | None:
+def _render_file(part: Part, exact: bool) -> dict[str, Any] | None:
     file: dict[str, Any] = {}
-    data, kept = bytes_of(part), file_id_of(part, "openai")
+    data, kept = part_bytes(part), part_file_id(part, "openai")
     name = part.get("name")
     if kept is not None:
         file["file_id"] = kept
     elif data is None:
         return None
     else:
-        file["file_data"] = encoded(data) if part.get("media_type") is None else address_of(part)
+        file["file_data"] = encode_base64(data) if part.get("media_type") is None else part_url(part)
         # OpenAI refuses bytes without a file name, so unnamed ones get a default.
         name = name if isinstance(name, str) or exact else "file"
     if isinstance(name, str):
         file["filename"] = name
-    return {"type": "file", "file": file, **own(part, "openai")}
+    return {"type": "file", "file": file, **part_extras(part, "openai")}
 
 
-def _call(message: Message, index: int, at: int, wire: WireIds) -> dict[str, Any]:
-    call, name = message.tool_calls[at], wire.tool(message.tool_calls[at].name)
-    extras = {key: value for key, value in kept_for(message, "openai", "calls", at).items() if key != "custom"}
-    if is_custom(message, at):
+def _render_call(message: Message, index: int, at: int, wire: WireIds) -> dict[str, Any]:
+    call, name = message.tool_calls[at], wire.tool_name(message.tool_calls[at].name)
+    extras = {key: value for key, value in message_extras(message, "openai", "calls", at).items() if key != "custom"}
+    if is_custom_call(message, at):
         made: dict[str, Any] = {"type": "custom", "custom": {"name": name, "input": custom_input(call)}}
     else:
         made = {"type": "function", "function": {"name": name, "arguments": call.arguments}}
-    return {"id": wire.of_call(index, at), **made, **extras}
+    return {"id": wire.call_id(index, at), **made, **extras}
 
 
-def _results(message: Message, index: int, wire: WireIds, exact: bool) -> list[dict[str, Any]]:
+def _render_results(message: Message, index: int, wire: WireIds, exact: bool) -> list[dict[str, Any]]:
     out = []
     for at, result in enumerate(message.tool_results):
-        shown = shown_result(message, result)
-        parts = shown if isinstance(shown, str) else [_part(part, "tool", exact) for part in shown]
+        shown = result_content(message, result)
+        parts = shown if isinstance(shown, str) else [_render_part(part, "tool", exact) for part in shown]
         told: dict[str, Any] = {
             "role": "tool",
-            "tool_call_id": wire.of_result(index, at, result, exact=exact),
+            "tool_call_id": wire.result_call_id(index, at, result, exact=exact),
             "content": parts if isinstance(parts, str) else [part for part in parts if part is not None],
         }
         if message.name:
-            told["name"] = wire.tool(message.name)
-        out.append(told | _write_extras(message, exact))
+            told["name"] = wire.tool_name(message.name)
+        out.append(told | _render_extras(message, exact))
     return out
 
 
-def _write_extras(message: Message, exact: bool) -> dict[str, Any]:
+def _render_extras(message: Message, exact: bool) -> dict[str, Any]:
     """Return the unknown fields: all of them for export, only those that a request may hold for sending."""
-    kept = kept_for(message, "openai", "message")
-    return kept if exact else {name: value for name, value in kept.items() if name in _SENT}
+    kept = message_extras(message, "openai", "message")
+    return kept if exact else {name: value for name, value in kept.items() if name in _SENDABLE_EXTRAS}
 
 
 def _field_refusals(message: Message) -> list[Part]:
-    return [part for part in parts_of(message) if _is_field_refusal(part)]
+    return [part for part in message_parts(message) if _is_field_refusal(part)]
 
 
 def _is_field_refusal(part: Part) -> bool:
     """Return True if the refusal was a field beside the content rather than a part of it."""
-    return part.get("type") == "refusal" and bool(own(part, "openai").get("field"))
+    return part.get("type") == "refusal" and bool(part_extras(part, "openai").get("field"))

@@ -13,17 +13,17 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from holdfast.core.wire.plain_data import Notes
+from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.records.messages import Message, Part, ToolCallRequest
 
 ERASED_TEXT = "[erased]"
-FILE_IDS = {"openai": "openai", "responses": "openai", "anthropic": "anthropic"}
+FILE_ID_OWNERS = {"openai": "openai", "responses": "openai", "anthropic": "anthropic"}
 """The provider whose file ids each wire format understands."""
 
-_SDK_NOTES = ("parsed", "parsed_arguments", "parsed_output")
+_SDK_FIELDS = ("parsed", "parsed_arguments", "parsed_output")
 """Fields that SDKs add to a reply when they parse it for the caller; providers refuse to receive them."""
 _DATA_URL = re.compile(r"data:([^,]*?);base64,(.*)", re.DOTALL | re.IGNORECASE)
-_NEEDED = {
+_REQUIRED_KEYS = {
     "text": ("text",),
     "refusal": ("text",),
     "image": ("data", "artifact", "url", "file_id"),
@@ -38,34 +38,34 @@ def text_part(text: str, provider: str = "", extras: Mapping[str, Any] | None = 
     return {"type": "text", "text": text, **({provider: dict(extras)} if extras else {})}
 
 
-def extras_of(item: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def collect_extras(item: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return an item's fields other than the known ones, without nulls and fields that SDKs add."""
     return {
-        key: value for key, value in item.items() if value is not None and key not in known and key not in _SDK_NOTES
+        key: value for key, value in item.items() if value is not None and key not in known and key not in _SDK_FIELDS
     }
 
 
-def copied(value: Any) -> Any:
+def copy_data(value: Any) -> Any:
     """Return a deep copy of plain data, so that a caller may change a request freely."""
     if isinstance(value, dict):
-        return {key: copied(inner) for key, inner in value.items()}
-    return [copied(inner) for inner in value] if isinstance(value, list) else value
+        return {key: copy_data(inner) for key, inner in value.items()}
+    return [copy_data(inner) for inner in value] if isinstance(value, list) else value
 
 
-def own(part: Part, provider: str) -> dict[str, Any]:
+def part_extras(part: Part, provider: str) -> dict[str, Any]:
     """Return a copy of the fields of a part that only this provider understands."""
     kept = part.get(provider)
-    return copied(kept) if isinstance(kept, dict) else {}
+    return copy_data(kept) if isinstance(kept, dict) else {}
 
 
-def item_of(part: Part) -> dict[str, Any]:
+def copy_item(part: Part) -> dict[str, Any]:
     """Return a copy of a provider's own item, as it came."""
-    return {key: copied(value) for key, value in dict(part["item"]).items()}
+    return {key: copy_data(value) for key, value in dict(part["item"]).items()}
 
 
-def malformed_part(item: Any, notes: Notes) -> None:
+def report_malformed_part(item: Any, notes: ReadNotes) -> None:
     """Report a part that is not a mapping with a type, or lacks a field of its type."""
-    notes.wrong(
+    notes.report(
         "malformed",
         f"A part of the content is {item!r:.60}. A part is a mapping with a type and what belongs to that type.",
         "left out a part that is malformed",
@@ -80,35 +80,35 @@ def is_parts(value: Any) -> bool:
 def _is_part(item: Any) -> bool:
     if not isinstance(item, dict):
         return False
-    needed = _NEEDED.get(item.get("type", "")) if isinstance(item.get("type"), str) else None
+    needed = _REQUIRED_KEYS.get(item.get("type", "")) if isinstance(item.get("type"), str) else None
     if needed is None or not any(key in item for key in needed):
         return False
     return "text" not in needed or isinstance(item["text"], str)
 
 
-def media_of(url: str, notes: Notes) -> dict[str, Any] | None:
+def read_media_url(url: str, notes: ReadNotes) -> dict[str, Any] | None:
     """Return an address as `url`, or the bytes of a data URL as `data` with their `media_type`."""
     found = _DATA_URL.fullmatch(url)
     if found is None:
         return {"url": url}
-    data = decoded(found[2], notes)
+    data = decode_base64(found[2], notes)
     return None if data is None else {"data": data, "media_type": found[1]}
 
 
-def file_media(data: str, notes: Notes) -> dict[str, Any] | None:
+def read_file_data(data: str, notes: ReadNotes) -> dict[str, Any] | None:
     """Return a file's bytes from a data URL, or from base64 without a media type."""
     if data.startswith("data:"):
-        return media_of(data, notes)
-    found = decoded(data, notes)
+        return read_media_url(data, notes)
+    found = decode_base64(data, notes)
     return None if found is None else {"data": found}
 
 
-def decoded(text: Any, notes: Notes) -> bytes | None:
+def decode_base64(text: Any, notes: ReadNotes) -> bytes | None:
     """Return the bytes of base64 text; report invalid text and return None."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError, TypeError):
-        notes.wrong(
+        notes.report(
             "malformed",
             "An image or file is not valid base64. Encode its bytes, or append it as a file.",
             "left out an image or file that is not valid base64",
@@ -116,35 +116,35 @@ def decoded(text: Any, notes: Notes) -> bytes | None:
         return None
 
 
-def encoded(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     """Return bytes as base64 text."""
     return base64.b64encode(data).decode("ascii")
 
 
-def bytes_of(part: Part) -> bytes | None:
+def part_bytes(part: Part) -> bytes | None:
     """Return the bytes of an image or file, if present."""
     data = part.get("data")
     return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else None
 
 
-def address_of(part: Part) -> str | None:
+def part_url(part: Part) -> str | None:
     """Return an image or file as one address: its URL, or its bytes as a data URL."""
-    data = bytes_of(part)
+    data = part_bytes(part)
     if data is not None:
-        return f"data:{part.get('media_type') or ''};base64,{encoded(data)}"
+        return f"data:{part.get('media_type') or ''};base64,{encode_base64(data)}"
     url = part.get("url")
     return url if isinstance(url, str) else None
 
 
-def file_id_of(part: Part, provider: str) -> str | None:
+def part_file_id(part: Part, provider: str) -> str | None:
     """Return the id under which this provider stores the file; None if the id is another provider's."""
     kept = part.get("file_id")
-    if not isinstance(kept, str) or part.get("provider") not in (None, FILE_IDS[provider]):
+    if not isinstance(kept, str) or part.get("provider") not in (None, FILE_ID_OWNERS[provider]):
         return None
     return kept
 
 
-def said_instead(part: Part) -> str:
+def placeholder_text(part: Part) -> str:
     """Return the placeholder for an image, a file or another provider's part that cannot be shown."""
     kind = part.get("type")
     if kind == "other":
@@ -158,7 +158,7 @@ def said_instead(part: Part) -> str:
     return f"[{kind} {name} not shown]" if name else f"[{kind} not shown]"
 
 
-def parts_of(message: Message) -> list[Part]:
+def message_parts(message: Message) -> list[Part]:
     """Return the content as a list of parts; an erased message gets a placeholder."""
     if isinstance(message.content, list):
         return message.content
@@ -171,7 +171,7 @@ Extras = dict[str, dict[str, Any]]
 """A provider's fields beside calls or results, by their index as text."""
 
 
-class InOrder:
+class MessageBuilder:
     """A message while it is being read: parts and calls as they come."""
 
     __slots__ = ("call_extras", "calls", "parts")
@@ -186,7 +186,7 @@ class InOrder:
         if part is not None:
             self.parts.append(part)
 
-    def call(self, call: ToolCallRequest | None, extras: dict[str, Any]) -> None:
+    def add_call(self, call: ToolCallRequest | None, extras: dict[str, Any]) -> None:
         """Add a call with its provider's fields, and a part that marks its position, unless it is None."""
         if call is None:
             return
@@ -203,15 +203,15 @@ class InOrder:
         return parts
 
 
-def in_order(message: Message) -> list[Part]:
+def parts_in_order(message: Message) -> list[Part]:
     """Return every part and every call of a message, in order."""
-    parts = parts_of(message)
+    parts = message_parts(message)
     named = {part.get("call") for part in parts if part.get("type") == "call"}
     rest = (index for index in range(len(message.tool_calls)) if index not in named)
     return [*parts, *({"type": "call", "call": index} for index in rest)]
 
 
-def call_of(message: Message, part: Part) -> tuple[int, ToolCallRequest] | None:
+def find_call(message: Message, part: Part) -> tuple[int, ToolCallRequest] | None:
     """Return the call that a part names, with its index; None if there is no such call."""
     index = part.get("call")
     if not isinstance(index, int) or not 0 <= index < len(message.tool_calls):
@@ -219,7 +219,7 @@ def call_of(message: Message, part: Part) -> tuple[int, ToolCallRequest] | None:
     return index, message.tool_calls[index]
 
 
-def metadata_of(provider: str, notes: Notes, **kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+def build_metadata(provider: str, notes: ReadNotes, **kinds: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the metadata with which a message keeps its provider's fields and the calls left out of it."""
     kept = {kind: dict(extras) for kind, extras in kinds.items() if extras}
     metadata: dict[str, Any] = {provider: kept} if kept else {}
@@ -229,14 +229,14 @@ def metadata_of(provider: str, notes: Notes, **kinds: Mapping[str, Any]) -> dict
     return metadata or None
 
 
-def kept_for(message: Message, provider: str, kind: str, index: int | None = None) -> dict[str, Any]:
+def message_extras(message: Message, provider: str, kind: str, index: int | None = None) -> dict[str, Any]:
     """Return a copy of the fields that a message, or one of its calls or results, keeps for a provider."""
     found: Any = (message.metadata or {}).get(provider)
     for key in (kind,) if index is None else (kind, str(index)):
         found = found.get(key) if isinstance(found, dict) else None
-    return copied(found) if isinstance(found, dict) else {}
+    return copy_data(found) if isinstance(found, dict) else {}
 
 
-def is_custom(message: Message, index: int) -> bool:
+def is_custom_call(message: Message, index: int) -> bool:
     """Return True if a call was made to a custom tool of OpenAI's, which takes free text."""
-    return any(kept_for(message, provider, "calls", index).get("custom") for provider in ("openai", "responses"))
+    return any(message_extras(message, provider, "calls", index).get("custom") for provider in ("openai", "responses"))

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.values import words
+from holdfast.core.values import exception_text
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import ROLES, Message, Repair, ToolDef
 
-DEEPEST = 48
+MAX_MESSAGE_NESTING = 48
 """The nesting limit. It leaves room for the levels that an event adds, within the limit of the journal."""
 
 
-def plain(value: Any, notes: Notes, depth: int = 0) -> Any:
+def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
     """Convert a value to dict, list, str, int, float, bool or None; other types are an error or left out."""
     if value is None or isinstance(value, bool):
         return value
@@ -31,29 +31,31 @@ def plain(value: Any, notes: Notes, depth: int = 0) -> Any:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
-        return _number(float(value), notes)
-    if depth > DEEPEST:
-        notes.wrong(
-            "malformed", f"A message is nested deeper than {DEEPEST} levels. Flatten it.", "left out what is too deep"
+        return _clean_number(float(value), notes)
+    if depth > MAX_MESSAGE_NESTING:
+        notes.report(
+            "malformed",
+            f"A message is nested deeper than {MAX_MESSAGE_NESTING} levels. Flatten it.",
+            "left out what is too deep",
         )
         return None
     if isinstance(value, Mapping):
-        return {_key(key, notes): plain(item, notes, depth + 1) for key, item in value.items()}
+        return {_clean_key(key, notes): to_plain_data(item, notes, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item, notes, depth + 1) for item in value]
+        return [to_plain_data(item, notes, depth + 1) for item in value]
     if is_record(value):
-        return plain(_apart(value, notes), notes, depth + 1)
-    notes.wrong("malformed", _refusal(value), f"left out a {type(value).__name__}")
+        return to_plain_data(_try_dump_record(value, notes), notes, depth + 1)
+    notes.report("malformed", _refusal_text(value), f"left out a {type(value).__name__}")
     return None
 
 
-def clean_text(text: str, notes: Notes) -> str:
+def clean_text(text: str, notes: ReadNotes) -> str:
     """Return text that every backend can store: no NUL, no lone surrogates."""
     # Unwrap a subclass of str, such as an enum's member.
     text = text if type(text) is str else str.__str__(text)
     if "\0" not in text and (text.isascii() or _is_unicode(text)):
         return text
-    notes.wrong(
+    notes.report(
         "malformed",
         "Text holds a NUL character or a lone surrogate: it is binary data, or was decoded wrongly. "
         "Clean the text, or append the data as a file.",
@@ -69,7 +71,7 @@ def is_record(value: Any) -> bool:
     return callable(getattr(value, "model_dump", None)) or dataclasses.is_dataclass(value) or _is_struct(value)
 
 
-def dumped(value: Any) -> Any:
+def dump_record(value: Any) -> Any:
     """Convert a provider's object, a dataclass or a record to a mapping."""
     dump = getattr(value, "model_dump", None)
     try:
@@ -82,37 +84,37 @@ def dumped(value: Any) -> Any:
             return dump()
     except Exception as error:  # noqa: BLE001  it is another's code
         raise InvalidMessage(
-            f"{type(value).__name__} cannot be read: {words(error)}. Pass its content as a dict."
+            f"{type(value).__name__} cannot be read: {exception_text(error)}. Pass its content as a dict."
         ) from None
 
 
-def listed(items: Any, notes: Notes) -> Iterable[Any]:
+def iterate_items(items: Any, notes: ReadNotes) -> Iterable[Any]:
     """Return the items of a list; anything else is reported as malformed."""
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | Mapping):
         return items
-    notes.wrong("malformed", "Messages come as a list. Put a single one into a list.", "read nothing: not a list")
+    notes.report("malformed", "Messages come as a list. Put a single one into a list.", "read nothing: not a list")
     return ()
 
 
-def _apart(value: Any, notes: Notes) -> Any:
+def _try_dump_record(value: Any, notes: ReadNotes) -> Any:
     try:
-        return dumped(value)
+        return dump_record(value)
     except InvalidMessage as error:
-        notes.wrong("malformed", str(error), f"left out a {type(value).__name__} that cannot be read")
+        notes.report("malformed", str(error), f"left out a {type(value).__name__} that cannot be read")
         return None
 
 
-def _key(key: Any, notes: Notes) -> str:
+def _clean_key(key: Any, notes: ReadNotes) -> str:
     if isinstance(key, str):
         return clean_text(key, notes)
-    notes.wrong("malformed", f"Object keys must be strings, not {type(key).__name__}.", "turned a key into text")
+    notes.report("malformed", f"Object keys must be strings, not {type(key).__name__}.", "turned a key into text")
     return clean_text(str(key), notes)
 
 
-def _number(value: float, notes: Notes) -> float | None:
+def _clean_number(value: float, notes: ReadNotes) -> float | None:
     if math.isfinite(value):
         return value
-    notes.wrong("malformed", f"{value} is not a JSON number. Pass null or text instead.", "turned a number into null")
+    notes.report("malformed", f"{value} is not a JSON number. Pass null or text instead.", "turned a number into null")
     return None
 
 
@@ -128,7 +130,7 @@ def _is_struct(value: Any) -> bool:
     return isinstance(value, msgspec.Struct)
 
 
-def _refusal(value: Any) -> str:
+def _refusal_text(value: Any) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return (
             "Bytes are not part of a provider's message. Append them as a file, or as a Message with an image or file."
@@ -136,7 +138,7 @@ def _refusal(value: Any) -> str:
     return f"{type(value).__name__} is not plain data. Pass text, a dict, a Message or a provider's whole response."
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class ParsedConversation(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's list of messages as read, and the repairs made on the way."""
 
     messages: list[Message]
@@ -149,7 +151,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """For each message the index of its source item, if that is not its own index."""
 
 
-class Notes:
+class ReadNotes:
     """The progress of reading and the problems found so far."""
 
     __slots__ = ("index", "left_out", "partial", "repairs", "strict")
@@ -163,7 +165,7 @@ class Notes:
         self.left_out: list[dict[str, Any]] = []
         """Calls of a partial message that were cut off in the middle."""
 
-    def wrong(self, problem: str, error: str, done: str) -> None:
+    def report(self, problem: str, error: str, done: str) -> None:
         """Raise InvalidMessage with `error` if reading is strict, else record `done` as the repair of a problem."""
         if self.strict:
             raise InvalidMessage(error)
@@ -178,21 +180,21 @@ class Notes:
         return taken
 
 
-NOTHING_SAID = "[Nothing was said.]"
+EMPTY_REQUEST_TEXT = "[Nothing was said.]"
 """The text of the message in a request that must have one and has none."""
 
-_OTHER_NAMES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
+_ROLE_ALIASES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
 
 
-def prompt_of(system: str | None) -> str | None:
+def drop_blank_prompt(system: str | None) -> str | None:
     """Return the system prompt to send, or None if it is blank: Anthropic refuses a blank one."""
     return system if system and not system.isspace() else None
 
 
-def read_role(role: Any, notes: Notes, also: tuple[str, ...] = ()) -> str | None:
+def read_role(role: Any, notes: ReadNotes, also: tuple[str, ...] = ()) -> str | None:
     """Return a role. An unknown one is refused, or read as the user's, whose text is trusted least."""
     if not isinstance(role, str):
-        notes.wrong(
+        notes.report(
             "malformed",
             f"A message has no role. Give one of {', '.join(sorted(ROLES))}.",
             "left out: it has no role",
@@ -200,8 +202,8 @@ def read_role(role: Any, notes: Notes, also: tuple[str, ...] = ()) -> str | None
         return None
     if role in ROLES or role in also:
         return role
-    taken = _OTHER_NAMES.get(role.lower(), "user")
-    notes.wrong(
+    taken = _ROLE_ALIASES.get(role.lower(), "user")
+    notes.report(
         "unknown_role",
         f"{role!r:.60} is not a role. Use one of {', '.join(sorted(ROLES))}.",
         f"read {role!r:.60} as {taken}",

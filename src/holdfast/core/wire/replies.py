@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
-from holdfast.core.wire.plain_data import Notes
-from holdfast.core.wire.validate import EMPTY
+from holdfast.core.wire.plain_data import ReadNotes
+from holdfast.core.wire.validate import EMPTY_MESSAGE
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
-_ENDED = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "completed")
+_NORMAL_FINISHES = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "completed")
 
 
-def reply_kind(given: dict[str, Any]) -> str | None:
+def reply_format(given: dict[str, Any]) -> str | None:
     """Return the format of a whole response; None if it is not one."""
     if isinstance(given.get("choices"), list):
         return "openai"
@@ -33,14 +33,14 @@ def reply_kind(given: dict[str, Any]) -> str | None:
     return None
 
 
-def read_reply(given: dict[str, Any], kind: str, notes: Notes) -> Message:
+def read_reply(given: dict[str, Any], kind: str, notes: ReadNotes) -> Message:
     """Return the message in a response."""
-    finish = _finish(given, kind)
-    read = {"openai": _chat_completion, "responses": _response, "anthropic": _anthropic_message}[kind]
+    finish = _finish_reason(given, kind)
+    read = {"openai": _read_chat_completion, "responses": _read_response, "anthropic": _read_anthropic_message}[kind]
     try:
         message = read(given, notes)
         if message is None:
-            raise InvalidMessage(EMPTY)
+            raise InvalidMessage(EMPTY_MESSAGE)
     except InvalidMessage as error:
         if finish is None:
             raise
@@ -82,7 +82,7 @@ def read_usage(usage: Any, model: str | None = None) -> Usage | None:
     )
 
 
-def _chat_completion(given: dict[str, Any], notes: Notes) -> Message | None:
+def _read_chat_completion(given: dict[str, Any], notes: ReadNotes) -> Message | None:
     choice = given["choices"][0] if given["choices"] else None
     choice = choice if isinstance(choice, dict) else {}
     item = choice.get("message")
@@ -97,12 +97,12 @@ def _chat_completion(given: dict[str, Any], notes: Notes) -> Message | None:
     return openai_chat.read_message(said, notes)
 
 
-def _response(given: dict[str, Any], notes: Notes) -> Message | None:
+def _read_response(given: dict[str, Any], notes: ReadNotes) -> Message | None:
     messages = openai_responses.read_items(given["output"], notes, reply=True)
     return messages[0] if messages else None
 
 
-def _anthropic_message(given: dict[str, Any], notes: Notes) -> Message | None:
+def _read_anthropic_message(given: dict[str, Any], notes: ReadNotes) -> Message | None:
     messages = anthropic.read_message({"role": "assistant", "content": given["content"]}, notes)
     if not messages:
         return None
@@ -113,7 +113,7 @@ def _anthropic_message(given: dict[str, Any], notes: Notes) -> Message | None:
     return message
 
 
-def _finish(given: dict[str, Any], kind: str) -> str | None:
+def _finish_reason(given: dict[str, Any], kind: str) -> str | None:
     """Return the reason why a reply ended, unless it was complete."""
     if kind == "openai":
         choice = given["choices"][0] if given["choices"] else None
@@ -123,7 +123,7 @@ def _finish(given: dict[str, Any], kind: str) -> str | None:
         reason = (details.get("reason") if isinstance(details, dict) else None) or given.get("status")
     else:
         reason = given.get("stop_reason")
-    return reason if isinstance(reason, str) and reason not in _ENDED else None
+    return reason if isinstance(reason, str) and reason not in _NORMAL_FINISHES else None
 
 
 def _details(usage: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -14,12 +14,19 @@ import msgspec
 
 from holdfast.core.wire.formats import FORMATS, Format
 from holdfast.core.wire.replies import read_usage
-from holdfast.core.wire.stream_providers import ChatPieces, MessagePieces, Pieces, ResponsePieces, error_in, field
+from holdfast.core.wire.stream_providers import (
+    ChatPieces,
+    MessagePieces,
+    ResponsePieces,
+    StreamPieces,
+    find_error,
+    get_field,
+)
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.records.models import Delta
 from holdfast.records.usage import Usage
 
-_MESSAGE_EVENTS = (
+_ANTHROPIC_EVENTS = (
     "message_start",
     "message_delta",
     "message_stop",
@@ -27,46 +34,46 @@ _MESSAGE_EVENTS = (
     "content_block_delta",
     "content_block_stop",
 )
-_END = "[DONE]"
+_END_MARK = "[DONE]"
 
 
-def kind_of(event: Any) -> Format | None:
+def event_format(event: Any) -> Format | None:
     """Return the format of an event; None if it does not show, as for a ping or an error."""
-    kind = field(event, "type")
+    kind = get_field(event, "type")
     if isinstance(kind, str):
         if kind.startswith("response."):
             return "responses"
-        if kind in _MESSAGE_EVENTS:
+        if kind in _ANTHROPIC_EVENTS:
             return "anthropic"
-        return "openai" if kind == "chunk" and field(event, "chunk") is not None else None
-    if field(event, "object") == "chat.completion.chunk" or isinstance(field(event, "choices"), list):
+        return "openai" if kind == "chunk" and get_field(event, "chunk") is not None else None
+    if get_field(event, "object") == "chat.completion.chunk" or isinstance(get_field(event, "choices"), list):
         return "openai"
     return None
 
 
-class Accumulator:
+class StreamAccumulator:
     """An accumulator of a stream's events. If no format is given, the first event that shows one determines it."""
 
     __slots__ = ("_answer_tool", "_pieces", "form")
 
-    kind_of = staticmethod(kind_of)
+    event_format = staticmethod(event_format)
 
     def __init__(self, form: Format | None = None, *, answer_tool: str | None = None) -> None:
         self.form = form
         self._answer_tool = answer_tool
-        self._pieces: Pieces | None = None if form is None else self._begun(form)
+        self._pieces: StreamPieces | None = None if form is None else self._make_pieces(form)
 
     def add(self, event: Any) -> list[Delta]:
         """Add an event and return the new pieces."""
-        given = _decoded(event) if isinstance(event, str | bytes) else event
+        given = _decode_event(event) if isinstance(event, str | bytes) else event
         if given is None:
             return []
-        error = error_in(given)
+        error = find_error(given)
         if self._pieces is None:
-            self.form = kind_of(given)
+            self.form = event_format(given)
             if self.form is None and error is None:
                 return []
-            self._pieces = self._begun(self.form or "openai")
+            self._pieces = self._make_pieces(self.form or "openai")
         if error is None:
             return self._pieces.add(given)
         self._pieces.error = error
@@ -92,13 +99,13 @@ class Accumulator:
         """The usage reported so far."""
         if self._pieces is None or self._pieces.usage is None:
             return None
-        model = self._pieces.whole().get("model")
+        model = self._pieces.build_response().get("model")
         return read_usage(self._pieces.usage, model if isinstance(model, str) else None)
 
-    def whole(self) -> dict[str, Any]:
+    def build_response(self) -> dict[str, Any]:
         """Return the whole response; raise ModelFailed if the stream was cut short or ended with an error."""
         if self._pieces is not None and self._pieces.ended:
-            return self._pieces.whole()
+            return self._pieces.build_response()
         if self.error is not None:
             said = str(self.error.get("message") or "nothing more")[:500]
             why = f"The model's stream ended with an error: {said.rstrip('.')}. Try again."
@@ -111,8 +118,8 @@ class Accumulator:
             partial=self.text,
         )
 
-    def _begun(self, form: Format) -> Pieces:
-        made: dict[str, Callable[[], Pieces]] = {
+    def _make_pieces(self, form: Format) -> StreamPieces:
+        made: dict[str, Callable[[], StreamPieces]] = {
             "openai": ChatPieces,
             "responses": ResponsePieces,
             "anthropic": lambda: MessagePieces(self._answer_tool),
@@ -120,19 +127,19 @@ class Accumulator:
         return made[form]()
 
 
-def accumulator(form: str | None = None, *, answer_tool: str | None = None) -> Accumulator:
+def make_accumulator(form: str | None = None, *, answer_tool: str | None = None) -> StreamAccumulator:
     """Return an accumulator for this format, or for the format of the first event."""
     found: Format | None = next((known for known in FORMATS if known == form), None)
     if form is not None and found is None:
         raise InvalidValue(f"{form!r:.40} is not a form of stream. Use one of {', '.join(FORMATS)}, or leave it out.")
-    return Accumulator(found, answer_tool=answer_tool)
+    return StreamAccumulator(found, answer_tool=answer_tool)
 
 
-def _decoded(event: str | bytes) -> Any:
+def _decode_event(event: str | bytes) -> Any:
     """Decode the data of a server-sent event; None for the end mark and for empty data."""
     text = event.decode("utf-8", "replace") if isinstance(event, bytes) else event
     text = text.strip().removeprefix("data:").strip()
-    if not text or text == _END:
+    if not text or text == _END_MARK:
         return None
     try:
         found = msgspec.json.decode(text)

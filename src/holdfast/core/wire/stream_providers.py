@@ -21,17 +21,17 @@ from typing import Any
 import msgspec
 
 from holdfast.core.wire.calls import json_text
-from holdfast.core.wire.plain_data import Notes, plain
+from holdfast.core.wire.plain_data import ReadNotes, to_plain_data
 from holdfast.records.models import Delta
 
 
-class Words(list[str]):
+class TextPieces(list[str]):
     """A text in pieces: joining a long one again for each piece would take quadratic time."""
 
     __slots__ = ()
 
 
-class Pieces:
+class StreamPieces:
     """The accumulated pieces of one reply. Each format has its own subclass."""
 
     __slots__ = ("ended", "error", "said", "usage")
@@ -50,100 +50,100 @@ class Pieces:
         """Add one event and return its new pieces for display."""
         raise NotImplementedError
 
-    def whole(self) -> dict[str, Any]:
+    def build_response(self) -> dict[str, Any]:
         """Return the response as it would have come without streaming."""
         raise NotImplementedError
 
-    def text(self, words: Any) -> list[Delta]:
+    def add_text(self, words: Any) -> list[Delta]:
         """Add text of the reply and return it as a delta."""
         if not isinstance(words, str) or not words:
             return []
         self.said.append(words)
         return [Delta(text=words)]
 
-    def note_usage(self, usage: Any) -> None:
+    def add_usage(self, usage: Any) -> None:
         """Merge a usage report. Counts only grow; fields that a later report omits are kept."""
-        told = taken(usage)
+        told = to_plain_dict(usage)
         if told:
             self.usage = {**(self.usage or {}), **{key: value for key, value in told.items() if value is not None}}
 
 
-def field(thing: Any, name: str) -> Any:
+def get_field(thing: Any, name: str) -> Any:
     """Return a field of a mapping or an object; None if it is missing."""
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
-def taken(thing: Any) -> dict[str, Any]:
+def to_plain_dict(thing: Any) -> dict[str, Any]:
     """Return a mapping or an object as plain data; empty if it is neither."""
-    found = plain(thing, Notes()) if thing is not None else None
+    found = to_plain_data(thing, ReadNotes()) if thing is not None else None
     return found if isinstance(found, dict) else {}
 
 
-def error_in(event: Any) -> dict[str, Any] | None:
+def find_error(event: Any) -> dict[str, Any] | None:
     """Return the error in an event, in any format; None if there is none."""
-    error = field(event, "error")
+    error = get_field(event, "error")
     if error:
-        return taken(error) or {"message": str(error)}
-    if field(event, "type") != "error":
+        return to_plain_dict(error) or {"message": str(error)}
+    if get_field(event, "type") != "error":
         return None
-    told = {name: value for name in ("code", "message") if isinstance(value := field(event, name), str)}
+    told = {name: value for name in ("code", "message") if isinstance(value := get_field(event, name), str)}
     return told or {"message": "nothing more"}
 
 
-def each(value: Any) -> list[Any]:
+def list_items(value: Any) -> list[Any]:
     """Return the items of a list; none if it is not a list."""
     return list(value) if isinstance(value, list | tuple) else []
 
 
-def number(value: Any) -> int | None:
+def read_index(value: Any) -> int | None:
     """Return a valid list index, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def reasoned(words: Any) -> list[Delta]:
+def reasoning_deltas(words: Any) -> list[Delta]:
     """Return a delta of reasoning text."""
     return [Delta(kind="reasoning", text=words)] if isinstance(words, str) and words else []
 
 
-def called(name: Any) -> list[Delta]:
+def tool_deltas(name: Any) -> list[Delta]:
     """Return a delta that names a tool being called."""
     return [Delta(kind="tool", text=name)] if isinstance(name, str) and name else []
 
 
-def joined(held: dict[str, Any], more: dict[str, Any]) -> None:
+def merge_pieces(held: dict[str, Any], more: dict[str, Any]) -> None:
     """Merge new pieces into held ones: append texts and lists, merge mappings by name."""
     for name, value in more.items():
         before = held.get(name)
         if value is None or (before and name in ("id", "type")):
             continue
         if isinstance(value, str) and name not in ("id", "type"):
-            if not isinstance(before, Words):
-                held[name] = before = Words([before] if isinstance(before, str) else [])
+            if not isinstance(before, TextPieces):
+                held[name] = before = TextPieces([before] if isinstance(before, str) else [])
             before.append(value)
-        elif isinstance(before, Words):
+        elif isinstance(before, TextPieces):
             continue
         elif isinstance(before, list) and isinstance(value, list):
             before.extend(value)
         elif isinstance(before, dict) and isinstance(value, dict):
-            joined(before, value)
+            merge_pieces(before, value)
         else:
             held[name] = value
 
 
-def settled(value: Any) -> Any:
+def join_texts(value: Any) -> Any:
     """Return the value with every text joined."""
-    if isinstance(value, Words):
+    if isinstance(value, TextPieces):
         return "".join(value)
     if isinstance(value, dict):
-        return {name: settled(item) for name, item in value.items()}
-    return [settled(item) for item in value] if isinstance(value, list) else value
+        return {name: join_texts(item) for name, item in value.items()}
+    return [join_texts(item) for item in value] if isinstance(value, list) else value
 
 
-_ONCE = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
-_THOUGHT = ("reasoning_content", "reasoning")
+_HEAD_FIELDS = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
-class ChatPieces(Pieces):
+class ChatPieces(StreamPieces):
     """One streamed completion. Only the first choice is shown; others are kept."""
 
     __slots__ = ("_choices", "_head")
@@ -151,31 +151,31 @@ class ChatPieces(Pieces):
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _ChatChoice] = {}
 
     def add(self, event: Any) -> list[Delta]:
         # The SDK's own streaming helper wraps each chunk, and also reports it in other events.
-        chunk = event if field(event, "type") is None else field(event, "chunk")
-        for name in _ONCE:
-            value = field(chunk, name)
+        chunk = event if get_field(event, "type") is None else get_field(event, "chunk")
+        for name in _HEAD_FIELDS:
+            value = get_field(chunk, name)
             if value is not None:
                 self._head.setdefault(name, value)
-        self.note_usage(field(chunk, "usage"))
+        self.add_usage(get_field(chunk, "usage"))
         said: list[Delta] = []
-        for choice in each(field(chunk, "choices")):
+        for choice in list_items(get_field(chunk, "choices")):
             said += self._add_choice(choice)
         return said
 
-    def whole(self) -> dict[str, Any]:
-        choices = [self._choices[index].whole(index) for index in sorted(self._choices)]
+    def build_response(self) -> dict[str, Any]:
+        choices = [self._choices[index].build_choice(index) for index in sorted(self._choices)]
         told = {} if self.usage is None else {"usage": self.usage}
         return {**self._head, "object": "chat.completion", "choices": choices, **told}
 
     def _add_choice(self, choice: Any) -> list[Delta]:
-        index = number(field(choice, "index")) or 0
-        kept = self._choices.setdefault(index, _Choice())
-        new = kept.add(field(choice, "delta"), field(choice, "logprobs"))
-        finish = field(choice, "finish_reason")
+        index = read_index(get_field(choice, "index")) or 0
+        kept = self._choices.setdefault(index, _ChatChoice())
+        new = kept.add(get_field(choice, "delta"), get_field(choice, "logprobs"))
+        finish = get_field(choice, "finish_reason")
         if isinstance(finish, str) and finish:
             kept.finish = finish
             self.ended = self.ended or index == 0
@@ -185,7 +185,7 @@ class ChatPieces(Pieces):
         return new
 
 
-class _Choice:
+class _ChatChoice:
     """One choice of a completion."""
 
     __slots__ = ("calls", "finish", "logprobs", "message")
@@ -197,41 +197,41 @@ class _Choice:
         self.logprobs: dict[str, Any] = {}
 
     def add(self, delta: Any, logprobs: Any) -> list[Delta]:
-        given = taken(delta)
+        given = to_plain_dict(delta)
         given.pop("role", None)
         calls, content = given.pop("tool_calls", None), given.pop("content", None)
-        said = [new for name in _THOUGHT for new in reasoned(given.get(name))][:1]
+        said = [new for name in _REASONING_FIELDS for new in reasoning_deltas(given.get(name))][:1]
         said += self._add_content(content)
-        said += _words(given.get("refusal"))
-        for call in each(calls):
+        said += _text_deltas(given.get("refusal"))
+        for call in list_items(calls):
             said += self._add_call(call) if isinstance(call, dict) else []
-        joined(self.message, given)
-        joined(self.logprobs, taken(logprobs))
+        merge_pieces(self.message, given)
+        merge_pieces(self.logprobs, to_plain_dict(logprobs))
         return said
 
-    def whole(self, index: int) -> dict[str, Any]:
-        message: dict[str, Any] = settled(self.message)
+    def build_choice(self, index: int) -> dict[str, Any]:
+        message: dict[str, Any] = join_texts(self.message)
         if self.calls:
             message["tool_calls"] = [
-                {key: value for key, value in settled(call).items() if key != "index"} for call in self.calls
+                {key: value for key, value in join_texts(call).items() if key != "index"} for call in self.calls
             ]
-        told = {"logprobs": settled(self.logprobs)} if self.logprobs else {}
+        told = {"logprobs": join_texts(self.logprobs)} if self.logprobs else {}
         return {"index": index, "message": message, "finish_reason": self.finish, **told}
 
     def _add_content(self, content: Any) -> list[Delta]:
         """Add text, or parts where a host streams its reasoning as part of the content."""
         held = self.message["content"]
         if isinstance(content, list):
-            self.message["content"] = [*_parts(held), *content]
-            return [new for part in content if isinstance(part, dict) for new in _words(part.get("text"))]
-        if isinstance(content, str) and isinstance(held, list) and not isinstance(held, Words):
-            held.extend(_parts(content))
+            self.message["content"] = [*_content_parts(held), *content]
+            return [new for part in content if isinstance(part, dict) for new in _text_deltas(part.get("text"))]
+        if isinstance(content, str) and isinstance(held, list) and not isinstance(held, TextPieces):
+            held.extend(_content_parts(content))
         elif isinstance(content, str):
-            joined(self.message, {"content": content})
-        return _words(content)
+            merge_pieces(self.message, {"content": content})
+        return _text_deltas(content)
 
     def _add_call(self, piece: dict[str, Any]) -> list[Delta]:
-        call, new = self._call_for(piece)
+        call, new = self._find_or_add_call(piece)
         inner = "custom" if isinstance(piece.get("custom"), dict) else "function"
         held = call.setdefault(inner, {"name": "", "input" if inner == "custom" else "arguments": ""})
         more = piece.pop(inner, None)
@@ -239,15 +239,15 @@ class _Choice:
         before, name = held["name"], more.pop("name", None)
         if isinstance(name, str) and name != before:
             held["name"] += name
-        joined(held, more)
+        merge_pieces(held, more)
         for key, value in piece.items():
             if value is not None and key not in ("function", "custom") and not call.get(key):
                 call[key] = value
-        return called(held["name"]) if new or not before else []
+        return tool_deltas(held["name"]) if new or not before else []
 
-    def _call_for(self, piece: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    def _find_or_add_call(self, piece: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """Return the call a piece belongs to and whether it is new: by index, unless another id marks a new call."""
-        index, given = number(piece.get("index")), piece.get("id")
+        index, given = read_index(piece.get("index")), piece.get("id")
         if index is None:
             same = [call for call in self.calls if call.get("id") == given] if given else self.calls[-1:]
         else:
@@ -262,18 +262,18 @@ class _Choice:
         return self.calls[-1], True
 
 
-def _parts(content: Any) -> list[Any]:
-    content = settled(content)
+def _content_parts(content: Any) -> list[Any]:
+    content = join_texts(content)
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if content else []
 
 
-def _words(text: Any) -> list[Delta]:
+def _text_deltas(text: Any) -> list[Delta]:
     return [Delta(text=text)] if isinstance(text, str) and text else []
 
 
-class MessagePieces(Pieces):
+class MessagePieces(StreamPieces):
     """One streamed message. The arguments of a call to `answer_tool` are the answer itself, and become text."""
 
     __slots__ = ("_answer_tool", "_blocks", "_head", "_inputs")
@@ -286,59 +286,61 @@ class MessagePieces(Pieces):
         self._inputs: dict[int, list[str]] = {}
 
     def add(self, event: Any) -> list[Delta]:
-        kind = field(event, "type")
+        kind = get_field(event, "type")
         if kind == "content_block_delta":
-            return self._add_delta(number(field(event, "index")) or 0, field(event, "delta"))
+            return self._add_delta(read_index(get_field(event, "index")) or 0, get_field(event, "delta"))
         if kind == "content_block_start":
-            return self._begin(number(field(event, "index")), taken(field(event, "content_block")))
+            return self._begin_block(
+                read_index(get_field(event, "index")), to_plain_dict(get_field(event, "content_block"))
+            )
         if kind == "message_start":
-            self._head = taken(field(event, "message"))
-            self.note_usage(self._head.get("usage"))
-            given = each(self._head.get("content"))
+            self._head = to_plain_dict(get_field(event, "message"))
+            self.add_usage(self._head.get("usage"))
+            given = list_items(self._head.get("content"))
             self._blocks = dict(enumerate(block for block in given if isinstance(block, dict)))
         elif kind == "message_delta":
-            changed = taken(field(event, "delta"))
+            changed = to_plain_dict(get_field(event, "delta"))
             self._head.update({name: value for name, value in changed.items() if value is not None})
-            self.note_usage(field(event, "usage"))
+            self.add_usage(get_field(event, "usage"))
             self.ended = self.ended or bool(changed.get("stop_reason"))
         return []
 
-    def whole(self) -> dict[str, Any]:
-        content = [self._block(index) for index in sorted(self._blocks)]
+    def build_response(self) -> dict[str, Any]:
+        content = [self._build_block(index) for index in sorted(self._blocks)]
         told = {} if self.usage is None else {"usage": self.usage}
         made = {"type": "message", "role": "assistant", **self._head, "content": content, **told}
-        return answered(made, self._answer_tool)
+        return unwrap_answer(made, self._answer_tool)
 
-    def _begin(self, index: int | None, block: dict[str, Any]) -> list[Delta]:
+    def _begin_block(self, index: int | None, block: dict[str, Any]) -> list[Delta]:
         self._blocks[len(self._blocks) if index is None else index] = block
         if block.get("type") == "text":
-            return self.text(block.get("text"))
+            return self.add_text(block.get("text"))
         if block.get("type") == "thinking":
-            return reasoned(block.get("thinking"))
+            return reasoning_deltas(block.get("thinking"))
         name = block.get("name")
-        return called(name) if block.get("type") == "tool_use" and not self._is_answer(block) else []
+        return tool_deltas(name) if block.get("type") == "tool_use" and not self._is_answer(block) else []
 
     def _is_answer(self, block: dict[str, Any]) -> bool:
         return self._answer_tool is not None and block.get("name") == self._answer_tool
 
     def _add_delta(self, index: int, delta: Any) -> list[Delta]:
         block = self._blocks.setdefault(index, {"type": "text", "text": ""})
-        kind = field(delta, "type")
+        kind = get_field(delta, "type")
         if kind == "input_json_delta":
-            piece = field(delta, "partial_json")
+            piece = get_field(delta, "partial_json")
             self._inputs.setdefault(index, []).append(piece if isinstance(piece, str) else "")
-            return self.text(piece) if self._is_answer(block) else []
+            return self.add_text(piece) if self._is_answer(block) else []
         if kind == "signature_delta":
-            block["signature"] = field(delta, "signature")
+            block["signature"] = get_field(delta, "signature")
             return []
         if kind == "citations_delta":
-            block["citations"] = [*each(block.get("citations")), taken(field(delta, "citation"))]
+            block["citations"] = [*list_items(block.get("citations")), to_plain_dict(get_field(delta, "citation"))]
             return []
-        joined(block, {name: piece for name, piece in taken(delta).items() if isinstance(piece, str)})
-        return self.text(field(delta, "text")) or reasoned(field(delta, "thinking"))
+        merge_pieces(block, {name: piece for name, piece in to_plain_dict(delta).items() if isinstance(piece, str)})
+        return self.add_text(get_field(delta, "text")) or reasoning_deltas(get_field(delta, "thinking"))
 
-    def _block(self, index: int) -> dict[str, Any]:
-        block: dict[str, Any] = settled(self._blocks[index])
+    def _build_block(self, index: int) -> dict[str, Any]:
+        block: dict[str, Any] = join_texts(self._blocks[index])
         written = "".join(self._inputs.get(index, ()))
         if not written.strip():
             return block
@@ -351,32 +353,32 @@ class MessagePieces(Pieces):
             return {**block, "input": written}
 
 
-def answered(message: dict[str, Any], answer_tool: str | None) -> dict[str, Any]:
+def unwrap_answer(message: dict[str, Any], answer_tool: str | None) -> dict[str, Any]:
     """Return the message with a call of the answer tool replaced by the text of its arguments."""
     content = message.get("content")
     if answer_tool is None or not isinstance(content, list):
         return message
-    blocks = [_as_text(block, answer_tool) if isinstance(block, dict) else block for block in content]
+    blocks = [_unwrap_block(block, answer_tool) if isinstance(block, dict) else block for block in content]
     calls = any(isinstance(block, dict) and block.get("type") == "tool_use" for block in blocks)
     ended = message.get("stop_reason")
     return {**message, "content": blocks, "stop_reason": "end_turn" if ended == "tool_use" and not calls else ended}
 
 
-def _as_text(block: dict[str, Any], answer_tool: str) -> dict[str, Any]:
+def _unwrap_block(block: dict[str, Any], answer_tool: str) -> dict[str, Any]:
     if block.get("type") != "tool_use" or block.get("name") != answer_tool:
         return block
     given = block.get("input")
     return {"type": "text", "text": given if isinstance(given, str) else json_text(given)}
 
 
-_LAST = ("response.completed", "response.incomplete", "response.failed")
-_BEGUN = ("response.created", "response.queued", "response.in_progress")
-_WORDS = ("response.output_text.delta", "response.refusal.delta")
-_THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
-_CALLS = ("function_call", "custom_tool_call")
+_FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+_START_EVENTS = ("response.created", "response.queued", "response.in_progress")
+_TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
+_REASONING_EVENTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+_CALL_TYPES = ("function_call", "custom_tool_call")
 
 
-class ResponsePieces(Pieces):
+class ResponsePieces(StreamPieces):
     """One streamed response."""
 
     __slots__ = ("_head", "_items", "_last", "_told")
@@ -390,55 +392,55 @@ class ResponsePieces(Pieces):
         """Indexes of items already shown in part."""
 
     def add(self, event: Any) -> list[Delta]:
-        kind = field(event, "type")
-        if kind in _WORDS:
-            self._tell(event)
-            return self.text(field(event, "delta"))
-        if kind in _THOUGHTS:
-            return reasoned(field(event, "delta"))
+        kind = get_field(event, "type")
+        if kind in _TEXT_EVENTS:
+            self._mark_shown(event)
+            return self.add_text(get_field(event, "delta"))
+        if kind in _REASONING_EVENTS:
+            return reasoning_deltas(get_field(event, "delta"))
         if kind == "response.output_item.added":
-            item = field(event, "item")
-            if field(item, "type") in _CALLS and self._tell(event):
-                return called(field(item, "name"))
+            item = get_field(event, "item")
+            if get_field(item, "type") in _CALL_TYPES and self._mark_shown(event):
+                return tool_deltas(get_field(item, "name"))
         elif kind == "response.output_item.done":
-            return self._done(event)
-        elif kind in _LAST:
-            self._end(taken(field(event, "response")))
-        elif kind in _BEGUN:
-            self._head = taken(field(event, "response"))
+            return self._finish_item(event)
+        elif kind in _FINAL_EVENTS:
+            self._finish_response(to_plain_dict(get_field(event, "response")))
+        elif kind in _START_EVENTS:
+            self._head = to_plain_dict(get_field(event, "response"))
         return []
 
-    def whole(self) -> dict[str, Any]:
+    def build_response(self) -> dict[str, Any]:
         found = dict(self._head if self._last is None else self._last)
         if not found.get("output"):
             found["output"] = [self._items[index] for index in sorted(self._items)]
         return {**found, "object": "response"}
 
-    def _end(self, response: dict[str, Any]) -> None:
+    def _finish_response(self, response: dict[str, Any]) -> None:
         self._last = response
-        self.note_usage(response.get("usage"))
+        self.add_usage(response.get("usage"))
         if response.get("status") == "failed":
             error = response.get("error")
             self.error = error if isinstance(error, dict) else {"message": "The response failed."}
         else:
             self.ended = True
 
-    def _tell(self, event: Any) -> bool:
+    def _mark_shown(self, event: Any) -> bool:
         """Mark an item as shown; return True if it was not before."""
-        index = number(field(event, "output_index")) or 0
+        index = read_index(get_field(event, "output_index")) or 0
         first = index not in self._told
         self._told.add(index)
         return first
 
-    def _done(self, event: Any) -> list[Delta]:
-        item = taken(field(event, "item"))
-        first = self._tell(event)
-        index = number(field(event, "output_index"))
+    def _finish_item(self, event: Any) -> list[Delta]:
+        item = to_plain_dict(get_field(event, "item"))
+        first = self._mark_shown(event)
+        index = read_index(get_field(event, "output_index"))
         self._items[len(self._items) if index is None else index] = item
         if not first:
             return []
-        if item.get("type") in _CALLS:
-            return called(item.get("name"))
+        if item.get("type") in _CALL_TYPES:
+            return tool_deltas(item.get("name"))
         content = item.get("content") if item.get("type") == "message" else ()
         parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-        return [new for part in parts for new in self.text(part.get("text") or part.get("refusal"))]
+        return [new for part in parts for new in self.add_text(part.get("text") or part.get("refusal"))]

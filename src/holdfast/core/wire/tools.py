@@ -22,24 +22,24 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.wire.parts import copied
-from holdfast.core.wire.plain_data import Notes, plain
+from holdfast.core.wire.parts import copy_data
+from holdfast.core.wire.plain_data import ReadNotes, to_plain_data
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolCallRequest, ToolDef
 
-_DATED = re.compile(r".+_\d{8}")
+_DATED_TYPE = re.compile(r".+_\d{8}")
 """The type of Anthropic's hosted tools, which ends in a date."""
-_LONGEST_HOSTED = 128
+_MAX_HOSTED_NAME_CHARS = 128
 """The name limit of hosted tools, which follow their provider's own rules."""
 
 
-def tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
+def read_tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
     """Read tool definitions in any provider's format, in order."""
     if given is None:
         return ()
     if isinstance(given, str | bytes | dict | ToolDef) or not isinstance(given, Iterable):
         raise InvalidValue("Tools come as a list. Put a single one into a list.")
-    found = tuple(tool_def(item) for item in given)
+    found = tuple(read_tool_def(item) for item in given)
     names: set[str] = set()
     for tool in found:
         if tool.raw is None and tool.name in names:
@@ -48,90 +48,94 @@ def tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
     return found
 
 
-def tool_def(given: Any) -> ToolDef:
+def read_tool_def(given: Any) -> ToolDef:
     """Read one tool definition in any provider's format."""
     if isinstance(given, ToolDef):
-        return _checked(given)
+        return _check_tool(given)
     defined = getattr(given, "definition", None)
     if isinstance(defined, ToolDef):  # A `Tool`, which wraps a function.
-        return _checked(defined)
-    item = plain(given, Notes(strict=True)) if not callable(given) else None
+        return _check_tool(defined)
+    item = to_plain_data(given, ReadNotes(strict=True)) if not callable(given) else None
     if not isinstance(item, dict):
         raise InvalidValue(
             f"{type(given).__name__} is not a tool's definition. Give a ToolDef or a dict with its name and parameters."
         )
     kind = item.get("type")
     if kind == "function" and isinstance(item.get("function"), dict):
-        return _function(item["function"], "parameters")
+        return _read_function(item["function"], "parameters")
     if kind == "function":
-        return _function(item, "parameters")
+        return _read_function(item, "parameters")
     if kind in (None, "custom") and "input_schema" in item:
-        return _function(item, "input_schema")
+        return _read_function(item, "input_schema")
     if isinstance(kind, str) and kind:
         inner = item.get("custom")
         name = item.get("name") or (inner.get("name") if isinstance(inner, dict) else None) or kind
-        return _checked(ToolDef(name=name, raw=item))
+        return _check_tool(ToolDef(name=name, raw=item))
     raise InvalidValue(
         f"A tool's definition has neither a type nor an input_schema: {', '.join(map(str, item))[:80]}. "
         "Give it in OpenAI's or Anthropic's form, or as a ToolDef."
     )
 
 
-def to_openai(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
+def render_openai_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     """Return tool definitions for chat completions."""
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
             strict = {} if tool.strict is None else {"strict": tool.strict}
-            told = {**_described(tool), "parameters": copied(tool.parameters), **strict}
+            told = {**_name_and_description(tool), "parameters": copy_data(tool.parameters), **strict}
             out.append({"type": "function", "function": told})
-        elif _owner(tool.raw) == "openai":
-            out.append(copied(tool.raw))
-        elif _is_custom(tool.raw):
+        elif _tool_format(tool.raw) == "openai":
+            out.append(copy_data(tool.raw))
+        elif _is_custom_tool(tool.raw):
             inner = {key: value for key, value in tool.raw.items() if key != "type"}
-            out.append({"type": "custom", "custom": copied(inner)})
+            out.append({"type": "custom", "custom": copy_data(inner)})
     return out
 
 
-def to_responses(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
+def render_responses_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     """Return tool definitions for Responses, where a function is strict by default, so `strict` is always set."""
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
-            told = {**_described(tool), "parameters": copied(tool.parameters), "strict": bool(tool.strict)}
+            told = {
+                **_name_and_description(tool),
+                "parameters": copy_data(tool.parameters),
+                "strict": bool(tool.strict),
+            }
             out.append({"type": "function", **told})
-        elif _owner(tool.raw) == "responses":
-            out.append(copied(tool.raw))
-        elif _is_custom(tool.raw):
-            out.append({"type": "custom", **copied(tool.raw["custom"])})
+        elif _tool_format(tool.raw) == "responses":
+            out.append(copy_data(tool.raw))
+        elif _is_custom_tool(tool.raw):
+            out.append({"type": "custom", **copy_data(tool.raw["custom"])})
     return out
 
 
-def to_anthropic(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
+def render_anthropic_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     """Return tool definitions for Anthropic's Messages."""
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
             strict = {"strict": True} if tool.strict else {}
-            out.append({**_described(tool), "input_schema": copied(tool.parameters), **strict})
-        elif _owner(tool.raw) == "anthropic":
-            out.append(copied(tool.raw))
+            out.append({**_name_and_description(tool), "input_schema": copy_data(tool.parameters), **strict})
+        elif _tool_format(tool.raw) == "anthropic":
+            out.append(copy_data(tool.raw))
     return out
 
 
-def _function(item: dict[str, Any], schema: str) -> ToolDef:
+def _read_function(item: dict[str, Any], schema: str) -> ToolDef:
     # Absent and null both mean that the tool takes no arguments.
     given = {"parameters": item[schema]} if item.get(schema) is not None else {}
-    return _checked(
+    return _check_tool(
         ToolDef(name=item.get("name") or "", description=item.get("description"), strict=item.get("strict"), **given)
     )
 
 
-def _described(tool: ToolDef) -> dict[str, Any]:
+def _name_and_description(tool: ToolDef) -> dict[str, Any]:
     return {"name": tool.name} if tool.description is None else {"name": tool.name, "description": tool.description}
 
 
-def _checked(tool: ToolDef) -> ToolDef:
+def _check_tool(tool: ToolDef) -> ToolDef:
     """Return a definition after checking its fields, which records do not do."""
     _check_name(tool)
     if tool.description is not None and not isinstance(tool.description, str):
@@ -146,63 +150,65 @@ def _checked(tool: ToolDef) -> ToolDef:
 
 def _check_name(tool: ToolDef) -> None:
     name: Any = tool.name
-    hosted = isinstance(tool.raw, dict) and not _is_custom(tool.raw)
-    if isinstance(name, str) and (is_tool_name(name) or (hosted and name.strip() and len(name) <= _LONGEST_HOSTED)):
+    hosted = isinstance(tool.raw, dict) and not _is_custom_tool(tool.raw)
+    if isinstance(name, str) and (
+        is_tool_name(name) or (hosted and name.strip() and len(name) <= _MAX_HOSTED_NAME_CHARS)
+    ):
         return
     raise InvalidValue(
         f"{name!r:.80} cannot name a tool: providers refuse it. Use 1 to 64 letters of a-z and A-Z, digits, _ and -."
     )
 
 
-def _owner(raw: dict[str, Any]) -> str:
+def _tool_format(raw: dict[str, Any]) -> str:
     """Return the format of a hosted tool's definition."""
     kind = raw.get("type")
-    if isinstance(kind, str) and (_DATED.fullmatch(kind) or kind == "mcp_toolset"):
+    if isinstance(kind, str) and (_DATED_TYPE.fullmatch(kind) or kind == "mcp_toolset"):
         return "anthropic"
     return "openai" if isinstance(raw.get("custom"), dict) else "responses"
 
 
-def _is_custom(raw: dict[str, Any]) -> bool:
+def _is_custom_tool(raw: dict[str, Any]) -> bool:
     """Return True for OpenAI's free-text tool, which exists in both of its formats."""
     return raw.get("type") == "custom"
 
 
-LONGEST: Final = 64
+MAX_NAME_CHARS: Final = 64
 """The name length that every provider accepts; some accept longer ones."""
-TOOL_NAME: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST}}}")
+TOOL_NAME_PATTERN: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME_CHARS}}}")
 _NOT_IN_A_TOOL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _NOT_IN_AN_AUTHOR: Final = re.compile(r"[\s<|\\/>]+")
-_MARK: Final = 6
+_MARK_CHARS: Final = 6
 
 
 def is_tool_name(name: str) -> bool:
     """Return True if every provider accepts this as the name of a tool."""
-    return TOOL_NAME.fullmatch(name) is not None
+    return TOOL_NAME_PATTERN.fullmatch(name) is not None
 
 
-def tool_name(name: str) -> str:
+def sendable_tool_name(name: str) -> str:
     """Return the name of a tool for sending."""
     if is_tool_name(name):
         return name
     # Derived from the name alone: tokens are counted per message, and the cached prefix must not change.
-    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK]
-    words = _NOT_IN_A_TOOL.sub("_", name).strip("_")[: LONGEST - _MARK - 1].rstrip("_")
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK_CHARS]
+    words = _NOT_IN_A_TOOL.sub("_", name).strip("_")[: MAX_NAME_CHARS - _MARK_CHARS - 1].rstrip("_")
     return f"{words or 'tool'}_{mark}"
 
 
-def author_name(name: str) -> str:
+def sendable_author_name(name: str) -> str:
     """Return the name of an author for sending: any letters, no blanks and no template characters."""
-    return _NOT_IN_AN_AUTHOR.sub("_", name)[:LONGEST]
+    return _NOT_IN_AN_AUTHOR.sub("_", name)[:MAX_NAME_CHARS]
 
 
 Schema = Mapping[str, Any]
 
-_SHOWN: Final = 60
-_LISTED: Final = 600
-_MOST_PROBLEMS: Final = 5
-_DEEPEST: Final = 32
-_TRUTHS: Final = frozenset({"true", "false", "1", "0"})
-_WORDS: Final[Mapping[str, str]] = {
+_MAX_PREVIEW_CHARS: Final = 60
+_MAX_LIST_CHARS: Final = 600
+_MAX_PROBLEMS: Final = 5
+_MAX_DEPTH: Final = 32
+_BOOLEAN_WORDS: Final = frozenset({"true", "false", "1", "0"})
+_TYPE_WORDS: Final[Mapping[str, str]] = {
     "integer": "a whole number",
     "number": "a number",
     "string": "text",
@@ -213,18 +219,20 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 
 
-def misfit(name: str, schema: Schema, given: Any) -> str | None:
+def describe_misfit(name: str, schema: Schema, given: Any) -> str | None:
     """Describe why arguments can never fit a tool, for the caller who gave them; None if they may. Null means none."""
     given = {} if given is None else given
     if not isinstance(given, dict):
-        return f"The arguments of {name} are not an object: {shown(given)}"
-    found = list(_problems({"type": "object", **schema}, given, "", schema.get("$defs") or {}, 0))
+        return f"The arguments of {name} are not an object: {preview_value(given)}"
+    found = list(_find_problems({"type": "object", **schema}, given, "", schema.get("$defs") or {}, 0))
     if not found:
         return None
-    return f"The arguments do not fit {name}: {'; '.join(found[:_MOST_PROBLEMS])}. They are {listed(schema)}"
+    return (
+        f"The arguments do not fit {name}: {'; '.join(found[:_MAX_PROBLEMS])}. They are {describe_parameters(schema)}"
+    )
 
 
-def unsaid(schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:
+def default_arguments(schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults, according to the schema, of arguments that were not given."""
     properties = schema.get("properties")
     known = properties.items() if isinstance(properties, Mapping) else ()
@@ -235,92 +243,101 @@ def unsaid(schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def listed(schema: Schema) -> str:
+def describe_parameters(schema: Schema) -> str:
     """Describe a tool's parameters on one line, as in {order: integer; reason?: string}: ? marks optional ones."""
     needed = schema.get("required") or ()
     properties = schema.get("properties") or {}
-    names = [f"{name}{'' if name in needed else '?'}: {_kind(one)}" for name, one in properties.items()]
+    names = [f"{name}{'' if name in needed else '?'}: {_describe_type(one)}" for name, one in properties.items()]
     text = "{" + "; ".join(names) + "}"
-    return text if len(text) <= _LISTED else f"{text[:_LISTED]} …"
+    return text if len(text) <= _MAX_LIST_CHARS else f"{text[:_MAX_LIST_CHARS]} …"
 
 
-def shown(value: Any) -> str:
+def preview_value(value: Any) -> str:
     """Return any value as short text for a message."""
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError):
         text = "what was given"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+    return text if len(text) <= _MAX_PREVIEW_CHARS else f"{text[:_MAX_PREVIEW_CHARS]} …"
 
 
-def _kind(schema: Schema) -> str:
+def _describe_type(schema: Schema) -> str:
     if "enum" in schema:
-        return " or ".join(shown(one) for one in schema["enum"][:8])
+        return " or ".join(preview_value(one) for one in schema["enum"][:8])
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(one) for one in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_describe_type(one) for one in schema["anyOf"]))
     kind = schema.get("type", "object" if "$ref" in schema else "anything")
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
-def _problems(schema: Any, value: Any, where: str, defs: Mapping[str, Any], depth: int) -> Iterator[str]:
-    schema = _resolved(schema, defs)
-    if depth > _DEEPEST or not isinstance(schema, Mapping):
+def _find_problems(schema: Any, value: Any, where: str, defs: Mapping[str, Any], depth: int) -> Iterator[str]:
+    schema = _resolve_ref(schema, defs)
+    if depth > _MAX_DEPTH or not isinstance(schema, Mapping):
         return
     ways = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(ways, list) and ways:
-        found = [list(_problems(one, value, where, defs, depth + 1)) for one in ways]
+        found = [list(_find_problems(one, value, where, defs, depth + 1)) for one in ways]
         yield from () if any(not one for one in found) else found[-1]
         return
-    kinds = _kinds(schema)
-    if kinds and not any(_TAKES[kind](value) for kind in kinds) and not ("format" in schema and _is_number(value)):
-        yield f"{where or 'they'}: expected {' or '.join(_WORDS[kind] for kind in kinds)}, in {shown(value)}"
+    kinds = _type_names(schema)
+    if (
+        kinds
+        and not any(_TYPE_CHECKS[kind](value) for kind in kinds)
+        and not ("format" in schema and _is_number(value))
+    ):
+        expected = " or ".join(_TYPE_WORDS[kind] for kind in kinds)
+        yield f"{where or 'they'}: expected {expected}, in {preview_value(value)}"
     elif "enum" in schema and str(value) not in {str(one) for one in schema["enum"]}:
-        yield f"{where or 'they'}: expected {_kind(schema)}, in {shown(value)}"
+        yield f"{where or 'they'}: expected {_describe_type(schema)}, in {preview_value(value)}"
     elif isinstance(value, dict):
-        yield from _in_object(schema, value, where, defs, depth)
+        yield from _find_object_problems(schema, value, where, defs, depth)
     elif isinstance(value, list) and "prefixItems" not in schema:
         for at, one in enumerate(value):
-            yield from _problems(schema.get("items"), one, f"{where}[{at}]", defs, depth + 1)
+            yield from _find_problems(schema.get("items"), one, f"{where}[{at}]", defs, depth + 1)
 
 
-def _in_object(schema: Schema, value: dict[str, Any], where: str, defs: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _find_object_problems(
+    schema: Schema, value: dict[str, Any], where: str, defs: Mapping[str, Any], depth: int
+) -> Iterator[str]:
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
     needed = schema.get("required") or ()
     for name in needed:
-        if name not in value and not _takes_null(known.get(name), defs):  # Strict schemas require nullable properties.
-            yield f"{_below(where, name)} is missing"
+        if name not in value and not _accepts_null(
+            known.get(name), defs
+        ):  # Strict schemas require nullable properties.
+            yield f"{_join_path(where, name)} is missing"
     for name, one in value.items():
         if name in known:
             if one is not None or name in needed:
-                yield from _problems(known[name], one, _below(where, name), defs, depth + 1)
+                yield from _find_problems(known[name], one, _join_path(where, name), defs, depth + 1)
         elif schema.get("additionalProperties") is False:
-            yield f"{_below(where, name)!r:.{_SHOWN}} is not known"
+            yield f"{_join_path(where, name)!r:.{_MAX_PREVIEW_CHARS}} is not known"
 
 
-def _takes_null(schema: Any, defs: Mapping[str, Any]) -> bool:
-    schema = _resolved(schema, defs)
+def _accepts_null(schema: Any, defs: Mapping[str, Any]) -> bool:
+    schema = _resolve_ref(schema, defs)
     if not isinstance(schema, Mapping):
         return False
     ways = schema.get("anyOf") or schema.get("oneOf")
-    return "null" in _kinds(schema) or (isinstance(ways, list) and any(_takes_null(one, defs) for one in ways))
+    return "null" in _type_names(schema) or (isinstance(ways, list) and any(_accepts_null(one, defs) for one in ways))
 
 
-def _below(where: str, name: str) -> str:
+def _join_path(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def _resolved(schema: Any, defs: Mapping[str, Any]) -> Any:
+def _resolve_ref(schema: Any, defs: Mapping[str, Any]) -> Any:
     if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
         return defs.get(schema["$ref"].rpartition("/")[2])
     return schema
 
 
-def _kinds(schema: Schema) -> list[str]:
+def _type_names(schema: Schema) -> list[str]:
     """Return the allowed JSON types; empty if the schema names none, or one that is unknown here."""
     said = schema.get("type")
     kinds = [kind for kind in (said if isinstance(said, list) else [said]) if isinstance(kind, str)]
-    return kinds if all(kind in _WORDS for kind in kinds) else []
+    return kinds if all(kind in _TYPE_WORDS for kind in kinds) else []
 
 
 def _is_number(value: Any) -> bool:
@@ -333,47 +350,47 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return _is_number(value) and (not isinstance(value, float) or value.is_integer())
 
 
-_TAKES: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "integer": _is_whole,
+_TYPE_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "integer": _is_integer,
     "number": _is_number,
     "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool) or str(value).lower() in _TRUTHS,
+    "boolean": lambda value: isinstance(value, bool) or str(value).lower() in _BOOLEAN_WORDS,
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
 }
 
 
-def call_words(request: ToolCallRequest, changed: Any = None, unsaid: Mapping[str, Any] | None = None) -> str:
+def describe_call(request: ToolCallRequest, changed: Any = None, unsaid: Mapping[str, Any] | None = None) -> str:
     """Return a call as readable text, such as refund(17, 240). `unsaid` arguments, the defaults, are shown by name."""
     defaults = {} if unsaid is None else unsaid
     try:
-        given = request.args if changed is None else _as_written(request.args, changed)
+        given = request.args if changed is None else _restore_argument_order(request.args, changed)
     except Exception:  # noqa: BLE001  # Show unparseable arguments too.
         given = request.arguments if changed is None else changed
     values = [value for name, value in given.items() if name not in defaults] if isinstance(given, dict) else [given]
-    named = [f"{name}={_cut(_json(value))}" for name, value in defaults.items() if value is not None]
-    return f"{request.name}({', '.join([*map(_short, values), *named])})"[:200]
+    named = [f"{name}={_truncate(_json_text(value))}" for name, value in defaults.items() if value is not None]
+    return f"{request.name}({', '.join([*map(_shorten_value, values), *named])})"[:200]
 
 
-def _as_written(before: Any, changed: Any) -> Any:
+def _restore_argument_order(before: Any, changed: Any) -> Any:
     """Return changed arguments in the model's original order, which the journal does not keep."""
     if not isinstance(before, dict) or not isinstance(changed, dict):
         return changed
     return {**{name: changed[name] for name in before if name in changed}, **changed}
 
 
-def _short(value: Any) -> str:
-    return _cut(value if isinstance(value, str) else _json(value))
+def _shorten_value(value: Any) -> str:
+    return _truncate(value if isinstance(value, str) else _json_text(value))
 
 
-def _json(value: Any) -> str:
+def _json_text(value: Any) -> str:
     return msgspec.json.encode(value).decode("utf-8", "replace")
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"

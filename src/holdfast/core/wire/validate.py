@@ -7,51 +7,51 @@ from typing import Any
 
 from holdfast.core.journal.codec import check_plain
 from holdfast.core.wire.calls import is_json
-from holdfast.core.wire.parts import is_parts, kept_for
-from holdfast.core.wire.plain_data import DEEPEST, Notes, clean_text
+from holdfast.core.wire.parts import is_parts, message_extras
+from holdfast.core.wire.plain_data import MAX_MESSAGE_NESTING, ReadNotes, clean_text
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import ROLES, Message, Part, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
 
-MOST_TOKENS = 2**53
+MAX_TOKEN_COUNT = 2**53
 PART_TYPES = frozenset({"text", "image", "file", "reasoning", "refusal", "call", "other"})
-EMPTY = (
+EMPTY_MESSAGE = (
     "The message is empty: no text, no parts, no calls and no results. "
     "Append only what was said; if a model replied nothing, call it again or raise its token limit."
 )
 
 
-def says_nothing(message: Message) -> bool:
+def is_empty_message(message: Message) -> bool:
     """Return True if there is no text, part, call or result. Blank text counts as text, and audio as content."""
     if message.tool_calls or message.tool_results or message.erased:
         return False
-    if message.metadata and kept_for(message, "openai", "message").get("audio"):
+    if message.metadata and message_extras(message, "openai", "message").get("audio"):
         return False
     if isinstance(message.content, list):
         return all(part.get("type") in ("text", "refusal") and not part.get("text") for part in message.content)
     return not message.content
 
 
-def settled(message: Message, notes: Notes) -> Message | None:
+def accept_message(message: Message, notes: ReadNotes) -> Message | None:
     """Return a message that was read if it is not empty and can be stored; else report it and return None."""
-    if says_nothing(message):
-        notes.wrong("empty_message", EMPTY, "left out an empty message")
+    if is_empty_message(message):
+        notes.report("empty_message", EMPTY_MESSAGE, "left out an empty message")
         return None
     try:
-        check_plain(list(_data(message)), DEEPEST + 8)
+        check_plain(list(_iterate_stored_data(message)), MAX_MESSAGE_NESTING + 8)
     except InvalidValue as error:
-        notes.wrong("malformed", str(error), f"left out a message that cannot be stored: {error}")
+        notes.report("malformed", str(error), f"left out a message that cannot be stored: {error}")
         return None
     return message
 
 
-def checked(message: Message) -> Message:
+def check_message(message: Message) -> Message:
     """Return a `Message` constructed by the caller after checking its fields, which records do not do."""
-    notes = Notes(strict=True)
+    notes = ReadNotes(strict=True)
     if not isinstance(message.role, str) or message.role not in ROLES:
         raise InvalidMessage(f"{message.role!r} is not a role. Use one of {', '.join(sorted(ROLES))}.")
     _check_content(message, notes)
-    _check_belonging(message)
+    _check_calls_and_results(message)
     for call in message.tool_calls:
         _check_call(call, notes)
     for result in message.tool_results:
@@ -64,27 +64,27 @@ def checked(message: Message) -> Message:
         raise InvalidMessage(f"metadata is a {type(message.metadata).__name__}. Use a mapping of plain data.")
     for name in ("name", "provider", "model", "provider_id"):
         _check_text(getattr(message, name), name, notes)
-    for text in _texts(list(_data(message))):
+    for text in _iterate_texts(list(_iterate_stored_data(message))):
         clean_text(text, notes)
-    settled(message, notes)
+    accept_message(message, notes)
     return message
 
 
-_COUNTS = ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated")
+_COUNT_FIELDS = ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated")
 
 
 def _check_usage(usage: Any) -> None:
     """Check the counts: they are added up over a session, so one wrong count would spoil the sum."""
     if usage is None:
         return
-    counts = [getattr(usage, name, None) for name in _COUNTS]
+    counts = [getattr(usage, name, None) for name in _COUNT_FIELDS]
     counts.append(getattr(usage, "cost", None) or 0)
-    whole = all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
+    whole = all(type(count) is int and 0 <= count <= MAX_TOKEN_COUNT for count in counts)
     if not isinstance(usage, Usage) or not whole:
         raise InvalidMessage(f"usage is {usage!r:.80}. Use holdfast.Usage with whole numbers of 0 or more.")
 
 
-def _check_content(message: Message, notes: Notes) -> None:
+def _check_content(message: Message, notes: ReadNotes) -> None:
     content = message.content
     if isinstance(content, str):
         clean_text(content, notes)
@@ -122,7 +122,7 @@ def _is_extras(extras: Any) -> bool:
     )
 
 
-def _check_belonging(message: Message) -> None:
+def _check_calls_and_results(message: Message) -> None:
     if not isinstance(message.tool_calls, tuple) or not isinstance(message.tool_results, tuple):
         raise InvalidMessage("tool_calls and tool_results are tuples. Turn the lists into tuples.")
     if message.tool_calls and message.role != "assistant":
@@ -133,7 +133,7 @@ def _check_belonging(message: Message) -> None:
         raise InvalidMessage("A message of role tool has no result. Give tool_results=(ToolCallResult(…),).")
 
 
-def _check_call(call: Any, notes: Notes) -> None:
+def _check_call(call: Any, notes: ReadNotes) -> None:
     if not isinstance(call, ToolCallRequest):
         raise InvalidMessage(f"tool_calls holds a {type(call).__name__}. Use ToolCallRequest.")
     if not isinstance(call.name, str) or not call.name.strip():
@@ -146,7 +146,7 @@ def _check_call(call: Any, notes: Notes) -> None:
     clean_text(call.arguments, notes)
 
 
-def _check_text(value: Any, name: str, notes: Notes) -> None:
+def _check_text(value: Any, name: str, notes: ReadNotes) -> None:
     if value is None:
         return
     if not isinstance(value, str):
@@ -154,29 +154,29 @@ def _check_text(value: Any, name: str, notes: Notes) -> None:
     clean_text(value, notes)
 
 
-def _data(message: Message) -> Iterator[Any]:
+def _iterate_stored_data(message: Message) -> Iterator[Any]:
     """Yield the data to be stored, without the bytes of images and files, which are stored separately."""
     if isinstance(message.content, list):
-        yield [_without_bytes(part) for part in message.content]
+        yield [_drop_bytes(part) for part in message.content]
     for result in message.tool_results:
         value = result.result
-        yield [_without_bytes(part) for part in value] if is_parts(value) else value
+        yield [_drop_bytes(part) for part in value] if is_parts(value) else value
     yield message.metadata
 
 
-def _without_bytes(part: Part) -> Part:
+def _drop_bytes(part: Part) -> Part:
     if part.get("type") in ("image", "file") and isinstance(part.get("data"), bytes):
         return {key: value for key, value in part.items() if key != "data"}
     return part
 
 
-def _texts(value: Any, depth: int = 0) -> Iterator[str]:
+def _iterate_texts(value: Any, depth: int = 0) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict) and depth <= DEEPEST:
+    elif isinstance(value, dict) and depth <= MAX_MESSAGE_NESTING:
         yield from (key for key in value if isinstance(key, str))
         for item in value.values():
-            yield from _texts(item, depth + 1)
-    elif isinstance(value, list | tuple) and depth <= DEEPEST:
+            yield from _iterate_texts(item, depth + 1)
+    elif isinstance(value, list | tuple) and depth <= MAX_MESSAGE_NESTING:
         for item in value:
-            yield from _texts(item, depth + 1)
+            yield from _iterate_texts(item, depth + 1)

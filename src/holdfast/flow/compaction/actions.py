@@ -10,29 +10,29 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from holdfast.core.frames.budgets import nano_usd
+from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.errors import BudgetExhausted, SummaryFailed
-from holdfast.flow.compaction.sessions import fold, fold_somehow, uncovered
+from holdfast.flow.compaction.sessions import compact_thread, compact_with_fallback, count_uncovered
 from holdfast.flow.journal import telemetry
-from holdfast.flow.journal.append import state_of
-from holdfast.flow.sessions.append import counting
+from holdfast.flow.journal.append import load_state
+from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.ports import Acting, Ports, Summarizer
-from holdfast.records.compaction import BudgetGuard, CompactionConfig, Fired, Occasion, Rule, TelemetryRecorder
-from holdfast.records.packs import Packed
-from holdfast.records.sessions import Line, Summary
+from holdfast.records.compaction import BudgetGuard, CompactionConfig, Occasion, Rule, RuleOutcome, TelemetryRecorder
+from holdfast.records.packs import AssembledPack
+from holdfast.records.sessions import Summary, ThreadState
 
-LEAVES: Final = 0.6
+TARGET_SHARE: Final = 0.6
 """The share of an exceeded limit that is left afterwards; otherwise the next message would exceed it again."""
-EVERY: Final = 2**31
+KEEP_ALL_ROUNDS: Final = 2**31
 """The number of rounds to keep where only their tokens are limited."""
 
 
 def token_limit(ports: Ports, acting: Acting, stream: str, given: int | str | None) -> int:
     """Return the given number of tokens, or the input budget of the thread's model."""
-    return given if isinstance(given, int) else counting(ports, acting, stream)[1].input_budget
+    return given if isinstance(given, int) else thread_tokenizer(ports, acting, stream)[1].input_budget
 
 
-class Compacting:
+class ThreadCompaction:
     """A compaction of one thread by a configuration, run when a rule fires."""
 
     def __init__(
@@ -46,44 +46,44 @@ class Compacting:
     def run(self, *, packed: bool) -> None:
         """Run the strategy, then do whatever is needed to be within the limits."""
         config = self._config
-        messages, _ = uncovered(*self._place)
+        messages, _ = count_uncovered(*self._place)
         over = config.max_messages is not None and messages > config.max_messages
         soft = config.threshold is not None and messages > config.threshold
         unlimited = config.threshold is None and config.max_messages is None and config.max_tokens is None
         if over:
-            self._somehow(config)
+            self._compact_with_fallback(config)
         elif soft or packed or unlimited:
-            self._try(config)
-        if config.max_messages is not None and uncovered(*self._place)[0] > config.max_messages:
-            most = max(1, int(config.max_messages * LEAVES))
-            self._somehow(replace(config, strategy="truncate_at", keep=most))
+            self._compact_once(config)
+        if config.max_messages is not None and count_uncovered(*self._place)[0] > config.max_messages:
+            most = max(1, int(config.max_messages * TARGET_SHARE))
+            self._compact_with_fallback(replace(config, strategy="truncate_at", keep=most))
         if config.max_tokens is not None:
             self._fit(token_limit(*self._place, config.max_tokens))
 
     def _fit(self, limit: int) -> None:
         """Compact if the tokens exceed the limit."""
-        if uncovered(*self._place, enough=limit)[1] > limit:
-            self._somehow(replace(self._config, keep=EVERY), within=int(limit * LEAVES))
+        if count_uncovered(*self._place, enough=limit)[1] > limit:
+            self._compact_with_fallback(replace(self._config, keep=KEEP_ALL_ROUNDS), within=int(limit * TARGET_SHARE))
 
-    def _try(self, config: CompactionConfig) -> None:
+    def _compact_once(self, config: CompactionConfig) -> None:
         try:
-            self._note(fold(*self._place, config, self._summarizer))
+            self._add_summary(compact_thread(*self._place, config, self._summarizer))
         except SummaryFailed as error:
             if not error.longer:
                 raise  # Otherwise there is too little to summarise so far, which is no failure.
 
-    def _somehow(self, config: CompactionConfig, within: int | None = None) -> None:
-        summary, failed = fold_somehow(*self._place, config, self._summarizer, within=within)
-        self._note(summary)
+    def _compact_with_fallback(self, config: CompactionConfig, within: int | None = None) -> None:
+        summary, failed = compact_with_fallback(*self._place, config, self._summarizer, within=within)
+        self._add_summary(summary)
         if summary is not None or not all(one.longer for one in failed):
             self.failed += [one.text for one in failed]
 
-    def _note(self, summary: Summary | None) -> None:
+    def _add_summary(self, summary: Summary | None) -> None:
         if summary is not None:
             self.made.append(summary)
 
 
-def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed) -> None:
+def check_guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: AssembledPack) -> None:
     """Refuse a model call that would exceed a limit."""
     wanted: BudgetGuard = rule.action
     used = packed.token_summary.used
@@ -94,14 +94,14 @@ def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed)
             left=wanted.pack,
             requested=used,
         )
-    usage = (state_of(ports, acting, stream).line or Line()).usage
+    usage = (load_state(ports, acting, stream).thread or ThreadState()).usage
     spent = usage.spent
     if wanted.tokens is not None and spent >= wanted.tokens:
         raise BudgetExhausted(
             f"The model calls of {stream} have used {spent} tokens, and the rule {rule.name} allows {wanted.tokens} "
             "(tokens). Raise the limit, or end the conversation."
         )
-    most = wanted.cost if wanted.usd is None else nano_usd(wanted.usd, "usd")
+    most = wanted.cost if wanted.usd is None else to_nano_usd(wanted.usd, "usd")
     if most is not None and (usage.cost or 0) >= most:
         raise BudgetExhausted(
             f"The model calls of {stream} have cost {usage.cost or 0}, and the rule {rule.name} allows {most} "
@@ -110,16 +110,18 @@ def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed)
         )
 
 
-def record(ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[Fired, ...]) -> object:
+def record_occasion(
+    ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[RuleOutcome, ...]
+) -> object:
     """Record an occasion as numbers and names, never content; return the recorder function's result, if any."""
-    told = described(occasion, fired)
+    told = describe_occasion(occasion, fired)
     if recorder.record is not None:
         return recorder.record(told)
-    telemetry.told(ports, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
+    telemetry.record_span(ports, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
     return None
 
 
-def described(occasion: Occasion, fired: tuple[Fired, ...]) -> dict[str, Any]:
+def describe_occasion(occasion: Occasion, fired: tuple[RuleOutcome, ...]) -> dict[str, Any]:
     """Describe an occasion as plain data."""
     told: dict[str, Any] = {"kind": occasion.kind, "stream": occasion.stream}
     if occasion.packed is None:

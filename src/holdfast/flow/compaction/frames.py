@@ -12,35 +12,48 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.compaction.custom import chosen_by
+from holdfast.core.compaction.custom import run_strategy
 from holdfast.core.compaction.strategies import (
     UNKNOWN_TOKENS,
-    Chosen,
-    Item,
-    by_policy,
-    by_priority,
-    kept_only,
+    CompactionChoice,
+    CompactionItem,
+    choose_by_policy,
+    choose_by_priority,
+    keep_only,
     policy_of,
 )
-from holdfast.core.compaction.summary import entry_key, passages
-from holdfast.core.frames.stack import with_clocks
+from holdfast.core.compaction.summary import passage_key, split_texts
+from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.packs.event_text import event_trust
-from holdfast.core.packs.fences import lowest
+from holdfast.core.packs.fences import lowest_trust
 from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
 from holdfast.flow.compaction import recall, summaries
-from holdfast.flow.compaction.sessions import Words, check, flush_scope, fold_somehow, uncovered
-from holdfast.flow.compaction.summaries import Also, Plan, gone, sizes
-from holdfast.flow.frames.lifecycle import check_live, like
-from holdfast.flow.frames.read import current, event_at, field, held_event, raw_id, stream_of
-from holdfast.flow.journal.append import Changed, Drafts, States, change
-from holdfast.flow.packs.visibility import line_of_frame
-from holdfast.flow.sessions.append import counting
+from holdfast.flow.compaction.sessions import (
+    SummaryText,
+    check_config,
+    compact_with_fallback,
+    count_uncovered,
+    flush_scope,
+)
+from holdfast.flow.compaction.summaries import SummaryExtras, SummaryPlan, count_saved_tokens, message_counter
+from holdfast.flow.frames.lifecycle import check_live, match_event
+from holdfast.flow.frames.read import (
+    content_field,
+    find_frame_stream,
+    load_current_state,
+    parse_id,
+    read_event,
+    read_handle_event,
+)
+from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
+from holdfast.flow.packs.visibility import frame_thread
+from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.ports import Acting, Ports, Summarizer
-from holdfast.records.compaction import OF_EVIDENCE, STRATEGIES, CompactionConfig, CompactionResult
+from holdfast.records.compaction import EVIDENCE_STRATEGIES, STRATEGIES, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameCompacted
-from holdfast.records.frames import PRIORITY_SCORE, Frame
+from holdfast.records.frames import PRIORITY_SCORE, FrameState
 from holdfast.records.ids import check_key, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel, Segment
@@ -65,49 +78,60 @@ def compact_context(
 
     With `strict`, refuse a target that cannot be reached; nothing is written then.
     """
-    raw_id(frame)
+    parse_id(frame)
     if not isinstance(target_budget, int) or isinstance(target_budget, bool) or target_budget < 0:
         raise InvalidValue(f"target_budget must be a number of tokens, 0 or more, not {target_budget!r}.")
-    check(ports, config)
-    work = Shrinking(ports, acting, frame, target_budget, config, strict=strict, key=key)
-    earlier = work.earlier()
+    check_config(ports, config)
+    work = FrameCompaction(ports, acting, frame, target_budget, config, strict=strict, key=key)
+    earlier = work.find_earlier()
     if earlier is not None:
         return earlier
-    of_evidence = config.strategy in OF_EVIDENCE or config.strategy not in STRATEGIES
-    return detached(work) if of_evidence else _folded(work, summarizer)
+    of_evidence = config.strategy in EVIDENCE_STRATEGIES or config.strategy not in STRATEGIES
+    return detach_evidence(work) if of_evidence else _summarise_conversation(work, summarizer)
 
 
-def _folded(work: Shrinking, summarizer: Summarizer) -> CompactionResult:
+def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> CompactionResult:
     """Let a summary stand for the older part of the frame's conversation."""
-    line = line_of_frame(work.ports, work.acting, work.frame)
-    if current(work.ports, work.acting, line).line is None:
-        return work.nothing(0, NO_CONVERSATION)
-    _, tokens = uncovered(work.ports, work.acting, line)
+    line = frame_thread(work.ports, work.acting, work.frame)
+    if load_current_state(work.ports, work.acting, line).thread is None:
+        return work.result_without_change(0, NO_CONVERSATION)
+    _, tokens = count_uncovered(work.ports, work.acting, line)
     if tokens <= work.target:
-        return work.nothing(tokens, FITS)
+        return work.result_without_change(tokens, WITHIN_TARGET)
     written: list[FrameCompacted] = []
 
-    def write(plan: Plan, words: Words, also: Also) -> Summary:
-        return _written(work, plan, words, also, tokens, written)
+    def write(plan: SummaryPlan, words: SummaryText, also: SummaryExtras) -> Summary:
+        return _commit_summary(work, plan, words, also, tokens, written)
 
     room = max(0, work.target - work.config.summary_tokens)
-    summary, failed = fold_somehow(work.ports, work.acting, line, work.config, summarizer, within=room, write=write)
+    summary, failed = compact_with_fallback(
+        work.ports, work.acting, line, work.config, summarizer, within=room, write=write
+    )
     note = "; ".join(one.text for one in failed) or None
-    return work.nothing(tokens, note or NOTHING_OLDER) if summary is None else work.done(written[-1], summary, note)
+    return (
+        work.result_without_change(tokens, note or NOTHING_OLDER)
+        if summary is None
+        else work.result_of(written[-1], summary, note)
+    )
 
 
-def _written(
-    work: Shrinking, plan: Plan, words: Words, also: Also, tokens: int, written: list[FrameCompacted]
+def _commit_summary(
+    work: FrameCompaction,
+    plan: SummaryPlan,
+    words: SummaryText,
+    also: SummaryExtras,
+    tokens: int,
+    written: list[FrameCompacted],
 ) -> Summary:
     """Write the summary and the frame's event in one commit; the compaction has the summary's id."""
     level = str(words.level)
-    made = summaries.drafted(
+    made = summaries.draft_summary(
         work.ports, work.acting, plan, words.text, method=words.method, level=level, state=words.state
     )
-    noted = summaries.noted(plan, made, 0)
-    saved = gone(plan.messages, sizes(work.ports, work.acting, plan.stream))
+    noted = summaries.summary_from_draft(plan, made, 0)
+    saved = count_saved_tokens(plan.messages, message_counter(work.ports, work.acting, plan.stream))
     final = max(0, tokens - saved) + (noted.tokens or 0)
-    work.refuse_over(final)
+    work.check_target(final)
     facts = FrameCompacted(
         frame=work.frame,
         compaction=noted.id,
@@ -120,56 +144,60 @@ def _written(
     )
 
     def decide(states: States) -> Drafts:
-        work.live(states)
+        work.live_frame(states)
         summaries.check_unchanged(plan, states)
         drafts = {stream: list(events) for stream, events in also.drafts(noted.id).items()}
         drafts[plan.stream] = [*drafts.get(plan.stream, ()), made]
-        return work.written(states, facts, drafts)
+        return work.frame_drafts(states, facts, drafts)
 
-    changed = work.write(decide, plan.stream, *also.streams)
-    written.append(changed.last("frame.compacted"))
+    changed = work.commit(decide, plan.stream, *also.streams)
+    written.append(changed.last_facts("frame.compacted"))
     if changed.repeated or changed.appended is None:
-        return summaries.summary_named(work.ports, work.acting, plan.stream, written[-1].compaction)
+        return summaries.find_summary(work.ports, work.acting, plan.stream, written[-1].compaction)
     placed = next(part for part in changed.appended.parts if part.stream == plan.stream)
-    return summaries.noted(plan, made, placed.last)
+    return summaries.summary_from_draft(plan, made, placed.last)
 
 
 ONLY_CRITICAL: Final = "Nothing else can go: what is left is critical, or an open call needs it."
 
 
-def detached(work: Shrinking) -> CompactionResult:
+def detach_evidence(work: FrameCompaction) -> CompactionResult:
     """Detach the evidence that the strategy chooses, until the rest is within the target."""
     compaction = ulid_text(work.ports.ids.ulid())
-    last: list[Chosen] = []
+    last: list[CompactionChoice] = []
 
     def decide(states: States) -> Drafts:
-        found = attached(work.ports, work.acting, work.stream, work.live(states))
-        chosen = _chosen(work, found)
+        found = list_evidence(work.ports, work.acting, work.stream, work.live_frame(states))
+        chosen = _choose_evidence(work, found)
         last[:] = [chosen]
-        work.refuse_over(chosen.final)
+        work.check_target(chosen.final)
         if not chosen.gone:
             return {}
-        return work.written(states, _facts(work, chosen, compaction), _flushed(work, chosen, found, compaction))
+        return work.frame_drafts(
+            states, _detach_facts(work, chosen, compaction), _flush_evidence(work, chosen, found, compaction)
+        )
 
-    changed = work.write(decide, *(() if work.scope is None else (work.scope,)))
+    changed = work.commit(decide, *(() if work.scope is None else (work.scope,)))
     if changed.appended is None:
-        return work.nothing(last[0].original, FITS if last[0].original <= work.target else ONLY_CRITICAL)
-    facts: FrameCompacted = changed.last("frame.compacted")
-    return work.done(facts, note=None if facts.reached_target else ONLY_CRITICAL)
+        return work.result_without_change(
+            last[0].original, WITHIN_TARGET if last[0].original <= work.target else ONLY_CRITICAL
+        )
+    facts: FrameCompacted = changed.last_facts("frame.compacted")
+    return work.result_of(facts, note=None if facts.reached_target else ONLY_CRITICAL)
 
 
-def _chosen(work: Shrinking, found: Sequence[Evidence]) -> Chosen:
+def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> CompactionChoice:
     items, name = [one.item for one in found], work.config.strategy
     if name == "priority":
-        return by_priority(items, work.target)
+        return choose_by_priority(items, work.target)
     if name == "policy_trim":
-        return by_policy(items, work.target)
+        return choose_by_policy(items, work.target)
     held = frozenset(item.id for item in items if item.held)
-    kept = chosen_by(name, work.ports.strategies[name], [one.segment for one in found], work.target, held)
-    return kept_only(items, [segment.id for segment in kept])
+    kept = run_strategy(name, work.ports.strategies[name], [one.segment for one in found], work.target, held)
+    return keep_only(items, [segment.id for segment in kept])
 
 
-def _facts(work: Shrinking, chosen: Chosen, compaction: str) -> FrameCompacted:
+def _detach_facts(work: FrameCompaction, chosen: CompactionChoice, compaction: str) -> FrameCompacted:
     return FrameCompacted(
         frame=work.frame,
         compaction=compaction,
@@ -182,20 +210,22 @@ def _facts(work: Shrinking, chosen: Chosen, compaction: str) -> FrameCompacted:
     )
 
 
-def _flushed(work: Shrinking, chosen: Chosen, found: Sequence[Evidence], compaction: str) -> dict[str, list[Draft]]:
+def _flush_evidence(
+    work: FrameCompaction, chosen: CompactionChoice, found: Sequence[FrameEvidence], compaction: str
+) -> dict[str, list[Draft]]:
     if work.scope is None:
         return {}
-    told = passages([(one.text, one.trust) for one in found if one.item.id in chosen.gone])
-    return {work.scope: recall.flushed(work.ports, work.acting, work.scope, compaction, told)}
+    told = split_texts([(one.text, one.trust) for one in found if one.item.id in chosen.gone])
+    return {work.scope: recall.flush_passages(work.ports, work.acting, work.scope, compaction, told)}
 
 
-_NAMES = {score: name for name, score in PRIORITY_SCORE.items()}
+_PRIORITY_NAMES = {score: name for name, score in PRIORITY_SCORE.items()}
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class FrameEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """An attached handle with its known text and trust."""
 
-    item: Item
+    item: CompactionItem
     text: str
     trust: str
 
@@ -205,29 +235,32 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return Segment(
             kind="evidence",
             id=self.item.id,
-            priority=_NAMES.get(self.item.score, "medium"),
+            priority=_PRIORITY_NAMES.get(self.item.score, "medium"),
             trust=self.trust,
             estimated_tokens=self.item.tokens,
             messages=(Message(role="user", content=self.text, trust=self.trust),),
         )
 
 
-def attached(ports: Ports, acting: Acting, stream: str, frame: Frame) -> list[Evidence]:
+def list_evidence(ports: Ports, acting: Acting, stream: str, frame: FrameState) -> list[FrameEvidence]:
     """List a live frame's evidence, oldest first. A missing size is measured if the text is in the event."""
-    count = counting(ports, acting, stream)[0].count
+    count = thread_tokenizer(ports, acting, stream)[0].count
     found = []
     for handle in sorted(frame.handles.values(), key=lambda one: one.position):
         if handle.removed is not None:
             continue
-        own, held = event_at(ports, acting, stream, handle.version), held_event(ports, acting, stream, handle.version)
+        own, held = (
+            read_event(ports, acting, stream, handle.version),
+            read_handle_event(ports, acting, stream, handle.version),
+        )
         if own is None or held is None:
             raise Corrupt(f"The event of handle {handle.id} is missing. Run `holdfast verify`.")
-        body = field(held, "body")
+        body = content_field(held, "body")
         tokens = handle.tokens
         if tokens is None:
             tokens = count(body) if isinstance(body, str) else UNKNOWN_TOKENS
         call = own.facts.call or held.facts.call
-        item = Item(
+        item = CompactionItem(
             id=handle.id,
             score=handle.priority,
             position=handle.position,
@@ -236,16 +269,16 @@ def attached(ports: Ports, acting: Acting, stream: str, frame: Frame) -> list[Ev
             held=call in frame.calls,
             done=call is not None and call not in frame.calls,
         )
-        told = [field(held, "description"), body if isinstance(body, str) else field(held, "target")]
+        told = [content_field(held, "description"), body if isinstance(body, str) else content_field(held, "target")]
         text = "\n".join(one for one in told if isinstance(one, str))
-        found.append(Evidence(item=item, text=text, trust=lowest(event_trust(own), event_trust(held))))
+        found.append(FrameEvidence(item=item, text=text, trust=lowest_trust(event_trust(own), event_trust(held))))
     return found
 
 
-FITS: Final = "It was within the target."
+WITHIN_TARGET: Final = "It was within the target."
 
 
-class Shrinking:
+class FrameCompaction:
     """A compaction of one live frame."""
 
     def __init__(
@@ -261,42 +294,44 @@ class Shrinking:
     ) -> None:
         self.ports, self.acting, self.frame, self.target, self.config = ports, acting, frame, target, config
         self._strict, self._key = strict, None if key is None else check_key(key)
-        self.stream = stream_of(ports, acting, frame)
-        check_live(ports, acting, current(ports, acting, self.stream), frame)
+        self.stream = find_frame_stream(ports, acting, frame)
+        check_live(ports, acting, load_current_state(ports, acting, self.stream), frame)
         self.scope = flush_scope(ports, acting, self.stream, config)
 
-    def live(self, states: States) -> Frame:
+    def live_frame(self, states: States) -> FrameState:
         """Return the frame as it is now; refuse one that has ended."""
         check_live(self.ports, self.acting, states[self.stream], self.frame)
         return states[self.stream].frames[self.frame]
 
-    def earlier(self) -> CompactionResult | None:
+    def find_earlier(self) -> CompactionResult | None:
         """Return the result of an earlier call with the same key, if any."""
         if self._key is None:
             return None
-        stored = self.ports.journal.by_key(self.acting.tenant, self.stream, self._key)
+        stored = self.ports.journal.events_by_key(self.acting.tenant, self.stream, self._key)
         compacted = [event for event in map(decode_event, stored) if event.type == "frame.compacted"]
         if stored and (not compacted or compacted[0].facts.frame != self.frame):
             raise KeyReused(f"Key {self._key!r} already stands for something else. Use a new key for a new operation.")
         if not compacted:
             return None
         facts: FrameCompacted = compacted[0].facts
-        line = line_of_frame(self.ports, self.acting, self.frame)
-        made = summaries.summary_named(self.ports, self.acting, line, facts.compaction) if facts.summarized else None
-        return self.done(facts, made)
+        line = frame_thread(self.ports, self.acting, self.frame)
+        made = summaries.find_summary(self.ports, self.acting, line, facts.compaction) if facts.summarized else None
+        return self.result_of(facts, made)
 
-    def written(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:
+    def frame_drafts(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:
         """Add the frame's own event after the others: flushed passages come before the compaction."""
-        own = with_clocks(states[self.stream], [Draft(type="frame.compacted", facts=facts)], self.ports.clock.now_ms())
+        own = add_clock_events(
+            states[self.stream], [Draft(type="frame.compacted", facts=facts)], self.ports.clock.now_ms()
+        )
         return {**drafts, self.stream: [*drafts.get(self.stream, ()), *own]}
 
-    def write(self, decide: Callable[[States], Drafts], *streams: str) -> Changed:
+    def commit(self, decide: Callable[[States], Drafts], *streams: str) -> ChangeResult:
         """Commit to the frame's stream and others at once."""
         every = tuple(dict.fromkeys((self.stream, *streams)))
-        same = like("frame.compacted", frame=self.frame)
-        return change(self.ports, self.acting, every, decide, key=self._key, same=same)
+        same = match_event("frame.compacted", frame=self.frame)
+        return decide_and_append(self.ports, self.acting, every, decide, key=self._key, same=same)
 
-    def refuse_over(self, final: int) -> None:
+    def check_target(self, final: int) -> None:
         """In strict mode, refuse to write a result that misses the target."""
         if self._strict and final > self.target:
             raise BudgetTooSmall(
@@ -305,7 +340,9 @@ class Shrinking:
                 required=final,
             )
 
-    def done(self, facts: FrameCompacted, summary: Summary | None = None, note: str | None = None) -> CompactionResult:
+    def result_of(
+        self, facts: FrameCompacted, summary: Summary | None = None, note: str | None = None
+    ) -> CompactionResult:
         """Return the result of a written compaction."""
         return CompactionResult(
             id=facts.compaction if facts.removed else None,
@@ -317,13 +354,13 @@ class Shrinking:
             items_summarized=facts.summarized,
             reached_target=facts.reached_target,
             summary=summary,
-            flushed=None if self.scope is None else entry_key(facts.compaction, 0),
+            flushed=None if self.scope is None else passage_key(facts.compaction, 0),
             note=note,
         )
 
-    def nothing(self, tokens: int, note: str) -> CompactionResult:
+    def result_without_change(self, tokens: int, note: str) -> CompactionResult:
         """Return the result of a compaction that wrote nothing, with the reason."""
-        self.refuse_over(tokens)
+        self.check_target(tokens)
         return CompactionResult(
             id=None,
             strategy=self.config.strategy,

@@ -8,63 +8,71 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from holdfast.core.compaction.summary import PREFIX, Passage, entry_key, entry_value, remembered
-from holdfast.core.entries import Options, check_options
+from holdfast.core.compaction.summary import PASSAGE_PREFIX, CompactedPassage, passage_key, passage_value, read_passage
+from holdfast.core.entries import EntryOptions, check_options
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import InvalidValue
-from holdfast.flow.sessions.read import bodies, places
+from holdfast.flow.sessions.read import iter_places, load_messages
 from holdfast.flow.state import search
-from holdfast.flow.state.entry_events import written_draft
-from holdfast.flow.state.journal_store import storage
-from holdfast.flow.state.search import MOST_RESULTS
-from holdfast.flow.state.write import made
+from holdfast.flow.state.entry_events import write_draft
+from holdfast.flow.state.journal_store import journal_storage
+from holdfast.flow.state.search import MAX_RESULTS
+from holdfast.flow.state.write import build_entry
 from holdfast.ports import Acting, Ports
-from holdfast.records.compaction import Recalled
+from holdfast.records.compaction import RecalledEntry
 from holdfast.records.events.envelope import Draft
 from holdfast.records.scope import Address, Scope
 
-MORE = 4
+CANDIDATE_FACTOR = 4
 """Entries searched per entry wanted: other entries of the scope may match as well."""
-NEAR = 64
+MAX_QUERY_SEARCH = 64
 """The number of messages from the end that are searched for the user's last message."""
-MOST_QUERY = 2_000
+MAX_QUERY_CHARS = 2_000
 """The most characters of that message used as a query."""
 
 
-def flushed(ports: Ports, acting: Acting, scope: str, id: str, told: Sequence[Passage]) -> list[Draft]:
+def flush_passages(ports: Ports, acting: Acting, scope: str, id: str, told: Sequence[CompactedPassage]) -> list[Draft]:
     """Return the events that write the passages of compaction `id` to the state of a scope."""
-    store = storage(ports, acting)
-    options = check_options(Options(content_kind="episodic"), Scope.of(scope))
+    store = journal_storage(ports, acting)
+    options = check_options(EntryOptions(content_kind="episodic"), Scope.of(scope))
     drafts = []
     for number, passage in enumerate(told):
-        key = entry_key(id, number)
-        drafts.append(written_draft(scope, key, made(store, key, entry_value(passage, id), options, None)))
+        key = passage_key(id, number)
+        drafts.append(write_draft(scope, key, build_entry(store, key, passage_value(passage, id), options, None)))
     return drafts
 
 
-def memories(ports: Ports, acting: Acting, scopes: Sequence[Address], query: str, limit: int = 5) -> list[Recalled]:
+def search_memories(
+    ports: Ports, acting: Acting, scopes: Sequence[Address], query: str, limit: int = 5
+) -> list[RecalledEntry]:
     """Search compacted passages in some scopes by a query; best first, each once."""
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise InvalidValue(f"limit must be a number of entries, 0 or more, not {limit!r}.")
-    found: dict[str, Recalled] = {}
+    found: dict[str, RecalledEntry] = {}
     for scope in dict.fromkeys(Scope.of(one).text for one in scopes) if limit and query.strip() else ():
-        for result in search.search(storage(ports, acting), scope, query, min(limit * MORE, MOST_RESULTS)):
-            one = recalled(ports, acting, scope, result.key, result.score) if result.key.startswith(PREFIX) else None
+        for result in search.search_scope(
+            journal_storage(ports, acting), scope, query, min(limit * CANDIDATE_FACTOR, MAX_RESULTS)
+        ):
+            one = (
+                load_memory(ports, acting, scope, result.key, result.score)
+                if result.key.startswith(PASSAGE_PREFIX)
+                else None
+            )
             if one is not None and one.text not in {known.text for known in found.values()}:
                 found.setdefault(one.id, one)  # A passage compacted twice, in two threads, is returned once.
     return sorted(found.values(), key=lambda one: (-one.score, one.scope, one.key))[:limit]
 
 
-def recalled(ports: Ports, acting: Acting, scope: str, key: str, score: float = 0.0) -> Recalled | None:
+def load_memory(ports: Ports, acting: Acting, scope: str, key: str, score: float = 0.0) -> RecalledEntry | None:
     """Load one passage as it is now; None if it is gone, erased or cannot be shown."""
     stored = ports.journal.entry(acting.tenant, scope, key)
     if stored is None or stored.content is None:
         return None
     event = decode_event(stored)
-    passage = remembered(event.content.value, event.trust)
+    passage = read_passage(event.content.value, event.trust)
     if passage is None:
         return None
-    return Recalled(
+    return RecalledEntry(
         id=event.id,
         scope=scope,
         key=key,
@@ -75,9 +83,9 @@ def recalled(ports: Ports, acting: Acting, scope: str, key: str, score: float = 
     )
 
 
-def query_of(ports: Ports, acting: Acting, stream: str) -> str:
+def default_query(ports: Ports, acting: Acting, stream: str) -> str:
     """Return the default query: the last user message of a thread."""
-    for place in islice(places(ports, acting, stream), NEAR):
+    for place in islice(iter_places(ports, acting, stream), MAX_QUERY_SEARCH):
         if place.row["role"] == "user":
-            return bodies(ports, acting, [place])[0].text[:MOST_QUERY]
+            return load_messages(ports, acting, [place])[0].text[:MAX_QUERY_CHARS]
     return ""

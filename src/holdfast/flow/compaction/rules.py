@@ -17,38 +17,38 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.frames.budgets import nano_usd
-from holdfast.core.values import words
+from holdfast.core.frames.budgets import to_nano_usd
+from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue
-from holdfast.flow.compaction.actions import Compacting, guard, record, token_limit
-from holdfast.flow.compaction.sessions import check, flush_scope, last_covered, uncovered
-from holdfast.flow.journal.append import state_of
-from holdfast.flow.journal.observers import warn
-from holdfast.flow.sessions.append import session_behind
+from holdfast.flow.compaction.actions import ThreadCompaction, check_guard, record_occasion, token_limit
+from holdfast.flow.compaction.sessions import check_config, count_uncovered, flush_scope, last_covered_position
+from holdfast.flow.journal.append import load_state
+from holdfast.flow.journal.observers import warn_caller
+from holdfast.flow.sessions.append import resolve_session_stream
 from holdfast.ports import Acting, Ports, Summarizer
 from holdfast.records.compaction import (
     PRESETS,
     Always,
     BudgetGuard,
     CompactionConfig,
-    Fired,
     MessagesOver,
     Occasion,
     PackOverBudget,
     Rule,
+    RuleOutcome,
     TelemetryRecorder,
     TokensOver,
     Trigger,
 )
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
-from holdfast.records.packs import Packed
-from holdfast.records.sessions import Line
+from holdfast.records.packs import AssembledPack
+from holdfast.records.sessions import ThreadState
 from holdfast.system import renew_in_child
 
 
-def add(
-    ports: Ports, acting: Acting, session: str, given: Any, choose: Choose, wait: Wait | None = None
+def add_rule(
+    ports: Ports, acting: Acting, session: str, given: Any, choose: ChooseSummarizer, wait: Wait | None = None
 ) -> Callable[[], None]:
     """Add a rule to a session and return a function that removes it.
 
@@ -57,7 +57,7 @@ def add(
     """
     rule = check_rule(ports, given, choose, awaits=wait is not None)
     place = (acting.tenant, session)
-    standing = ports.rules.setdefault(place, Standing(choose))
+    standing = ports.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait
     standing.put(rule)
 
@@ -77,82 +77,87 @@ def rules_of(ports: Ports, acting: Acting, session: str) -> tuple[Rule, ...]:
     return () if standing is None else standing.rules
 
 
-def forget(ports: Ports, acting: Acting, session: str) -> None:
+def forget_rules(ports: Ports, acting: Acting, session: str) -> None:
     """Drop the rules of a session that has ended for good."""
     ports.rules.pop((acting.tenant, session), None)
 
 
-def recall_of(ports: Ports, acting: Acting, stream: str) -> tuple[int, tuple[str, ...]]:
+def recall_settings(ports: Ports, acting: Acting, stream: str) -> tuple[int, tuple[str, ...]]:
     """Return how many memories a pack of a thread recalls, and from which scopes.
 
     The scopes are those its rules flush to, or else its session's.
     """
-    session = session_behind(ports, acting, stream)
+    session = resolve_session_stream(ports, acting, stream)
     configs = [rule.action for rule in rules_of(ports, acting, session) if isinstance(rule.action, CompactionConfig)]
     found = [flush_scope(ports, acting, stream, config) for config in configs]
     scopes = tuple(dict.fromkeys(scope for scope in found if scope is not None))
     return max((config.recall for config in configs), default=0), scopes or (session,)
 
 
-def after_append(ports: Ports, acting: Acting, stream: str, new: Sequence[Message]) -> tuple[Fired, ...]:
+def fire_after_append(ports: Ports, acting: Acting, stream: str, new: Sequence[Message]) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread after an append. Never raises for a rule's error."""
     if not ports.rules:
         return ()
-    return _looked(ports, acting, Occasion(kind="appended", stream=stream, new=tuple(new)))
+    return _fire_rules(ports, acting, Occasion(kind="appended", stream=stream, new=tuple(new)))
 
 
-def before_call(ports: Ports, acting: Acting, stream: str, packed: Packed) -> tuple[Fired, ...]:
+def fire_before_call(ports: Ports, acting: Acting, stream: str, packed: AssembledPack) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread before its pack goes to a model. A guard may refuse the call."""
     if not ports.rules:
         return ()
-    return _looked(ports, acting, Occasion(kind="packed", stream=stream, packed=packed))
+    return _fire_rules(ports, acting, Occasion(kind="packed", stream=stream, packed=packed))
 
 
-def _looked(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[Fired, ...]:
-    standing = ports.rules.get((acting.tenant, session_behind(ports, acting, occasion.stream)))
+def _fire_rules(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[RuleOutcome, ...]:
+    standing = ports.rules.get((acting.tenant, resolve_session_stream(ports, acting, occasion.stream)))
     if standing is None:
         return ()
     rules, packed = standing.rules, occasion.packed
     for rule in rules if packed is not None else ():
         if isinstance(rule.action, BudgetGuard) and _is_due(ports, acting, standing, rule, occasion):
-            guard(ports, acting, occasion.stream, rule, packed)  # type: ignore[arg-type]
-    if is_at_work():
+            check_guard(ports, acting, occasion.stream, rule, packed)  # type: ignore[arg-type]
+    if is_rule_running():
         return ()
-    fired: list[Fired] = []
-    with at_work():
+    fired: list[RuleOutcome] = []
+    with mark_rule_running():
         # Recorders report on the other rules, so they run last.
         for rule in sorted(rules, key=lambda rule: isinstance(rule.action, TelemetryRecorder)):
             if isinstance(rule.action, BudgetGuard):
                 continue
-            found = _fired(ports, acting, standing, rule, occasion, tuple(fired))
+            found = _fire_rule(ports, acting, standing, rule, occasion, tuple(fired))
             if found is not None:
                 fired.append(found)
     return tuple(fired)
 
 
-def _fired(
-    ports: Ports, acting: Acting, standing: Standing, rule: Rule, occasion: Occasion, before: tuple[Fired, ...]
-) -> Fired | None:
+def _fire_rule(
+    ports: Ports,
+    acting: Acting,
+    standing: SessionRules,
+    rule: Rule,
+    occasion: Occasion,
+    before: tuple[RuleOutcome, ...],
+) -> RuleOutcome | None:
     """Run a rule and return its result; None if it was not due. Its errors are reported, not raised."""
     try:
         if not _is_due(ports, acting, standing, rule, occasion):
             return None
         if isinstance(rule.action, TelemetryRecorder):
-            _awaited(standing, rule, record(ports, rule.action, occasion, before))
+            _await_result(standing, rule, record_occasion(ports, rule.action, occasion, before))
             return None
         if isinstance(rule.action, CompactionConfig):
-            found = _compacted(ports, acting, standing, rule, rule.action, occasion)
+            found = _run_compaction(ports, acting, standing, rule, rule.action, occasion)
         else:
-            made = _awaited(standing, rule, rule.action(occasion))
-            found = Fired(rule=rule.name, made=() if made is None else (made,))
+            made = _await_result(standing, rule, rule.action(occasion))
+            found = RuleOutcome(rule=rule.name, made=() if made is None else (made,))
     except Exception as error:  # noqa: BLE001  # It may be anybody's code, and the append is done.
-        found = Fired(rule=rule.name, error=words(error))
+        found = RuleOutcome(rule=rule.name, error=exception_text(error))
     if found is not None and found.error is not None:
-        warn(f"The rule {rule.name} of {occasion.stream} failed: {found.error}")
+        warn_caller(f"The rule {rule.name} of {occasion.stream} failed: {found.error}")
     return found
 
 
-def _awaited(standing: Standing, rule: Rule, made: Any) -> Any:
+def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
     """Return an action's result, awaited if the client can await."""
     if not inspect.isawaitable(made):
         return made
@@ -163,17 +168,19 @@ def _awaited(standing: Standing, rule: Rule, made: Any) -> Any:
     raise InvalidValue(f"What the rule {rule.name} does must be awaited, and only the asyncio client does that.")
 
 
-def _is_due(ports: Ports, acting: Acting, standing: Standing, rule: Rule, occasion: Occasion) -> bool:
+def _is_due(ports: Ports, acting: Acting, standing: SessionRules, rule: Rule, occasion: Occasion) -> bool:
     stream = occasion.stream
-    tally: Tally | None = None
+    tally: ThreadTally | None = None
     if any(isinstance(one, MessagesOver | TokensOver) for one in rule.triggers):
         every = (trigger for known in standing.rules for trigger in known.triggers if isinstance(trigger, TokensOver))
         most = max((token_limit(ports, acting, stream, one.n) for one in every), default=None)
-        tally = standing.tally(ports, acting, stream, occasion.new, most)
-    return any(_fires(ports, acting, one, occasion, tally) for one in rule.triggers)
+        tally = standing.update_tally(ports, acting, stream, occasion.new, most)
+    return any(_is_triggered(ports, acting, one, occasion, tally) for one in rule.triggers)
 
 
-def _fires(ports: Ports, acting: Acting, trigger: Trigger, occasion: Occasion, tally: Tally | None) -> bool:
+def _is_triggered(
+    ports: Ports, acting: Acting, trigger: Trigger, occasion: Occasion, tally: ThreadTally | None
+) -> bool:
     if isinstance(trigger, Always):
         return True
     if isinstance(trigger, PackOverBudget):
@@ -184,33 +191,33 @@ def _fires(ports: Ports, acting: Acting, trigger: Trigger, occasion: Occasion, t
     return (tally.tokens or 0) > token_limit(ports, acting, occasion.stream, trigger.n)
 
 
-def _compacted(
-    ports: Ports, acting: Acting, standing: Standing, rule: Rule, config: CompactionConfig, occasion: Occasion
-) -> Fired | None:
+def _run_compaction(
+    ports: Ports, acting: Acting, standing: SessionRules, rule: Rule, config: CompactionConfig, occasion: Occasion
+) -> RuleOutcome | None:
     """Compact a thread, one compaction per session at a time; skip it for a while if there was nothing to do."""
     stream = occasion.stream
-    line = state_of(ports, acting, stream).line or Line()
-    if standing.is_quiet(stream, rule.name, line) or not standing.busy.acquire(blocking=False):
+    line = load_state(ports, acting, stream).thread or ThreadState()
+    if standing.is_idle(stream, rule.name, line) or not standing.busy.acquire(blocking=False):
         return None
     try:
-        work = Compacting(ports, acting, stream, config, standing.choose(config.summarizer))
+        work = ThreadCompaction(ports, acting, stream, config, standing.choose(config.summarizer))
         packed = occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
         work.run(packed=packed)
     finally:
         standing.busy.release()
     if not work.made and not work.failed:
-        standing.hush(stream, rule.name, line)
+        standing.mark_idle(stream, rule.name, line)
         return None
-    return Fired(rule=rule.name, made=tuple(work.made), error="; ".join(work.failed) or None)
+    return RuleOutcome(rule=rule.name, made=tuple(work.made), error="; ".join(work.failed) or None)
 
 
 TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
 COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
 
 
-def check_rule(ports: Ports, given: Any, choose: Choose, *, awaits: bool = False) -> Rule:
+def check_rule(ports: Ports, given: Any, choose: ChooseSummarizer, *, awaits: bool = False) -> Rule:
     """Convert the given value to a rule and check it; refuse async actions unless the client awaits."""
-    given = _as_rule(ports, given)
+    given = _to_rule(ports, given)
     if not isinstance(given, Rule):
         raise InvalidValue(
             f"{type(given).__name__} is no rule. Give a Rule, a CompactionConfig, a preset's name, a BudgetGuard or a "
@@ -224,7 +231,7 @@ def check_rule(ports: Ports, given: Any, choose: Choose, *, awaits: bool = False
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
             raise InvalidValue(f"{type(trigger).__name__} takes a whole number, 0 or more, not {number!r}.")
     _check_action(ports, given.action)
-    if _must_be_awaited(given.action, choose) and not awaits:
+    if _is_async_action(given.action, choose) and not awaits:
         raise InvalidValue(
             f"What the rule {given.name} does is an async function, and only the asyncio client awaits one. "
             "Give a plain function, or add the rule to a session of that client."
@@ -232,14 +239,14 @@ def check_rule(ports: Ports, given: Any, choose: Choose, *, awaits: bool = False
     return given
 
 
-def _as_rule(ports: Ports, given: Any) -> Any:
+def _to_rule(ports: Ports, given: Any) -> Any:
     """Convert a preset's name, configuration, guard or recorder to a rule with its default name."""
     if isinstance(given, str):
         if given not in PRESETS:
             raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(PRESETS)}.")
         given = PRESETS[given]
     if isinstance(given, CompactionConfig):
-        check(ports, given)  # Check it before its triggers are read.
+        check_config(ports, given)  # Check it before its triggers are read.
         return Rule(COMPACTION, given.triggers or (PackOverBudget(),), given)
     if isinstance(given, BudgetGuard):
         return Rule(GUARD, Always(), given)
@@ -248,7 +255,7 @@ def _as_rule(ports: Ports, given: Any) -> Any:
     return given
 
 
-def _must_be_awaited(action: Any, choose: Choose) -> bool:
+def _is_async_action(action: Any, choose: ChooseSummarizer) -> bool:
     """Return True if the action is async, as far as can be told without calling it. Refuse an unusable summarizer."""
     if isinstance(action, CompactionConfig):
         return action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
@@ -264,14 +271,14 @@ def _is_async(function: Any) -> bool:
 
 def _check_action(ports: Ports, action: Any) -> None:
     if isinstance(action, CompactionConfig):
-        check(ports, action)
+        check_config(ports, action)
     elif isinstance(action, BudgetGuard):
         for name in ("tokens", "cost", "pack"):
             number = getattr(action, name)
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
                 raise InvalidValue(f"A guard's {name} must be a whole number, 0 or more, not {number!r}.")
         if action.usd is not None:
-            nano_usd(action.usd, "A guard's usd")
+            to_nano_usd(action.usd, "A guard's usd")
         if action.usd is not None and action.cost is not None:
             raise InvalidValue("A guard takes usd, in dollars, or cost, in billionths of a dollar, and not both.")
     elif isinstance(action, TelemetryRecorder):
@@ -281,37 +288,37 @@ def _check_action(ports: Ports, action: Any) -> None:
         raise InvalidValue("A rule's action must be a CompactionConfig, BudgetGuard, TelemetryRecorder or a function.")
 
 
-PATIENCE = 8
+RETRY_GROWTH = 8
 """After a compaction found nothing to do, a thread must grow by about 1/8 before the next attempt."""
 
-Choose = Callable[[Any], Summarizer]
+ChooseSummarizer = Callable[[Any], Summarizer]
 """A function that makes a summarizer from a configuration's value, or from None."""
 Wait = Callable[[Awaitable[Any]], Any]
 """A function that waits in the calling thread for an awaitable and returns its result."""
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class ThreadTally(msgspec.Struct, frozen=True, kw_only=True):
     """The uncovered part of a thread, as of its version."""
 
     messages: int
     tokens: int | None
     """None until requested. Counting stops above the requested limit, so it may be a lower bound."""
     covered: int
-    said: int
+    total_messages: int
     """The number of messages in the thread."""
     edited: int
     floor: int
 
 
-class Standing:
+class SessionRules:
     """A session's rules by name, in the order they were added, and the tallies of its threads."""
 
-    def __init__(self, choose: Choose) -> None:
+    def __init__(self, choose: ChooseSummarizer) -> None:
         self.rules: tuple[Rule, ...] = ()
         self.choose = choose
         self.wait: Wait | None = None
-        self._tallies: dict[str, Tally] = {}
-        self._quiet: dict[tuple[str, str], Line] = {}
+        self._tallies: dict[str, ThreadTally] = {}
+        self._quiet: dict[tuple[str, str], ThreadState] = {}
         self.after_fork()
         renew_in_child(self)
 
@@ -327,23 +334,23 @@ class Standing:
         """Remove a rule."""
         self.rules = tuple(known for known in self.rules if known is not rule)
 
-    def tally(
+    def update_tally(
         self, ports: Ports, acting: Acting, stream: str, new: Sequence[Message] = (), tokens: int | None = None
-    ) -> Tally:
+    ) -> ThreadTally:
         """Return a thread's tally after some new messages, with its tokens counted up to `tokens` if given."""
-        line = state_of(ports, acting, stream).line or Line()
-        found = _after(self._tallies.get(stream), line, new)
+        line = load_state(ports, acting, stream).thread or ThreadState()
+        found = _advance_tally(self._tallies.get(stream), line, new)
         if found is None:
-            found = Tally(
+            found = ThreadTally(
                 messages=0,
                 tokens=None,
-                covered=last_covered(ports, acting, stream),
-                said=line.messages,
+                covered=last_covered_position(ports, acting, stream),
+                total_messages=line.messages,
                 edited=line.edited,
                 floor=line.floor,
             )
         if tokens is not None and found.tokens is None:
-            counted = uncovered(ports, acting, stream, enough=tokens)[1]
+            counted = count_uncovered(ports, acting, stream, enough=tokens)[1]
             found = msgspec.structs.replace(found, tokens=counted)
         found = msgspec.structs.replace(found, messages=max(0, line.messages - found.covered))
         self._tallies[stream] = found
@@ -351,52 +358,52 @@ class Standing:
 
     # idle rules
 
-    def hush(self, stream: str, rule: str, line: Line) -> None:
+    def mark_idle(self, stream: str, rule: str, line: ThreadState) -> None:
         """Note that a rule found nothing to do for a thread in its current state."""
         self._quiet[stream, rule] = line
 
-    def is_quiet(self, stream: str, rule: str, line: Line) -> bool:
+    def is_idle(self, stream: str, rule: str, line: ThreadState) -> bool:
         """Return True if a retry would find nothing: the thread has barely grown, with no edit and no call answered."""
         before = self._quiet.get((stream, rule))
         if before is None or before.edited != line.edited or len(line.calls) < len(before.calls):
             return False
-        return line.messages < before.messages + max(PATIENCE // 2, before.messages // PATIENCE)
+        return line.messages < before.messages + max(RETRY_GROWTH // 2, before.messages // RETRY_GROWTH)
 
 
-def _after(known: Tally | None, line: Line, new: Sequence[Message]) -> Tally | None:
+def _advance_tally(known: ThreadTally | None, line: ThreadState, new: Sequence[Message]) -> ThreadTally | None:
     """Advance a tally by new messages; None if messages were edited since."""
     if known is None or (known.edited, known.floor) != (line.edited, line.floor):
         return None
     tokens = known.tokens
-    if known.said + len(new) != line.messages:
-        tokens = None if known.said != line.messages else tokens  # Others have written as well.
+    if known.total_messages + len(new) != line.messages:
+        tokens = None if known.total_messages != line.messages else tokens  # Others have written as well.
     elif tokens is not None:
         tokens += sum(message.tokens or 0 for message in new)
-    return msgspec.structs.replace(known, tokens=tokens, said=line.messages)
+    return msgspec.structs.replace(known, tokens=tokens, total_messages=line.messages)
 
 
-class _Turn:
+class _RuleRun:
     """A single evaluation of rules."""
 
     over = False
 
 
-_TURN: Final[ContextVar[_Turn | None]] = ContextVar("holdfast_rule_at_work", default=None)
+_RULE_RUN: Final[ContextVar[_RuleRun | None]] = ContextVar("holdfast_rule_at_work", default=None)
 
 
-def is_at_work() -> bool:
+def is_rule_running() -> bool:
     """Return True inside a running rule."""
-    turn = _TURN.get()
+    turn = _RULE_RUN.get()
     return turn is not None and not turn.over
 
 
 @contextmanager
-def at_work() -> Iterator[None]:
+def mark_rule_running() -> Iterator[None]:
     """Mark this context as running rules, for the duration of the block."""
-    turn = _Turn()
-    before = _TURN.set(turn)
+    turn = _RuleRun()
+    before = _RULE_RUN.set(turn)
     try:
         yield
     finally:
         turn.over = True
-        _TURN.reset(before)
+        _RULE_RUN.reset(before)

@@ -17,19 +17,29 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction import summary as compaction_summary
-from holdfast.core.compaction.custom import chosen_by, segments_of
-from holdfast.core.compaction.sentences import fit
-from holdfast.core.compaction.state_extract import as_text, extracted
-from holdfast.core.compaction.strategies import marker, rounds_within
-from holdfast.core.compaction.summary import of_messages
+from holdfast.core.compaction.custom import make_segments, run_strategy
+from holdfast.core.compaction.sentences import fit_text
+from holdfast.core.compaction.state_extract import extract_state, render_state
+from holdfast.core.compaction.strategies import count_rounds_within, omission_note
+from holdfast.core.compaction.summary import split_messages
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
-from holdfast.flow.compaction.summaries import SMALL, Also, Keep, Plan, gone, sizes, source, summary_tokens, within
-from holdfast.flow.sessions.append import counting, session_behind
-from holdfast.flow.sessions.read import Place, bodies, places, places_after
+from holdfast.flow.compaction.summaries import (
+    SMALL_SUMMARY_TOKENS,
+    Keep,
+    SummaryExtras,
+    SummaryPlan,
+    count_saved_tokens,
+    count_summary_tokens,
+    fit_tokens,
+    message_counter,
+    source_messages,
+)
+from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
+from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
 from holdfast.ports import Acting, Ports, Summarizer
-from holdfast.records.batches import Span
+from holdfast.records.batches import RowQuery
 from holdfast.records.compaction import STRATEGIES, CompactionConfig
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.sessions import MessagePinned
@@ -39,15 +49,15 @@ from holdfast.records.packs import CompactionLevel
 from holdfast.records.scope import Scope
 from holdfast.records.sessions import Summary
 
-BUILT_IN: Final = "extractive"
+BUILT_IN_SUMMARIZER: Final = "extractive"
 """The name of the summarizer used when none is given."""
-SLACK: Final = 2
+COUNT_SLACK: Final = 2
 """The sum of the parts' token counts can be slightly less than the count of the whole."""
-ALLOWED: Final[ContextVar[float | None]] = ContextVar("holdfast_seconds_allowed", default=None)
+SECONDS_ALLOWED: Final[ContextVar[float | None]] = ContextVar("holdfast_seconds_allowed", default=None)
 """The time limit of the summary being made, in seconds."""
 
 
-class Words(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
     """The text that replaces older messages, with its method and compaction level."""
 
     text: str
@@ -58,78 +68,88 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     state: dict[str, Any] | None = None
 
 
-def told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
+def make_summary_text(
+    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer
+) -> SummaryText:
     """Make the text for a plan by the configured strategy."""
-    words = _told(ports, acting, plan, config, summarizer)
-    return words if config.max_length is None else shortened(words, config.max_length)
+    words = _run_strategy(ports, acting, plan, config, summarizer)
+    return words if config.max_length is None else shorten_text(words, config.max_length)
 
 
-def shortened(words: Words, most: int) -> Words:
+def shorten_text(words: SummaryText, most: int) -> SummaryText:
     """Cut the text to at most `most` characters."""
-    return msgspec.structs.replace(words, text=fit(words.text, most, len))
+    return msgspec.structs.replace(words, text=fit_text(words.text, most, len))
 
 
-def _told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
-    count, messages = counting(ports, acting, plan.stream)[0].count, plan.messages
+def _run_strategy(
+    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer
+) -> SummaryText:
+    count, messages = thread_tokenizer(ports, acting, plan.stream)[0].count, plan.messages
     match config.strategy:
         case "summarise_oldest":
-            most = allowed(ports, acting, plan, config, summarizer.name)
-            text = in_time(config.timeout, lambda: summarizer.summarise(source(plan), max_tokens=most))
-            return summarised(config, text, summarizer.name, count)
+            most = token_allowance(ports, acting, plan, config, summarizer.name)
+            text = run_with_timeout(
+                config.timeout, lambda: summarizer.summarise(source_messages(plan), max_tokens=most)
+            )
+            return summarizer_text(config, text, summarizer.name, count)
         case "extract_state":
-            state = extracted(messages)
-            text = as_text(state, allowed(ports, acting, plan, config), count)
-            return _words(config, text, CompactionLevel.MODERATE, state=state)
+            state = extract_state(messages)
+            text = render_state(state, token_allowance(ports, acting, plan, config), count)
+            return _make_text(config, text, CompactionLevel.MODERATE, state=state)
         case "truncate_at" | "sliding_window":
             left_out = sum(1 for message in messages if not message.pinned)
-            return _words(config, marker(left_out), CompactionLevel.AGGRESSIVE)
+            return _make_text(config, omission_note(left_out), CompactionLevel.AGGRESSIVE)
         case "priority":
-            made = compaction_summary.by_priority(messages, allowed(ports, acting, plan, config), count)
+            made = compaction_summary.reduce_by_priority(messages, token_allowance(ports, acting, plan, config), count)
         case "policy_trim":
-            made = compaction_summary.by_policy(messages, allowed(ports, acting, plan, config), count)
+            made = compaction_summary.reduce_by_policy(messages, token_allowance(ports, acting, plan, config), count)
         case _:
-            made = _chosen(ports, acting, plan, config)
-    return _words(config, made.text, made.level)
+            made = _run_custom_strategy(ports, acting, plan, config)
+    return _make_text(config, made.text, made.level)
 
 
-def allowed(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, method: str = BUILT_IN) -> int:
+def token_allowance(
+    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig, method: str = BUILT_IN_SUMMARIZER
+) -> int:
     """Return the tokens a text may take. Our own must be small, or shorter than the messages it covers."""
-    if method != BUILT_IN:
+    if method != BUILT_IN_SUMMARIZER:
         return config.summary_tokens
-    tokenizer, info = counting(ports, acting, plan.stream)
-    saved = gone(plan.messages, sizes(ports, acting, plan.stream))
-    around = SLACK + summary_tokens("", tokenizer, framing_of(info.provider, info.name))
-    return min(config.summary_tokens, max(saved, SMALL) - around)
+    tokenizer, info = thread_tokenizer(ports, acting, plan.stream)
+    saved = count_saved_tokens(plan.messages, message_counter(ports, acting, plan.stream))
+    around = COUNT_SLACK + count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
+    return min(config.summary_tokens, max(saved, SMALL_SUMMARY_TOKENS) - around)
 
 
-def summarised(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> Words:
+def summarizer_text(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> SummaryText:
     """Return a summarizer's text, cut to its allowance, which not every model keeps to."""
-    return _words(config, within(text, config.summary_tokens, count), CompactionLevel.MODERATE, method=method)
+    return _make_text(config, fit_tokens(text, config.summary_tokens, count), CompactionLevel.MODERATE, method=method)
 
 
-def _words(
+def _make_text(
     config: CompactionConfig,
     text: str,
     level: CompactionLevel,
     *,
     method: str | None = None,
     state: dict[str, Any] | None = None,
-) -> Words:
-    return Words(text=text, strategy=config.strategy, method=method or config.strategy, level=level, state=state)
+) -> SummaryText:
+    return SummaryText(text=text, strategy=config.strategy, method=method or config.strategy, level=level, state=state)
 
 
-def _chosen(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig) -> compaction_summary.Worded:
+def _run_custom_strategy(
+    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig
+) -> compaction_summary.ReducedTranscript:
     """Run a caller's own strategy: the segments it keeps are quoted, the rest is left out."""
-    given = segments_of(plan.messages, plan.stream, sizes(ports, acting, plan.stream))
-    kept = chosen_by(config.strategy, ports.strategies[config.strategy], given, config.summary_tokens)
+    given = make_segments(plan.messages, plan.stream, message_counter(ports, acting, plan.stream))
+    kept = run_strategy(config.strategy, ports.strategies[config.strategy], given, config.summary_tokens)
     names = {segment.id for segment in kept}
     stay = {id(message) for segment in given if segment.id in names for message in segment.messages}
-    return compaction_summary.of_kept(
+    return compaction_summary.reduce_to(
         plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay}
     )
 
 
-def in_time(seconds: float | None, work: Callable[[], str]) -> str:
+def run_with_timeout(seconds: float | None, work: Callable[[], str]) -> str:
     """Run a summarizer. If it takes too long it is abandoned, and its late result is discarded."""
     if seconds is None:
         return work()
@@ -137,7 +157,7 @@ def in_time(seconds: float | None, work: Callable[[], str]) -> str:
     errors: list[BaseException] = []
 
     def run() -> None:
-        ALLOWED.set(seconds)
+        SECONDS_ALLOWED.set(seconds)
         try:
             answers.append(work())
         except BaseException as error:  # noqa: BLE001  # Whoever waits raises it.
@@ -151,31 +171,31 @@ def in_time(seconds: float | None, work: Callable[[], str]) -> str:
     if errors:
         raise errors[0]
     if not answers:
-        raise too_long(seconds)
+        raise timeout_error(seconds)
     return answers[0]
 
 
-def too_long(seconds: float) -> SummaryFailed:
+def timeout_error(seconds: float) -> SummaryFailed:
     """Return the error for a summarizer that exceeded its time limit."""
     return SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
 
 
-TRIES: Final = 3
-FIRST: Final = 16
+COMPACT_TRIES: Final = 3
+MAX_GOAL_SEARCH: Final = 16
 """The number of messages at the beginning of a thread that are searched for the user's goal."""
-MOST_GOAL: Final = 1_000
+MAX_GOAL_CHARS: Final = 1_000
 """The most characters of the goal that are quoted where it cannot be pinned."""
-NEXT: Final[dict[str, tuple[str, ...]]] = {
+FALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "summarise_oldest": ("extract_state", "sliding_window"),
     "extract_state": ("sliding_window",),
 }
 """The strategies to try when one fails."""
 
-Write = Callable[[Plan, Words, Also], Summary]
+SummaryWriter = Callable[[SummaryPlan, SummaryText, SummaryExtras], Summary]
 """A function that writes a summary together with something else."""
 
 
-class Failed(msgspec.Struct, frozen=True):
+class StrategyFailure(msgspec.Struct, frozen=True):
     """A strategy that failed and changed nothing, with its error."""
 
     strategy: str
@@ -192,7 +212,7 @@ class Failed(msgspec.Struct, frozen=True):
         return isinstance(self.error, SummaryFailed) and self.error.longer
 
 
-def fold(
+def compact_thread(
     ports: Ports,
     acting: Acting,
     stream: str,
@@ -201,27 +221,27 @@ def fold(
     *,
     within: int | None = None,
     whole: bool = False,
-    write: Write | None = None,
+    write: SummaryWriter | None = None,
 ) -> Summary | None:
     """Compact a thread: let a summary stand for older rounds; return None if there are none to cover.
 
     `within` limits the tokens of the rounds that stay. `write` writes the summary together with something else.
     """
-    check(ports, config)
-    for attempt in range(1, TRIES + 1):
-        plan = planned(ports, acting, stream, config, within=within, whole=whole)
+    check_config(ports, config)
+    for attempt in range(1, COMPACT_TRIES + 1):
+        plan = plan_compaction(ports, acting, stream, config, within=within, whole=whole)
         if plan is None:
             return None
-        words = told(ports, acting, plan, config, summarizer)
+        words = make_summary_text(ports, acting, plan, config, summarizer)
         try:
-            return noted(ports, acting, plan, words, config, write)
+            return write_compaction(ports, acting, plan, words, config, write)
         except Conflict:
-            if attempt == TRIES:
+            if attempt == COMPACT_TRIES:
                 raise
     return None
 
 
-def fold_somehow(
+def compact_with_fallback(
     ports: Ports,
     acting: Acting,
     stream: str,
@@ -229,20 +249,20 @@ def fold_somehow(
     summarizer: Summarizer,
     *,
     within: int | None = None,
-    write: Write | None = None,
-) -> tuple[Summary | None, list[Failed]]:
+    write: SummaryWriter | None = None,
+) -> tuple[Summary | None, list[StrategyFailure]]:
     """Compact a thread, trying the next strategy when one fails; also return the failures."""
-    failed: list[Failed] = []
-    for strategy in (config.strategy, *NEXT.get(config.strategy, ())):
+    failed: list[StrategyFailure] = []
+    for strategy in (config.strategy, *FALLBACKS.get(config.strategy, ())):
         tried = replace(config, strategy=strategy)
         try:
-            return fold(ports, acting, stream, tried, summarizer, within=within, write=write), failed
+            return compact_thread(ports, acting, stream, tried, summarizer, within=within, write=write), failed
         except (SummaryFailed, TooLarge) as error:
-            failed.append(Failed(strategy, error))
+            failed.append(StrategyFailure(strategy, error))
     return None, failed
 
 
-def planned(
+def plan_compaction(
     ports: Ports,
     acting: Acting,
     stream: str,
@@ -250,35 +270,42 @@ def planned(
     *,
     within: int | None = None,
     whole: bool = False,
-) -> Plan | None:
+) -> SummaryPlan | None:
     """Plan the messages to cover: whole rounds before those that stay and before any open call."""
-    plan = summaries.plan(ports, acting, stream, keep=_keep(ports, acting, stream, config, within), whole=whole)
+    plan = summaries.plan_summary(
+        ports, acting, stream, keep=_rounds_to_keep(ports, acting, stream, config, within), whole=whole
+    )
     # Pinned messages stay as they are, so summarising them saves nothing.
     return None if plan is None or all(message.pinned for message in plan.messages) else plan
 
 
-def _keep(ports: Ports, acting: Acting, stream: str, config: CompactionConfig, within: int | None) -> Keep:
+def _rounds_to_keep(ports: Ports, acting: Acting, stream: str, config: CompactionConfig, within: int | None) -> Keep:
     """Return a function that gives the rounds to keep: by number, by messages, and within a token limit."""
-    size = sizes(ports, acting, stream)
+    size = message_counter(ports, acting, stream)
 
     def keep(messages: Sequence[Message]) -> int:
         most = config.keep
         if config.strategy == "truncate_at":
-            most = min(most, rounds_within(messages, most, lambda message: 1))
-        return most if within is None else min(most, rounds_within(messages, within, size))
+            most = min(most, count_rounds_within(messages, most, lambda message: 1))
+        return most if within is None else min(most, count_rounds_within(messages, within, size))
 
     return keep
 
 
-def noted(
-    ports: Ports, acting: Acting, plan: Plan, words: Words, config: CompactionConfig, write: Write | None = None
+def write_compaction(
+    ports: Ports,
+    acting: Acting,
+    plan: SummaryPlan,
+    words: SummaryText,
+    config: CompactionConfig,
+    write: SummaryWriter | None = None,
 ) -> Summary:
     """Write the summary with the flushed passages, and with a pin on the user's goal."""
-    goal = _goal(ports, acting, plan) if config.keep_goal else None
+    goal = _find_goal(ports, acting, plan) if config.keep_goal else None
     own = goal is not None and goal.stream == plan.stream
     if goal is not None and not own:
-        words = _with_goal(ports, acting, words, goal, config.max_length)
-    plan = _staying(plan, goal) if goal is not None and own else plan
+        words = _quote_goal(ports, acting, words, goal, config.max_length)
+    plan = _mark_goal_pinned(plan, goal) if goal is not None and own else plan
     scope = flush_scope(ports, acting, plan.stream, config)
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
@@ -286,16 +313,16 @@ def noted(
         if scope is not None:
             # Messages covered before were flushed with the earlier summary, if flushing was on.
             gone = [message for message in plan.messages[plan.covered :] if not message.pinned]
-            found[scope] = recall.flushed(ports, acting, scope, summary, of_messages(gone))
+            found[scope] = recall.flush_passages(ports, acting, scope, summary, split_messages(gone))
         if goal is not None and own:
             pinned = Draft(type="message.pinned", facts=MessagePinned(version=goal.version))
             found[plan.stream] = [*found.get(plan.stream, ()), pinned]
         return found
 
-    also = Also(streams=() if scope is None else (scope,), drafts=drafts)
+    also = SummaryExtras(streams=() if scope is None else (scope,), drafts=drafts)
     if write is not None:
         return write(plan, words, also)
-    return summaries.note(
+    return summaries.write_summary(
         ports, acting, plan, words.text, method=words.method, level=str(words.level), state=words.state, also=also
     )
 
@@ -304,19 +331,19 @@ def flush_scope(ports: Ports, acting: Acting, stream: str, config: CompactionCon
     """Return the scope that compacted passages are written to, by default the session's; None if flushing is off."""
     if isinstance(config.store, str):
         return Scope.of(config.store).text
-    return session_behind(ports, acting, stream) if config.store else None
+    return resolve_session_stream(ports, acting, stream) if config.store else None
 
 
-def _goal(ports: Ports, acting: Acting, plan: Plan) -> Place | None:
+def _find_goal(ports: Ports, acting: Acting, plan: SummaryPlan) -> MessageLocation | None:
     """Find the user's first message, if it is about to be covered and is not pinned."""
     covered = {(message.stream, message.version) for message in plan.messages}
-    for place in islice(places_after(ports, acting, plan.stream), FIRST):
+    for place in islice(iter_places_after(ports, acting, plan.stream), MAX_GOAL_SEARCH):
         if place.row["role"] == "user":
             return None if place.row["pinned"] or (place.stream, place.version) not in covered else place
     return None
 
 
-def _staying(plan: Plan, goal: Place) -> Plan:
+def _mark_goal_pinned(plan: SummaryPlan, goal: MessageLocation) -> SummaryPlan:
     """Mark the goal as pinned in the plan: it stays, so covering it saves nothing."""
     place = (goal.stream, goal.version)
     return replace(
@@ -327,18 +354,20 @@ def _staying(plan: Plan, goal: Place) -> Plan:
     )
 
 
-def _with_goal(ports: Ports, acting: Acting, words: Words, goal: Place, most: int | None) -> Words:
+def _quote_goal(
+    ports: Ports, acting: Acting, words: SummaryText, goal: MessageLocation, most: int | None
+) -> SummaryText:
     """Quote the goal in the summary: in a fork it may belong to another thread, which alone could pin it."""
-    said = bodies(ports, acting, [goal])[0].text[:MOST_GOAL]
+    said = load_messages(ports, acting, [goal])[0].text[:MAX_GOAL_CHARS]
     longer = replace(words, text=f"What the user asked for first: {said}\n{words.text}")
-    return longer if most is None else shortened(longer, most)
+    return longer if most is None else shorten_text(longer, most)
 
 
-def uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | None = None) -> tuple[int, int]:
+def count_uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | None = None) -> tuple[int, int]:
     """Count a thread's uncovered messages and their tokens; stop once the tokens exceed `enough`."""
-    newest = next(summaries.standing(ports, acting, stream), None)
+    newest = next(summaries.iter_summaries(ports, acting, stream), None)
     messages = tokens = 0
-    for place in places(ports, acting, stream):
+    for place in iter_places(ports, acting, stream):
         if (newest is not None and summaries.is_covered(place, (newest,))) or (enough is not None and tokens > enough):
             break
         messages += 1
@@ -346,13 +375,13 @@ def uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | None =
     return messages, tokens
 
 
-def last_covered(ports: Ports, acting: Acting, stream: str) -> int:
+def last_covered_position(ports: Ports, acting: Acting, stream: str) -> int:
     """Return the position of the newest message that a summary covers; 0 if there is none."""
-    newest = next(summaries.standing(ports, acting, stream), None)
+    newest = next(summaries.iter_summaries(ports, acting, stream), None)
     if newest is None:
         return 0
     end = newest.covers[-1]
-    span = Span(table="messages", after=end.last - 1, until=end.last, limit=1)
+    span = RowQuery(table="messages", after=end.last - 1, until=end.last, limit=1)
     return max((int(row["position"] or 0) for row in ports.journal.span(acting.tenant, end.stream, span)), default=0)
 
 
@@ -367,11 +396,11 @@ _NUMBERS: Final = {
 }
 _MAY_BE_NONE: Final = frozenset({"threshold", "max_messages", "max_tokens", "max_length"})
 _SWITCHES: Final = ("when_packed", "keep_goal", "enabled")
-MOST_SECONDS: Final = int(threading.TIMEOUT_MAX)
+MAX_SECONDS: Final = int(threading.TIMEOUT_MAX)
 """The longest time a thread can wait."""
 
 
-def check(ports: Ports, config: CompactionConfig) -> None:
+def check_config(ports: Ports, config: CompactionConfig) -> None:
     """Check a compaction configuration; refuse an invalid value by name."""
     _check_strategy(ports, config.strategy)
     for name, (least, meaning) in _NUMBERS.items():
@@ -399,7 +428,7 @@ def _check_seconds(seconds: Any) -> None:
         return
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     # Written so that NaN is refused as well.
-    if not is_number or not 0 < seconds <= MOST_SECONDS:
+    if not is_number or not 0 < seconds <= MAX_SECONDS:
         raise InvalidValue(
-            f"timeout must be a number of seconds above 0 and at most {MOST_SECONDS}, not {seconds!r:.60}."
+            f"timeout must be a number of seconds above 0 and at most {MAX_SECONDS}, not {seconds!r:.60}."
         )

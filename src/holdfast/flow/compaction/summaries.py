@@ -13,41 +13,51 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.compaction.sentences import fit
-from holdfast.core.sessions.pairing import repaired, rounds
+from holdfast.core.compaction.sentences import fit_text
+from holdfast.core.sessions.pairing import group_rounds, repair_messages
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX
-from holdfast.core.sessions.shorten import cut
+from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens
 from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, SummaryFailed
-from holdfast.flow.frames.read import current, event_at, field
+from holdfast.flow.frames.read import content_field, load_current_state, read_event
 from holdfast.flow.journal import redact
-from holdfast.flow.journal.append import Drafts, States, change
-from holdfast.flow.packs.pins import leading
-from holdfast.flow.sessions.append import counting
-from holdfast.flow.sessions.read import NOW, PAGE, Place, bodies, line_of, places, segments, shared_at, span_of
+from holdfast.flow.journal.append import Drafts, States, decide_and_append
+from holdfast.flow.packs.pins import leading_instructions
+from holdfast.flow.sessions.append import thread_tokenizer
+from holdfast.flow.sessions.read import (
+    LATEST,
+    PAGE,
+    MessageLocation,
+    iter_places,
+    iter_segment_messages,
+    load_messages,
+    load_shared_at,
+    thread_segments,
+    thread_state,
+)
 from holdfast.ports import Acting, Ports, Tokenizer
-from holdfast.records.batches import Row, Span
+from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import ERASED, TRUST_LEVELS, Draft
-from holdfast.records.events.sessions import Segment, Stretch, SummaryContent, SummaryMade
+from holdfast.records.events.sessions import MessageSpan, SharedSegment, SummaryContent, SummaryMade
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
 
-CountMessage = Callable[[Message], int]
+MessageSize = Callable[[Message], int]
 Keep = int | Callable[[Sequence[Message]], int]
 """The number of newest rounds to keep, or a function of the uncovered messages that returns it."""
 
-ALIKE = 8
+MERGE_COUNT = 8
 """This many summaries of similar size are merged into one, made from the originals: few cover a long thread."""
 PREFIX = SUMMARY_PREFIX
 ERASED_SUMMARY = "[erased]"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A planned summary: the range, its messages, and the stream version at which it was planned."""
 
     stream: str
-    covers: tuple[Stretch, ...]
+    covers: tuple[MessageSpan, ...]
     at_version: int
     messages: tuple[Message, ...]
     replaces: tuple[int, ...] = ()
@@ -55,14 +65,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The number of messages, from the first on, that existing summaries cover already."""
 
 
-class Also(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryExtras(msgspec.Struct, frozen=True, kw_only=True):
     """Events written in the same commit as a summary: before it in its stream, and in further streams."""
 
     streams: tuple[str, ...]
     drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
 
 
-def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool = False) -> Plan | None:
+def plan_summary(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool = False) -> SummaryPlan | None:
     """Plan a summary of the rounds older than the newest `keep` and not covered yet; None if there are none.
 
     With `whole`, include covered rounds: one summary for all, made from the originals. Without it, the newest summaries
@@ -70,25 +80,27 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool =
     """
     if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
-    state = current(ports, acting, stream)
-    line = line_of(ports, acting, stream)
+    state = load_current_state(ports, acting, stream)
+    line = thread_state(ports, acting, stream)
     if line.ended and line.fresh:
         return None  # The next message restarts the thread.
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
-    older = standing(ports, acting, stream)
+    older = iter_summaries(ports, acting, stream)
     replaced, rest = (list(older), []) if whole else ([], list(islice(older, 1)))
-    found, messages, end = _measured(ports, acting, stream, rest, keep)
+    found, messages, end = _measure_uncovered(ports, acting, stream, rest, keep)
     if end and not whole:
-        replaced, rest = _alike(end, chain(rest, older))
-        found, messages, end = _measured(ports, acting, stream, rest, keep) if replaced else (found, messages, end)
+        replaced, rest = _pick_mergeable(end, chain(rest, older))
+        found, messages, end = (
+            _measure_uncovered(ports, acting, stream, rest, keep) if replaced else (found, messages, end)
+        )
     covered = sum(1 for one in found if is_covered(one, replaced))
     end = max(end, covered)  # A covered message is never uncovered again.
     if not end or (end == covered and len(replaced) < 2):
         return None
-    return Plan(
+    return SummaryPlan(
         stream=stream,
-        covers=_stretches(found[:end]),
+        covers=_group_stretches(found[:end]),
         at_version=state.version,
         messages=tuple(messages[:end]),
         replaces=tuple(one.version for one in replaced if one.stream == stream),
@@ -96,16 +108,16 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool =
     )
 
 
-def _measured(
+def _measure_uncovered(
     ports: Ports, acting: Acting, stream: str, known: Sequence[Summary], keep: Keep
-) -> tuple[list[Place], list[Message], int]:
+) -> tuple[list[MessageLocation], list[Message], int]:
     """Return the uncovered places and messages, and how many of them are older than the rounds to keep."""
-    found = _uncovered(ports, acting, stream, known)
-    messages = bodies(ports, acting, found)
-    return found, messages, _older_than(messages, keep(messages) if callable(keep) else keep)
+    found = _list_uncovered(ports, acting, stream, known)
+    messages = load_messages(ports, acting, found)
+    return found, messages, _count_older(messages, keep(messages) if callable(keep) else keep)
 
 
-def _alike(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summary]]:
+def _pick_mergeable(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summary]]:
     """Pick summaries to merge with `new` messages: runs of similar size, newest first; also return the next one."""
     found: list[Summary] = []
     run: list[Summary] = []
@@ -113,12 +125,12 @@ def _alike(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summ
         run.append(summary)
         if summary.messages > 2 * new:
             break
-        if len(run) == ALIKE - 1:
+        if len(run) == MERGE_COUNT - 1:
             found, new, run = found + run, new + sum(one.messages for one in run), []
     return found, run[:1]
 
 
-def is_covered(place: Place, known: Sequence[Summary]) -> bool:
+def is_covered(place: MessageLocation, known: Sequence[Summary]) -> bool:
     """Return True if a summary covers the message at a place."""
     return any(
         one.stream == place.stream and one.first <= place.version <= one.last
@@ -127,16 +139,16 @@ def is_covered(place: Place, known: Sequence[Summary]) -> bool:
     )
 
 
-def _uncovered(ports: Ports, acting: Acting, stream: str, known: Sequence[Summary]) -> list[Place]:
+def _list_uncovered(ports: Ports, acting: Acting, stream: str, known: Sequence[Summary]) -> list[MessageLocation]:
     """Return the uncovered messages, oldest first. Summaries cover a thread from its start, so this is its end."""
-    first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
-    found = takewhile(lambda place: not is_covered(place, known), places(ports, acting, stream))
+    first = {(one.stream, one.version) for one in leading_instructions(ports, acting, stream)}
+    found = takewhile(lambda place: not is_covered(place, known), iter_places(ports, acting, stream))
     return [one for one in found if (one.stream, one.version) not in first][::-1]
 
 
-def _older_than(messages: Sequence[Message], keep: int) -> int:
+def _count_older(messages: Sequence[Message], keep: int) -> int:
     """Count the messages in whole rounds before the newest `keep` and before any open call."""
-    found = [each.indexes[0] for each in rounds(messages)]
+    found = [each.indexes[0] for each in group_rounds(messages)]
     end = min(found[max(len(found) - keep, 0) :], default=len(messages))
     answered = {one.tool_call_id: at for at, message in enumerate(messages) for one in message.tool_results}
     # A late result stands after its round: end the range before the first call not answered within it.
@@ -149,24 +161,24 @@ def _older_than(messages: Sequence[Message], keep: int) -> int:
     return end
 
 
-def _stretches(found: Sequence[Place]) -> tuple[Stretch, ...]:
+def _group_stretches(found: Sequence[MessageLocation]) -> tuple[MessageSpan, ...]:
     groups = [(stream, list(group)) for stream, group in groupby(found, key=lambda place: place.stream)]
-    return tuple(Stretch(stream, group[0].version, group[-1].version) for stream, group in groups)
+    return tuple(MessageSpan(stream, group[0].version, group[-1].version) for stream, group in groups)
 
 
-def note(
+def write_summary(
     ports: Ports,
     acting: Acting,
-    plan: Plan,
+    plan: SummaryPlan,
     text: str,
     *,
     method: str,
     level: str = "moderate",
     state: dict[str, Any] | None = None,
-    also: Also | None = None,
+    also: SummaryExtras | None = None,
 ) -> Summary:
     """Write the summary of a plan; raise Conflict if the range has changed."""
-    made = drafted(ports, acting, plan, text, method=method, level=level, state=state)
+    made = draft_summary(ports, acting, plan, text, method=method, level=level, state=state)
 
     def decide(states: States) -> Drafts:
         check_unchanged(plan, states)
@@ -174,22 +186,29 @@ def note(
         return {**more, plan.stream: [*more.get(plan.stream, ()), made]}
 
     streams = (plan.stream, *(() if also is None else also.streams))
-    changed = change(ports, acting, tuple(dict.fromkeys(streams)), decide)
-    return noted(plan, made, changed.version_of("summary.made"))
+    changed = decide_and_append(ports, acting, tuple(dict.fromkeys(streams)), decide)
+    return summary_from_draft(plan, made, changed.version_of("summary.made"))
 
 
-def drafted(
-    ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, level: str, state: dict[str, Any] | None = None
+def draft_summary(
+    ports: Ports,
+    acting: Acting,
+    plan: SummaryPlan,
+    text: str,
+    *,
+    method: str,
+    level: str,
+    state: dict[str, Any] | None = None,
 ) -> Draft:
     """Return the event of a summary; refuse one that is empty or would not make the context smaller."""
     if not isinstance(text, str) or not text.strip():
         raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
     if ports.redact is not None:
-        text, state = redact.text(ports.redact, text), redact.value(ports.redact, state)
-    tokenizer, info = counting(ports, acting, plan.stream)
-    tokens = summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
-    check_shorter(plan.messages, tokens, sizes(ports, acting, plan.stream))
-    own = next((one for one in plan.covers if one.stream == plan.stream), Stretch(plan.stream, 0, 0))
+        text, state = redact.redact_text(ports.redact, text), redact.redact_value(ports.redact, state)
+    tokenizer, info = thread_tokenizer(ports, acting, plan.stream)
+    tokens = count_summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
+    check_shorter(plan.messages, tokens, message_counter(ports, acting, plan.stream))
+    own = next((one for one in plan.covers if one.stream == plan.stream), MessageSpan(plan.stream, 0, 0))
     facts = SummaryMade(
         summary=ulid_text(ports.ids.ulid()),
         first=own.first,
@@ -207,16 +226,16 @@ def drafted(
     return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))
 
 
-def check_unchanged(plan: Plan, states: States) -> None:
+def check_unchanged(plan: SummaryPlan, states: States) -> None:
     """Raise Conflict if the planned range has changed."""
-    line = states[plan.stream].line
+    line = states[plan.stream].thread
     if line is None or line.ended or line.edited > plan.at_version:
         raise Conflict(
             f"What was to be summarised in {plan.stream} has changed meanwhile, so nothing was written. Try again."
         )
 
 
-def noted(plan: Plan, made: Draft, version: int) -> Summary:
+def summary_from_draft(plan: SummaryPlan, made: Draft, version: int) -> Summary:
     """Return a summary that was just written, without reading it back."""
     facts: Any = made.facts
     content: Any = made.content
@@ -235,37 +254,37 @@ def noted(plan: Plan, made: Draft, version: int) -> Summary:
     )
 
 
-def summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
+def count_summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
     """Count the tokens of a summary as it is shown."""
     return message_tokens(Message(role="user", content=PREFIX + text), tokenizer.count, framing)
 
 
-def source(plan: Plan) -> list[Message]:
+def source_messages(plan: SummaryPlan) -> list[Message]:
     """Return the original messages for a summarizer: valid, with every call next to its result."""
-    return repaired(plan.messages).messages
+    return repair_messages(plan.messages).messages
 
 
-def summaries(ports: Ports, acting: Acting, stream: str) -> list[Summary]:
+def list_summaries(ports: Ports, acting: Acting, stream: str) -> list[Summary]:
     """List the summaries that stand for parts of a thread now, oldest first, without overlaps."""
-    return list(standing(ports, acting, stream))[::-1]
+    return list(iter_summaries(ports, acting, stream))[::-1]
 
 
-def standing(ports: Ports, acting: Acting, stream: str) -> Iterator[Summary]:
+def iter_summaries(ports: Ports, acting: Acting, stream: str) -> Iterator[Summary]:
     """Iterate over the standing summaries, newest first, each read on demand."""
     found: list[Summary] = []
-    for segment in segments(stream, line_of(ports, acting, stream)):
-        for row in _rows(ports, acting, segment):
-            summary = _summary(ports, acting, segment.stream, row)
-            if not any(_overlap(summary, known) for known in found):
+    for segment in thread_segments(stream, thread_state(ports, acting, stream)):
+        for row in _iter_rows(ports, acting, segment):
+            summary = _load_row(ports, acting, segment.stream, row)
+            if not any(_has_overlap(summary, known) for known in found):
                 found.append(summary)
                 yield summary
 
 
-def _rows(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Row]:
+def _iter_rows(ports: Ports, acting: Acting, segment: SharedSegment) -> Iterator[Row]:
     """Iterate over the rows of standing summaries made in a segment, newest first."""
     until = segment.at
     while True:
-        span = Span(table="summaries", after=segment.after, until=until, limit=PAGE, backwards=True)
+        span = RowQuery(table="summaries", after=segment.after, until=until, limit=PAGE, backwards=True)
         rows = ports.journal.span(acting.tenant, segment.stream, span)
         for row in rows:
             retired = row["retired"]
@@ -276,27 +295,27 @@ def _rows(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Row]:
         until = int(rows[-1]["version"] or 0) - 1
 
 
-def _overlap(one: Summary, other: Summary) -> bool:
+def _has_overlap(one: Summary, other: Summary) -> bool:
     pairs = ((a, b) for a in one.covers for b in other.covers)
     return any(a.stream == b.stream and a.first <= b.last and b.first <= a.last for a, b in pairs)
 
 
-def _summary(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
-    return summary_at(ports, acting, stream, int(row["version"] or 0))
+def _load_row(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
+    return load_summary(ports, acting, stream, int(row["version"] or 0))
 
 
-def summary_at(ports: Ports, acting: Acting, stream: str, version: int) -> Summary:
+def load_summary(ports: Ports, acting: Acting, stream: str, version: int) -> Summary:
     """Load the summary made at a version of a stream, standing or not."""
-    event = event_at(ports, acting, stream, version)
+    event = read_event(ports, acting, stream, version)
     if event is None or event.type != "summary.made":
         raise NotFound(f"There is no summary at version {version} of {stream}. Check its id.")
     facts: SummaryMade = event.facts
-    text = field(event, "text")
+    text = content_field(event, "text")
     return Summary(
         id=facts.summary,
         stream=stream,
         version=event.version,
-        covers=covers(facts, stream),
+        covers=summary_stretches(facts, stream),
         messages=facts.messages,
         text=ERASED_SUMMARY if text is ERASED else text or "",
         tokens=facts.tokens,
@@ -307,49 +326,51 @@ def summary_at(ports: Ports, acting: Acting, stream: str, version: int) -> Summa
     )
 
 
-def covers(facts: SummaryMade, stream: str) -> tuple[Stretch, ...]:
+def summary_stretches(facts: SummaryMade, stream: str) -> tuple[MessageSpan, ...]:
     """Return the stretches that a summary in a stream covers, oldest first."""
-    return (*facts.shared, Stretch(stream, facts.first, facts.last)) if facts.last else facts.shared
+    return (*facts.shared, MessageSpan(stream, facts.first, facts.last)) if facts.last else facts.shared
 
 
-def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
+def expand_summary(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
     """Return the messages that a summary covers, exactly as they were said."""
-    return list(_originals(ports, acting, summary_named(ports, acting, stream, summary)))
+    return list(_iter_originals(ports, acting, find_summary(ports, acting, stream, summary)))
 
 
-def summary_named(ports: Ports, acting: Acting, stream: str, summary: str) -> Summary:
+def find_summary(ports: Ports, acting: Acting, stream: str, summary: str) -> Summary:
     """Find a summary of a thread by its id, standing or not."""
     if not isinstance(summary, str):
         raise NotFound("Name a summary: what compact gave, or its id.")
     wanted = ulid_bytes(summary)
-    for segment in segments(stream, line_of(ports, acting, stream)):
-        span = Span(table="summaries", until=segment.at, limit=10_000, backwards=True)
+    for segment in thread_segments(stream, thread_state(ports, acting, stream)):
+        span = RowQuery(table="summaries", until=segment.at, limit=10_000, backwards=True)
         for row in ports.journal.span(acting.tenant, segment.stream, span):
             if row["summary_id"] == wanted:
-                return _summary(ports, acting, segment.stream, row)
+                return _load_row(ports, acting, segment.stream, row)
     raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
 
 
-def _originals(ports: Ports, acting: Acting, summary: Summary) -> Iterator[Message]:
+def _iter_originals(ports: Ports, acting: Acting, summary: Summary) -> Iterator[Message]:
     """Iterate over the covered messages as of the summary, ignoring later retractions, forks and resets."""
     at = {summary.stream: summary.version - 1}
     if any(stretch.stream != summary.stream for stretch in summary.covers):
-        at.update({one.stream: one.at for one in shared_at(ports, acting, summary.stream, summary.version)})
+        at.update({one.stream: one.at for one in load_shared_at(ports, acting, summary.stream, summary.version)})
     for stretch in summary.covers:
-        yield from span_of(
-            ports, acting, Segment(stretch.stream, stretch.first - 1, stretch.last, at.get(stretch.stream, NOW))
+        yield from iter_segment_messages(
+            ports,
+            acting,
+            SharedSegment(stretch.stream, stretch.first - 1, stretch.last, at.get(stretch.stream, LATEST)),
         )
 
 
-SMALL: Final = 256
+SMALL_SUMMARY_TOKENS: Final = 256
 """A summary of at most this many tokens is accepted, whatever it covers."""
 
 Count = Callable[[str], int]
 
 
-def sizes(ports: Ports, acting: Acting, stream: str) -> CountMessage:
+def message_counter(ports: Ports, acting: Acting, stream: str) -> MessageSize:
     """Return a function that gives the tokens of a thread's stored messages, from their stored counts if any."""
-    tokenizer, info = counting(ports, acting, stream)
+    tokenizer, info = thread_tokenizer(ports, acting, stream)
     framing = framing_of(info.provider, info.name)
 
     def size(message: Message) -> int:
@@ -358,15 +379,15 @@ def sizes(ports: Ports, acting: Acting, stream: str) -> CountMessage:
     return size
 
 
-def gone(messages: Sequence[Message], size: CountMessage) -> int:
+def count_saved_tokens(messages: Sequence[Message], size: MessageSize) -> int:
     """Count the tokens saved by a summary of these messages; pinned ones are still shown."""
     return sum(size(message) for message in messages if not message.pinned)
 
 
-def check_shorter(messages: Sequence[Message], tokens: int, size: CountMessage) -> None:
+def check_shorter(messages: Sequence[Message], tokens: int, size: MessageSize) -> None:
     """Refuse a summary that takes no fewer tokens than the messages it covers, unless it is small."""
-    saved = gone(messages, size)
-    if tokens >= saved and tokens > SMALL:
+    saved = count_saved_tokens(messages, size)
+    if tokens >= saved and tokens > SMALL_SUMMARY_TOKENS:
         raise SummaryFailed(
             f"The summary takes {tokens} tokens, and what it stands for takes {saved}. Nothing was changed; "
             "cover more, allow fewer tokens, or go on until there is more to summarise.",
@@ -374,14 +395,14 @@ def check_shorter(messages: Sequence[Message], tokens: int, size: CountMessage) 
         )
 
 
-def within(text: str, most: int, count: Count) -> str:
+def fit_tokens(text: str, most: int, count: Count) -> str:
     """Cut a text to at most `most` tokens: its beginning and its end, around a marker of the omitted length."""
     if count(text) <= most:
         return text
     low, high = 0, len(text)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if count(cut(text, middle)[0]) <= most else (low, middle)
-    short = cut(text, low)[0]
+        low, high = (middle, high) if count(cut_text(text, middle)[0]) <= most else (low, middle)
+    short = cut_text(text, low)[0]
     # Without room for a marker, keep only the beginning.
-    return short if low and count(short) <= most else fit(text, most, count)
+    return short if low and count(short) <= most else fit_text(text, most, count)

@@ -16,39 +16,39 @@ from holdfast.core.effects import options_of
 from holdfast.flow.journal.append import States
 from holdfast.flow.state import search as state_search
 from holdfast.flow.state import write
-from holdfast.flow.state.entry_events import deleted_draft, linked_draft, unlinked_draft, written_draft
-from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.state.entry_events import delete_draft, link_draft, unlink_draft, write_draft
+from holdfast.flow.state.journal_store import JournalStore
 from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import Transients
-from holdfast.flow.state.write import Write
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.write import EntryWrite
 from holdfast.ports import Acting, Ports
 from holdfast.records import effects
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.events.envelope import Draft
 
 Drafts = dict[str, list[Draft]]
 EdgeKey = tuple[str, str, str, str, str]
 
 
-NOTHING_OVER = Transients(0)
+NO_TRANSIENTS = TransientEntries(0)
 """An empty overlay: this process's transient entries are no part of the stored state."""
 
 
-class Plan:
+class EffectPlan:
     """A store that shows entries as planned effects leave them, and collects the drafts."""
 
     def __init__(self, ports: Ports, acting: Acting, states: States, drafts: Drafts) -> None:
-        self._under = JournaledStore(ports, acting)
+        self._under = JournalStore(ports, acting)
         self._states = states
         self._drafts = drafts
-        self._entries: dict[tuple[str, str], Stored | None] = {}
+        self._entries: dict[tuple[str, str], StoredEntry | None] = {}
         self._edges: dict[EdgeKey, bool] = {}
         self._effect: str | None = None
         self._storage = Storage(
             store=self,
             clock=ports.clock,
             settings=ports.settings,
-            transients=NOTHING_OVER,
+            transients=NO_TRANSIENTS,
             tenant=acting.tenant,
             reserving=True,
         )
@@ -56,24 +56,24 @@ class Plan:
     def apply(self, effect: Any, id: str) -> None:
         """Plan an effect under its id; refused as the same call on the store would be."""
         self._effect = id
-        apply(self._storage, effect, id)
+        apply_effect(self._storage, effect, id)
 
     @property
     def capabilities(self) -> frozenset[str]:
         return self._under.capabilities
 
-    def get(self, scope: str, key: str) -> Stored | None:
+    def get(self, scope: str, key: str) -> StoredEntry | None:
         place = (scope, key)
         return self._entries[place] if place in self._entries else self._under.get(scope, key)
 
     def put(
-        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         known = self.get(scope, key)
         if expected is not None and expected != (0 if known is None else known.version):
             return None
         # Other effects may have written it before: the event names only the present one.
-        version = self._note(scope, written_draft(scope, key, replace(entry, applied=entry.applied[-1:])))
+        version = self._add_draft(scope, write_draft(scope, key, replace(entry, applied=entry.applied[-1:])))
         self._entries[scope, key] = replace(entry, version=version)
         return version
 
@@ -83,36 +83,36 @@ class Plan:
             return None
         if known is None:
             return False
-        self._note(scope, deleted_draft(key, effect=self._effect))
+        self._add_draft(scope, delete_draft(key, effect=self._effect))
         self._entries[scope, key] = None
         return True
 
-    def _note(self, scope: str, draft: Draft) -> int:
+    def _add_draft(self, scope: str, draft: Draft) -> int:
         drafts = self._drafts.setdefault(scope, [])
         drafts.append(draft)
         return self._states[scope].version + len(drafts)
 
     def link(self, edge: Edge) -> None:
-        self._note(edge.scope, linked_draft(edge, effect=self._effect))
+        self._add_draft(edge.scope, link_draft(edge, effect=self._effect))
         self._edges[_edge_key(edge)] = True
 
     def unlink(self, edge: Edge) -> bool:
         key = _edge_key(edge)
         there = self._edges.get(key)
         if there is None:
-            there = self._under.linked(edge)
+            there = self._under.has_edge(edge)
         if there:
-            self._note(edge.scope, unlinked_draft(edge, effect=self._effect))
+            self._add_draft(edge.scope, unlink_draft(edge, effect=self._effect))
             self._edges[key] = False
         return there
 
     def purge(self, now: int) -> int:
         raise AssertionError("effects purge nothing")
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         raise AssertionError("effects list nothing")
 
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         raise AssertionError("effects search nothing")
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
@@ -126,28 +126,28 @@ def _edge_key(edge: Edge) -> EdgeKey:
     return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
 
 
-def apply(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:
+def apply_effect(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:
     """Apply an effect to a store under its id, and return the result."""
     if isinstance(effect, effects.WriteState):
-        wanted = Write(
+        wanted = EntryWrite(
             value=effect.value,
             options=options_of(effect),
             expected=effect.expected_version,
             reducer=effect.reducer,
             effect=id,
         )
-        return {"version": write.write(storage, effect.scope, effect.key, wanted)}
+        return {"version": write.write_entry(storage, effect.scope, effect.key, wanted)}
     if isinstance(effect, effects.DeleteState):
-        return {"deleted": write.delete(storage, effect.scope, effect.key, effect.expected_version)}
+        return {"deleted": write.delete_entry(storage, effect.scope, effect.key, effect.expected_version)}
     if isinstance(effect, effects.LinkState):
-        state_search.link(storage, edge_of(effect))
+        state_search.link_keys(storage, effect_edge(effect))
         return {"linked": True}
-    return {"unlinked": state_search.unlink(storage, edge_of(effect))}
+    return {"unlinked": state_search.unlink_keys(storage, effect_edge(effect))}
 
 
-def edge_of(effect: effects.LinkState | effects.UnlinkState) -> Edge:
+def effect_edge(effect: effects.LinkState | effects.UnlinkState) -> Edge:
     """Return the edge that an effect is about."""
     data = {"weight": effect.weight, "data": effect.data} if isinstance(effect, effects.LinkState) else {}
-    return state_search.edge_between(
+    return state_search.make_edge(
         effect.scope, effect.source, effect.kind, effect.target, target_scope=effect.target_scope, **data
     )

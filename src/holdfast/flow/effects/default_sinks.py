@@ -9,54 +9,56 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.core.effects import SIGNAL_TYPE, subject_of, typed
-from holdfast.core.values import plain
+from holdfast.core.effects import SIGNAL_TYPE, effect_from_payload, subject_of
+from holdfast.core.values import to_plain
 from holdfast.errors import EffectRefused, VersionConflict
-from holdfast.flow.effects.apply import Drafts, Plan
+from holdfast.flow.effects.apply import Drafts, EffectPlan
 from holdfast.flow.effects.sinks import effect_key
 from holdfast.flow.frames import lifecycle, push, questions
-from holdfast.flow.journal.append import Decided, States, append, change
+from holdfast.flow.journal.append import States, StreamWrite, append_events, decide_and_append
 from holdfast.ports import Acting, Ports, Sink
 from holdfast.records import effects
-from holdfast.records.effects import BUILT_IN, KINDS, DeclaredEffect, Effect
+from holdfast.records.effects import BUILT_IN_SINKS, EFFECT_KINDS, DeclaredEffect, Effect
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
 from holdfast.records.scope import MAIN_THREAD, Scope
 
-TRIES: Final = 64
+STATE_CHANGE_ATTEMPTS: Final = 64
 
 
-def built_in(ports: Ports, acting: Acting, name: str) -> Sink | None:
+def find_default_sink(ports: Ports, acting: Acting, name: str) -> Sink | None:
     """Return the built-in sink of that name, acting for the user who declared the effect; else None."""
-    if name not in BUILT_IN:
+    if name not in BUILT_IN_SINKS:
         return None
 
     def deliver(declared: DeclaredEffect) -> Mapping[str, Any]:
-        effect = typed(declared.kind, declared.payload)
-        return _DO[type(effect)](ports, acting, declared, effect)
+        effect = effect_from_payload(declared.kind, declared.payload)
+        return _DELIVERIES[type(effect)](ports, acting, declared, effect)
 
     return Sink(deliver=deliver, patient=True)
 
 
 def _push_frame(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
-    return {"frame": _push(ports, acting, declared.id, effect, effect.actor)}
+    return {"frame": _push_under_effect_id(ports, acting, declared.id, effect, effect.actor)}
 
 
 def _delegate(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
-    return {"frame": _push(ports, acting, declared.id, effect, effect.to, parent=effect.parent)}
+    return {"frame": _push_under_effect_id(ports, acting, declared.id, effect, effect.to, parent=effect.parent)}
 
 
-def _handoff(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+def _hand_off(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
     # End the frame first, since this may be refused: then nothing was begun.
     content = OutcomeContent(summary=effect.summary, value={"handed_to": effect.to, "frame": declared.id})
-    lifecycle.pop(ports, acting, effect.frame, "completed", content, key=f"{effect_key(declared.id)}/end")
-    return {"frame": _push(ports, acting, declared.id, effect, effect.to)}
+    lifecycle.pop_frame(ports, acting, effect.frame, "completed", content, key=f"{effect_key(declared.id)}/end")
+    return {"frame": _push_under_effect_id(ports, acting, declared.id, effect, effect.to)}
 
 
-def _push(ports: Ports, acting: Acting, id: str, effect: Any, actor: str, parent: str | None = None) -> str:
+def _push_under_effect_id(
+    ports: Ports, acting: Acting, id: str, effect: Any, actor: str, parent: str | None = None
+) -> str:
     """Push a frame under the effect's own id, so that a repetition is recognised."""
-    content = GoalContent(goal=effect.goal, inputs=plain(effect.inputs), metadata=plain(effect.metadata))
-    return push.push(
+    content = GoalContent(goal=effect.goal, inputs=to_plain(effect.inputs), metadata=to_plain(effect.metadata))
+    return push.push_frame(
         ports,
         acting,
         actor_scope(actor, effect.session),
@@ -74,13 +76,15 @@ def actor_scope(actor: str, session: str | None) -> str:
     return Scope.actor(actor, session=session, thread=None if session is None else MAIN_THREAD).text
 
 
-def _approval(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+def _request_approval(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
     frame = effect.frame
     if frame is None:
         content = GoalContent(goal=effect.question)
         place = actor_scope(effect.actor, effect.session)
-        frame = push.push(ports, acting, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame")
-    asked = questions.suspend(
+        frame = push.push_frame(
+            ports, acting, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame"
+        )
+    asked = questions.suspend_frame(
         ports,
         acting,
         frame,
@@ -98,27 +102,29 @@ def _approval(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: An
     return {"question": asked.question, "frame": frame}
 
 
-def _signal(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+def _send_signal(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
     facts = AppFacts(data={"effect": declared.id, "from": declared.scope})
     owner = subject_of(effect, acting.user, declared.scope)
     draft = Draft(type=SIGNAL_TYPE + effect.kind, facts=facts, content=AppContent(data=effect.payload), subject=owner)
-    decided = Decided(stream=effect.to, events=(draft,), key=effect_key(declared.id))
-    return {"version": append(ports, acting, [decided]).version}
+    decided = StreamWrite(stream=effect.to, events=(draft,), key=effect_key(declared.id))
+    return {"version": append_events(ports, acting, [decided]).version}
 
 
-def _state(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+def _change_state(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
     """Change the journaled store by an effect that had to be approved first."""
     key, scope = effect_key(declared.id), effect.scope
-    if ports.journal.by_key(acting.tenant, scope, key):
+    if ports.journal.events_by_key(acting.tenant, scope, key):
         return {}
 
     def decide(states: States) -> Drafts:
         drafts: Drafts = {scope: []}
-        Plan(ports, acting, states, drafts).apply(effect, declared.id)
+        EffectPlan(ports, acting, states, drafts).apply(effect, declared.id)
         return drafts
 
     try:
-        change(ports, acting, (scope,), decide, key=key, same=lambda events: True, tries=TRIES)
+        decide_and_append(
+            ports, acting, (scope,), decide, key=key, same=lambda events: True, tries=STATE_CHANGE_ATTEMPTS
+        )
     except VersionConflict as error:
         if error.stream == scope:
             raise  # Other writers keep changing the stream; a retry may succeed.
@@ -128,16 +134,16 @@ def _state(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) 
     return {}
 
 
-_Do = Callable[[Ports, Acting, DeclaredEffect, Any], Mapping[str, Any]]
-_DO: Final[dict[type[Effect], _Do]] = {
+_Delivery = Callable[[Ports, Acting, DeclaredEffect, Any], Mapping[str, Any]]
+_DELIVERIES: Final[dict[type[Effect], _Delivery]] = {
     effects.PushFrame: _push_frame,
     effects.Delegate: _delegate,
-    effects.Handoff: _handoff,
-    effects.RequestApproval: _approval,
-    effects.Signal: _signal,
-    effects.WriteState: _state,
-    effects.DeleteState: _state,
-    effects.LinkState: _state,
-    effects.UnlinkState: _state,
+    effects.Handoff: _hand_off,
+    effects.RequestApproval: _request_approval,
+    effects.Signal: _send_signal,
+    effects.WriteState: _change_state,
+    effects.DeleteState: _change_state,
+    effects.LinkState: _change_state,
+    effects.UnlinkState: _change_state,
 }
-assert set(_DO) == {kind for name, kind in KINDS.items() if name != "custom"}
+assert set(_DELIVERIES) == {kind for name, kind in EFFECT_KINDS.items() if name != "custom"}

@@ -19,17 +19,17 @@ import msgspec
 
 from holdfast.core import effects as rules
 from holdfast.core.journal.codec import decode_event, encode
-from holdfast.core.values import plain
+from holdfast.core.values import to_plain
 from holdfast.errors import Conflict, EffectRefused, InvalidValue, KeyReused, RedactionFailed, Refused
-from holdfast.flow.effects.apply import Drafts, Plan
-from holdfast.flow.effects.settle import TRIES, outcome_of
-from holdfast.flow.effects.sinks import Middleware, sinks_of
-from holdfast.flow.frames.read import field
-from holdfast.flow.journal.append import States, change
-from holdfast.flow.journal.redact import clean
+from holdfast.flow.effects.apply import Drafts, EffectPlan
+from holdfast.flow.effects.settle import SETTLE_ATTEMPTS, read_effect_outcome
+from holdfast.flow.effects.sinks import Middleware, client_sinks
+from holdfast.flow.frames.read import content_field
+from holdfast.flow.journal.append import States, decide_and_append
+from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Acting, Ports
 from holdfast.records import effects
-from holdfast.records.effects import AnyEffect, EffectOutcome, Operated, OperatorOutput, Outcome
+from holdfast.records.effects import AnyEffect, EffectOutcome, EffectStatus, OperatorOutput, OperatorResult
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.state import EffectContent, EffectDeclared, OperatorRan, OutputContent
 from holdfast.records.ids import check_id, check_key, ulid_text
@@ -38,7 +38,7 @@ from holdfast.records.scope import Address, Scope
 Operator = Callable[[Any, Any], Any]
 
 
-class _Declared(msgspec.Struct, frozen=True, kw_only=True):
+class _EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """An effect with its id; `effect` is None if middleware suppressed it."""
 
     id: str
@@ -46,7 +46,7 @@ class _Declared(msgspec.Struct, frozen=True, kw_only=True):
     effect: AnyEffect | None
 
 
-def operate(
+def run_operator(
     ports: Ports,
     acting: Acting,
     operator: Operator,
@@ -56,25 +56,27 @@ def operate(
     scope: Address | None = None,
     key: str | None = None,
     name: str | None = None,
-) -> Operated:
+) -> OperatorResult:
     """Run an operator and write the effects it declares; with a known key, return the first run's result."""
     _check_operator(operator)
-    name = name_of(operator, name, key)
+    name = operator_name(operator, name, key)
     stream = (Scope.operator(name) if scope is None else Scope.of(scope)).text
     # Computed before the run, since the operator may modify its input.
-    call = Call(stream=stream, name=name, key=key, given=None if key is None else digest(ports, acting, given))
+    call = OperatorCall(
+        stream=stream, name=name, key=key, given=None if key is None else digest_input(ports, acting, given)
+    )
     if key is not None:
         check_key(key)
-    known = earlier(ports, acting, call)
+    known = find_earlier_run(ports, acting, call)
     if known is not None:
         return known
-    output = _run(operator, given, view)
-    declared = _declared(ports, sinks_of(ports).middleware(acting.tenant), acting, output.effects)
+    output = _call_operator(operator, given, view)
+    declared = _declare_effects(ports, client_sinks(ports).middleware(acting.tenant), acting, output.effects)
     try:
-        return _write(ports, acting, call, output, declared)
+        return _append_run(ports, acting, call, output, declared)
     except Conflict:
         # Another call with the same key may have been faster, and changed the versions expected here.
-        known = earlier(ports, acting, call)
+        known = find_earlier_run(ports, acting, call)
         if known is None:
             raise
         return known
@@ -88,7 +90,7 @@ def _check_operator(operator: object) -> None:
         )
 
 
-def _run(operator: Operator, given: Any, view: Any) -> OperatorOutput:
+def _call_operator(operator: Operator, given: Any, view: Any) -> OperatorOutput:
     answer = operator(given, view)
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
@@ -120,24 +122,26 @@ def _holds_effects(answer: Any) -> bool:
     return False
 
 
-def _declared(ports: Ports, middleware: Sequence[Middleware], acting: Acting, given: Sequence[Any]) -> list[_Declared]:
+def _declare_effects(
+    ports: Ports, middleware: Sequence[Middleware], acting: Acting, given: Sequence[Any]
+) -> list[_EffectDeclaration]:
     """Pass every effect through the middleware, check it and give it an id."""
     found = []
     for effect in given:
-        kind, passed = _passed(middleware, rules.checked(effect))
-        if passed is not None and not rules.at_once(passed):
+        kind, passed = _apply_middleware(middleware, rules.check_effect(effect))
+        if passed is not None and not rules.is_immediate(passed):
             _check_redaction(ports, acting, passed)
-        found.append(_Declared(id=ulid_text(ports.ids.ulid()), kind=kind, effect=passed))
+        found.append(_EffectDeclaration(id=ulid_text(ports.ids.ulid()), kind=kind, effect=passed))
     return found
 
 
-def _passed(middleware: Sequence[Middleware], effect: AnyEffect) -> tuple[str, AnyEffect | None]:
+def _apply_middleware(middleware: Sequence[Middleware], effect: AnyEffect) -> tuple[str, AnyEffect | None]:
     """Pass an effect through the middleware; None if it is suppressed."""
     for function in middleware:
         answer = function(effect)
         if answer is None:
             return rules.kind_of(effect), None
-        effect = rules.checked(answer)
+        effect = rules.check_effect(answer)
     return rules.kind_of(effect), effect
 
 
@@ -145,9 +149,9 @@ def _check_redaction(ports: Ports, acting: Acting, effect: AnyEffect) -> None:
     """Refuse a redaction that changes an effect's kind or target, not only its content."""
     if ports.redact is None:
         return
-    kept: EffectContent = clean(ports, _content(acting, effect))
+    kept: EffectContent = redact_as_configured(ports, _effect_content(acting, effect))
     try:
-        same = rules.same_place(rules.from_wire(kept.payload), effect) and kept.user == acting.user
+        same = rules.is_same_target(rules.from_wire(kept.payload), effect) and kept.user == acting.user
     except EffectRefused:
         same = False
     if not same:
@@ -157,12 +161,14 @@ def _check_redaction(ports: Ports, acting: Acting, effect: AnyEffect) -> None:
         )
 
 
-def _content(acting: Acting, effect: AnyEffect) -> EffectContent:
-    return EffectContent(payload=rules.wire(effect), user=acting.user)
+def _effect_content(acting: Acting, effect: AnyEffect) -> EffectContent:
+    return EffectContent(payload=rules.to_wire(effect), user=acting.user)
 
 
-def _write(ports: Ports, acting: Acting, call: Call, output: OperatorOutput, declared: list[_Declared]) -> Operated:
-    content: OutputContent = clean(ports, OutputContent(output=plain(output.output)))
+def _append_run(
+    ports: Ports, acting: Acting, call: OperatorCall, output: OperatorOutput, declared: list[_EffectDeclaration]
+) -> OperatorResult:
+    content: OutputContent = redact_as_configured(ports, OutputContent(output=to_plain(output.output)))
     stream = call.stream
     ran = OperatorRan(
         operator=call.name,
@@ -175,41 +181,47 @@ def _write(ports: Ports, acting: Acting, call: Call, output: OperatorOutput, dec
 
     def decide(states: States) -> Drafts:
         drafts: Drafts = {stream: [Draft(type="operator.ran", facts=ran, content=content, subject=subject)]}
-        plan = Plan(ports, acting, states, drafts)
+        plan = EffectPlan(ports, acting, states, drafts)
         for one in declared:
             if one.effect is None:
                 continue
-            if rules.at_once(one.effect):
+            if rules.is_immediate(one.effect):
                 plan.apply(one.effect, one.id)
             else:
-                drafts[stream].append(_draft(acting, call, one.id, one.effect))
+                drafts[stream].append(_draft_effect(acting, call, one.id, one.effect))
         return drafts
 
-    scopes = {str(effect.scope) for effect in _changes(declared)} - {stream}
-    changed = change(
-        ports, acting, (stream, *sorted(scopes)), decide, key=call.key, same=functools.partial(same, call), tries=TRIES
+    scopes = {str(effect.scope) for effect in _state_effects(declared)} - {stream}
+    changed = decide_and_append(
+        ports,
+        acting,
+        (stream, *sorted(scopes)),
+        decide,
+        key=call.key,
+        same=functools.partial(is_same_call, call),
+        tries=SETTLE_ATTEMPTS,
     )
     if changed.repeated:
-        found = earlier(ports, acting, call)
+        found = find_earlier_run(ports, acting, call)
         assert found is not None, "what is repeated was written before"
         return found
-    _uncover(ports, acting, declared)
-    return Operated(output=content.output, outcomes=tuple(_outcome(one) for one in declared))
+    _drop_transients(ports, acting, declared)
+    return OperatorResult(output=content.output, outcomes=tuple(_build_outcome(one) for one in declared))
 
 
-def _changes(declared: list[_Declared]) -> list[Any]:
+def _state_effects(declared: list[_EffectDeclaration]) -> list[Any]:
     """Return the effects that change the journaled store at once."""
-    return [one.effect for one in declared if one.effect is not None and rules.at_once(one.effect)]
+    return [one.effect for one in declared if one.effect is not None and rules.is_immediate(one.effect)]
 
 
-def _uncover(ports: Ports, acting: Acting, declared: list[_Declared]) -> None:
+def _drop_transients(ports: Ports, acting: Acting, declared: list[_EffectDeclaration]) -> None:
     """Drop transient entries that would hide a journaled write."""
-    for effect in _changes(declared):
+    for effect in _state_effects(declared):
         if ports.transients is not None and isinstance(effect, effects.WriteState | effects.DeleteState):
             ports.transients.drop((acting.tenant, str(effect.scope)), effect.key)
 
 
-def _draft(acting: Acting, call: Call, id: str, effect: AnyEffect) -> Draft:
+def _draft_effect(acting: Acting, call: OperatorCall, id: str, effect: AnyEffect) -> Draft:
     facts = EffectDeclared(
         effect=id,
         kind=rules.kind_of(effect),
@@ -219,22 +231,22 @@ def _draft(acting: Acting, call: Call, id: str, effect: AnyEffect) -> Draft:
     )
     subject = rules.subject_of(effect, acting.user, call.stream)
     # The event has the effect's id, so that the outcome can be looked up by it.
-    return Draft(type="effect.declared", facts=facts, content=_content(acting, effect), subject=subject, id=id)
+    return Draft(type="effect.declared", facts=facts, content=_effect_content(acting, effect), subject=subject, id=id)
 
 
-def _outcome(one: _Declared) -> EffectOutcome:
+def _build_outcome(one: _EffectDeclaration) -> EffectOutcome:
     if one.effect is None:
-        return EffectOutcome(effect=one.id, kind=one.kind, sink=None, outcome="skipped", reason=SUPPRESSED)
-    if rules.at_once(one.effect):
-        return EffectOutcome(effect=one.id, kind=one.kind, sink=effects.STATE, outcome="applied")
-    waits: Outcome = "approval" if one.effect.needs_approval else "pending"
+        return EffectOutcome(effect=one.id, kind=one.kind, sink=None, outcome="skipped", reason=SUPPRESSED_REASON)
+    if rules.is_immediate(one.effect):
+        return EffectOutcome(effect=one.id, kind=one.kind, sink=effects.STATE_SINK, outcome="applied")
+    waits: EffectStatus = "approval" if one.effect.needs_approval else "pending"
     return EffectOutcome(effect=one.id, kind=one.kind, sink=rules.sink_of(one.effect), outcome=waits)
 
 
-SUPPRESSED: Final = "Middleware took it out."
+SUPPRESSED_REASON: Final = "Middleware took it out."
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call of an operator: its name, the stream of its run, and the key and input that identify the run."""
 
     stream: str
@@ -243,7 +255,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     given: str | None
 
 
-def name_of(operator: object, name: str | None, key: str | None) -> str:
+def operator_name(operator: object, name: str | None, key: str | None) -> str:
     """Return an operator's name. With a key it must have one of its own: a key stands for one operator."""
     if name:
         return check_id(name, "name of an operator")
@@ -253,17 +265,17 @@ def name_of(operator: object, name: str | None, key: str | None) -> str:
     return check_id(found, "name of an operator")
 
 
-def digest(ports: Ports, acting: Acting, given: Any) -> str | None:
+def digest_input(ports: Ports, acting: Acting, given: Any) -> str | None:
     """Return a keyed digest that identifies the input without revealing it; None if it is not plain JSON."""
     try:
-        data = encode(plain(given), ports.settings.nesting)
+        data = encode(to_plain(given), ports.settings.nesting)
     except Refused:
         return None
     secret = hmac.digest(ports.journal.secret, f"operators of {acting.tenant}".encode(), "sha256")
     return hmac.digest(secret, data, "sha256").hex()
 
 
-def same(call: Call, events: list[Event]) -> bool:
+def is_same_call(call: OperatorCall, events: list[Event]) -> bool:
     """Return True if a key stands for this very call. An input that was not plain JSON cannot be compared."""
     first = events[0]
     if first.type != "operator.ran" or first.facts.operator != call.name:
@@ -271,14 +283,14 @@ def same(call: Call, events: list[Event]) -> bool:
     return first.facts.given in (None, call.given)
 
 
-def earlier(ports: Ports, acting: Acting, call: Call) -> Operated | None:
+def find_earlier_run(ports: Ports, acting: Acting, call: OperatorCall) -> OperatorResult | None:
     """Return an earlier run's result under this key, with the present outcomes of its effects."""
     if call.key is None:
         return None
-    events = [decode_event(event) for event in ports.journal.by_key(acting.tenant, call.stream, call.key)]
+    events = [decode_event(event) for event in ports.journal.events_by_key(acting.tenant, call.stream, call.key)]
     if not events:
         return None
-    if not same(call, events):
+    if not is_same_call(call, events):
         raise KeyReused(
             f"Key {call.key!r} of {call.stream} already stands for something else than the operator {call.name!r} "
             "with this input. Use a new key for a new operation."
@@ -288,9 +300,9 @@ def earlier(ports: Ports, acting: Acting, call: Call) -> Operated | None:
     outcomes = []
     for id, kind in zip(ran.effects, ran.kinds, strict=True):
         if id in ran.suppressed:
-            outcomes.append(EffectOutcome(effect=id, kind=kind, sink=None, outcome="skipped", reason=SUPPRESSED))
+            outcomes.append(EffectOutcome(effect=id, kind=kind, sink=None, outcome="skipped", reason=SUPPRESSED_REASON))
         elif id in sinks:
-            outcomes.append(outcome_of(ports, acting, call.stream, id, kind, sinks[id]))
+            outcomes.append(read_effect_outcome(ports, acting, call.stream, id, kind, sinks[id]))
         else:
-            outcomes.append(EffectOutcome(effect=id, kind=kind, sink=effects.STATE, outcome="applied"))
-    return Operated(output=field(events[0], "output"), outcomes=tuple(outcomes), repeated=True)
+            outcomes.append(EffectOutcome(effect=id, kind=kind, sink=effects.STATE_SINK, outcome="applied"))
+    return OperatorResult(output=content_field(events[0], "output"), outcomes=tuple(outcomes), repeated=True)

@@ -12,58 +12,60 @@ from typing import Any, Final
 
 from holdfast.core.effects import from_wire, payload_of, subject_of, user_of
 from holdfast.core.journal.codec import decode_event, encode
-from holdfast.core.values import plain, words
+from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import EffectNotFound, EffectRefused, InvalidValue, KeyReused, Refused, TooLarge
-from holdfast.flow.effects.sinks import settled_key
-from holdfast.flow.frames.read import event_at, field, raw_id
-from holdfast.flow.journal.append import Drafts, States, change
-from holdfast.flow.journal.redact import clean
+from holdfast.flow.effects.sinks import settlement_key
+from holdfast.flow.frames.read import content_field, parse_id, read_event
+from holdfast.flow.journal.append import Drafts, States, decide_and_append
+from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Row
-from holdfast.records.effects import FINAL, EffectInfo, EffectOutcome
+from holdfast.records.effects import FINAL_STATUSES, EffectInfo, EffectOutcome
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.state import EffectRevived, EffectSettled, SettledContent
 from holdfast.records.ids import ulid_text
 
 PAGE: Final = 100
-TRIES: Final = 64
+SETTLE_ATTEMPTS: Final = 64
 """A sink's outcome must not be lost because others write to the same stream."""
 
-_SEEN: Final = ("status", "attempts", "settled")
+_COMPARED_COLUMNS: Final = ("status", "attempts", "settled")
 
 
-def row_of(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row] | None:
+def find_effect_row(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row] | None:
     """Return the stream and the row of an unsettled effect, or None."""
-    found = ports.journal.find(acting.tenant, "effects", "effect_id", raw_id(effect, "effect"), b"", 1)
+    found = ports.journal.find(acting.tenant, "effects", "effect_id", parse_id(effect, "effect"), b"", 1)
     return found[0] if found else None
 
 
-def waiting(ports: Ports, acting: Acting, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
+def read_unsettled_effects(ports: Ports, acting: Acting, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
     """Yield unsettled effects, oldest first."""
     after = b""
     while rows := ports.journal.find(acting.tenant, "effects", None, None, after, PAGE):
         for stream, row in rows:
             if wanted(row):
-                yield _info(ports, acting, stream, row)
+                yield _describe_unsettled(ports, acting, stream, row)
         after = rows[-1][1]["effect_id"]  # type: ignore[assignment]
 
 
-def info(ports: Ports, acting: Acting, effect: str) -> EffectInfo:
+def read_effect(ports: Ports, acting: Acting, effect: str) -> EffectInfo:
     """Return one effect. A settled one has no row and is found by the event that declared it, which has the same id."""
-    found = row_of(ports, acting, effect)
+    found = find_effect_row(ports, acting, effect)
     if found is not None:
-        return _info(ports, acting, *found)
-    stored = ports.journal.event(acting.tenant, raw_id(effect, "effect"))
-    settled = [] if stored is None else ports.journal.by_key(acting.tenant, stored.stream, settled_key(effect))
+        return _describe_unsettled(ports, acting, *found)
+    stored = ports.journal.event(acting.tenant, parse_id(effect, "effect"))
+    settled = (
+        [] if stored is None else ports.journal.events_by_key(acting.tenant, stored.stream, settlement_key(effect))
+    )
     if stored is None or not settled:
         raise EffectNotFound(
             f"There is no effect {effect} for a sink. Check the id and the tenant. What changed state at once, or was "
             "taken out by middleware, is in Operated.outcomes and in `holdfast log`."
         )
-    return _settled(decode_event(stored), decode_event(settled[0]))
+    return _describe_settled(decode_event(stored), decode_event(settled[0]))
 
 
-def _settled(event: Event, end: Event) -> EffectInfo:
+def _describe_settled(event: Event, end: Event) -> EffectInfo:
     return EffectInfo(
         id=event.facts.effect,
         kind=event.facts.kind,
@@ -71,30 +73,30 @@ def _settled(event: Event, end: Event) -> EffectInfo:
         status=end.facts.outcome,
         scope=event.stream,
         operator=event.facts.operator,
-        payload=_payload(event),
+        payload=_effect_payload(event),
         attempts=end.facts.attempts,
         retry_at=None,
         declared_at=event.at,
-        reason=field(end, "reason"),
-        answer=field(end, "answer"),
+        reason=content_field(end, "reason"),
+        answer=content_field(end, "answer"),
     )
 
 
-def waits(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
+def require_effect_row(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
     """Return the stream and the row of an effect that must be unsettled."""
-    found = row_of(ports, acting, effect)
+    found = find_effect_row(ports, acting, effect)
     if found is None:
-        raise gone(effect)
+        raise not_waiting_error(effect)
     return found
 
 
-def gone(effect: str) -> EffectNotFound:
+def not_waiting_error(effect: str) -> EffectNotFound:
     """Return the error for an effect that can no longer be decided about."""
     return EffectNotFound(f"No effect {effect} waits. It was settled already, or the id or the tenant is wrong.")
 
 
-def _info(ports: Ports, acting: Acting, stream: str, row: Any) -> EffectInfo:
-    event = event_at(ports, acting, stream, row["version"])
+def _describe_unsettled(ports: Ports, acting: Acting, stream: str, row: Any) -> EffectInfo:
+    event = read_event(ports, acting, stream, row["version"])
     assert event is not None, "a row names the event that made it"
     return EffectInfo(
         id=ulid_text(row["effect_id"]),
@@ -103,15 +105,15 @@ def _info(ports: Ports, acting: Acting, stream: str, row: Any) -> EffectInfo:
         status=row["status"],
         scope=stream,
         operator=event.facts.operator,
-        payload=_payload(event),
+        payload=_effect_payload(event),
         attempts=row["attempts"],
         retry_at=row["retry_at"],
         declared_at=event.at,
-        reason=_reason(ports, acting, stream, row),
+        reason=_read_reason(ports, acting, stream, row),
     )
 
 
-def _payload(event: Event) -> Any:
+def _effect_payload(event: Event) -> Any:
     if event.content is ERASED:
         return ERASED
     try:
@@ -120,30 +122,32 @@ def _payload(event: Event) -> Any:
         return event.content.payload
 
 
-def _reason(ports: Ports, acting: Acting, stream: str, row: Any) -> Any:
-    return None if row["settled"] is None else field(event_at(ports, acting, stream, row["settled"]), "reason")
+def _read_reason(ports: Ports, acting: Acting, stream: str, row: Any) -> Any:
+    return (
+        None if row["settled"] is None else content_field(read_event(ports, acting, stream, row["settled"]), "reason")
+    )
 
 
-def outcome_of(ports: Ports, acting: Acting, stream: str, effect: str, kind: str, sink: str) -> EffectOutcome:
+def read_effect_outcome(ports: Ports, acting: Acting, stream: str, effect: str, kind: str, sink: str) -> EffectOutcome:
     """Return the present outcome of a declared effect."""
-    found = row_of(ports, acting, effect)
+    found = find_effect_row(ports, acting, effect)
     if found is not None:
         status: Any = found[1]["status"]
-        reason = _reason(ports, acting, stream, found[1])
+        reason = _read_reason(ports, acting, stream, found[1])
         return EffectOutcome(effect=effect, kind=kind, sink=sink, outcome=status, reason=reason)
-    stored = ports.journal.by_key(acting.tenant, stream, settled_key(effect))
+    stored = ports.journal.events_by_key(acting.tenant, stream, settlement_key(effect))
     event = decode_event(stored[0])
     return EffectOutcome(
         effect=effect,
         kind=kind,
         sink=sink,
         outcome=event.facts.outcome,
-        answer=field(event, "answer"),
-        reason=field(event, "reason"),
+        answer=content_field(event, "answer"),
+        reason=content_field(event, "reason"),
     )
 
 
-def settle(
+def settle_effect(
     ports: Ports,
     acting: Acting,
     stream: str,
@@ -156,51 +160,51 @@ def settle(
     subject: str | None = None,
 ) -> str | None:
     """Journal an attempt's outcome if the effect's row is unchanged; return None if it changed."""
-    effect = _id(seen)
+    effect = _effect_id(seen)
     facts = EffectSettled(effect=effect, sink=str(seen["sink"]), outcome=outcome, attempts=attempts, retry_at=retry_at)
     draft = Draft(type="effect.settled", facts=facts, content=content, subject=None if content is None else subject)
-    key = settled_key(effect) if outcome in FINAL else None
+    key = settlement_key(effect) if outcome in FINAL_STATUSES else None
 
     def decide(states: States) -> Drafts:
-        found = row_of(ports, acting, effect)
-        same = found is not None and all(found[1][name] == seen[name] for name in _SEEN)
+        found = find_effect_row(ports, acting, effect)
+        same = found is not None and all(found[1][name] == seen[name] for name in _COMPARED_COLUMNS)
         return {stream: [draft]} if same else {}
 
-    changed = change(ports, acting, (stream,), decide, key=key, tries=TRIES)
+    changed = decide_and_append(ports, acting, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
     return None if changed.appended is None or changed.repeated else outcome
 
 
-def _id(row: Row) -> str:
+def _effect_id(row: Row) -> str:
     raw = row["effect_id"]
     assert isinstance(raw, bytes)
     return ulid_text(raw)
 
 
-def storable(ports: Ports, answer: Any = None, reason: str | None = None) -> SettledContent | None:
+def build_settled_content(ports: Ports, answer: Any = None, reason: str | None = None) -> SettledContent | None:
     """Return a sink's answer as content, as far as it can be stored: the outcome is journaled whatever it is."""
     if answer is None and reason is None:
         return None
     try:
-        return _fits(ports, SettledContent(answer=plain(answer), reason=reason))
+        return _redact_and_check_size(ports, SettledContent(answer=to_plain(answer), reason=reason))
     except Refused as error:
         problem = f"What it answered was not kept: {error}"
     except Exception as error:  # noqa: BLE001  an answer is somebody else's object
-        problem = f"What it answered was not kept: {words(error)}"
+        problem = f"What it answered was not kept: {exception_text(error)}"
     try:
-        return _fits(ports, SettledContent(reason=problem))
+        return _redact_and_check_size(ports, SettledContent(reason=problem))
     except Refused:
         return None  # The redaction hook refuses every text.
 
 
-def _fits(ports: Ports, content: SettledContent) -> SettledContent:
-    found: SettledContent = clean(ports, content)
+def _redact_and_check_size(ports: Ports, content: SettledContent) -> SettledContent:
+    found: SettledContent = redact_as_configured(ports, content)
     size, most = len(encode(found, ports.settings.nesting)), ports.settings.event_bytes // 2
     if size > most:
         raise TooLarge(f"It has {size:,} bytes; {most:,} are kept.")
     return found
 
 
-def owner_of(event: Event) -> str | None:
+def effect_owner(event: Event) -> str | None:
     """Return the subject of a declared effect's content."""
     try:
         return subject_of(from_wire(event.content.payload), event.content.user, event.stream)
@@ -209,17 +213,17 @@ def owner_of(event: Event) -> str | None:
         return user or user_of(event.stream)
 
 
-def revive(ports: Ports, acting: Acting, effect: str) -> None:
+def revive_effect(ports: Ports, acting: Acting, effect: str) -> None:
     """Let an effect be tried now, with a fresh count of attempts."""
-    _revive(ports, acting, effect, ("dead", "deferred", "failed"), approved=False)
+    _append_revival(ports, acting, effect, ("dead", "deferred", "failed"), approved=False)
 
 
-def approve(ports: Ports, acting: Acting, effect: str) -> None:
+def approve_effect(ports: Ports, acting: Acting, effect: str) -> None:
     """Release an effect that waits for approval. Approving twice counts once."""
-    _revive(ports, acting, effect, ("approval",), approved=True)
+    _append_revival(ports, acting, effect, ("approval",), approved=True)
 
 
-def _revive(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...], *, approved: bool) -> None:
+def _append_revival(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...], *, approved: bool) -> None:
     def wanted(row: Row) -> Draft | None:
         status = str(row["status"])
         if status == "pending":
@@ -231,10 +235,10 @@ def _revive(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...]
             type="effect.revived", facts=EffectRevived(effect=effect, sink=str(row["sink"]), approved=approved)
         )
 
-    _decide_now(ports, acting, effect, wanted)
+    _append_decision(ports, acting, effect, wanted)
 
 
-def discard(ports: Ports, acting: Acting, effect: str, reason: str | None, *, only: str | None = None) -> None:
+def discard_effect(ports: Ports, acting: Acting, effect: str, reason: str | None, *, only: str | None = None) -> None:
     """Take an effect out of its lane for good. A delivery that is under way may still arrive."""
     if reason is not None and not isinstance(reason, str):
         raise InvalidValue("reason must be a text.")
@@ -244,28 +248,30 @@ def discard(ports: Ports, acting: Acting, effect: str, reason: str | None, *, on
         if only is not None and row["status"] != only:
             raise Refused(f"Effect {effect} is {row['status']} and does not wait for approval. Discard it instead.")
         facts = EffectSettled(effect=effect, sink=row["sink"], outcome="skipped", attempts=row["attempts"])
-        return Draft(type="effect.settled", facts=facts, content=content, subject=_whose(ports, acting, row, content))
+        return Draft(
+            type="effect.settled", facts=facts, content=content, subject=_content_owner(ports, acting, row, content)
+        )
 
-    _decide_now(ports, acting, effect, wanted, key=settled_key(effect))
+    _append_decision(ports, acting, effect, wanted, key=settlement_key(effect))
 
 
-def _whose(ports: Ports, acting: Acting, row: Any, content: Content | None) -> str | None:
+def _content_owner(ports: Ports, acting: Acting, row: Any, content: Content | None) -> str | None:
     """Return the subject of content about an effect: the effect's own."""
-    found = None if content is None else row_of(ports, acting, ulid_text(row["effect_id"]))
-    event = None if found is None else event_at(ports, acting, found[0], row["version"])
-    return None if event is None or event.content is ERASED else owner_of(event)
+    found = None if content is None else find_effect_row(ports, acting, ulid_text(row["effect_id"]))
+    event = None if found is None else read_event(ports, acting, found[0], row["version"])
+    return None if event is None or event.content is ERASED else effect_owner(event)
 
 
-def _decide_now(
+def _append_decision(
     ports: Ports, acting: Acting, effect: str, wanted: Callable[[Row], Draft | None], key: str | None = None
 ) -> None:
-    stream, _ = waits(ports, acting, effect)
+    stream, _ = require_effect_row(ports, acting, effect)
 
     def decide(states: States) -> Drafts:
-        draft = wanted(waits(ports, acting, effect)[1])
+        draft = wanted(require_effect_row(ports, acting, effect)[1])
         return {} if draft is None else {stream: [draft]}
 
     try:
-        change(ports, acting, (stream,), decide, key=key, tries=TRIES)
+        decide_and_append(ports, acting, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
     except KeyReused:
-        raise gone(effect) from None  # It was settled meanwhile.
+        raise not_waiting_error(effect) from None  # It was settled meanwhile.

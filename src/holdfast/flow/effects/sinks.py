@@ -11,25 +11,25 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.core.effects import check_sink, typed
+from holdfast.core.effects import check_sink, effect_from_payload
 from holdfast.core.journal.codec import encode
 from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
-from holdfast.flow.effects.apply import apply
-from holdfast.flow.state.store import Storage, live, value_of
+from holdfast.flow.effects.apply import apply_effect
+from holdfast.flow.state.store import Storage, decode_value, live_or_none
 from holdfast.ports import Ports, Sink
 from holdfast.ports import Sinks as SinksPort
 from holdfast.records import effects
 from holdfast.records.effects import WHEN_DEAD, DeclaredEffect
-from holdfast.records.entries import Stored
+from holdfast.records.entries import StoredEntry
 from holdfast.records.scope import Scope
 
 Middleware = Callable[[Any], Any]
-TAKEN: Final = Scope.custom("holdfast", "effects").text
+TAKEN_SCOPE: Final = Scope.custom("holdfast", "effects").text
 """The scope in which a store keeps the ids of the effects it took, each with its result."""
-TAKEN_MS: Final = 30 * 24 * 3_600_000
+TAKEN_RETENTION_MS: Final = 30 * 24 * 3_600_000
 
 
-class Sinks:
+class SinkRegistry:
     """The sinks and the middleware of one client, shared by its views."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Sinks:
         return [function for owner, function in list(self._middleware) if owner in (None, tenant)]
 
 
-def made(sink: object, when_dead: str) -> Sink:
+def make_sink(sink: object, when_dead: str) -> Sink:
     """Make a sink from a function, or from an object with a `deliver` method."""
     deliver = getattr(sink, "deliver", sink)
     if not callable(deliver) or isinstance(sink, type):
@@ -90,40 +90,42 @@ def _is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
-def of_store(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str, Any]]:
+def make_store_sink(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str, Any]]:
     """Make a sink that applies state effects to a store, each once, whatever others write meanwhile.
 
     The id is recorded right after the change. In between, the entry itself names the newest effects that wrote it.
     """
 
     def deliver(effect: DeclaredEffect) -> Mapping[str, Any]:
-        wanted: Any = typed(effect.kind, effect.payload)
+        wanted: Any = effect_from_payload(effect.kind, effect.payload)
         if not isinstance(wanted, effects.StateEffect):
             raise EffectRefused(f"A store takes write, delete, link and unlink, not {effect.kind}.")
-        known = live(storage.store.get(TAKEN, effect.id), storage.clock.now_ms())
+        known = live_or_none(storage.store.get(TAKEN_SCOPE, effect.id), storage.clock.now_ms())
         if known is not None:
-            answer: Mapping[str, Any] = value_of(known)
+            answer: Mapping[str, Any] = decode_value(known)
             return answer
-        answer = _done(storage, wanted, effect.id)
-        _take_note(storage, effect.id, answer)
+        answer = _apply_to_store(storage, wanted, effect.id)
+        _record_taken(storage, effect.id, answer)
         return answer
 
     return deliver
 
 
-def _done(storage: Storage, wanted: Any, id: str) -> Mapping[str, Any]:
+def _apply_to_store(storage: Storage, wanted: Any, id: str) -> Mapping[str, Any]:
     if isinstance(wanted, effects.DeleteState) and storage.store.get(str(wanted.scope), wanted.key) is None:
         return {"deleted": False}  # Perhaps deleted by this very effect in an earlier attempt.
     try:
-        return apply(storage, wanted, id)
+        return apply_effect(storage, wanted, id)
     except VersionConflict as error:
         raise EffectRefused(str(error)) from error  # The expected version will not come back.
 
 
-def _take_note(storage: Storage, id: str, answer: Mapping[str, Any]) -> None:
+def _record_taken(storage: Storage, id: str, answer: Mapping[str, Any]) -> None:
     # Straight to the store: ids must not be searchable.
     now = storage.clock.now_ms()
-    storage.store.put(TAKEN, id, Stored(value=encode(answer), written_at=now, expires_at=now + TAKEN_MS))
+    storage.store.put(
+        TAKEN_SCOPE, id, StoredEntry(value=encode(answer), written_at=now, expires_at=now + TAKEN_RETENTION_MS)
+    )
 
 
 def is_awaitable(answer: object) -> bool:
@@ -139,12 +141,12 @@ def effect_key(id: str) -> str:
     return f"effect/{id}"
 
 
-def settled_key(id: str) -> str:
+def settlement_key(id: str) -> str:
     """Return the key under which an effect is settled for good, in the stream that declared it."""
     return f"effect/{id}/settled"
 
 
-def sinks_of(ports: Ports) -> SinksPort:
+def client_sinks(ports: Ports) -> SinksPort:
     """Return the sinks of a client."""
     assert ports.sinks is not None, "a client has sinks"
     return ports.sinks

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 from holdfast.core.compaction.strategies import priority_of
 from holdfast.core.frames import budgets, calls, evidence
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.packs.handles import is_taken
-from holdfast.core.values import words
+from holdfast.core.packs.handles import is_reserved_name
+from holdfast.core.values import exception_text
 from holdfast.errors import CallNotFound, InvalidValue, KeyReused
-from holdfast.flow.frames.lifecycle import like, on_frame
-from holdfast.flow.frames.read import raw_id, stream_of
+from holdfast.flow.frames.lifecycle import change_frame, match_event
+from holdfast.flow.frames.read import find_frame_stream, parse_id
 from holdfast.flow.journal import telemetry
-from holdfast.flow.journal.append import Changed
-from holdfast.flow.journal.observers import warn
-from holdfast.flow.journal.redact import clean
+from holdfast.flow.journal.append import ChangeResult
+from holdfast.flow.journal.observers import warn_caller
+from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.calls import CallContent
@@ -35,15 +35,19 @@ from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
 
 
-def reserve(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int, key: str | None) -> Changed:
+def reserve_tokens(
+    ports: Ports, acting: Acting, frame: str, purpose: str, amount: int, key: str | None
+) -> ChangeResult:
     """Reserve tokens."""
-    same = like("frame.reserved", frame=frame, purpose=purpose, amount=amount)
-    return on_frame(
+    same = match_event("frame.reserved", frame=frame, purpose=purpose, amount=amount)
+    return change_frame(
         ports, acting, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same
     )
 
 
-def release(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int | None, key: str | None) -> Changed:
+def release_reservation(
+    ports: Ports, acting: Acting, frame: str, purpose: str, amount: int | None, key: str | None
+) -> ChangeResult:
     """Release a reservation, or part of it."""
 
     def same(events: list[Event]) -> bool:
@@ -53,17 +57,19 @@ def release(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int 
             for facts in given
         )
 
-    return on_frame(
+    return change_frame(
         ports, acting, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same
     )
 
 
-def spend(
+def spend_tokens(
     ports: Ports, acting: Acting, frame: str, usage: Usage | int, purpose: str | None, key: str | None
-) -> Changed:
+) -> ChangeResult:
     """Record usage that was paid for."""
-    same = like("frame.spent", frame=frame, usage=budgets.usage_of(usage), purpose=purpose)
-    return on_frame(ports, acting, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same)
+    same = match_event("frame.spent", frame=frame, usage=budgets.to_usage(usage), purpose=purpose)
+    return change_frame(
+        ports, acting, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same
+    )
 
 
 def add_handle(
@@ -82,10 +88,10 @@ def add_handle(
     key: str | None = None,
 ) -> str:
     """Attach evidence and return the handle's id."""
-    if isinstance(handle, str) and handle and is_taken(handle):
+    if isinstance(handle, str) and handle and is_reserved_name(handle):
         raise InvalidValue(f"{handle!r} is what packs call a piece of their own. Choose another id for this evidence.")
-    name, content = handle or ulid_text(ports.ids.ulid()), clean(ports, content)
-    changed = on_frame(
+    name, content = handle or ulid_text(ports.ids.ulid()), redact_as_configured(ports, content)
+    changed = change_frame(
         ports,
         acting,
         frame,
@@ -103,7 +109,7 @@ def add_handle(
             content=content,
         ),
         key=key,
-        same=like(
+        same=match_event(
             "frame.handle_added",
             content,
             frame=frame,
@@ -114,7 +120,7 @@ def add_handle(
             **({} if handle is None else {"handle": handle}),
         ),
     )
-    made: str = changed.last("frame.handle_added").handle
+    made: str = changed.last_facts("frame.handle_added").handle
     return made
 
 
@@ -125,29 +131,29 @@ def remove_handles(
     if not isinstance(handles, list | tuple) or not all(isinstance(name, str) for name in handles):
         raise InvalidValue("Name the handles to detach, each by its id.")
     removal = ulid_text(ports.ids.ulid())
-    content = None if reason is None else clean(ports, ReasonContent(reason=reason))
-    changed = on_frame(
+    content = None if reason is None else redact_as_configured(ports, ReasonContent(reason=reason))
+    changed = change_frame(
         ports,
         acting,
         frame,
         lambda state: evidence.remove_handles(state, frame, handles, removal, content),
         key=key,
-        same=like("frame.handles_removed", content, frame=frame, handles=tuple(dict.fromkeys(handles))),
+        same=match_event("frame.handles_removed", content, frame=frame, handles=tuple(dict.fromkeys(handles))),
     )
-    return changed.last("frame.handles_removed").removal if changed.appended else None
+    return changed.last_facts("frame.handles_removed").removal if changed.appended else None
 
 
 def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
     """Attach again the handles that one removal detached, and return their ids."""
-    changed = on_frame(
+    changed = change_frame(
         ports,
         acting,
         frame,
         lambda state: evidence.restore_handles(state, frame, removal),
         key=key,
-        same=like("frame.handles_restored", frame=frame, removal=removal),
+        same=match_event("frame.handles_restored", frame=frame, removal=removal),
     )
-    handles: tuple[str, ...] = changed.last("frame.handles_restored").handles
+    handles: tuple[str, ...] = changed.last_facts("frame.handles_restored").handles
     return handles
 
 
@@ -155,20 +161,20 @@ def add_result(
     ports: Ports, acting: Acting, frame: str, kind: str, ref: str, summary: str | None, key: str | None
 ) -> int:
     """Add a pointer to something the frame produced, and return its position."""
-    content = None if summary is None else clean(ports, frames.OutcomeContent(summary=summary))
-    changed = on_frame(
+    content = None if summary is None else redact_as_configured(ports, frames.OutcomeContent(summary=summary))
+    changed = change_frame(
         ports,
         acting,
         frame,
         lambda state: evidence.add_result(state, frame, kind, ref, content),
         key=key,
-        same=like("frame.result_added", content, frame=frame, kind=kind, ref=ref),
+        same=match_event("frame.result_added", content, frame=frame, kind=kind, ref=ref),
     )
-    position: int = changed.last("frame.result_added").position
+    position: int = changed.last_facts("frame.result_added").position
     return position
 
 
-def begin_model(
+def begin_model_call(
     ports: Ports,
     acting: Acting,
     frame: str,
@@ -180,8 +186,8 @@ def begin_model(
 ) -> str:
     """Journal that a model is about to be called, and return the call's id."""
     call = ulid_text(ports.ids.ulid())
-    content = None if request is None else clean(ports, CallContent(arguments=request))
-    changed = on_frame(
+    content = None if request is None else redact_as_configured(ports, CallContent(arguments=request))
+    changed = change_frame(
         ports,
         acting,
         frame,
@@ -195,15 +201,15 @@ def begin_model(
             now=ports.clock.now_ms(),
         ),
         key=key,
-        same=like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
+        same=match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
     )
-    made: str = changed.last("model.requested").call
+    made: str = changed.last_facts("model.requested").call
     if made == call:  # Otherwise the call was begun before, under this key.
-        telemetry.call_begun(ports, call, frame=frame, model=model)
+        telemetry.begin_model_span(ports, call, frame=frame, model=model)
     return made
 
 
-def end_model(
+def end_model_call(
     ports: Ports,
     acting: Acting,
     frame: str,
@@ -216,15 +222,15 @@ def end_model(
     error: str | None = None,
     retryable: bool = False,
     doubtful: Usage | None = None,
-) -> Changed:
+) -> ChangeResult:
     """Journal a model's answer or failure. Ending a call again in the same way changes nothing."""
-    record = budgets.usage_of(usage)
+    record = budgets.to_usage(usage)
     if doubtful is not None:
-        doubtful = budgets.usage_of(doubtful)
-    content = clean(ports, _call_content(response=response, provider_id=provider_id, error=error))
+        doubtful = budgets.to_usage(doubtful)
+    content = redact_as_configured(ports, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
-    code = None if error is None else _code(content.error)
-    changed = _end(
+    code = None if error is None else _error_code(content.error)
+    changed = _end_call(
         ports,
         acting,
         frame,
@@ -237,16 +243,16 @@ def end_model(
             finish=finish,
             error=code,
             retryable=retryable,
-            doubtful=None if doubtful is None else budgets.usage_of(doubtful),
+            doubtful=None if doubtful is None else budgets.to_usage(doubtful),
             content=content,
         ),
-        like(type_name, content, frame=frame, call=call, usage=record),
+        match_event(type_name, content, frame=frame, call=call, usage=record),
     )
-    telemetry.call_ended(ports, call, usage=record, finish=finish, error=code)
+    telemetry.end_model_span(ports, call, usage=record, finish=finish, error=code)
     return changed
 
 
-def begin_tool(
+def begin_tool_call(
     ports: Ports,
     acting: Acting,
     frame: str,
@@ -259,8 +265,8 @@ def begin_tool(
 ) -> str:
     """Journal that a tool is about to be called; return the call's id, which is also its idempotency key."""
     call = ulid_text(ports.ids.ulid())
-    content = clean(ports, _call_content(arguments=arguments, provider_id=provider_id))
-    changed = on_frame(
+    content = redact_as_configured(ports, _call_content(arguments=arguments, provider_id=provider_id))
+    changed = change_frame(
         ports,
         acting,
         frame,
@@ -268,13 +274,13 @@ def begin_tool(
             state, frame, call, name, if_interrupted=if_interrupted, content=content, now=ports.clock.now_ms()
         ),
         key=key,
-        same=like("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
+        same=match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
     )
-    made: str = changed.last("tool.requested").call
+    made: str = changed.last_facts("tool.requested").call
     return made
 
 
-def end_tool(
+def end_tool_call(
     ports: Ports,
     acting: Acting,
     frame: str,
@@ -284,11 +290,11 @@ def end_tool(
     error: str | None = None,
     interrupted: bool = False,
     tokens: int | None = None,
-) -> Changed:
+) -> ChangeResult:
     """Journal that a tool returned, failed or was given up."""
-    content = clean(ports, _call_content(value=value, error=error))
+    content = redact_as_configured(ports, _call_content(value=value, error=error))
     failed = error is not None
-    return _end(
+    return _end_call(
         ports,
         acting,
         frame,
@@ -296,14 +302,16 @@ def end_tool(
         lambda state: calls.end_tool(
             state, frame, call, failed=failed, interrupted=interrupted, tokens=tokens, content=content
         ),
-        like("tool.returned", content, frame=frame, call=call, failed=failed, interrupted=interrupted, tokens=tokens),
+        match_event(
+            "tool.returned", content, frame=frame, call=call, failed=failed, interrupted=interrupted, tokens=tokens
+        ),
     )
 
 
 def begin_run(ports: Ports, acting: Acting, frame: str, name: str, if_interrupted: str) -> str:
     """Journal that a memoised step is about to run."""
     call = ulid_text(ports.ids.ulid())
-    changed = on_frame(
+    changed = change_frame(
         ports,
         acting,
         frame,
@@ -311,29 +319,29 @@ def begin_run(ports: Ports, acting: Acting, frame: str, name: str, if_interrupte
             state, frame, call, name, if_interrupted=if_interrupted, now=ports.clock.now_ms()
         ),
     )
-    made: str = changed.last("run.requested").call
+    made: str = changed.last_facts("run.requested").call
     return made
 
 
 def end_run(
     ports: Ports, acting: Acting, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str
-) -> Changed:
+) -> ChangeResult:
     """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
-    content = clean(ports, _call_content(value=value, error=error))
+    content = redact_as_configured(ports, _call_content(value=value, error=error))
     failed = error is not None
-    return on_frame(
+    return change_frame(
         ports,
         acting,
         frame,
         lambda state: calls.end_run(state, frame, call, failed=failed, content=content),
         key=None if failed else key,
-        same=like("run.returned", content, frame=frame, call=call),
+        same=match_event("run.returned", content, frame=frame, call=call),
     )
 
 
-def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
+def find_run_value(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
     """Return the value of a memoised step in a list, or an empty list."""
-    stored = ports.journal.by_key(acting.tenant, stream_of(ports, acting, frame), key)
+    stored = ports.journal.events_by_key(acting.tenant, find_frame_stream(ports, acting, frame), key)
     if not stored:
         return []
     event = next((event for event in map(decode_event, stored) if event.type == "run.returned"), None)
@@ -342,11 +350,11 @@ def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
     return [ERASED if event.content is ERASED else getattr(event.content, "value", None)]
 
 
-def _end(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> Changed:
+def _end_call(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> ChangeResult:
     """End a call under a key made of its id: one call has one outcome."""
-    raw_id(call, "call")
+    parse_id(call, "call")
     try:
-        return on_frame(ports, acting, frame, decide, key=f"{call}/end", same=same)
+        return change_frame(ports, acting, frame, decide, key=f"{call}/end", same=same)
     except KeyReused:
         raise CallNotFound(f"Call {call} was ended already, with another outcome. One call has one.") from None
 
@@ -356,15 +364,15 @@ def _call_content(**given: Any) -> CallContent | None:
     return CallContent(**known) if known else None
 
 
-def _code(error: str) -> str:
+def _error_code(error: str) -> str:
     """Return an error's first word, which is a fact; its full text is content."""
     if not isinstance(error, str):
         raise InvalidValue("error must be a text that says what went wrong.")
     return error.split(":", 1)[0].split(" ", 1)[0][:64] or "error"
 
 
-MOST = 2**62
-_told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+MAX_COST = 2**62
+_warned_prices: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 """Price functions that failed and were warned about."""
 
 
@@ -373,30 +381,30 @@ def is_reported(usage: Usage) -> bool:
     return bool(usage.input or usage.output or usage.cached_input or usage.cache_write)
 
 
-def priced(ports: Ports, usage: Usage, model: str | None) -> Usage:
+def add_cost(ports: Ports, usage: Usage, model: str | None) -> Usage:
     """Return a call's usage with its cost, if the cost is not set and can be determined.
 
     An estimate is good enough for a token budget but not for a bill: it gets no cost.
     """
     if usage.cost is not None or usage.estimated or ports.prices is None or not is_reported(usage):
         return usage
-    cost = _cost(ports.prices, usage, model)
+    cost = _compute_cost(ports.prices, usage, model)
     return usage if cost is None else replace(usage, cost=cost)
 
 
-def _cost(prices: Callable[[str | None, Usage], Any], usage: Usage, model: str | None) -> int | None:
+def _compute_cost(prices: Callable[[str | None, Usage], Any], usage: Usage, model: str | None) -> int | None:
     try:
         found = prices(model, usage)
     except Exception as error:  # noqa: BLE001  it is not our code
-        _tell(prices, words(error))
+        _warn_once(prices, exception_text(error))
         return None
-    if found is None or (isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MOST):
+    if found is None or (isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_COST):
         return found
-    _tell(prices, f"they gave {found!r:.40}")
+    _warn_once(prices, f"they gave {found!r:.40}")
     return None
 
 
-def _tell(prices: Callable[..., Any], why: str) -> None:
-    if prices not in _told:
-        _told.add(prices)
-        warn(f"The prices that this client was given failed, so that some costs are not known: {why}")
+def _warn_once(prices: Callable[..., Any], why: str) -> None:
+    if prices not in _warned_prices:
+        _warned_prices.add(prices)
+        warn_caller(f"The prices that this client was given failed, so that some costs are not known: {why}")

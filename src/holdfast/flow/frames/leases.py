@@ -21,15 +21,15 @@ from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import StreamState
 from holdfast.system import ProcessName, renew_in_child
 
-LOOKS_PER_LEASE = 20
-SIGNS_PER_LEASE = 3
+POLLS_PER_LEASE = 20
+RENEWALS_PER_LEASE = 3
 STRIPES = 64
-SOONEST_LOOK = 0.05
+MAX_POLL_SECONDS = 0.05
 
-Place = tuple[str, str]
+TenantStream = tuple[str, str]
 
 
-class _Held:
+class _HeldLease:
     """A lease of this process, used by `count` blocks of code; the last one gives it back."""
 
     def __init__(self, epoch: int) -> None:
@@ -38,7 +38,7 @@ class _Held:
         self.lost = False
 
 
-class Leases:
+class StreamLeases:
     """The leases of one client, shared by its threads and views."""
 
     def __init__(self, journal: Journal, clock: Clock, lease_ms: int) -> None:
@@ -51,16 +51,16 @@ class Leases:
 
     def after_fork(self) -> None:
         """Reset: a child owns nothing of its parent's."""
-        self._held: dict[Place, _Held] = {}
-        self.claims: dict[Place, int] = {}
+        self._held: dict[TenantStream, _HeldLease] = {}
+        self.claims: dict[TenantStream, int] = {}
         """Streams that `resume_actor` took for good, with their epochs; each counts as one user."""
-        self._silent: dict[Place, int] = {}
+        self._silent: dict[TenantStream, int] = {}
         """Epochs whose owner was watched and gave no sign of life: only these may be taken over."""
-        self._seen: dict[Place, tuple[tuple[int, int, int], float]] = {}
+        self._seen: dict[TenantStream, tuple[tuple[int, int, int], float]] = {}
         """Other owners' last signs of life, and since when they are unchanged: the next watch continues from there."""
         self._mutex = threading.Lock()
         self._taking = [threading.RLock() for _ in range(STRIPES)]
-        self.blocks: set[Place] = set()
+        self.blocks: set[TenantStream] = set()
         """Frames that a block of this process works on: (tenant, frame)."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -90,28 +90,30 @@ class Leases:
         held = self._held.get((tenant, stream))
         return held is not None and not held.lost
 
-    def users(self) -> int:
+    def count_users(self) -> int:
         """Return how many blocks and claims use a lease now."""
         with self._mutex:
             return sum(held.count for held in self._held.values())
 
-    def wanted(self, tenant: str, stream: str, state: StreamState) -> list[Draft]:
+    def draft_take(self, tenant: str, stream: str, state: StreamState) -> list[Draft]:
         """Return the event that takes the lease; none if it is ours. Call `await_free` before, `add_user` after."""
         if self.holds(tenant, stream):
             return []
         if not self._is_free(state) and self._silent.get((tenant, stream)) != state.epoch:
-            raise _busy(stream)  # Another process took it since we looked.
-        return [Draft(type="lease.taken", facts=LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=self._ms))]
+            raise _busy_error(stream)  # Another process took it since we looked.
+        return [
+            Draft(type="lease.taken", facts=LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=self._lease_ms))
+        ]
 
     @property
-    def _ms(self) -> int:
+    def _lease_ms(self) -> int:
         return round(self._lease * 1000)
 
-    def taking(self, tenant: str, stream: str) -> AbstractContextManager[object]:
+    def lock(self, tenant: str, stream: str) -> AbstractContextManager[object]:
         """Return the lock to hold from deciding to take or release a lease until that is noted."""
         return self._taking[hash((tenant, stream)) % STRIPES]
 
-    def released(self, tenant: str, stream: str, epoch: int) -> list[Draft]:
+    def draft_release(self, tenant: str, stream: str, epoch: int) -> list[Draft]:
         """Return the event that releases a lease; none while other blocks use it, or if the epoch has changed."""
         with self._mutex:
             held = self._held.get((tenant, stream))
@@ -127,18 +129,18 @@ class Leases:
             self.blocks.add((tenant, frame))
             return True
 
-    def taken(self, tenant: str, stream: str, epoch: int) -> None:
+    def add_user(self, tenant: str, stream: str, epoch: int) -> None:
         """Note a lease that was just committed, or one more user of it."""
         with self._mutex:
             held = self._held.get((tenant, stream))
             if held is None or held.lost:
-                held = self._held[tenant, stream] = _Held(epoch)
+                held = self._held[tenant, stream] = _HeldLease(epoch)
             held.count += 1
             self._silent.pop((tenant, stream), None)
             self._seen.pop((tenant, stream), None)
             self._keep_alive()
 
-    def left(self, tenant: str, stream: str, epoch: int) -> None:
+    def remove_user(self, tenant: str, stream: str, epoch: int) -> None:
         """Remove one user of a lease; after the last one, signs of life end."""
         with self._mutex:
             held = self._held.get((tenant, stream))
@@ -147,7 +149,7 @@ class Leases:
                 if held.count <= 0:
                     del self._held[tenant, stream]
 
-    def lost(self, tenant: str, stream: str) -> None:
+    def mark_lost(self, tenant: str, stream: str) -> None:
         """Mark a lease as taken over: nothing more is written under it."""
         held = self._held.get((tenant, stream))
         if held is not None:
@@ -159,20 +161,20 @@ class Leases:
         """Wait until the stream is free, ours, or its owner was silent for a lease; raise ActorBusy if it is alive."""
         if self._is_free(state):
             return
-        before = self._signs(tenant, stream)
+        before = self._read_signs(tenant, stream)
         began = self._clock.monotonic()
         while self._clock.monotonic() - began < self._lease:
             if self.draining:
                 raise Draining
-            self._clock.sleep(self._lease / LOOKS_PER_LEASE)
+            self._clock.sleep(self._lease / POLLS_PER_LEASE)
             head = self._journal.head(tenant, stream)
             if head is None or head.holder is None:
                 return
-            if self._signs(tenant, stream) != before:
-                raise _busy(stream)
+            if self._read_signs(tenant, stream) != before:
+                raise _busy_error(stream)
         self._silent[tenant, stream] = before[0]
 
-    def watching(self, tenant: str, stream: str) -> Iterator[float]:
+    def watch(self, tenant: str, stream: str) -> Iterator[float]:
         """Yield seconds to sleep until the stream is free, ours, or its owner was silent for the length of a lease.
 
         Each sign of life restarts the watch, so the caller waits for as long as the owner works.
@@ -180,26 +182,26 @@ class Leases:
         place = (tenant, stream)
         while True:
             head = self._journal.head(tenant, stream)
-            if head is None or head.holder in (None, self.name) or self._process.surely_gone(head.holder or ""):
+            if head is None or head.holder in (None, self.name) or self._process.is_gone(head.holder or ""):
                 self._seen.pop(place, None)
                 return
-            signs, now = self._signs(tenant, stream), self._clock.monotonic()
+            signs, now = self._read_signs(tenant, stream), self._clock.monotonic()
             seen, since = self._seen.setdefault(place, (signs, now))
             if signs != seen:
                 self._seen[place] = (signs, now)
             elif now - since >= self._lease:
                 self._silent[place] = signs[0]
                 return
-            yield min(self._lease / LOOKS_PER_LEASE, SOONEST_LOOK)
+            yield min(self._lease / POLLS_PER_LEASE, MAX_POLL_SECONDS)
 
     def seems_free(self, tenant: str, stream: str) -> bool:
         """Return True if the stream could be taken now. Called repeatedly, this watches an owner without waiting."""
-        return next(iter(self.watching(tenant, stream)), None) is None
+        return next(iter(self.watch(tenant, stream)), None) is None
 
     def _is_free(self, state: StreamState) -> bool:
-        return state.holder is None or state.holder == self.name or self._process.surely_gone(state.holder)
+        return state.holder is None or state.holder == self.name or self._process.is_gone(state.holder)
 
-    def _signs(self, tenant: str, stream: str) -> tuple[int, int, int]:
+    def _read_signs(self, tenant: str, stream: str) -> tuple[int, int, int]:
         head = self._journal.head(tenant, stream)
         epoch, version = (0, 0) if head is None else (head.epoch, head.version)
         return epoch, version, self._journal.renewals(tenant, stream)
@@ -208,12 +210,12 @@ class Leases:
 
     def _keep_alive(self) -> None:
         if self._thread is None and "shared" in self._journal.capabilities:
-            self._thread = threading.Thread(target=self._give_signs, name="holdfast-leases", daemon=True)
+            self._thread = threading.Thread(target=self._renew_leases, name="holdfast-leases", daemon=True)
             self._thread.start()
 
-    def _give_signs(self) -> None:
+    def _renew_leases(self) -> None:
         wake = self._wake
-        while not wake.wait(self._lease / SIGNS_PER_LEASE):
+        while not wake.wait(self._lease / RENEWALS_PER_LEASE):
             with self._mutex:
                 if not self._held:
                     self._thread = None
@@ -221,7 +223,7 @@ class Leases:
                 mine = [(place, held) for place, held in self._held.items() if not held.lost]
             for (tenant, stream), held in mine:
                 try:
-                    held.lost = held.lost or not self._journal.renew(tenant, stream, held.epoch)
+                    held.lost = held.lost or not self._journal.renew_lease(tenant, stream, held.epoch)
                 except Exception:  # noqa: BLE001, S112
                     continue  # The disk is full or busy: the next renewal may get through.
 
@@ -233,7 +235,7 @@ class Leases:
             thread.join(timeout=5)
 
 
-def _busy(stream: str) -> ActorBusy:
+def _busy_error(stream: str) -> ActorBusy:
     return ActorBusy(
         f"Another process works on {stream} and shows signs of life. Try again later, or use another actor or session."
     )

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from holdfast.core.frames import lifecycle
 from holdfast.core.frames.budgets import check_limits
-from holdfast.core.frames.stack import with_clocks
+from holdfast.core.frames.stack import add_clock_events
 from holdfast.errors import Conflict, FrameEnded, FrameNotFound, InvalidValue, VersionConflict
-from holdfast.flow.frames.read import event_at, field, frame_info, raw_id, row_of, stream_of
-from holdfast.flow.journal.append import Changed, Drafts, States, change
-from holdfast.flow.journal.redact import clean
+from holdfast.flow.frames.read import content_field, find_frame_row, find_frame_stream, parse_id, read_event, read_frame
+from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
+from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
-from holdfast.records.frames import LIVE, Frame, FrameLimits, Limits, StreamState
+from holdfast.records.frames import LIVE_STATUSES, FrameLimits, FrameState, Limits, StreamState
 from holdfast.records.recovery import FrameInfo
 
 Decide = Callable[[StreamState], Sequence[Draft]]
@@ -33,26 +33,26 @@ def check_goal(content: frames.GoalContent) -> None:
         raise InvalidValue("metadata must be an object with names.")
 
 
-def like(type_name: str, content: Content | None = None, **facts: Any) -> Callable[[list[Event]], bool]:
+def match_event(type_name: str, content: Content | None = None, **facts: Any) -> Callable[[list[Event]], bool]:
     """Return a predicate: a key stands for an event of this type with these facts and this content."""
 
     def same(events: list[Event]) -> bool:
         return any(
             event.type == type_name
             and all(getattr(event.facts, name) == value for name, value in facts.items())
-            and equal(event, content)
+            and has_content(event, content)
             for event in events
         )
 
     return same
 
 
-def equal(event: Event, content: Content | None) -> bool:
+def has_content(event: Event, content: Content | None) -> bool:
     """Return True if an event holds this content, as far as it is not erased."""
     return event.content is ERASED or event.content == content
 
 
-def on_frame(
+def change_frame(
     ports: Ports,
     acting: Acting,
     frame_id: str,
@@ -61,16 +61,16 @@ def on_frame(
     key: str | None = None,
     same: Callable[[list[Event]], bool] | None = None,
     expected: int | None = None,
-) -> Changed:
+) -> ChangeResult:
     """Decide about one live frame and append the result."""
-    raw_id(frame_id)
-    stream = stream_of(ports, acting, frame_id)
+    parse_id(frame_id)
+    stream = find_frame_stream(ports, acting, frame_id)
 
     def run(states: States) -> Drafts:
         check_live(ports, acting, states[stream], frame_id, expected)
-        return {stream: with_clocks(states[stream], decide(states[stream]), ports.clock.now_ms())}
+        return {stream: add_clock_events(states[stream], decide(states[stream]), ports.clock.now_ms())}
 
-    return change(ports, acting, (stream,), run, key=key, same=same)
+    return decide_and_append(ports, acting, (stream,), run, key=key, same=same)
 
 
 def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, expected: int | None = None) -> None:
@@ -79,15 +79,15 @@ def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, 
         raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
     if frame is None:
-        status = str(row_of(ports, acting, frame_id)[1]["status"])
-        if status in LIVE:
+        status = str(find_frame_row(ports, acting, frame_id)[1]["status"])
+        if status in LIVE_STATUSES:
             raise FrameNotFound(f"Frame {frame_id} is not in the state of its stream. Try again.")
         raise FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
     if expected is not None and frame.version != expected:
         raise VersionConflict(f"Frame {frame_id}", expected, frame.version)
 
 
-def update(
+def update_frame(
     ports: Ports,
     acting: Acting,
     frame_id: str,
@@ -98,39 +98,43 @@ def update(
     tokens: int | None = None,
     key: str | None = None,
     expected: int | None = None,
-) -> Changed:
+) -> ChangeResult:
     """Change a frame's goal, limits, tokens or status."""
     if limits is not None:
         check_limits(limits)
     if content is not None:
         check_goal(content)
-    content = clean(ports, content)
-    return on_frame(
+    content = redact_as_configured(ports, content)
+    return change_frame(
         ports,
         acting,
         frame_id,
         lambda state: lifecycle.update(state, frame_id, status=status, limits=limits, tokens=tokens, content=content),
         key=key,
-        same=_same_update(limits, like("frame.updated", content, frame=frame_id, status=status, granted=tokens)),
+        same=_match_update(
+            limits, match_event("frame.updated", content, frame=frame_id, status=status, granted=tokens)
+        ),
         expected=expected,
     )
 
 
-def _same_update(limits: Limits | None, alike: Callable[[list[Event]], bool]) -> Callable[[list[Event]], bool]:
+def _match_update(limits: Limits | None, alike: Callable[[list[Event]], bool]) -> Callable[[list[Event]], bool]:
     """Return a predicate: a key stands for this update. Limits that were not given may have had any value."""
 
     def same(events: list[Event]) -> bool:
-        known = [event for event in events if event.type == "frame.updated" and _agree(limits, event.facts.limits)]
+        known = [
+            event for event in events if event.type == "frame.updated" and _limits_agree(limits, event.facts.limits)
+        ]
         return alike(known)
 
     return same
 
 
-def _agree(limits: Limits | None, known: FrameLimits | None) -> bool:
-    return known is None if limits is None else known is not None and limits.over(known) == known
+def _limits_agree(limits: Limits | None, known: FrameLimits | None) -> bool:
+    return known is None if limits is None else known is not None and limits.apply_to(known) == known
 
 
-def pop(
+def pop_frame(
     ports: Ports,
     acting: Acting,
     frame_id: str,
@@ -140,53 +144,53 @@ def pop(
     key: str | None = None,
     expected: int | None = None,
     release: int | None = None,
-) -> Ended | None:
+) -> EndedFrame | None:
     """End a frame. Ending it again in the same way changes nothing; `release` also gives back the lease of that epoch.
 
     Returns the frame as it ended, or None if it had ended before.
     """
-    raw_id(frame_id)
-    content = clean(ports, content)
-    stream = stream_of(ports, acting, frame_id)
-    last: list[Frame] = []
+    parse_id(frame_id)
+    content = redact_as_configured(ports, content)
+    stream = find_frame_stream(ports, acting, frame_id)
+    last: list[FrameState] = []
 
     def decide(states: States) -> Drafts:
         check_live(ports, acting, states[stream], frame_id, expected)
         last[:] = [states[stream].frames[frame_id]]
         ended = lifecycle.pop(states, stream, frame_id, status, content)
-        drafts = {name: _clocked(ports, acting, name, states[name], events) for name, events in ended.items()}
+        drafts = {name: _add_clocks(ports, acting, name, states[name], events) for name, events in ended.items()}
         for name, events in drafts.items():
-            if name not in (stream, _outer(states, stream, frame_id)):
-                drafts[name] = _revoke(ports, acting, name, states[name], events)
+            if name not in (stream, _outer_stream(states, stream, frame_id)):
+                drafts[name] = _revoke_lease(ports, acting, name, states[name], events)
         if release is not None:
-            drafts[stream].extend(ports.leases.released(acting.tenant, stream, release))
+            drafts[stream].extend(ports.leases.draft_release(acting.tenant, stream, release))
         return drafts
 
     def needs(states: States) -> list[str]:
-        outer = _outer(states, stream, frame_id)
+        outer = _outer_stream(states, stream, frame_id)
         return [*([] if outer is None else [outer]), *lifecycle.streams_below(states, stream, frame_id)]
 
     try:
-        same = like("frame.popped", content, frame=frame_id, status=status)
-        changed = change(ports, acting, (stream,), decide, key=key, same=same, needs=needs)
+        same = match_event("frame.popped", content, frame=frame_id, status=status)
+        changed = decide_and_append(ports, acting, (stream,), decide, key=key, same=same, needs=needs)
     except FrameEnded:
-        if _ended_so(ports, acting, frame_id, status, content):
+        if _has_ended_as(ports, acting, frame_id, status, content):
             return None
         raise
-    return None if changed.repeated else _ended(stream, last[0], changed)
+    return None if changed.repeated else _build_ended_frame(stream, last[0], changed)
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A frame as it ended."""
 
     stream: str
-    frame: Frame
+    frame: FrameState
     at: int
 
 
-def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
+def _build_ended_frame(stream: str, live: FrameState, changed: ChangeResult) -> EndedFrame:
     """Build an ended frame as its rows describe it, without reading them back."""
-    facts: frames.FramePopped = changed.last("frame.popped")
+    facts: frames.FramePopped = changed.last_facts("frame.popped")
     frame = replace(
         live,
         status=facts.status,
@@ -197,25 +201,25 @@ def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
         question=None,
         version=changed.version_of("frame.popped"),
     )
-    return Ended(stream=stream, frame=frame, at=changed.at)
+    return EndedFrame(stream=stream, frame=frame, at=changed.at)
 
 
-def _clocked(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+def _add_clocks(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
     """Add clock events, which only a stream's owner writes: a child that settles in a foreign stream adds none."""
     if all(event.type == "child.settled" for event in events):
         try:
             ports.leases.epoch(acting.tenant, stream, state)
         except Conflict:
             return events
-    return with_clocks(state, events, ports.clock.now_ms())
+    return add_clock_events(state, events, ports.clock.now_ms())
 
 
-def _outer(states: States, stream: str, frame_id: str) -> str | None:
+def _outer_stream(states: States, stream: str, frame_id: str) -> str | None:
     frame = states[stream].frames.get(frame_id)
     return None if frame is None else frame.outer_stream
 
 
-def _revoke(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+def _revoke_lease(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
     """Take the lease from the owner of another actor's stream: cancelling reaches into it in the same append."""
     if state.holder is None or ports.leases.holds(acting.tenant, stream):
         return events
@@ -227,10 +231,12 @@ def _revoke(ports: Ports, acting: Acting, stream: str, state: StreamState, event
     ]
 
 
-def _ended_so(ports: Ports, acting: Acting, frame_id: str, status: str, content: frames.OutcomeContent) -> bool:
-    info: FrameInfo = frame_info(ports, acting, frame_id)
+def _has_ended_as(ports: Ports, acting: Acting, frame_id: str, status: str, content: frames.OutcomeContent) -> bool:
+    info: FrameInfo = read_frame(ports, acting, frame_id)
     if info.status != status:
         return False
-    end = event_at(ports, acting, info.scope, info.version)
+    end = read_event(ports, acting, info.scope, info.version)
     words = ("summary", "error", "value")
-    return all(field(end, name) is ERASED or field(end, name) == getattr(content, name) for name in words)
+    return all(
+        content_field(end, name) is ERASED or content_field(end, name) == getattr(content, name) for name in words
+    )

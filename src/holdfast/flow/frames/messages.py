@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames.lifecycle import check_live
-from holdfast.flow.frames.read import current, stream_of
-from holdfast.flow.packs.visibility import line_of_frame
+from holdfast.flow.frames.read import find_frame_stream, load_current_state
+from holdfast.flow.packs.visibility import frame_thread
 from holdfast.flow.sessions import append as session_append
 from holdfast.flow.sessions import read
-from holdfast.flow.sessions.append import Saying
+from holdfast.flow.sessions.append import FrameAuthor
 from holdfast.ports import Acting, Ports
 from holdfast.records.messages import Message
 
 
-def append(
+def append_frame_messages(
     ports: Ports,
     acting: Acting,
     frame_id: str,
@@ -25,21 +25,21 @@ def append(
     pinned: bool = False,
 ) -> list[Message]:
     """Append messages to a frame's thread, all or none, and return them as stored. The first starts its thread."""
-    line, home = line_of_frame(ports, acting, frame_id), stream_of(ports, acting, frame_id)
+    line, home = frame_thread(ports, acting, frame_id), find_frame_stream(ports, acting, frame_id)
 
     def check() -> None:
-        check_live(ports, acting, current(ports, acting, home), frame_id)
+        check_live(ports, acting, load_current_state(ports, acting, home), frame_id)
 
-    saying = Saying(home=home, check=check)
-    return session_append.append(ports, acting, line, messages, key=key, pinned=pinned, saying=saying)
+    saying = FrameAuthor(home=home, check=check)
+    return session_append.append_to_thread(ports, acting, line, messages, key=key, pinned=pinned, saying=saying)
 
 
-def messages(ports: Ports, acting: Acting, frame_id: str, limit: int | None = None) -> list[Message]:
+def read_frame_messages(ports: Ports, acting: Acting, frame_id: str, limit: int | None = None) -> list[Message]:
     """Return the newest messages of a frame's thread, oldest first; none if it has no thread of its own."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
-    line = line_of_frame(ports, acting, frame_id)
-    private = read.session_of(line) == line
-    if private and current(ports, acting, line).line is None:
+    line = frame_thread(ports, acting, frame_id)
+    private = read.session_stream(line) == line
+    if private and load_current_state(ports, acting, line).thread is None:
         return []
-    return read.messages(ports, acting, line, limit=limit)
+    return read.read_messages(ports, acting, line, limit=limit)

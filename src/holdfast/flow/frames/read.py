@@ -7,24 +7,31 @@ from typing import Any
 
 from holdfast.core.frames import stack
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.load import assemble
-from holdfast.core.packs.fences import lowest
+from holdfast.core.journal.load import build_state
+from holdfast.core.packs.fences import lowest_trust
 from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
-from holdfast.flow.journal.append import state_of
+from holdfast.flow.journal.append import load_state
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Head, Row
 from holdfast.records.events.envelope import ERASED, Content, Erased, Event
 from holdfast.records.events.frames import GoalContent
-from holdfast.records.frames import Frame, Handle, StreamState
+from holdfast.records.frames import FrameState, Handle, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 
 PAGE = 256
-_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "frame_children", "suspended_frames")
+_FRAME_TABLES = (
+    "frame_handles",
+    "frame_results",
+    "frame_reservations",
+    "frame_calls",
+    "frame_children",
+    "suspended_frames",
+)
 
 
-def raw_id(text: object, what: str = "frame") -> bytes:
+def parse_id(text: object, what: str = "frame") -> bytes:
     """Return an id as bytes; refuse anything that cannot be one."""
     if isinstance(text, str):
         try:
@@ -35,30 +42,30 @@ def raw_id(text: object, what: str = "frame") -> bytes:
     raise InvalidValue(f"{text!r} is not the id of {article} {what}: 26 characters, as given when it was made.")
 
 
-def stream_of(ports: Ports, acting: Acting, frame_id: str) -> str:
+def find_frame_stream(ports: Ports, acting: Acting, frame_id: str) -> str:
     """Return the stream of a frame, live or ended."""
-    known = ports.states.place(acting.tenant, frame_id)
+    known = ports.states.frame_stream(acting.tenant, frame_id)
     if known is not None:
         return known
-    stream, _ = row_of(ports, acting, frame_id)
-    ports.states.note_place(acting.tenant, frame_id, stream)
+    stream, _ = find_frame_row(ports, acting, frame_id)
+    ports.states.note_frame_stream(acting.tenant, frame_id, stream)
     return stream
 
 
-def row_of(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
+def find_frame_row(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
     """Return the stream and the row of a frame."""
-    found = ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1)
+    found = ports.journal.find(acting.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1)
     if not found:
         raise FrameNotFound(f"There is no frame {frame_id}. Check its id and the tenant.")
     return found[0]
 
 
-def is_known(ports: Ports, acting: Acting, frame_id: str) -> bool:
+def has_frame(ports: Ports, acting: Acting, frame_id: str) -> bool:
     """Return True if a frame of this id exists or existed."""
-    return bool(ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1))
+    return bool(ports.journal.find(acting.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1))
 
 
-def current(ports: Ports, acting: Acting, stream: str) -> StreamState:
+def load_current_state(ports: Ports, acting: Acting, stream: str) -> StreamState:
     """Return a stream's newest state, including other processes' commits."""
     head = ports.journal.head(acting.tenant, stream)
     cached = ports.states.get(acting.tenant, stream)
@@ -66,37 +73,39 @@ def current(ports: Ports, acting: Acting, stream: str) -> StreamState:
         return StreamState()
     if cached is None or cached.version != head.version:
         ports.states.drop(acting.tenant, stream)
-    return state_of(ports, acting, stream)
+    return load_state(ports, acting, stream)
 
 
-def event_at(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+def read_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
     """Return a stream's event at one version."""
-    stored = ports.journal.read(Query(tenant=acting.tenant, stream=stream, after=version - 1, until=version, limit=1))
+    stored = ports.journal.read(
+        EventQuery(tenant=acting.tenant, stream=stream, after=version - 1, until=version, limit=1)
+    )
     return decode_event(stored[0]) if stored else None
 
 
-def field(event: Event | None, name: str) -> Any:
+def content_field(event: Event | None, name: str) -> Any:
     """Return a field of an event's content: None if there is none, ERASED if it was erased."""
-    return None if event is None else _part(event.content, name)
+    return None if event is None else _field_or_erased(event.content, name)
 
 
-def _part(content: Any, name: str) -> Any:
+def _field_or_erased(content: Any, name: str) -> Any:
     return ERASED if content is ERASED else getattr(content, name, None)
 
 
-def frame_info(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+def read_frame(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
     """Return a frame with its texts, live or ended."""
-    raw_id(frame_id)
-    stream = stream_of(ports, acting, frame_id)
-    frame = current(ports, acting, stream).frames.get(frame_id)
-    return _ended(ports, acting, frame_id) if frame is None else describe(ports, acting, stream, frame)
+    parse_id(frame_id)
+    stream = find_frame_stream(ports, acting, frame_id)
+    frame = load_current_state(ports, acting, stream).frames.get(frame_id)
+    return _read_ended_frame(ports, acting, frame_id) if frame is None else describe_frame(ports, acting, stream, frame)
 
 
-def describe(
+def describe_frame(
     ports: Ports,
     acting: Acting,
     stream: str,
-    frame: Frame,
+    frame: FrameState,
     *,
     completed_at: int | None = None,
     outcome: Content | Erased | None = None,
@@ -106,7 +115,7 @@ def describe(
     words: Any = goal
     event = None
     if goal is None:
-        event = event_at(ports, acting, stream, frame.goal)
+        event = read_event(ports, acting, stream, frame.goal)
         words = None if event is None else event.content
     return FrameInfo(
         id=frame.id,
@@ -114,9 +123,9 @@ def describe(
         parent=frame.parent or frame.outer,
         depth=frame.depth,
         status=frame.status,
-        goal=_part(words, "goal"),
-        inputs=_part(words, "inputs"),
-        metadata=_part(words, "metadata"),
+        goal=_field_or_erased(words, "goal"),
+        inputs=_field_or_erased(words, "inputs"),
+        metadata=_field_or_erased(words, "metadata"),
         tokens=frame.tokens,
         limits=frame.limits,
         usage=frame.usage,
@@ -125,9 +134,9 @@ def describe(
         completed_at=completed_at,
         deadline=frame.deadline,
         version=frame.version,
-        summary=_part(outcome, "summary"),
-        error=_part(outcome, "error"),
-        value=_part(outcome, "value"),
+        summary=_field_or_erased(outcome, "summary"),
+        error=_field_or_erased(outcome, "error"),
+        value=_field_or_erased(outcome, "value"),
         context_hash=frame.context_hash,
         reservations=dict(frame.reservations),
         handles=tuple(sorted(frame.handles.values(), key=lambda handle: handle.position)),
@@ -139,46 +148,46 @@ def describe(
     )
 
 
-def _ended(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
-    raw = raw_id(frame_id)
+def _read_ended_frame(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+    raw = parse_id(frame_id)
     with ports.journal.snapshot():
-        stream, row = row_of(ports, acting, frame_id)
+        stream, row = find_frame_row(ports, acting, frame_id)
         rows: dict[str, list[Row]] = {"frames": [row]}
-        for table in _PARTS:
+        for table in _FRAME_TABLES:
             found = ports.journal.find(acting.tenant, table, "frame_id", raw, b"", 1_000_000)
             rows[table] = [part for _, part in found]
-        frame = assemble(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
+        frame = build_state(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
         # The last event of an ended frame is its end.
-        end = event_at(ports, acting, stream, frame.version)
+        end = read_event(ports, acting, stream, frame.version)
         outcome, completed_at = None if end is None else end.content, row["completed_at"]
-        return describe(ports, acting, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
+        return describe_frame(ports, acting, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
 
 
-def ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
+def read_ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
     """Return the frames from the root to this one."""
     line: list[FrameInfo] = []
     at: str | None = frame_id
     while at is not None:
-        info = frame_info(ports, acting, at)
+        info = read_frame(ports, acting, at)
         line.append(info)
         at = info.parent
     line.reverse()
     return line
 
 
-def stack_of(ports: Ports, acting: Acting, stream: str) -> list[FrameInfo]:
+def read_stack(ports: Ports, acting: Acting, stream: str) -> list[FrameInfo]:
     """Return every live frame of a stream, parents before children."""
-    state = current(ports, acting, stream)
-    return [describe(ports, acting, stream, frame) for frame in stack.in_order(state.frames)]
+    state = load_current_state(ports, acting, stream)
+    return [describe_frame(ports, acting, stream, frame) for frame in stack.walk_root_first(state.frames)]
 
 
-def streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
+def list_streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
     """Yield every stream that has live frames, in the order in which the streams began."""
-    for page in pages_of_work(ports, acting):
+    for page in read_work_pages(ports, acting):
         yield from (head.stream for head in page)
 
 
-def pages_of_work(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
+def read_work_pages(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
     """Yield the heads of every stream that has live frames, a page at a time."""
     after: int | None = 0
     while after is not None:
@@ -187,15 +196,15 @@ def pages_of_work(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
         after = page[-1].id if len(page) == PAGE else None
 
 
-def handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:
+def read_handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:
     """Return a frame's handles in order, each with its content; detached ones are marked."""
-    info = frame_info(ports, acting, frame_id)
-    return [handle_info(ports, acting, info.scope, handle) for handle in info.handles]
+    info = read_frame(ports, acting, frame_id)
+    return [read_handle(ports, acting, info.scope, handle) for handle in info.handles]
 
 
-def handle_info(ports: Ports, acting: Acting, stream: str, handle: Handle) -> HandleInfo:
+def read_handle(ports: Ports, acting: Acting, stream: str, handle: Handle) -> HandleInfo:
     """Return a handle of a frame with its content."""
-    event = held_event(ports, acting, stream, handle.version)
+    event = read_handle_event(ports, acting, stream, handle.version)
     passed_on = event is not None and (event.stream, event.version) != (stream, handle.version)
     return HandleInfo(
         id=handle.id,
@@ -205,70 +214,70 @@ def handle_info(ports: Ports, acting: Acting, stream: str, handle: Handle) -> Ha
         tokens=handle.tokens,
         version=handle.version,
         removed=handle.removed,
-        description=field(event, "description"),
-        target=field(event, "target"),
-        body=field(event, "body"),
-        metadata=field(event, "metadata"),
-        trust=None if event is None else lowest(event.facts.trust or event.trust, event.trust),
+        description=content_field(event, "description"),
+        target=content_field(event, "target"),
+        body=content_field(event, "body"),
+        metadata=content_field(event, "metadata"),
+        trust=None if event is None else lowest_trust(event.facts.trust or event.trust, event.trust),
         at=0 if event is None else event.at,
         source_stream=event.stream if event is not None and passed_on else None,
         source_version=event.version if event is not None and passed_on else None,
     )
 
 
-def held_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+def read_handle_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
     """Return the event that holds a handle's content: its own, or for an inherited handle the original one."""
-    event = event_at(ports, acting, stream, version)
+    event = read_event(ports, acting, stream, version)
     if event is None or event.content is not None or event.facts.source_stream is None:
         return event
-    return event_at(ports, acting, event.facts.source_stream, event.facts.source_version)
+    return read_event(ports, acting, event.facts.source_stream, event.facts.source_version)
 
 
-def questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:
+def read_questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:
     """Yield every open question of the tenant that can be answered, oldest frame first."""
     after = b""
     while rows := ports.journal.find(acting.tenant, "suspended_frames", None, None, after, PAGE):
         for stream, row in rows:
             if row["within"] is None:
-                yield _question(ports, acting, stream, row)
+                yield _describe_question(ports, acting, stream, row)
         after = rows[-1][1]["frame_id"]  # type: ignore[assignment]
 
 
-def question(ports: Ports, acting: Acting, question_id: str) -> QuestionInfo:
+def read_question(ports: Ports, acting: Acting, question_id: str) -> QuestionInfo:
     """Return one open question."""
-    stream, row = question_row(ports, acting, question_id)
-    return _question(ports, acting, stream, row)
+    stream, row = find_question_row(ports, acting, question_id)
+    return _describe_question(ports, acting, stream, row)
 
 
-def question_row(ports: Ports, acting: Acting, question_id: str) -> tuple[str, Row]:
+def find_question_row(ports: Ports, acting: Acting, question_id: str) -> tuple[str, Row]:
     """Return the stream and the row of an open question."""
-    raw = raw_id(question_id, "question")
+    raw = parse_id(question_id, "question")
     found = ports.journal.find(acting.tenant, "suspended_frames", "question_id", raw, b"", 1)
     if not found:
         raise QuestionNotFound(f"Question {question_id} is not open: its frame went on or ended, or the id is wrong.")
     return found[0]
 
 
-def _question(ports: Ports, acting: Acting, stream: str, row: Row) -> QuestionInfo:
-    event = event_at(ports, acting, stream, int(row["version"]))  # type: ignore[arg-type]
+def _describe_question(ports: Ports, acting: Acting, stream: str, row: Row) -> QuestionInfo:
+    event = read_event(ports, acting, stream, int(row["version"]))  # type: ignore[arg-type]
     names = ("kind", "suspended_at", "expires_at", "on_expiry", "until")
     known: dict[str, Any] = {name: row[name] for name in names}
     return QuestionInfo(
-        id=_ulid(row["question_id"]) or "",
-        frame=_ulid(row["frame_id"]) or "",
+        id=_optional_ulid(row["question_id"]) or "",
+        frame=_optional_ulid(row["frame_id"]) or "",
         scope=stream,
-        reason=field(event, "reason"),
-        options=field(event, "options"),
-        recommended=field(event, "recommended"),
-        arguments=field(event, "arguments"),
-        payload=field(event, "payload"),
-        call=_ulid(row["call_id"]),
-        within=_ulid(row["within"]),
+        reason=content_field(event, "reason"),
+        options=content_field(event, "options"),
+        recommended=content_field(event, "recommended"),
+        arguments=content_field(event, "arguments"),
+        payload=content_field(event, "payload"),
+        call=_optional_ulid(row["call_id"]),
+        within=_optional_ulid(row["within"]),
         answered=row["answer_version"] is not None,
         has_token=row["token_id"] is not None,
         **known,
     )
 
 
-def _ulid(raw: Any) -> str | None:
+def _optional_ulid(raw: Any) -> str | None:
     return None if raw is None else ulid_text(raw)

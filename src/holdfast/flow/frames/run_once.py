@@ -12,34 +12,34 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.frames.calls import check_working
-from holdfast.core.frames.next_step import torn_call
+from holdfast.core.frames.calls import check_can_work
+from holdfast.core.frames.next_step import interruption_policy
 from holdfast.core.journal.codec import decode, encode
-from holdfast.core.values import plain, words
+from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import ActorBusy, EffectFailed, HoldfastError, InvalidValue, TooLarge, Waiting
 from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import questions
-from holdfast.flow.frames.read import current, stream_of
+from holdfast.flow.frames.read import find_frame_stream, load_current_state
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import QuestionContent
 from holdfast.records.frames import Call
 from holdfast.records.ids import check_id
-from holdfast.records.recovery import DO_NOT, RUN_AGAIN, Answer
+from holdfast.records.recovery import DO_NOT_RUN, RUN_AGAIN, Answer
 from holdfast.system import renew_in_child
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class RunStart(msgspec.Struct, frozen=True, kw_only=True):
     """The start of a step: the call to run it under, or its earlier value in `known`."""
 
     call: str = ""
     known: tuple[Any, ...] = ()
 
 
-Owner = tuple[str, str, str]
+StepOwner = tuple[str, str, str]
 """Client, tenant and frame: callers may choose frame ids, and two may choose the same."""
 
 
-class _Running:
+class _RunningSteps:
     """The steps that this process runs now: their intents are not interrupted."""
 
     def __init__(self) -> None:
@@ -47,29 +47,29 @@ class _Running:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        self._keys: set[tuple[Owner, str]] = set()
+        self._keys: set[tuple[StepOwner, str]] = set()
         self._mutex = threading.Lock()
 
-    def enter(self, owner: Owner, key: str) -> None:
+    def enter(self, owner: StepOwner, key: str) -> None:
         with self._mutex:
             if (owner, key) in self._keys:
                 raise ActorBusy(f"Step {key!r} of frame {owner[2]} is running in this process. Wait until it is done.")
             self._keys.add((owner, key))
 
-    def leave(self, owner: Owner, key: str) -> None:
+    def leave(self, owner: StepOwner, key: str) -> None:
         with self._mutex:
             self._keys.discard((owner, key))
 
 
-RUNNING = _Running()
+RUNNING_STEPS = _RunningSteps()
 
 
-def leave(ports: Ports, acting: Acting, frame: str, key: str) -> None:
+def leave_step(ports: Ports, acting: Acting, frame: str, key: str) -> None:
     """Mark a step as no longer running, however it ended."""
-    RUNNING.leave(_owner(ports, acting, frame), key)
+    RUNNING_STEPS.leave(_step_owner(ports, acting, frame), key)
 
 
-def _owner(ports: Ports, acting: Acting, frame: str) -> Owner:
+def _step_owner(ports: Ports, acting: Acting, frame: str) -> StepOwner:
     return ports.leases.name, acting.tenant, frame
 
 
@@ -78,68 +78,70 @@ def memo_key(frame: str, key: str) -> str:
     return f"{frame}/run/{key}"
 
 
-def begin(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: str) -> Begun:
+def begin_step(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: str) -> RunStart:
     """Return a step's earlier value, or a call to run it under. Pair with finish_step, fail_step or leave_step."""
     check_id(key, "key")
-    RUNNING.enter(_owner(ports, acting, frame), key)
+    RUNNING_STEPS.enter(_step_owner(ports, acting, frame), key)
     try:
         # Looked up after `enter`: another thread records the value before it leaves the step.
-        known = frame_calls.remembered(ports, acting, frame, memo_key(frame, key))
+        known = frame_calls.find_run_value(ports, acting, frame, memo_key(frame, key))
         if known:
-            leave(ports, acting, frame, key)
-            return Begun(known=tuple(known))
-        live = current(ports, acting, stream_of(ports, acting, frame)).frames.get(frame)
+            leave_step(ports, acting, frame, key)
+            return RunStart(known=tuple(known))
+        live = load_current_state(ports, acting, find_frame_stream(ports, acting, frame)).frames.get(frame)
         calls = () if live is None else live.calls.values()
         torn = next((call for call in calls if call.kind == "run" and call.name == key), None)
         if torn is None:
-            return Begun(call=frame_calls.begin_run(ports, acting, frame, key, if_interrupted))
-        return _take_up(ports, acting, frame, key, torn)
+            return RunStart(call=frame_calls.begin_run(ports, acting, frame, key, if_interrupted))
+        return _resume_interrupted(ports, acting, frame, key, torn)
     except BaseException:
-        leave(ports, acting, frame, key)
+        leave_step(ports, acting, frame, key)
         raise
 
 
-def _take_up(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> Begun:
-    way = torn_call(torn)
+def _resume_interrupted(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> RunStart:
+    way = interruption_policy(torn)
     if way == "retry":
-        check_working(current(ports, acting, stream_of(ports, acting, frame)), frame, ports.clock.now_ms())
-        return Begun(call=torn.id)
+        check_can_work(
+            load_current_state(ports, acting, find_frame_stream(ports, acting, frame)), frame, ports.clock.now_ms()
+        )
+        return RunStart(call=torn.id)
     if way == "fail":
         frame_calls.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
         raise EffectFailed(f"Step {key!r} was interrupted, and it is to count as failed then. It can be run again.")
-    answer = may_run_again(ports, acting, frame, f"Step {key!r}", torn)
+    answer = ask_to_run_again(ports, acting, frame, f"Step {key!r}", torn)
     if answer.approved:
         # An approval covers one run: if that run is interrupted too, the question is asked again.
         frame_calls.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
-        return Begun(call=frame_calls.begin_run(ports, acting, frame, key, torn.if_interrupted))
-    done(ports, acting, frame, key, torn.id, answer.payload)
-    return Begun(known=(answer.payload,))
+        return RunStart(call=frame_calls.begin_run(ports, acting, frame, key, torn.if_interrupted))
+    finish_step(ports, acting, frame, key, torn.id, answer.payload)
+    return RunStart(known=(answer.payload,))
 
 
-def may_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Call) -> Answer:
+def ask_to_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Call) -> Answer:
     """Ask whether an interrupted call may run again; raise Waiting until it is answered."""
     content = QuestionContent(
-        reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT], recommended=DO_NOT
+        reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT_RUN], recommended=DO_NOT_RUN
     )
-    asked = questions.suspend(
+    asked = questions.suspend_frame(
         ports, acting, frame, content, call=torn.id, subtree=True, leave_away=True, key=f"{torn.id}/torn"
     )
-    answer = questions.answer_of(ports, acting, stream_of(ports, acting, frame), asked.question)
+    answer = questions.read_answer(ports, acting, find_frame_stream(ports, acting, frame), asked.question)
     if answer is None:
         raise Waiting(
             f"{what} may have run. Question {asked.question} asks whether to run it again: answer it, then run the "
             "same code again.",
             question=asked.question,
         )
-    if questions.waits_for(ports, acting, frame, asked.question):
-        questions.resume(ports, acting, frame)
+    if questions.is_waiting_for(ports, acting, frame, asked.question):
+        questions.resume_frame(ports, acting, frame)
     return answer
 
 
-def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: Any) -> Any:
+def finish_step(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: Any) -> Any:
     """Remember a step's value, and return it in its stored form."""
     try:
-        kept = decode(encode(plain(value), ports.settings.nesting))
+        kept = decode(encode(to_plain(value), ports.settings.nesting))
         frame_calls.end_run(ports, acting, frame, call, value=kept, key=memo_key(frame, key))
     except (InvalidValue, TooLarge):
         frame_calls.end_run(
@@ -147,15 +149,15 @@ def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: A
         )
         raise
     finally:
-        leave(ports, acting, frame, key)
+        leave_step(ports, acting, frame, key)
     return kept
 
 
-def failed(ports: Ports, acting: Acting, frame: str, key: str, call: str, error: BaseException) -> None:
+def fail_step(ports: Ports, acting: Acting, frame: str, key: str, call: str, error: BaseException) -> None:
     """Journal that a step failed; it is not remembered and can run again."""
     try:
-        frame_calls.end_run(ports, acting, frame, call, error=words(error), key=memo_key(frame, key))
+        frame_calls.end_run(ports, acting, frame, call, error=exception_text(error), key=memo_key(frame, key))
     except HoldfastError as second:
         error.add_note(f"The failure could not be journaled: {second}")
     finally:
-        leave(ports, acting, frame, key)
+        leave_step(ports, acting, frame, key)

@@ -9,70 +9,74 @@ starts afresh.
 from __future__ import annotations
 
 from holdfast.core.frames import stack
-from holdfast.core.frames.next_step import Step, steps, torn_call
-from holdfast.core.frames.questions import FOR_PEOPLE
+from holdfast.core.frames.next_step import FrameStep, interruption_policy, next_steps
+from holdfast.core.frames.questions import ANSWER_REQUIRED
 from holdfast.core.frames.stack import leaves
 from holdfast.errors import ActorBusy, HoldfastError
-from holdfast.flow.frames.read import current, describe, event_at, field
-from holdfast.flow.journal.append import Drafts, States, change, state_of
+from holdfast.flow.frames.read import content_field, describe_frame, load_current_state, read_event
+from holdfast.flow.journal.append import Drafts, States, decide_and_append, load_state
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ActorResumed
-from holdfast.records.frames import Call, Frame, StreamState
+from holdfast.records.frames import Call, FrameState, StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.recovery import ActorResumeState, FrameInfo, PendingWork, RecoverySummary
 
 
-def take(ports: Ports, acting: Acting, stream: str) -> int:
+def take_stream(ports: Ports, acting: Acting, stream: str) -> int:
     """Take a stream, or become one more user of its lease; return the epoch. Waits while its owner may be alive."""
-    await_free(ports, acting, stream)
-    return take_free(ports, acting, stream)
+    await_free_stream(ports, acting, stream)
+    return take_free_stream(ports, acting, stream)
 
 
-def take_free(ports: Ports, acting: Acting, stream: str) -> int:
+def take_free_stream(ports: Ports, acting: Acting, stream: str) -> int:
     """Take a stream after `await_free_stream`: watching a silent owner twice would take twice as long."""
-    with ports.observers.later(), ports.leases.taking(acting.tenant, stream):
-        change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
-        return note_taken(ports, acting, stream)
+    with ports.observers.defer(), ports.leases.lock(acting.tenant, stream):
+        decide_and_append(
+            ports, acting, (stream,), lambda states: {stream: _draft_lease(ports, acting, stream, states)}
+        )
+        return join_lease(ports, acting, stream)
 
 
-def await_free(ports: Ports, acting: Acting, stream: str) -> None:
+def await_free_stream(ports: Ports, acting: Acting, stream: str) -> None:
     """Wait until no other process works on a stream, as far as can be seen."""
     if not ports.leases.holds(acting.tenant, stream):
-        ports.leases.await_free(acting.tenant, stream, current(ports, acting, stream))
+        ports.leases.await_free(acting.tenant, stream, load_current_state(ports, acting, stream))
 
 
-def _lease(ports: Ports, acting: Acting, stream: str, states: States) -> list[Draft]:
-    return ports.leases.wanted(acting.tenant, stream, states[stream])
+def _draft_lease(ports: Ports, acting: Acting, stream: str, states: States) -> list[Draft]:
+    return ports.leases.draft_take(acting.tenant, stream, states[stream])
 
 
-def note_taken(ports: Ports, acting: Acting, stream: str) -> int:
+def join_lease(ports: Ports, acting: Acting, stream: str) -> int:
     """Become a user of a lease that was just written or is already held; return its epoch."""
-    state = state_of(ports, acting, stream)
+    state = load_state(ports, acting, stream)
     if state.holder != ports.leases.name:
-        state = current(ports, acting, stream)
+        state = load_current_state(ports, acting, stream)
     if state.holder != ports.leases.name:
         raise ActorBusy  # Another process with the same key was faster.
-    ports.leases.taken(acting.tenant, stream, state.epoch)
+    ports.leases.add_user(acting.tenant, stream, state.epoch)
     return state.epoch
 
 
-def let_go(ports: Ports, acting: Acting, stream: str, epoch: int) -> None:
+def release_stream(ports: Ports, acting: Acting, stream: str, epoch: int) -> None:
     """Remove one user of a lease; the last one releases it. The lock keeps other threads from using it meanwhile."""
     leases, place = ports.leases, (acting.tenant, stream)
-    with ports.observers.later(), leases.taking(*place):
+    with ports.observers.defer(), leases.lock(*place):
         try:
-            if leases.released(*place, epoch):
-                change(ports, acting, (stream,), lambda states: {stream: leases.released(*place, epoch)})
+            if leases.draft_release(*place, epoch):
+                decide_and_append(
+                    ports, acting, (stream,), lambda states: {stream: leases.draft_release(*place, epoch)}
+                )
         finally:
-            leases.left(*place, epoch)
+            leases.remove_user(*place, epoch)
 
 
 def release_actor(ports: Ports, acting: Acting, stream: str) -> None:
     """Release the claim of `resume_actor`; blocks that use the lease keep it."""
     epoch = ports.leases.claims.pop((acting.tenant, stream), None)
     if epoch is not None:
-        let_go(ports, acting, stream, epoch)
+        release_stream(ports, acting, stream, epoch)
 
 
 def release_claims(ports: Ports) -> None:
@@ -89,8 +93,8 @@ def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | N
     began = ports.clock.monotonic()
     if incarnation is not None:
         check_id(incarnation, "incarnation")
-        await_free(ports, acting, stream)
-    found = _found(ports, acting, stream, began)
+        await_free_stream(ports, acting, stream)
+    found = _read_resume_state(ports, acting, stream, began)
     if incarnation is None:
         return found
 
@@ -103,26 +107,28 @@ def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | N
             took_ms=found.recovery.recovery_time_ms,
         )
         came_back = Draft(type="actor.resumed", facts=facts)
-        return {stream: [*_lease(ports, acting, stream, states), came_back]}
+        return {stream: [*_draft_lease(ports, acting, stream, states), came_back]}
 
-    with ports.observers.later(), ports.leases.taking(acting.tenant, stream):
+    with ports.observers.defer(), ports.leases.lock(acting.tenant, stream):
         held = ports.leases.holds(acting.tenant, stream)
         key = f"resumed/{incarnation}"
-        changed = change(ports, acting, (stream,), decide, key=key, same=lambda events: True)
+        changed = decide_and_append(ports, acting, (stream,), decide, key=key, same=lambda events: True)
         if changed.repeated and not held:
-            change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
+            decide_and_append(
+                ports, acting, (stream,), lambda states: {stream: _draft_lease(ports, acting, stream, states)}
+            )
         place = (acting.tenant, stream)
-        if ports.leases.claims.get(place) != current(ports, acting, stream).epoch:
-            ports.leases.claims[place] = note_taken(ports, acting, stream)
-    return _found(ports, acting, stream, began)
+        if ports.leases.claims.get(place) != load_current_state(ports, acting, stream).epoch:
+            ports.leases.claims[place] = join_lease(ports, acting, stream)
+    return _read_resume_state(ports, acting, stream, began)
 
 
-def _found(ports: Ports, acting: Acting, stream: str, began: float) -> ActorResumeState:
+def _read_resume_state(ports: Ports, acting: Acting, stream: str, began: float) -> ActorResumeState:
     last = ports.journal.position()
-    state = current(ports, acting, stream)
-    frames = {frame.id: describe(ports, acting, stream, frame) for frame in stack.in_order(state.frames)}
-    pending = pending_work(ports, acting, stream, state, frames)
-    top = stack.top(state.frames)
+    state = load_current_state(ports, acting, stream)
+    frames = {frame.id: describe_frame(ports, acting, stream, frame) for frame in stack.walk_root_first(state.frames)}
+    pending = list_pending_work(ports, acting, stream, state, frames)
+    top = stack.top_frame(state.frames)
     line = [] if top is None else [frames[frame.id] for frame in stack.ancestry(state.frames, top.id)]
     summary = RecoverySummary(
         frames_recovered=len(frames),
@@ -142,33 +148,36 @@ def _found(ports: Ports, acting: Acting, stream: str, began: float) -> ActorResu
     )
 
 
-def pending_work(
+def list_pending_work(
     ports: Ports, acting: Acting, stream: str, state: StreamState, frames: dict[str, FrameInfo]
 ) -> list[PendingWork]:
     """List everything that was begun and not finished, frame by frame, parents first."""
     found: list[PendingWork] = []
-    for frame in stack.in_order(state.frames):
+    for frame in stack.walk_root_first(state.frames):
         goal = frames[frame.id].goal or frame.id
-        found.extend(_of_frame(ports, acting, stream, state, frame, str(goal)))
+        found.extend(_list_frame_work(ports, acting, stream, state, frame, str(goal)))
     return found
 
 
-def _of_frame(
-    ports: Ports, acting: Acting, stream: str, state: StreamState, frame: Frame, goal: str
+def _list_frame_work(
+    ports: Ports, acting: Acting, stream: str, state: StreamState, frame: FrameState, goal: str
 ) -> list[PendingWork]:
     children = stack.has_live_children(state.frames, frame)
     waiting = _waiting_calls(state, frame)
     found: list[PendingWork] = []
-    for step in steps(frame, live_children=children, now=ports.clock.now_ms()):
+    for step in next_steps(frame, live_children=children, now=ports.clock.now_ms()):
         if step.question is not None:
             others = [call for call in frame.calls.values() if call.id != step.question.call]
             return [
-                _suspended(ports, acting, stream, step, goal),
-                *(_torn(frame.id, call, torn_call(call)) for call in sorted(others, key=lambda call: call.version)),
+                _describe_suspension(ports, acting, stream, step, goal),
+                *(
+                    _describe_interrupted(frame.id, call, interruption_policy(call))
+                    for call in sorted(others, key=lambda call: call.version)
+                ),
             ]
         if step.call is not None and step.call.id not in waiting:
-            found.append(_torn(step.frame, step.call, step.next))
-    if frame.status == "waiting" and not _only_torn(state, frame, waiting):
+            found.append(_describe_interrupted(step.frame, step.call, step.next))
+    if frame.status == "waiting" and not _waits_only_for_interrupted(state, frame, waiting):
         words, then = f"Frame '{goal}' waiting", "children" if children else "work"
         found.append(PendingWork(frame=frame.id, kind="waiting_for_subcall", description=words, next=then))
     if frame.error is not None and frame.error == frame.version:
@@ -177,31 +186,33 @@ def _of_frame(
     return found
 
 
-def _waiting_calls(state: StreamState, frame: Frame) -> set[str]:
+def _waiting_calls(state: StreamState, frame: FrameState) -> set[str]:
     """Return calls whose own frame, or everything below it, is suspended: they are listed there, not as interrupted."""
     own = [call for call in frame.calls if call in state.frames and state.frames[call].parent == frame.id]
-    return {call for call in own if state.frames[call].question is not None or stack.all_suspended(state.frames, call)}
+    return {
+        call for call in own if state.frames[call].question is not None or stack.is_all_suspended(state.frames, call)
+    }
 
 
-def _only_torn(state: StreamState, frame: Frame, waiting: set[str]) -> bool:
+def _waits_only_for_interrupted(state: StreamState, frame: FrameState, waiting: set[str]) -> bool:
     """Return True if a frame waits only for frames of its interrupted calls, which are listed already."""
     below = stack.children(state.frames, frame.id)
     return bool(below) and not frame.away and all(one.id in frame.calls and one.id not in waiting for one in below)
 
 
-def _suspended(ports: Ports, acting: Acting, stream: str, step: Step, goal: str) -> PendingWork:
+def _describe_suspension(ports: Ports, acting: Acting, stream: str, step: FrameStep, goal: str) -> PendingWork:
     assert step.question is not None
-    reason = field(event_at(ports, acting, stream, step.question.version), "reason") or step.question.kind
+    reason = content_field(read_event(ports, acting, stream, step.question.version), "reason") or step.question.kind
     return PendingWork(
         frame=step.frame,
-        kind="waiting_for_user" if step.question.kind in FOR_PEOPLE else "waiting",
+        kind="waiting_for_user" if step.question.kind in ANSWER_REQUIRED else "waiting",
         description=f"Frame '{goal}' suspended: {reason}",
         question=step.question.id,
         next=step.next,
     )
 
 
-def _torn(frame: str, call: Call, then: str) -> PendingWork:
+def _describe_interrupted(frame: str, call: Call, then: str) -> PendingWork:
     return PendingWork(
         frame=frame,
         kind=f"{call.kind}_in_progress",

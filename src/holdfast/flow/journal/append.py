@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.admit import TAKES_LEASE, is_owner
-from holdfast.core.journal.codec import decode_event, seal
+from holdfast.core.journal.admit import LEASE_TAKEN, is_owner_event
+from holdfast.core.journal.codec import decode_event, seal_draft
 from holdfast.core.journal.fold import fold_facts
 from holdfast.errors import (
     HoldfastError,
@@ -29,22 +29,22 @@ from holdfast.errors import (
 )
 from holdfast.flow.journal import redact as journal_redact
 from holdfast.ports import Acting, Ports
-from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Part, Placed
-from holdfast.records.events.envelope import Draft, Event, Sealed, Source
+from holdfast.records.batches import ANY_VERSION, AppendResult, Artifact, Batch, BatchPart, PartPlacement
+from holdfast.records.events.envelope import Draft, Event, SealedEvent, Source
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id, check_key, ulid_bytes, ulid_text
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
 
-DECISIONS = 5
-SURE = 3
+DECISION_ATTEMPTS = 5
+APPEND_ATTEMPTS = 3
 
 States = Mapping[str, StreamState]
 Drafts = Mapping[str, Sequence[Draft]]
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class StreamWrite(msgspec.Struct, frozen=True, kw_only=True):
     """The drafts for one stream, with their expected version, key and epoch."""
 
     stream: str
@@ -54,17 +54,17 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
 
 
-class Changed(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a change. `repeated` is True if an earlier call with the same key had made it."""
 
-    appended: Appended | None
+    appended: AppendResult | None
     facts: tuple[tuple[str, Any], ...] = ()
     """Type and facts of each event in the first stream, as stored."""
     version: int = 0
     """The version of the first of these events."""
     at: int = 0
     repeated: bool = False
-    events: Sequence[Event | Sealed] = ()
+    events: Sequence[Event | SealedEvent] = ()
     """The same events, as written or as stored."""
 
     @property
@@ -72,7 +72,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
         """The ids of the events."""
         return [event.id if isinstance(event, Event) else ulid_text(event.id) for event in self.events]
 
-    def last(self, type_name: str) -> Any:
+    def last_facts(self, type_name: str) -> Any:
         """Return the facts of the last event of a type: the event asked for follows the events it entails."""
         return next(facts for name, facts in reversed(self.facts) if name == type_name)
 
@@ -81,7 +81,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
         return self.version + max(index for index, (name, _) in enumerate(self.facts) if name == type_name)
 
 
-def change(
+def decide_and_append(
     ports: Ports,
     acting: Acting,
     streams: Sequence[str],
@@ -91,8 +91,8 @@ def change(
     same: Callable[[list[Event]], bool] | None = None,
     needs: Callable[[States], Sequence[str]] | None = None,
     artifacts: Sequence[Artifact] = (),
-    tries: int = DECISIONS,
-) -> Changed:
+    tries: int = DECISION_ATTEMPTS,
+) -> ChangeResult:
     """Decide on the states of some streams and append the outcome atomically.
 
     `key` belongs to the first stream. `same` returns True if the events stored under the key are what this call asks
@@ -101,18 +101,18 @@ def change(
     """
     key = None if key is None else check_key(key)
     try:
-        changed, tell = _change(ports, acting, tuple(streams), decide, key, needs, artifacts, tries)
+        changed, tell = _decide_until_written(ports, acting, tuple(streams), decide, key, needs, artifacts, tries)
     except (Refused, KeyReused):
-        earlier = None if key is None else _earlier(ports, acting, streams[0], key, same)
+        earlier = None if key is None else _find_earlier_result(ports, acting, streams[0], key, same)
         if earlier is None:
             raise
         return earlier
     for event in tell:
-        ports.observers.tell(event)
+        ports.observers.notify(event)
     return changed
 
 
-def _change(
+def _decide_until_written(
     ports: Ports,
     acting: Acting,
     wanted: tuple[str, ...],
@@ -121,56 +121,56 @@ def _change(
     needs: Callable[[States], Sequence[str]] | None,
     artifacts: Sequence[Artifact],
     tries: int,
-) -> tuple[Changed, list[Event]]:
+) -> tuple[ChangeResult, list[Event]]:
     attempt, fresh = 1, False
     while True:
-        with ports.states.locked(acting.tenant, wanted):
+        with ports.states.lock(acting.tenant, wanted):
             if fresh:
                 for stream in wanted:
                     ports.states.drop(acting.tenant, stream)
-            states = {stream: state_of(ports, acting, stream) for stream in wanted}
+            states = {stream: load_state(ports, acting, stream) for stream in wanted}
             more = () if needs is None else tuple(name for name in needs(states) if name not in wanted)
             if more:
                 wanted += more
                 continue
             try:
-                decided = _decided(ports, acting, decide(states), states, wanted[0], key)
+                decided = _plan_writes(ports, acting, decide(states), states, wanted[0], key)
             except HoldfastError:
                 if fresh:
                     raise
                 fresh = True
                 continue
             try:
-                return _write_decided(ports, acting, decided, states, wanted[0], key, artifacts)
+                return _append_writes(ports, acting, decided, states, wanted[0], key, artifacts)
             except (VersionConflict, StaleEpoch) as error:
-                if attempt == tries or (isinstance(error, StaleEpoch) and _lost(ports, acting, error)):
+                if attempt == tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(ports, acting, error)):
                     raise
                 attempt += 1
                 fresh = True
 
 
-def _lost(ports: Ports, acting: Acting, error: StaleEpoch) -> bool:
+def _forget_stale_lease(ports: Ports, acting: Acting, error: StaleEpoch) -> bool:
     """Forget the lease of a stale epoch; return True if this process held it and has lost it for good."""
     held = ports.leases.holds(acting.tenant, error.stream)
-    ports.leases.lost(acting.tenant, error.stream)
+    ports.leases.mark_lost(acting.tenant, error.stream)
     return held
 
 
-def _decided(
+def _plan_writes(
     ports: Ports, acting: Acting, drafts: Drafts, states: States, first: str, key: str | None
-) -> list[Decided]:
+) -> list[StreamWrite]:
     found = []
     for stream, events in drafts.items():
         if not events:
             continue
         state = states[stream]
         epoch = 0
-        if events[0].type == TAKES_LEASE:
+        if events[0].type == LEASE_TAKEN:
             epoch = state.epoch
-        elif any(is_owner(event.type) for event in events):
+        elif any(is_owner_event(event.type) for event in events):
             epoch = ports.leases.epoch(acting.tenant, stream, state)
         found.append(
-            Decided(
+            StreamWrite(
                 stream=stream,
                 events=tuple(events),
                 expected=state.version,
@@ -181,47 +181,47 @@ def _decided(
     return found
 
 
-def _write_decided(
+def _append_writes(
     ports: Ports,
     acting: Acting,
-    decided: list[Decided],
+    decided: list[StreamWrite],
     states: States,
     first: str,
     key: str | None,
     artifacts: Sequence[Artifact],
-) -> tuple[Changed, list[Event]]:
+) -> tuple[ChangeResult, list[Event]]:
     if not decided:
-        return Changed(appended=None), []
-    if key is not None and len(decided) > 1 and ports.journal.by_key(acting.tenant, first, key):
+        return ChangeResult(appended=None), []
+    if key is not None and len(decided) > 1 and ports.journal.events_by_key(acting.tenant, first, key):
         raise KeyReused  # Only one of several parts has the key: `decide_and_append` looks it up and compares it.
-    batch = sealed_batch(ports, acting, decided, artifacts)
-    appended = _append(ports, acting, decided, batch, states)
+    batch = seal_batch(ports, acting, decided, artifacts)
+    appended = _append_and_remember(ports, acting, decided, batch, states)
     if appended.repeated and key is not None:
-        stored = ports.journal.by_key(acting.tenant, first, key)
+        stored = ports.journal.events_by_key(acting.tenant, first, key)
         if not any(part.events[0].id == stored[0].id for part in batch.parts):
-            return _repeated(appended, [decode_event(event) for event in stored]), []
+            return _build_repeated_result(appended, [decode_event(event) for event in stored]), []
         # The key stands for this very batch, appended before its outcome was reported as unknown.
     place = next((index for index, part in enumerate(decided) if part.stream == first), 0)
-    changed = Changed(
+    changed = ChangeResult(
         appended=appended,
         facts=tuple((draft.type, draft.facts) for draft in decided[place].events),
         version=appended.parts[place].first,
         at=batch.parts[place].events[0].at,
         events=batch.parts[place].events,
     )
-    return changed, told(ports, acting, decided, appended)
+    return changed, read_observed_events(ports, acting, decided, appended)
 
 
-def _repeated(appended: Appended, events: list[Event]) -> Changed:
+def _build_repeated_result(appended: AppendResult, events: list[Event]) -> ChangeResult:
     facts = tuple((event.type, event.facts) for event in events)
-    return Changed(appended=appended, facts=facts, version=events[0].version, repeated=True, events=events)
+    return ChangeResult(appended=appended, facts=facts, version=events[0].version, repeated=True, events=events)
 
 
-def _earlier(
+def _find_earlier_result(
     ports: Ports, acting: Acting, stream: str, key: str, same: Callable[[list[Event]], bool] | None
-) -> Changed | None:
+) -> ChangeResult | None:
     """Return the key's earlier result or None; raise KeyReused if it stands for another request."""
-    stored = ports.journal.by_key(acting.tenant, stream, key)
+    stored = ports.journal.events_by_key(acting.tenant, stream, key)
     if not stored:
         return None
     events = [decode_event(event) for event in stored]
@@ -230,24 +230,26 @@ def _earlier(
             f"Key {key!r} of {stream} already stands for {', '.join(event.type for event in events)} at version "
             f"{events[0].version}, asked for in another way. Use a new key for a new operation."
         )
-    placed = Placed(stream=stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
-    return _repeated(Appended(parts=(placed,), repeated=True), events)
+    placed = PartPlacement(stream=stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
+    return _build_repeated_result(AppendResult(parts=(placed,), repeated=True), events)
 
 
-def told(ports: Ports, acting: Acting, decided: Sequence[Decided], appended: Appended) -> list[Event]:
+def read_observed_events(
+    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], appended: AppendResult
+) -> list[Event]:
     """Return the committed events that callbacks listen for, as stored."""
     found: list[Event] = []
     for part, placed in zip(decided, appended.parts, strict=True):
-        wanted = [ports.observers.wanted(acting.tenant, draft.type) for draft in part.events]
+        wanted = [ports.observers.has_listener(acting.tenant, draft.type) for draft in part.events]
         if any(wanted):
             # Read back only if there is a listener: some fields, such as the author, are known to the journal alone.
-            query = Query(tenant=acting.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
+            query = EventQuery(tenant=acting.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
             events = ports.journal.read(replace(query, limit=len(part.events)))
             found += [decode_event(event) for event, hear in zip(events, wanted, strict=True) if hear]
     return found
 
 
-def state_of(ports: Ports, acting: Acting, stream: str) -> StreamState:
+def load_state(ports: Ports, acting: Acting, stream: str) -> StreamState:
     """Return a stream's state, cached if possible."""
     cached = ports.states.get(acting.tenant, stream)
     if cached is not None:
@@ -257,28 +259,34 @@ def state_of(ports: Ports, acting: Acting, stream: str) -> StreamState:
     return state
 
 
-def append(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: Sequence[Artifact] = ()) -> Appended:
+def append_events(
+    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()
+) -> AppendResult:
     """Append events that need no decision: inbox events, or events with a version given by the caller."""
-    batch = sealed_batch(ports, acting, decided, artifacts)
-    appended = _append(ports, acting, decided, batch, {})
+    batch = seal_batch(ports, acting, decided, artifacts)
+    appended = _append_and_remember(ports, acting, decided, batch, {})
     if not appended.repeated:
-        for event in told(ports, acting, decided, appended):
-            ports.observers.tell(event)
+        for event in read_observed_events(ports, acting, decided, appended):
+            ports.observers.notify(event)
     return appended
 
 
-def _append(ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Batch, states: States) -> Appended:
+def _append_and_remember(
+    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], batch: Batch, states: States
+) -> AppendResult:
     try:
-        appended = _surely(ports, batch)
+        appended = _append_with_retry(ports, batch)
     except BaseException:
         for part in decided:
             ports.states.drop(acting.tenant, part.stream)
         raise
-    _remember(ports, acting, decided, batch, states, appended)
+    _update_cached_states(ports, acting, decided, batch, states, appended)
     return appended
 
 
-def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: Sequence[Artifact] = ()) -> Batch:
+def seal_batch(
+    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()
+) -> Batch:
     """Encode the drafts in canonical bytes, with ids, times and salts."""
     if not decided or not all(part.events for part in decided):
         raise InvalidValue("There is nothing to append. Pass at least one event.")
@@ -290,11 +298,11 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
     at = ports.clock.now_ms()
     redact = ports.redact
     parts = tuple(
-        Part(
+        BatchPart(
             stream=part.stream,
             events=tuple(
-                seal(
-                    _for_subject(draft if redact is None else _redacted(redact, draft), acting),
+                seal_draft(
+                    _assign_subject(draft if redact is None else _redact_draft(redact, draft), acting),
                     id=ports.ids.ulid() if draft.id is None else ulid_bytes(draft.id),
                     at=at,
                     salt=ports.ids.salt(),
@@ -302,7 +310,7 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
                 )
                 for draft in part.events
             ),
-            expected=_version(part.expected),
+            expected=_check_version(part.expected),
             key=None if part.key is None else check_key(part.key),
             epoch=part.epoch,
         )
@@ -312,14 +320,14 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
     return Batch(tenant=acting.tenant, parts=parts, source=source, artifacts=tuple(artifacts))
 
 
-def _redacted(redact: Callable[[str], str], draft: Draft) -> Draft:
+def _redact_draft(redact: Callable[[str], str], draft: Draft) -> Draft:
     # Messages were redacted part by part before they were counted; redacting them whole could change structure.
     if draft.content is None or draft.type == "message.appended":
         return draft
-    return replace(draft, content=journal_redact.content(redact, draft.content))
+    return replace(draft, content=journal_redact.redact_content(redact, draft.content))
 
 
-def _for_subject(draft: Draft, acting: Acting) -> Draft:
+def _assign_subject(draft: Draft, acting: Acting) -> Draft:
     """Assign content to the subject it names, or else to the acting user."""
     if draft.subject is not None:
         check_id(draft.subject, "subject")
@@ -328,16 +336,16 @@ def _for_subject(draft: Draft, acting: Acting) -> Draft:
     return draft
 
 
-def _version(expected: int | None) -> int | None:
+def _check_version(expected: int | None) -> int | None:
     if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
         raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
     return expected
 
 
-def _surely(ports: Ports, batch: Batch) -> Appended:
+def _append_with_retry(ports: Ports, batch: Batch) -> AppendResult:
     """Append a batch, and retry when the outcome is unknown: the journal recognises it by its keys or event ids."""
     unknown: OutcomeUnknown | None = None
-    for _ in range(SURE):
+    for _ in range(APPEND_ATTEMPTS):
         try:
             return ports.journal.append(batch)
         except OutcomeUnknown as error:
@@ -351,8 +359,8 @@ def _surely(ports: Ports, batch: Batch) -> Appended:
     raise unknown
 
 
-def _remember(
-    ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Batch, states: States, appended: Appended
+def _update_cached_states(
+    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], batch: Batch, states: States, appended: AppendResult
 ) -> None:
     for part, sealed, placed in zip(decided, batch.parts, appended.parts, strict=True):
         state = states.get(part.stream)

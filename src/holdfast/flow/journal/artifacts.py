@@ -11,12 +11,12 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from holdfast.core.journal.codec import seal
-from holdfast.core.search.documents import beginning_of
+from holdfast.core.journal.codec import seal_draft
+from holdfast.core.search.documents import decode_beginning
 from holdfast.errors import Corrupt, InvalidValue, NotFound, TooLarge
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Artifact
-from holdfast.records.events.envelope import ERASED, Draft, Erased, Sealed, Source
+from holdfast.records.events.envelope import ERASED, Draft, Erased, SealedEvent, Source
 from holdfast.records.events.journal import SubjectErased
 from holdfast.records.ids import check_id
 from holdfast.records.reports import Erasure
@@ -31,7 +31,7 @@ def artifact_name(secret: bytes, tenant: str, body: bytes) -> bytes:
     return hmac.digest(key, body, hashlib.sha256)
 
 
-def prepare(ports: Ports, acting: Acting, body: bytes) -> Artifact:
+def prepare_artifact(ports: Ports, acting: Acting, body: bytes) -> Artifact:
     """Prepare a body for the append that refers to it; a large one is on disk when this returns."""
     if not isinstance(body, bytes | bytearray | memoryview):
         raise InvalidValue(f"An artifact is bytes, not {type(body).__name__}. Encode text first.")
@@ -45,14 +45,14 @@ def prepare(ports: Ports, acting: Acting, body: bytes) -> Artifact:
     return ports.journal.place_artifact(acting.tenant, name, body, ports.clock.now_ms())
 
 
-def withdraw(ports: Ports, acting: Acting, placed: Sequence[Artifact]) -> None:
+def withdraw_artifacts(ports: Ports, acting: Acting, placed: Sequence[Artifact]) -> None:
     """Remove the files placed for an append that was refused or repeated."""
     for artifact in placed:
         if artifact.body is None:
             ports.journal.withdraw_artifact(acting.tenant, artifact.name)
 
 
-def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
+def read_artifact(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
     """Return an artifact's bytes by its hexadecimal name, or ERASED."""
     try:
         raw = bytes.fromhex(name)
@@ -62,28 +62,28 @@ def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
     return ERASED if body is None else body
 
 
-def beginning(ports: Ports, acting: Acting, name: str) -> str:
+def read_artifact_beginning(ports: Ports, acting: Acting, name: str) -> str:
     """Return the searchable beginning of a text in an artifact; empty if the artifact is lost or erased."""
     try:
-        body = read(ports, acting, name)
+        body = read_artifact(ports, acting, name)
     except (NotFound, Corrupt):
         return ""
-    return beginning_of(body if isinstance(body, bytes) else None)
+    return decode_beginning(body if isinstance(body, bytes) else None)
 
 
-def collect(ports: Ports) -> int:
+def collect_artifacts(ports: Ports) -> int:
     """Remove artifacts that have been unreferenced for a day."""
     return ports.journal.collect(ports.clock.now_ms() - DAY_MS)
 
 
-def erase(ports: Ports, acting: Acting, subject: str) -> Erasure:
+def erase_subject(ports: Ports, acting: Acting, subject: str) -> Erasure:
     """Remove a subject's content for good. Chains still verify, and a rebuild equals the live rows."""
     check_id(subject, "subject")
 
-    def marker(pseudonym: int, events: int, artifacts: int) -> Sealed:
+    def marker(pseudonym: int, events: int, artifacts: int) -> SealedEvent:
         facts = SubjectErased(subject=pseudonym, events=events, artifacts_erased=artifacts)
         draft = Draft(type="subject.erased", facts=facts)
-        return seal(draft, id=ports.ids.ulid(), at=ports.clock.now_ms(), salt=b"", settings=ports.settings)
+        return seal_draft(draft, id=ports.ids.ulid(), at=ports.clock.now_ms(), salt=b"", settings=ports.settings)
 
     # Users who erase themselves must not reappear as the author of the erasure.
     user = None if acting.user == subject else acting.user

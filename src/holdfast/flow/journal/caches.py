@@ -19,7 +19,7 @@ from holdfast.records.frames import StreamState
 from holdfast.system import renew_in_child
 
 STRIPES = 4096
-PLACES = 10
+PLACES_PER_STATE = 10
 
 
 class StateCache:
@@ -72,16 +72,16 @@ class StateCache:
             self._places.clear()
             self._goals.clear()
 
-    def place(self, tenant: str, frame: str) -> str | None:
+    def frame_stream(self, tenant: str, frame: str) -> str | None:
         """Return the stream that a frame lives in for ever, or None if it is not cached."""
         return self._places.get((tenant, frame))
 
-    def note_place(self, tenant: str, frame: str, stream: str) -> None:
+    def note_frame_stream(self, tenant: str, frame: str, stream: str) -> None:
         """Cache the stream that a frame lives in."""
         if self._capacity:
             with self._mutex:
                 self._places[tenant, frame] = stream
-                while len(self._places) > self._capacity * PLACES:
+                while len(self._places) > self._capacity * PLACES_PER_STATE:
                     self._places.popitem(last=False)
 
     def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None:
@@ -101,7 +101,7 @@ class StateCache:
         return len(self._kept)
 
     @contextmanager
-    def locked(self, tenant: str, streams: Iterable[str]) -> Iterator[None]:
+    def lock(self, tenant: str, streams: Iterable[str]) -> Iterator[None]:
         """Hold the locks of these streams. They are taken in sorted order, so there is no deadlock."""
         with ExitStack() as stack:
             for stripe in sorted({hash((tenant, stream)) % STRIPES for stream in streams}):
@@ -109,7 +109,7 @@ class StateCache:
             yield
 
 
-Known = tuple[str, str, str]
+RecentKey = tuple[str, str, str]
 """Tenant, stream, and the name that token counts are kept under."""
 
 
@@ -118,7 +118,7 @@ class RecentCache:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Known, Any] = OrderedDict()
+        self._kept: OrderedDict[RecentKey, Any] = OrderedDict()
         self.after_fork()
         renew_in_child(self)
 
@@ -126,14 +126,14 @@ class RecentCache:
         """Replace the lock: another thread of the parent may have held it."""
         self._lock = threading.Lock()
 
-    def get(self, place: Known) -> Any:
+    def get(self, place: RecentKey) -> Any:
         """Return the cached window, or None."""
         with self._lock:
             if place in self._kept:
                 self._kept.move_to_end(place)
             return self._kept.get(place)
 
-    def put(self, place: Known, window: Any) -> None:
+    def put(self, place: RecentKey, window: Any) -> None:
         """Cache a window."""
         with self._lock:
             self._kept[place] = window

@@ -23,7 +23,7 @@ from holdfast.records.events.envelope import Event
 Callback = Callable[[Event], object]
 
 
-class Observers:
+class EventCallbacks:
     """The registered callbacks, by tenant and pattern of event types."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Observers:
 
     def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
         """Call `callback` for each event of a type (`frame.*` matches a group); return a function that undoes it."""
-        if not isinstance(pattern, str) or not _known(pattern):
+        if not isinstance(pattern, str) or not _is_known(pattern):
             raise InvalidValue(f"{pattern!r} is not an event of the catalogue. Write frame.suspended, frame.* or *.")
         if not callable(callback):
             raise InvalidValue("The second argument must be a function that takes the event.")
@@ -45,12 +45,12 @@ class Observers:
 
         return undo
 
-    def wanted(self, tenant: str, type_name: str) -> bool:
+    def has_listener(self, tenant: str, type_name: str) -> bool:
         """Return True if a callback wants this type."""
         return any(_matches(entry, tenant, type_name) for entry in self._kept)
 
     @contextmanager
-    def later(self) -> Iterator[None]:
+    def defer(self) -> Iterator[None]:
         """Queue this thread's notifications until the block ends: callbacks must not run while a lock is held."""
         if getattr(self._waiting, "events", None) is not None:
             yield
@@ -61,9 +61,9 @@ class Observers:
         finally:
             events, self._waiting.events = self._waiting.events, None
             for event in events:
-                self.tell(event)
+                self.notify(event)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Call every callback that listens for this event."""
         waiting = getattr(self._waiting, "events", None)
         if waiting is not None:
@@ -77,7 +77,7 @@ class Observers:
                     warnings.warn(f"A callback for {event.type} failed: {error!r}", RuntimeWarning, stacklevel=2)
 
 
-def _known(pattern: str) -> bool:
+def _is_known(pattern: str) -> bool:
     if pattern.endswith("*"):
         return pattern.startswith(APP_PREFIX) or any(name.startswith(pattern[:-1]) for name in CATALOGUE)
     return pattern in CATALOGUE or pattern.startswith(APP_PREFIX)
@@ -90,11 +90,11 @@ def _matches(entry: tuple[str, str, Callback], tenant: str, type_name: str) -> b
     return type_name.startswith(pattern[:-1]) if pattern.endswith("*") else type_name == pattern
 
 
-_OURS: Final = "holdfast"
-_THREADS: Final = frozenset({"threading", "concurrent.futures.thread"})
+_PACKAGE: Final = "holdfast"
+_THREAD_MODULES: Final = frozenset({"threading", "concurrent.futures.thread"})
 
 
-class Where(NamedTuple):
+class CallSite(NamedTuple):
     """A line of the caller's code."""
 
     file: str
@@ -104,32 +104,32 @@ class Where(NamedTuple):
     """The module's registry of warnings already shown."""
 
 
-CALLER: Final[ContextVar[Where | None]] = ContextVar("holdfast_caller", default=None)
+CALL_SITE: Final[ContextVar[CallSite | None]] = ContextVar("holdfast_caller", default=None)
 """The call site of the work that this thread now runs."""
 
 
-def caller() -> Where:
+def find_call_site() -> CallSite:
     """Return the line that called the library."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_back is not None and _is_ours(frame):
+    while frame is not None and frame.f_back is not None and _is_library_frame(frame):
         frame = frame.f_back
     assert frame is not None, "somebody called this"
-    beyond = _place(frame)
-    return CALLER.get() or beyond if beyond.module in _THREADS else beyond
+    beyond = _call_site(frame)
+    return CALL_SITE.get() or beyond if beyond.module in _THREAD_MODULES else beyond
 
 
-def warn(text: str) -> None:
+def warn_caller(text: str) -> None:
     """Emit a RuntimeWarning at the caller's line; dropped where warnings are errors, because the work is done."""
-    place = caller()
+    place = find_call_site()
     with suppress(RuntimeWarning):
         warnings.warn_explicit(text, RuntimeWarning, place.file, place.line, place.module, place.registry)
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
+def _is_library_frame(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE
 
 
-def _place(frame: FrameType) -> Where:
+def _call_site(frame: FrameType) -> CallSite:
     known = frame.f_globals
     module = str(known.get("__name__") or "<unknown>")
-    return Where(frame.f_code.co_filename, frame.f_lineno, module, known.setdefault("__warningregistry__", {}))
+    return CallSite(frame.f_code.co_filename, frame.f_lineno, module, known.setdefault("__warningregistry__", {}))

@@ -16,23 +16,23 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_facts
 from holdfast.errors import InvalidValue, NotFound, ReadOnly
-from holdfast.flow.effects.sinks import Sinks
-from holdfast.flow.frames.leases import Leases
+from holdfast.flow.effects.sinks import SinkRegistry
+from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal.caches import StateCache
-from holdfast.flow.journal.observers import Observers
-from holdfast.flow.journal.read import beyond
-from holdfast.flow.state.transients import Transients
-from holdfast.flow.state.vectors import VectorCache
+from holdfast.flow.journal.observers import EventCallbacks
+from holdfast.flow.journal.read import advance_cursor
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.vectors import StreamVectorCache
 from holdfast.ports import Acting, Clock, Ports
 from holdfast.ports.journal import Journal
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.reports import Query, Subject
+from holdfast.records.reports import EventQuery, Subject
 from holdfast.records.settings import Settings
 
 PAGE: Final = 512
 
-_READ: Final = (
+_READ_METHODS: Final = (
     "capabilities",
     "secret",
     "head",
@@ -48,12 +48,12 @@ _READ: Final = (
     "entries",
     "revisions",
     "edges",
-    "linked",
-    "expired",
+    "has_edge",
+    "find_expired",
     "scopes",
     "search",
     "hits",
-    "unembedded",
+    "find_unembedded",
     "keep_vectors",
     "vectors",
     "drop_vectors",
@@ -64,7 +64,7 @@ _READ: Final = (
     "versions",
     "renewals",
     "read",
-    "by_key",
+    "events_by_key",
     "snapshot",
     "position",
     "watch",
@@ -74,9 +74,9 @@ _READ: Final = (
     "close",
 )
 """Methods answered from the copied events. Vectors are cached for the copy alone."""
-_WRITTEN: Final = (
+_WRITE_METHODS: Final = (
     "append",
-    "renew",
+    "renew_lease",
     "place_artifact",
     "withdraw_artifact",
     "collect",
@@ -86,26 +86,26 @@ _WRITTEN: Final = (
     "backup",
 )
 
-Item = tuple[str, StoredEvent | Subject | Artifact]
+ExcerptItem = tuple[str, StoredEvent | Subject | Artifact]
 
 
-class Excerpt(Journal, Protocol):
+class ExcerptJournal(Journal, Protocol):
     """A journal that can hold some events of another journal, with gaps."""
 
     def hold(
-        self, secret: bytes, position: int, items: Iterable[Item], bodies: Callable[[str, bytes], bytes | None]
+        self, secret: bytes, position: int, items: Iterable[ExcerptItem], bodies: Callable[[str, bytes], bytes | None]
     ) -> None: ...
 
 
 class PastJournal:
     """A journal that answers from copied events and refuses to write."""
 
-    def __init__(self, held: Excerpt, source: Journal, tenant: str, bodies: frozenset[bytes]) -> None:
+    def __init__(self, held: ExcerptJournal, source: Journal, tenant: str, bodies: frozenset[bytes]) -> None:
         self._source, self._tenant, self._bodies = source, tenant, bodies
-        for name in _READ:
+        for name in _READ_METHODS:
             setattr(self, name, getattr(held, name))
-        for name in _WRITTEN:
-            setattr(self, name, _refused)
+        for name in _WRITE_METHODS:
+            setattr(self, name, _refuse_write)
 
     def artifact(self, tenant: str, name: bytes) -> bytes | None:
         """Return a body that one of the events refers to, as the live journal has it now."""
@@ -119,16 +119,16 @@ class PastJournal:
             if tenant == self._tenant and artifact.name in self._bodies:
                 yield tenant, artifact
 
-    def known_vectors(self, tenant: str, embedder: str, digests: Any) -> dict[bytes, bytes]:
+    def vectors_by_digest(self, tenant: str, embedder: str, digests: Any) -> dict[bytes, bytes]:
         """Return vectors from the live journal: a text's vector does not depend on time."""
-        return self._source.known_vectors(tenant, embedder, digests)
+        return self._source.vectors_by_digest(tenant, embedder, digests)
 
 
-def _refused(*_: Any, **__: Any) -> NoReturn:
+def _refuse_write(*_: Any, **__: Any) -> NoReturn:
     raise ReadOnly("This is the journal as it was, and the past cannot be changed. Write to the journal itself.")
 
 
-class ClockAt:
+class PastClock:
     """A clock that stands still; `monotonic` and `sleep` go on."""
 
     def __init__(self, clock: Clock, now: int) -> None:
@@ -139,17 +139,17 @@ class ClockAt:
         return self._now
 
 
-def looking_back(empty: Callable[[Settings], Excerpt]) -> Callable[[Ports, Acting, int], Ports]:
+def build_past_factory(empty: Callable[[Settings], ExcerptJournal]) -> Callable[[Ports, Acting, int], Ports]:
     """Return a function that builds ports as of a cursor, on journals from `empty`."""
 
     def past(ports: Ports, acting: Acting, as_of: int) -> Ports:
         held = empty(ports.settings)
         with ports.journal.snapshot():
-            copies = _Copies(ports.journal, acting.tenant, check_as_of(ports, as_of))
+            copies = _TenantCopy(ports.journal, acting.tenant, check_as_of(ports, as_of))
             held.hold(ports.journal.secret, as_of, copies.items(), ports.journal.artifact)
         journal = cast(Journal, PastJournal(held, ports.journal, acting.tenant, frozenset(copies.bodies)))
-        clock = ports.clock if copies.at is None else cast(Clock, ClockAt(ports.clock, copies.at))
-        return _over(ports, journal, clock)
+        clock = ports.clock if copies.at is None else cast(Clock, PastClock(ports.clock, copies.at))
+        return _replace_journal(ports, journal, clock)
 
     return past
 
@@ -164,7 +164,7 @@ def check_as_of(ports: Ports, as_of: object) -> int:
     return as_of
 
 
-def _over(ports: Ports, journal: Journal, clock: Clock) -> Ports:
+def _replace_journal(ports: Ports, journal: Journal, clock: Clock) -> Ports:
     """Return the client's ports on another journal, with new caches and nothing that reaches outside."""
     settings = ports.settings
     return replace(
@@ -172,13 +172,13 @@ def _over(ports: Ports, journal: Journal, clock: Clock) -> Ports:
         journal=journal,
         clock=clock,
         states=StateCache(settings.cached_streams),
-        leases=Leases(journal, clock, settings.lease_ms),
-        observers=Observers(),
+        leases=StreamLeases(journal, clock, settings.lease_ms),
+        observers=EventCallbacks(),
         memory=None,
         summarizer=None,
-        transients=Transients(settings.transient_entries),
-        vectors=VectorCache(settings.cached_vectors),
-        sinks=Sinks(),
+        transients=TransientEntries(settings.transient_entries),
+        vectors=StreamVectorCache(settings.cached_vectors),
+        sinks=SinkRegistry(),
         documents=None,
         fetcher=None,
         recent=None,
@@ -186,7 +186,7 @@ def _over(ports: Ports, journal: Journal, clock: Clock) -> Ports:
     )
 
 
-class _Copies:
+class _TenantCopy:
     """One tenant's events up to a cursor; notes the artifacts and the newest time on the way."""
 
     def __init__(self, journal: Journal, tenant: str, until: int) -> None:
@@ -194,11 +194,11 @@ class _Copies:
         self.bodies: set[bytes] = set()
         self.at: int | None = None
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[ExcerptItem]:
         """Yield each event after the artifacts it names; at the end, the subjects that occur."""
         people: set[int | None] = set()
-        for event in self._events():
-            for name in self._named(event) - self.bodies:
+        for event in self._read_events():
+            for name in self._artifact_names(event) - self.bodies:
                 self.bodies.add(name)
                 yield self._tenant, Artifact(name=name, size=0, at=event.at, body=None)
             yield self._tenant, event
@@ -208,12 +208,12 @@ class _Copies:
             if subject.id in people:
                 yield self._tenant, subject
 
-    def _events(self) -> Iterator[StoredEvent]:
+    def _read_events(self) -> Iterator[StoredEvent]:
         after = 0
-        while page := self._journal.read(Query(tenant=self._tenant, after=after, until=self._until, limit=PAGE)):
+        while page := self._journal.read(EventQuery(tenant=self._tenant, after=after, until=self._until, limit=PAGE)):
             yield from page
-            after = beyond(after, page[-1].seq)
+            after = advance_cursor(after, page[-1].seq)
 
-    def _named(self, event: StoredEvent) -> set[bytes]:
+    def _artifact_names(self, event: StoredEvent) -> set[bytes]:
         facts = decode_facts(event.type, event.schema, event.facts)
         return {bytes.fromhex(name) for name in getattr(facts, "artifacts", ())}

@@ -12,14 +12,14 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Event
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 
 PAGE = 256
 POLL_SECONDS = 0.1
 """The interval of polling for other processes' commits; commits of this process wake the reader at once."""
 
 
-def query_for(
+def build_query(
     acting: Acting,
     stream: str | None,
     *,
@@ -27,14 +27,14 @@ def query_for(
     until: int | None = None,
     types: Sequence[str] = (),
     backwards: bool = False,
-) -> Query:
+) -> EventQuery:
     """Build a checked query."""
     check_cursor("after", after)
     if until is not None:
         check_cursor("until", until)
     if not isinstance(types, str | list | tuple):
         raise InvalidValue("types must be a list of event types.")
-    return Query(
+    return EventQuery(
         tenant=acting.tenant,
         stream=stream,
         after=after,
@@ -52,49 +52,51 @@ def check_cursor(name: str, value: object) -> int:
     return value
 
 
-def page(ports: Ports, query: Query) -> list[Event]:
+def read_page(ports: Ports, query: EventQuery) -> list[Event]:
     """Read one page, decoded."""
     return [decode_event(stored) for stored in ports.journal.read(query)]
 
 
-def next_query(query: Query, events: list[Event]) -> Query | None:
+def next_query(query: EventQuery, events: list[Event]) -> EventQuery | None:
     """Return the query for the page after these events; None at the end."""
     if len(events) < query.limit:
         return None
     last = events[-1].seq if query.stream is None else events[-1].version
-    return replace(query, until=last - 1) if query.backwards else replace(query, after=beyond(query.after, last))
+    return (
+        replace(query, until=last - 1) if query.backwards else replace(query, after=advance_cursor(query.after, last))
+    )
 
 
-def beyond(after: Any, last: Any) -> Any:
+def advance_cursor(after: Any, last: Any) -> Any:
     """Return `last` as the next page's cursor. Raise Corrupt if it does not advance: the read would never end."""
     if last <= after:
         raise Corrupt(f"Pages go from {after!r} back to {last!r}: an index is damaged. Run `holdfast verify`.")
     return last
 
 
-def events(ports: Ports, query: Query) -> Iterator[Event]:
+def iterate_events(ports: Ports, query: EventQuery) -> Iterator[Event]:
     """Yield every event of the query. Each page is a separate read, so nothing is held open."""
-    following: Query | None = query
+    following: EventQuery | None = query
     while following is not None:
-        found = page(ports, following)
+        found = read_page(ports, following)
         yield from found
         following = next_query(following, found)
 
 
-class Following:
+class JournalTail:
     """A position in the journal that advances as events are committed."""
 
-    def __init__(self, ports: Ports, query: Query) -> None:
+    def __init__(self, ports: Ports, query: EventQuery) -> None:
         self._ports = ports
         self._query = query
         self._seen = -1
 
-    def ready(self) -> list[Event]:
+    def poll(self) -> list[Event]:
         """Return the next page of new events, or an empty list."""
         position = self._ports.journal.position()
         if position == self._seen:
             return []
-        found = page(self._ports, self._query)
+        found = read_page(self._ports, self._query)
         if len(found) < self._query.limit:
             # Everything up to this position was read, whether or not it matched the query.
             self._seen = position
@@ -110,20 +112,20 @@ def check_timeout(timeout: object) -> None:
         raise InvalidValue(f"timeout must be seconds or None, not {timeout!r}.")
 
 
-def subscribe(ports: Ports, query: Query, *, timeout: float | None) -> Iterator[Event]:
+def subscribe(ports: Ports, query: EventQuery, *, timeout: float | None) -> Iterator[Event]:
     """Yield events from a cursor onwards as they are committed, also by other processes.
 
     Ends when nothing has been committed for `timeout` seconds; never if that is None.
     """
     check_timeout(timeout)
-    following = Following(ports, query)
+    following = JournalTail(ports, query)
     happened = threading.Event()
     unwatch = ports.journal.watch(happened.set)
     try:
         last = ports.clock.monotonic()
         while True:
             happened.clear()
-            found = following.ready()
+            found = following.poll()
             if found:
                 yield from found
                 last = ports.clock.monotonic()

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.msgspec_types import converted
-from holdfast.core.values import words
+from holdfast.core.msgspec_types import convert
+from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, InvalidValue, RedactionFailed
 from holdfast.ports import Ports
 from holdfast.records.events.envelope import Content
 from holdfast.records.messages import Message, Part, ToolCallRequest
 
 Redact = Callable[[str], str]
-_NAMES = frozenset({"type", "artifact", "media_type", "provider", "file_id", "detail", "data"})
+_STRUCTURE_FIELDS = frozenset({"type", "artifact", "media_type", "provider", "file_id", "detail", "data"})
 """Fields that name a part or where its body lies, not its content."""
 
 
@@ -34,89 +34,93 @@ def check_hook(redact: object) -> Redact | None:
     return redact
 
 
-def text(redact: Redact, given: str) -> str:
+def redact_text(redact: Redact, given: str) -> str:
     """Redact one text."""
     try:
         found = redact(given)
     except HoldfastError:
         raise
     except Exception as error:
-        raise RedactionFailed(f"The redaction hook raised {words(error)}. Nothing was written; correct it.") from error
+        raise RedactionFailed(
+            f"The redaction hook raised {exception_text(error)}. Nothing was written; correct it."
+        ) from error
     if not isinstance(found, str):
         raise RedactionFailed(f"The redaction hook gave {type(found).__name__}, not text. Nothing was written.")
     return found
 
 
-def value(redact: Redact, given: Any) -> Any:
+def redact_value(redact: Redact, given: Any) -> Any:
     """Redact every text in plain data, and numbers and field names too: a card number or an address may be one."""
     if isinstance(given, str):
-        return text(redact, given)
+        return redact_text(redact, given)
     if isinstance(given, list | tuple):
-        return [value(redact, item) for item in given]
+        return [redact_value(redact, item) for item in given]
     if isinstance(given, dict):
-        return _fields(redact, given)
+        return _redact_fields(redact, given)
     if isinstance(given, int | float) and not isinstance(given, bool):
         shown = repr(given)
-        found = text(redact, shown)
+        found = redact_text(redact, shown)
         return given if found == shown else found
     return given
 
 
-def _fields(redact: Redact, given: dict[str, Any]) -> dict[str, Any]:
+def _redact_fields(redact: Redact, given: dict[str, Any]) -> dict[str, Any]:
     """Redact an object, keeping fields apart even if their redacted names collide."""
     found: dict[str, Any] = {}
     for name, item in given.items():
-        shown = text(redact, name) if isinstance(name, str) else name
+        shown = redact_text(redact, name) if isinstance(name, str) else name
         wanted, number = shown, 2
         while shown in found:
             shown, number = f"{wanted} {number}", number + 1
-        found[shown] = value(redact, item)
+        found[shown] = redact_value(redact, item)
     return found
 
 
-def message(redact: Redact, given: Message) -> Message:
+def redact_message(redact: Redact, given: Message) -> Message:
     """Redact a message with its arguments, results and text files; drop signed items that would have to change."""
     content: Any = given.content
     if isinstance(content, str):
-        content = text(redact, content)
+        content = redact_text(redact, content)
     elif content is not None:
-        content = [found for part in content if (found := _part(redact, part)) is not None]
+        content = [found for part in content if (found := _redact_part(redact, part)) is not None]
     return replace(
         given,
         content=content,
-        tool_calls=tuple(_call(redact, call) for call in given.tool_calls),
-        tool_results=tuple(replace(result, result=_result(redact, result.result)) for result in given.tool_results),
-        name=None if given.name is None else text(redact, given.name),
-        metadata=value(redact, given.metadata),
+        tool_calls=tuple(_redact_call(redact, call) for call in given.tool_calls),
+        tool_results=tuple(
+            replace(result, result=_redact_result(redact, result.result)) for result in given.tool_results
+        ),
+        name=None if given.name is None else redact_text(redact, given.name),
+        metadata=redact_value(redact, given.metadata),
     )
 
 
-def _part(redact: Redact, part: Part) -> Part | None:
+def _redact_part(redact: Redact, part: Part) -> Part | None:
     if part.get("type") in ("reasoning", "other"):
         # A signed item cannot be changed, only kept or dropped: it is dropped if redaction would change it.
-        return part if value(redact, part.get("item")) == part.get("item") else None
-    found = {name: item if name in _NAMES else value(redact, item) for name, item in part.items()}
+        return part if redact_value(redact, part.get("item")) == part.get("item") else None
+    found = {name: item if name in _STRUCTURE_FIELDS else redact_value(redact, item) for name, item in part.items()}
     if isinstance(part.get("data"), bytes):
-        found["data"] = _body(redact, part["data"])
+        found["data"] = _redact_body(redact, part["data"])
     return found
 
 
-def _body(redact: Redact, data: bytes) -> bytes:
+def _redact_body(redact: Redact, data: bytes) -> bytes:
     """Redact a file that decodes as text, whatever its media type."""
     try:
         shown = data.decode()
     except UnicodeDecodeError:
         return data
-    return data if "\0" in shown else text(redact, shown).encode()
+    return data if "\0" in shown else redact_text(redact, shown).encode()
 
 
-def _result(redact: Redact, result: Any) -> Any:
+def _redact_result(redact: Redact, result: Any) -> Any:
     if isinstance(result, list) and all(isinstance(part, dict) and "type" in part for part in result):
-        return [found for part in result if (found := _part(redact, part)) is not None]
-    return value(redact, result)
+        return [found for part in result if (found := _redact_part(redact, part)) is not None]
+    return redact_value(redact, result)
 
 
-def _call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
+def _redact_call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
     """Redact the texts in the arguments one by one, and re-encode the JSON only if one of them changed."""
     repeated: list[str] = []
 
@@ -127,21 +131,21 @@ def _call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
     try:
         given = json.loads(call.arguments, object_pairs_hook=fields)
     except ValueError:
-        return replace(call, arguments=text(redact, call.arguments))
-    found = value(redact, given)
+        return replace(call, arguments=redact_text(redact, call.arguments))
+    found = redact_value(redact, given)
     # json.loads keeps only the last value of a repeated name: re-encode, so that unredacted values are dropped.
     if found == given and not repeated:
         return call
     return replace(call, arguments=json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 
 
-def clean(ports: Ports, given: Any) -> Any:
+def redact_as_configured(ports: Ports, given: Any) -> Any:
     """Return content as it will be stored, to compare with stored content."""
-    return given if ports.redact is None or given is None else content(ports.redact, given)
+    return given if ports.redact is None or given is None else redact_content(ports.redact, given)
 
 
-def content(redact: Redact, given: Content) -> Content:
+def redact_content(redact: Redact, given: Content) -> Content:
     """Redact the content of any event."""
     plain = msgspec.to_builtins(given)
-    found = {name: value(redact, item) for name, item in plain.items()}
-    return given if found == plain else converted(found, type(given))
+    found = {name: redact_value(redact, item) for name, item in plain.items()}
+    return given if found == plain else convert(found, type(given))

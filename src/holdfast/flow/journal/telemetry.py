@@ -22,35 +22,35 @@ from holdfast.core.telemetry import (
     tool_attributes,
 )
 from holdfast.ports import Ports, Telemetry
-from holdfast.records.packs import Packed
+from holdfast.records.packs import AssembledPack
 from holdfast.records.usage import Usage
 
 
 @contextmanager
-def packing(ports: Ports) -> Iterator[Callable[[Packed], None]]:
+def trace_pack(ports: Ports) -> Iterator[Callable[[AssembledPack], None]]:
     """Open a span around building a pack; yield a function that records the finished pack."""
     if ports.telemetry is None:
-        yield _unheard
+        yield _ignore_pack
         return
     with SafeSpan(ports.telemetry, PACK_SPAN, {}) as span:
-        yield lambda packed: span.tell(lambda: pack_attributes(packed))
+        yield lambda packed: span.add_attributes(lambda: pack_attributes(packed))
 
 
-def told(ports: Ports, name: str, attributes: Mapping[str, Any]) -> None:
+def record_span(ports: Ports, name: str, attributes: Mapping[str, Any]) -> None:
     """Record a span for something that is already over."""
     if ports.telemetry is not None:
         with SafeSpan(ports.telemetry, name, attributes):
             pass
 
 
-def call_begun(
+def begin_model_span(
     ports: Ports,
     call: str,
     *,
     frame: str | None = None,
     model: str | None = None,
     conversation: str | None = None,
-    packed: Packed | None = None,
+    packed: AssembledPack | None = None,
 ) -> None:
     """Begin a model call's span; called once per call, after the intent is journaled."""
     if ports.telemetry is None:
@@ -65,7 +65,7 @@ def call_begun(
         _warn(error)
 
 
-def call_ended(
+def end_model_span(
     ports: Ports, call: str, *, usage: Usage | None = None, finish: str | None = None, error: str | None = None
 ) -> None:
     """End a model call's span, with usage or the kind of its error."""
@@ -78,7 +78,7 @@ def call_ended(
         _warn(failed)
 
 
-def tool_begun(ports: Ports, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
+def begin_tool_span(ports: Ports, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
     """Begin a tool call's span, for a first attempt or a retry."""
     if ports.telemetry is None:
         return
@@ -89,7 +89,7 @@ def tool_begun(ports: Ports, call: str, *, frame: str, name: str, conversation: 
         _warn(error)
 
 
-def tool_ended(ports: Ports, call: str, *, failed: bool, interrupted: bool) -> None:
+def end_tool_span(ports: Ports, call: str, *, failed: bool, interrupted: bool) -> None:
     """End a tool call's span: returned, failed or interrupted."""
     if ports.telemetry is None:
         return
@@ -118,7 +118,7 @@ class SafeSpan:
             _warn(error)
         return self
 
-    def tell(self, attributes: Callable[[], Mapping[str, Any]]) -> None:
+    def add_attributes(self, attributes: Callable[[], Mapping[str, Any]]) -> None:
         """Add attributes to the span."""
         if self._span is None or self._add is None:
             return
@@ -140,7 +140,7 @@ class SafeSpan:
                 _warn(error)
 
 
-def _unheard(packed: Packed) -> None:
+def _ignore_pack(packed: AssembledPack) -> None:
     """Ignore the pack: there is no telemetry."""
 
 

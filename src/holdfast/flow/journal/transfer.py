@@ -14,45 +14,45 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.journal.chain import genesis, link
+from holdfast.core.journal.chain import genesis_hash, link_hash
 from holdfast.core.journal.codec import check_plain, decode_facts
-from holdfast.core.msgspec_types import converted
+from holdfast.core.msgspec_types import convert
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
-from holdfast.flow.journal.read import beyond
+from holdfast.flow.journal.read import advance_cursor
 from holdfast.ports import Ports
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.ids import check_id
-from holdfast.records.reports import Progress, Query, Subject
+from holdfast.records.reports import EventQuery, Progress, Subject
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
 
 FORMAT = 1
 PAGE = 512
-Item = tuple[str, StoredEvent | Subject | Artifact]
+TransferItem = tuple[str, StoredEvent | Subject | Artifact]
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
-_BYTES = ("id", "causation", "correlation", "salt", "mac", "hash")
-_TEXT = ("facts", "content")
+_BYTE_FIELDS = ("id", "causation", "correlation", "salt", "mac", "hash")
+_TEXT_FIELDS = ("facts", "content")
 
 
-def items(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[Item]:
+def read_items(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[TransferItem]:
     """Yield exact copies of everything in a journal: subjects, artifacts, then events in order of their cursor."""
     with ports.journal.snapshot():
-        yield from _items(ports, until, progress)
+        yield from _read_items(ports, until, progress)
 
 
-def _items(ports: Ports, until: int | None, progress: Progress | None) -> Iterator[Item]:
+def _read_items(ports: Ports, until: int | None, progress: Progress | None) -> Iterator[TransferItem]:
     for tenant in ports.journal.tenants():
         for subject in ports.journal.subjects(tenant):
             yield tenant, subject
-    wanted = None if until is None else _referred(ports, until)
+    wanted = None if until is None else _find_referenced_artifacts(ports, until)
     for tenant, artifact in ports.journal.artifacts():
         if wanted is None or (tenant, artifact.name.hex()) in wanted:
             yield tenant, artifact
     last = ports.journal.position()
     until = last if until is None else min(until, last)
-    cursors = {tenant: _events(ports, tenant, until) for tenant in ports.journal.tenants()}
+    cursors = {tenant: _read_events(ports, tenant, until) for tenant in ports.journal.tenants()}
     heads = {tenant: next(cursor, None) for tenant, cursor in cursors.items()}
     while any(heads.values()):
         # Tenants are read separately, so that no query ever spans them, and merged by cursor.
@@ -63,30 +63,30 @@ def _items(ports: Ports, until: int | None, progress: Progress | None) -> Iterat
             progress(event.seq, until)
 
 
-def _events(ports: Ports, tenant: str, until: int) -> Iterator[StoredEvent]:
+def _read_events(ports: Ports, tenant: str, until: int) -> Iterator[StoredEvent]:
     after = 0
-    while found := ports.journal.read(Query(tenant=tenant, after=after, until=until, limit=PAGE)):
+    while found := ports.journal.read(EventQuery(tenant=tenant, after=after, until=until, limit=PAGE)):
         yield from found
-        after = beyond(after, found[-1].seq)
+        after = advance_cursor(after, found[-1].seq)
 
 
-def _referred(ports: Ports, until: int) -> set[tuple[str, str]]:
+def _find_referenced_artifacts(ports: Ports, until: int) -> set[tuple[str, str]]:
     return {
         (tenant, name)
         for tenant in ports.journal.tenants()
-        for event in _events(ports, tenant, until)
+        for event in _read_events(ports, tenant, until)
         for name in getattr(decode_facts(event.type, event.schema, event.facts), "artifacts", ())
     }
 
 
-def unbroken(copies: Iterable[Item]) -> Iterator[Item]:
+def check_chains(copies: Iterable[TransferItem]) -> Iterator[TransferItem]:
     """Yield the items unchanged; refuse the first event that does not continue its stream's chain."""
     ends: dict[tuple[str, str], tuple[int, bytes]] = {}
     for tenant, item in copies:
         if isinstance(item, StoredEvent):
             place = (tenant, item.stream)
-            version, previous = ends.get(place) or (0, genesis(tenant, item.stream))
-            if item.version != version + 1 or link(previous, item) != item.hash:
+            version, previous = ends.get(place) or (0, genesis_hash(tenant, item.stream))
+            if item.version != version + 1 or link_hash(previous, item) != item.hash:
                 raise Refused(
                     f"Event {item.seq} ({item.stream} version {item.version}) is not what was written: "
                     "this copy was changed or is incomplete. Nothing was imported."
@@ -97,46 +97,51 @@ def unbroken(copies: Iterable[Item]) -> Iterator[Item]:
 
 def export_lines(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
     """Yield a journal as JSON lines, without line ends."""
-    header = {"kind": "journal", "format": FORMAT, "holdfast": __version__, "secret": _b64(ports.journal.secret)}
+    header = {
+        "kind": "journal",
+        "format": FORMAT,
+        "holdfast": __version__,
+        "secret": _encode_base64(ports.journal.secret),
+    }
     yield _ENCODER.encode(header)
-    for tenant, item in items(ports, until, progress):
-        yield _ENCODER.encode(_line(tenant, item))
+    for tenant, item in read_items(ports, until, progress):
+        yield _ENCODER.encode(_encode_item(tenant, item))
 
 
-def _line(tenant: str, item: StoredEvent | Subject | Artifact) -> dict[str, Any]:
+def _encode_item(tenant: str, item: StoredEvent | Subject | Artifact) -> dict[str, Any]:
     if isinstance(item, Subject):
         return {"kind": "subject", "tenant": tenant, "id": item.id, "name": item.name}
     if isinstance(item, Artifact):
         line = {"kind": "artifact", "tenant": tenant, "name": item.name.hex(), "size": item.size, "at": item.at}
-        return {**line, "erased": item.erased, "body": _b64(item.body)}
+        return {**line, "erased": item.erased, "body": _encode_base64(item.body)}
     fields = {name: getattr(item, name) for name in item.__struct_fields__}
-    for name in _BYTES:
-        fields[name] = _b64(fields[name])
+    for name in _BYTE_FIELDS:
+        fields[name] = _encode_base64(fields[name])
     try:
-        for name in _TEXT:
+        for name in _TEXT_FIELDS:
             fields[name] = None if fields[name] is None else fields[name].decode()
     except UnicodeDecodeError:
         raise Corrupt(f"Event {item.seq} holds bytes that are not text. Run `holdfast verify`.") from None
     return {"kind": "event", **fields}
 
 
-def parse_lines(lines: Iterable[bytes]) -> tuple[bytes, Iterator[Item]]:
+def parse_lines(lines: Iterable[bytes]) -> tuple[bytes, Iterator[TransferItem]]:
     """Return the secret and the items of an export; refuse an invalid one, naming the line."""
     numbered = enumerate(lines, 1)
     first = next(numbered, None)
-    header = {} if first is None else _object(*first)
+    header = {} if first is None else _parse_object(*first)
     if header.get("kind") != "journal":
         raise Refused("This is not a journal's export: its first line must have the kind 'journal'.")
     if header.get("format") != FORMAT:
         raise Refused(
             f"This export has format {header.get('format')!r}; this release reads {FORMAT}. Upgrade holdfast."
         )
-    return _unb64(header.get("secret"), 1), (
-        _item(_object(number, line), number) for number, line in numbered if line.strip()
+    return _decode_base64(header.get("secret"), 1), (
+        _parse_item(_parse_object(number, line), number) for number, line in numbered if line.strip()
     )
 
 
-def _object(number: int, line: bytes) -> dict[str, Any]:
+def _parse_object(number: int, line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -146,24 +151,24 @@ def _object(number: int, line: bytes) -> dict[str, Any]:
     return found
 
 
-def _item(line: dict[str, Any], number: int) -> Item:
+def _parse_item(line: dict[str, Any], number: int) -> TransferItem:
     kind = line.pop("kind", None)
     shape = _SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
         raise InvalidValue(f"Line {number} has the unknown kind {kind!r:.40}. Nothing was imported.")
     try:
         check_plain(line)
-        for field in _BYTES:
+        for field in _BYTE_FIELDS:
             if line.get(field) is not None and kind == "event":
-                line[field] = _unb64(line[field], number)
+                line[field] = _decode_base64(line[field], number)
         if kind == "artifact":
             line["name"] = bytes.fromhex(line["name"])
-            line["body"] = None if line["body"] is None else _unb64(line["body"], number)
+            line["body"] = None if line["body"] is None else _decode_base64(line["body"], number)
         if kind == "event":
-            line.update({field: None if line[field] is None else line[field].encode() for field in _TEXT})
+            line.update({field: None if line[field] is None else line[field].encode() for field in _TEXT_FIELDS})
         tenant = check_id(line["tenant"] if kind == "event" else line.pop("tenant"), "tenant")
         # Bytes are decoded above: msgspec must not take them for base64 text a second time.
-        item: StoredEvent | Subject | Artifact = converted(line, shape, builtin_types=(bytes,))
+        item: StoredEvent | Subject | Artifact = convert(line, shape, builtin_types=(bytes,))
     except (AttributeError, HoldfastError, KeyError, TypeError, ValueError) as error:
         raise InvalidValue(f"Line {number} cannot be read ({error!s:.200}). Nothing was imported.") from None
     if isinstance(item, StoredEvent):
@@ -174,11 +179,11 @@ def _item(line: dict[str, Any], number: int) -> Item:
 _SHAPES: dict[str, Any] = {"event": StoredEvent, "subject": Subject, "artifact": Artifact}
 
 
-def _b64(raw: bytes | None) -> str | None:
+def _encode_base64(raw: bytes | None) -> str | None:
     return None if raw is None else base64.b64encode(raw).decode("ascii")
 
 
-def _unb64(text: Any, number: int) -> bytes:
+def _decode_base64(text: Any, number: int) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, TypeError):

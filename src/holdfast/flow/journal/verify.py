@@ -11,31 +11,31 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 
-from holdfast.core.journal.chain import genesis, link
+from holdfast.core.journal.chain import genesis_hash, link_hash
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.fold import fold
-from holdfast.core.journal.project import project
+from holdfast.core.journal.fold import fold_event
+from holdfast.core.journal.project import project_event
 from holdfast.core.journal.row_changes import ShadowRows
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import HoldfastError
 from holdfast.flow.journal.artifacts import artifact_name
-from holdfast.flow.journal.read import beyond
-from holdfast.flow.packs.rebuild import rebuilt
+from holdfast.flow.journal.read import advance_cursor
+from holdfast.flow.packs.rebuild import rebuild_pack
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Head, Row
 from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.frames import StreamState
-from holdfast.records.reports import Finding, Progress, Query, Verified
+from holdfast.records.reports import EventQuery, Finding, Progress, VerificationReport
 
 PAGE = 1_000
 
 
-def verify(ports: Ports, progress: Progress | None = None, *, packs: bool = False) -> Verified:
+def verify(ports: Ports, progress: Progress | None = None, *, packs: bool = False) -> VerificationReport:
     """Check everything once; with `packs`, also that every journaled pack can be rebuilt as it was."""
-    run = _Run(ports, progress, packs=packs)
+    run = _Verification(ports, progress, packs=packs)
     with ports.journal.snapshot():
-        run.look()
-    return Verified(
+        run.run()
+    return VerificationReport(
         events=run.events,
         streams=run.streams,
         rows=run.rows,
@@ -44,7 +44,7 @@ def verify(ports: Ports, progress: Progress | None = None, *, packs: bool = Fals
     )
 
 
-class _Run:
+class _Verification:
     def __init__(self, ports: Ports, progress: Progress | None, *, packs: bool) -> None:
         self._ports = ports
         self._progress = progress
@@ -52,83 +52,85 @@ class _Run:
         self.findings: list[Finding] = []
         self.events = self.streams = self.rows = self.artifacts = 0
 
-    def look(self) -> None:
+    def run(self) -> None:
         try:
             self.findings.extend(self._ports.journal.check())
             self._total = self._ports.journal.position()
-            tables = {table.name: _Table(self._ports, table.name) for table in PROJECTIONS}
+            tables = {table.name: _ProjectionCursor(self._ports, table.name) for table in PROJECTIONS}
             for tenant in self._ports.journal.tenants():
-                for head in self._heads(tenant):
-                    self._stream(tenant, head, tables)
+                for head in self._read_heads(tenant):
+                    self._verify_stream(tenant, head, tables)
             for name, table in tables.items():
-                for tenant, stream, _ in table.rest():
-                    self._found("rows", f"{tenant} {stream} {name}", "a row belongs to a stream that does not exist")
-            self._artifacts()
+                for tenant, stream, _ in table.take_rest():
+                    self._report("rows", f"{tenant} {stream} {name}", "a row belongs to a stream that does not exist")
+            self._verify_artifacts()
             if self.events != self._total and not self.findings:
-                self._found("events", "journal", f"{self._total} events are numbered, {self.events} belong to a stream")
+                self._report(
+                    "events", "journal", f"{self._total} events are numbered, {self.events} belong to a stream"
+                )
         except Exception as error:  # noqa: BLE001  damage may break anything, and a check that dies has not checked
-            self._found("unreadable", "journal", _words(error))
+            self._report("unreadable", "journal", _describe_error(error))
 
-    def _heads(self, tenant: str) -> Iterator[Head]:
+    def _read_heads(self, tenant: str) -> Iterator[Head]:
         after = ""
         while heads := self._ports.journal.heads(tenant, after, PAGE):
             yield from heads
-            after = beyond(after, heads[-1].stream)
+            after = advance_cursor(after, heads[-1].stream)
 
-    def _stream(self, tenant: str, head: Head, tables: dict[str, _Table]) -> None:
+    def _verify_stream(self, tenant: str, head: Head, tables: dict[str, _ProjectionCursor]) -> None:
         self.streams += 1
         where = f"{tenant} {head.stream}"
         shadow = ShadowRows()
         state = StreamState()
-        previous, version = genesis(tenant, head.stream), 0
+        previous, version = genesis_hash(tenant, head.stream), 0
         try:
-            for stored in self._stored(tenant, head.stream):
+            for stored in self._read_events(tenant, head.stream):
                 version += 1
                 if stored.version != version:
-                    self._found("versions", where, f"version {version} is missing")
+                    self._report("versions", where, f"version {version} is missing")
                     version = stored.version
-                previous = link(previous, stored)
+                previous = link_hash(previous, stored)
                 if not hmac.compare_digest(previous, stored.hash):
-                    self._found("chain", f"{where} version {version}", "the event is not what was written")
+                    self._report("chain", f"{where} version {version}", "the event is not what was written")
                     previous = stored.hash
                 event = decode_event(stored)
-                state = fold(state, event)
-                for change in project(event.type, event.facts, event.version, event.at):
+                state = fold_event(state, event)
+                for change in project_event(event.type, event.facts, event.version, event.at):
                     shadow.apply(change)
                 if self._packs and event.type == "context.packed":
-                    self._pack(tenant, event)
-                self._advance()
+                    self._verify_pack(tenant, event)
+                self._count_event()
         except Exception as error:  # noqa: BLE001
-            self._found("unreadable", f"{where} after version {version}", _words(error))
+            self._report("unreadable", f"{where} after version {version}", _describe_error(error))
         found = (version, previous, state.epoch, state.holder, state.closed)
         if (head.version, head.hash, head.epoch, head.holder, head.closed) != found:
-            self._found("head", where, "the stream's end is not that of its last event")
-        self._compare(tenant, head.stream, shadow, tables)
-        self._load(tenant, head.stream, state)
+            self._report("head", where, "the stream's end is not that of its last event")
+        self._compare_rows(tenant, head.stream, shadow, tables)
+        self._verify_state(tenant, head.stream, state)
 
-    def _pack(self, tenant: str, event: Event) -> None:
+    def _verify_pack(self, tenant: str, event: Event) -> None:
         """Report a pack that names something missing, or that differs although nothing was erased."""
         try:
-            rebuilt(self._ports, Acting(tenant=tenant), event)
+            rebuild_pack(self._ports, Acting(tenant=tenant), event)
         except HoldfastError as error:
-            self._found("packs", f"{tenant} {event.stream} version {event.version}", str(error))
+            self._report("packs", f"{tenant} {event.stream} version {event.version}", str(error))
 
-    def _load(self, tenant: str, stream: str, state: StreamState) -> None:
+    def _verify_state(self, tenant: str, stream: str, state: StreamState) -> None:
         try:
             same = self._ports.journal.load(tenant, stream) == state
         except HoldfastError as error:
-            self._found("state", f"{tenant} {stream}", str(error))
+            self._report("state", f"{tenant} {stream}", str(error))
             return
         if not same:
-            self._found("state", f"{tenant} {stream}", "the rows of its live frames do not give what its events give")
+            self._report("state", f"{tenant} {stream}", "the rows of its live frames do not give what its events give")
 
-    def _stored(self, tenant: str, stream: str) -> Iterator[StoredEvent]:
+    def _read_events(self, tenant: str, stream: str) -> Iterator[StoredEvent]:
         after = 0
-        while found := self._ports.journal.read(Query(tenant=tenant, stream=stream, after=after, limit=PAGE)):
+        while found := self._ports.journal.read(EventQuery(tenant=tenant, stream=stream, after=after, limit=PAGE)):
             yield from found
-            after = beyond(after, found[-1].version)
+            after = advance_cursor(after, found[-1].version)
 
-    def _compare(self, tenant: str, stream: str, shadow: ShadowRows, tables: dict[str, _Table]) -> None:
+    def _compare_rows(self, tenant: str, stream: str, shadow: ShadowRows, tables: dict[str, _ProjectionCursor]) -> None:
         for table in PROJECTIONS:
             wanted = shadow.rows(table.name)
             found = tables[table.name].take(tenant, stream)
@@ -136,33 +138,35 @@ class _Run:
             keyed = {tuple(row[name] for name in table.key): row for row in found}
             for key in wanted.keys() | keyed.keys():
                 if wanted.get(key) != keyed.get(key):
-                    self._found("rows", f"{tenant} {stream} {table.name}", _difference(wanted.get(key), keyed.get(key)))
+                    self._report(
+                        "rows", f"{tenant} {stream} {table.name}", _describe_difference(wanted.get(key), keyed.get(key))
+                    )
 
-    def _artifacts(self) -> None:
+    def _verify_artifacts(self) -> None:
         for tenant, artifact in self._ports.journal.artifacts():
             self.artifacts += 1
             where = f"{tenant} artifact {artifact.name.hex()}"
             if artifact.erased:
                 if artifact.body is not None:
-                    self._found("artifacts", where, "is marked erased and still has a body")
+                    self._report("artifacts", where, "is marked erased and still has a body")
             elif (
                 artifact.body is None
                 or artifact_name(self._ports.journal.secret, tenant, artifact.body) != artifact.name
             ):
-                self._found("artifacts", where, "is not what was written")
+                self._report("artifacts", where, "is not what was written")
             elif len(artifact.body) != artifact.size:
-                self._found("artifacts", where, "does not have the size that was noted")
+                self._report("artifacts", where, "does not have the size that was noted")
 
-    def _found(self, kind: str, where: str, problem: str) -> None:
+    def _report(self, kind: str, where: str, problem: str) -> None:
         self.findings.append(Finding(kind=kind, where=where, problem=problem))
 
-    def _advance(self) -> None:
+    def _count_event(self) -> None:
         self.events += 1
         if self._progress is not None and self.events % PAGE == 0:
             self._progress(self.events, self._total)
 
 
-class _Table:
+class _ProjectionCursor:
     """A projection's rows, taken stream by stream in the order in which streams are visited."""
 
     def __init__(self, ports: Ports, name: str) -> None:
@@ -176,17 +180,17 @@ class _Table:
             self._next = next(self._rows, None)
         return found
 
-    def rest(self) -> Iterator[tuple[str, str, Row]]:
+    def take_rest(self) -> Iterator[tuple[str, str, Row]]:
         while self._next is not None:
             yield self._next
             self._next = next(self._rows, None)
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(error) if isinstance(error, HoldfastError) else f"cannot be read ({error!r})"
 
 
-def _difference(wanted: Row | None, found: Row | None) -> str:
+def _describe_difference(wanted: Row | None, found: Row | None) -> str:
     if wanted is None:
         return "a row follows from no event"
     if found is None:

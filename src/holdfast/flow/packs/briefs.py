@@ -11,19 +11,28 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from holdfast.core.entries import RESERVED
+from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.msgspec_types import decoder
-from holdfast.core.packs.briefs import INPUTS, Piece, Rendered, chosen, erased_fields, fields_of, rendered, stored_brief
-from holdfast.core.packs.fences import lowest, marks
+from holdfast.core.packs.briefs import (
+    INPUTS_FIELD,
+    BriefPiece,
+    RenderedBrief,
+    brief_fields,
+    check_brief,
+    choose_pieces,
+    make_erased_fields,
+    render_brief,
+)
+from holdfast.core.packs.fences import lowest_trust, make_mark
 from holdfast.errors import Corrupt, InvalidValue
-from holdfast.flow.frames.read import current, event_at, field
+from holdfast.flow.frames.read import content_field, load_current_state, read_event
 from holdfast.flow.journal import artifacts
-from holdfast.flow.packs.visibility import is_thread, place_of, scopes_of
+from holdfast.flow.packs.visibility import brief_scopes, frame_place, is_thread
 from holdfast.flow.state import write
-from holdfast.flow.state.journal_store import unreserved
+from holdfast.flow.state.journal_store import internal_storage
 from holdfast.ports import Acting, Ports
-from holdfast.records.entries import EntryPage
+from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Event, StoredEvent
 from holdfast.records.ids import check_id
 from holdfast.records.messages import ToolDef
@@ -32,11 +41,11 @@ from holdfast.records.recovery import FrameInfo
 from holdfast.records.scope import Address, Scope, parse_scope
 from holdfast.records.sessions import SessionState
 
-PREFIX: Final = f"{RESERVED}brief/"
+PREFIX: Final = f"{RESERVED_PREFIX}brief/"
 """The reserved prefix of brief keys in every scope; callers cannot write there by other means."""
 
 
-class Brief(Rendered, frozen=True, kw_only=True):
+class Brief(RenderedBrief, frozen=True, kw_only=True):
     """A brief as it is shown, with the origin of each piece and the pieces that are gone."""
 
     origins: tuple[Origin, ...]
@@ -60,19 +69,19 @@ def set_brief(
     key: str | None = None,
 ) -> None:
     """Replace the brief of a role in a scope; with nothing given, remove it."""
-    where, name = Scope.of(scope), entry_key(role)
+    where, name = Scope.of(scope), brief_key(role)
     if is_thread(where):
         raise InvalidValue(f"{where} is a thread, and threads have the brief of their session. Set it there.")
-    value = stored_brief(
+    value = check_brief(
         system_prompt=system_prompt, invariants=invariants, working_context=working_context, tools=tools
     )
     if value:
-        write.write(unreserved(ports, acting), where, name, write.Write(value=value, once=key))
+        write.write_entry(internal_storage(ports, acting), where, name, write.EntryWrite(value=value, once=key))
     else:
-        write.delete(unreserved(ports, acting), where, name, once=key)
+        write.delete_entry(internal_storage(ports, acting), where, name, once=key)
 
 
-def entry_key(role: object) -> str:
+def brief_key(role: object) -> str:
     """Return the state key of a role's brief."""
     return PREFIX + check_id(role, "role")
 
@@ -80,15 +89,15 @@ def entry_key(role: object) -> str:
 # looking up
 
 
-def context_of(ports: Ports, acting: Acting, scope: Address, role: str) -> BriefContext:
+def brief_context(ports: Ports, acting: Acting, scope: Address, role: str) -> BriefContext:
     """Return the brief that applies in a scope, limited to content trusted to instruct a model."""
     stream = Scope.of(scope).text
     session = parse_scope(stream).get("session")
     own = None if session is None else Scope.session(session).text
-    return brief(ports, acting, session=own, scopes=scopes_of(stream), role=role).context
+    return load_brief(ports, acting, session=own, scopes=brief_scopes(stream), role=role).context
 
 
-def brief(
+def load_brief(
     ports: Ports,
     acting: Acting,
     *,
@@ -102,32 +111,34 @@ def brief(
     Each field comes from the nearest scope that sets it for the role, else from the nearest that sets it for main.
     """
     roles = tuple(dict.fromkeys((check_id(role, "role"), MAIN_ROLE)))
-    state = None if session is None else current(ports, acting, session)
+    state = None if session is None else load_current_state(ports, acting, session)
     there = [scope for scope in scopes if scope != session or state is None or state.version]
-    entries = {scope: _entries(ports, acting, scope, roles) for scope in there}
-    found: list[Piece] = []
+    entries = {scope: _load_entries(ports, acting, scope, roles) for scope in there}
+    found: list[BriefPiece] = []
     for one in roles:
         for scope in there:
             found += [entries[scope][one]] if one in entries[scope] else []
             if scope == session and one == MAIN_ROLE and state is not None and state.session is not None:
-                found += _settings(ports, acting, scope, state.session)
-    given = None if frame is None else _inputs(ports, acting, frame)
-    return _made(ports, acting, [*map(_cut, chosen(found)), *([] if given is None else [given])])
-
-
-def are_set(ports: Ports, acting: Acting, scope: str) -> bool:
-    """Return True if a scope has a brief for any role."""
-    return bool(
-        ports.journal.entries(acting.tenant, scope, EntryPage(now=ports.clock.now_ms(), prefix=PREFIX, limit=1))
+                found += _session_pieces(ports, acting, scope, state.session)
+    given = None if frame is None else _frame_inputs(ports, acting, frame)
+    return _render_brief(
+        ports, acting, [*map(_note_taken_fields, choose_pieces(found)), *([] if given is None else [given])]
     )
 
 
-def _made(ports: Ports, acting: Acting, pieces: Sequence[Piece]) -> Brief:
+def has_briefs(ports: Ports, acting: Acting, scope: str) -> bool:
+    """Return True if a scope has a brief for any role."""
+    return bool(
+        ports.journal.entries(acting.tenant, scope, EntryPageQuery(now=ports.clock.now_ms(), prefix=PREFIX, limit=1))
+    )
+
+
+def _render_brief(ports: Ports, acting: Acting, pieces: Sequence[BriefPiece]) -> Brief:
     def mark(id: str) -> str:
         # Reading the secret costs a journal read, so do it only if something needs a fence.
-        return marks(ports.journal.secret, acting.tenant)(id)
+        return make_mark(ports.journal.secret, acting.tenant)(id)
 
-    shown = rendered(pieces, mark)
+    shown = render_brief(pieces, mark)
     return Brief(
         context=shown.context,
         system=shown.system,
@@ -138,110 +149,114 @@ def _made(ports: Ports, acting: Acting, pieces: Sequence[Piece]) -> Brief:
     )
 
 
-def _cut(piece: Piece) -> Piece:
+def _note_taken_fields(piece: BriefPiece) -> BriefPiece:
     """Note in an entry's origin which fields are taken from it: this could not be told once the entry is erased."""
     if piece.origin.part != "entry":
         return piece
     return replace(piece, origin=replace(piece.origin, cut=",".join(sorted(piece.fields))))
 
 
-def _entries(ports: Ports, acting: Acting, scope: str, roles: Sequence[str]) -> dict[str, Piece]:
+def _load_entries(ports: Ports, acting: Acting, scope: str, roles: Sequence[str]) -> dict[str, BriefPiece]:
     """Load a scope's briefs for some roles, with a single read if it has none."""
-    if len(roles) > 1 and not are_set(ports, acting, scope):
+    if len(roles) > 1 and not has_briefs(ports, acting, scope):
         return {}
     found, now = {}, ports.clock.now_ms()
     for role in roles:
         event = ports.journal.entry(acting.tenant, scope, PREFIX + role)
-        if event is not None and (piece := _entry(event, now)) is not None:
+        if event is not None and (piece := _entry_piece(event, now)) is not None:
             found[role] = piece
     return found
 
 
-def _entry(stored: StoredEvent, now: int) -> Piece | None:
+def _entry_piece(stored: StoredEvent, now: int) -> BriefPiece | None:
     event = decode_event(stored)
     if event.facts.expires_at is not None and event.facts.expires_at <= now:
         return None
     origin = Origin(kind="brief", part="entry", stream=event.stream, first=event.version, entry=event.facts.key)
-    return Piece(origin=origin, trust=event.trust, fields=fields_of(event.content.value))
+    return BriefPiece(origin=origin, trust=event.trust, fields=brief_fields(event.content.value))
 
 
-def _settings(ports: Ports, acting: Acting, session: str, known: SessionState) -> list[Piece]:
+def _session_pieces(ports: Ports, acting: Acting, session: str, known: SessionState) -> list[BriefPiece]:
     """Return the session's system prompt and tools, leaving out erased ones."""
     found = []
     if known.system is not None:
-        found.append(_prompt(ports, acting, Origin(kind="brief", part="system", stream=session, first=known.system)))
+        found.append(
+            _prompt_piece(ports, acting, Origin(kind="brief", part="system", stream=session, first=known.system))
+        )
     if known.tools is not None:
-        found.append(_tools(ports, acting, Origin(kind="brief", part="tools", stream=session, artifact=known.tools)))
+        found.append(
+            _tools_piece(ports, acting, Origin(kind="brief", part="tools", stream=session, artifact=known.tools))
+        )
     return [piece for piece in found if not piece.erased]
 
 
-def _inputs(ports: Ports, acting: Acting, frame: FrameInfo) -> Piece | None:
+def _frame_inputs(ports: Ports, acting: Acting, frame: FrameInfo) -> BriefPiece | None:
     """Return a frame's inputs as a piece; None if there are none to show."""
     if frame.inputs is None or frame.inputs is ERASED:
         return None
-    place = place_of(ports, acting, frame.id)
-    piece = _given(ports, acting, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
-    return None if piece.erased or piece.fields[INPUTS] is None else piece
+    place = frame_place(ports, acting, frame.id)
+    piece = _inputs_piece(ports, acting, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
+    return None if piece.erased or piece.fields[INPUTS_FIELD] is None else piece
 
 
 # loading again
 
 
-def reload(ports: Ports, acting: Acting, origins: Sequence[Origin]) -> Brief:
+def reload_brief(ports: Ports, acting: Acting, origins: Sequence[Origin]) -> Brief:
     """Reload a brief from the origins of its pieces, ignoring later changes; erased pieces are marked."""
-    return _made(ports, acting, [_loaded(ports, acting, origin) for origin in origins])
+    return _render_brief(ports, acting, [_load_piece(ports, acting, origin) for origin in origins])
 
 
-def _loaded(ports: Ports, acting: Acting, origin: Origin) -> Piece:
+def _load_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
     match origin.part:
         case "entry":
-            return _taken(ports, acting, origin)
+            return _entry_fields_piece(ports, acting, origin)
         case "system":
-            return _prompt(ports, acting, origin)
+            return _prompt_piece(ports, acting, origin)
         case "tools":
-            return _tools(ports, acting, origin)
+            return _tools_piece(ports, acting, origin)
         case "inputs":
-            return _given(ports, acting, origin)
+            return _inputs_piece(ports, acting, origin)
     raise Corrupt(f"A brief has no part {origin.part!r}: this pack was written by a later release, or is damaged.")
 
 
-def _event(ports: Ports, acting: Acting, origin: Origin) -> Event | None:
+def _load_event(ports: Ports, acting: Acting, origin: Origin) -> Event | None:
     if origin.stream is None or origin.first is None:
         return None
-    return event_at(ports, acting, origin.stream, origin.first)
+    return read_event(ports, acting, origin.stream, origin.first)
 
 
-def _taken(ports: Ports, acting: Acting, origin: Origin) -> Piece:
+def _entry_fields_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
     names = (origin.cut or "").split(",")
-    event = _event(ports, acting, origin)
-    value = field(event, "value")
-    said = {name: item for name, item in fields_of(value).items() if name in names}
-    return _piece(origin, event, said, names)
+    event = _load_event(ports, acting, origin)
+    value = content_field(event, "value")
+    said = {name: item for name, item in brief_fields(value).items() if name in names}
+    return _make_piece(origin, event, said, names)
 
 
-def _prompt(ports: Ports, acting: Acting, origin: Origin) -> Piece:
-    event = _event(ports, acting, origin)
-    text = field(event, "system")
-    return _piece(origin, event, {"system_prompt": text} if isinstance(text, str) else {}, ["system_prompt"])
+def _prompt_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
+    event = _load_event(ports, acting, origin)
+    text = content_field(event, "system")
+    return _make_piece(origin, event, {"system_prompt": text} if isinstance(text, str) else {}, ["system_prompt"])
 
 
-def _given(ports: Ports, acting: Acting, origin: Origin) -> Piece:
-    event = _event(ports, acting, origin)
+def _inputs_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
+    event = _load_event(ports, acting, origin)
     content = None if event is None else event.content
-    said = {} if content is None or content is ERASED else {INPUTS: field(event, INPUTS)}
-    piece = _piece(origin, event, said, [INPUTS])
+    said = {} if content is None or content is ERASED else {INPUTS_FIELD: content_field(event, INPUTS_FIELD)}
+    piece = _make_piece(origin, event, said, [INPUTS_FIELD])
     # Inputs may come from anywhere, so they are trusted at most as a user's, whoever pushed the frame.
-    return replace(piece, trust=lowest(piece.trust, "user"))
+    return replace(piece, trust=lowest_trust(piece.trust, "user"))
 
 
-def _piece(origin: Origin, event: Event | None, said: dict[str, Any], names: Sequence[str]) -> Piece:
+def _make_piece(origin: Origin, event: Event | None, said: dict[str, Any], names: Sequence[str]) -> BriefPiece:
     trust = "external" if event is None else event.trust
     gone = not said
-    return Piece(origin=origin, trust=trust, fields=erased_fields(names) if gone else said, erased=gone)
+    return BriefPiece(origin=origin, trust=trust, fields=make_erased_fields(names) if gone else said, erased=gone)
 
 
-def _tools(ports: Ports, acting: Acting, origin: Origin) -> Piece:
-    body = artifacts.read(ports, acting, str(origin.artifact))
+def _tools_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
+    body = artifacts.read_artifact(ports, acting, str(origin.artifact))
     tools = decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else None
-    fields = erased_fields(["tools"]) if tools is None else {"tools": tools}
-    return Piece(origin=origin, trust="system", fields=fields, erased=tools is None)
+    fields = make_erased_fields(["tools"]) if tools is None else {"tools": tools}
+    return BriefPiece(origin=origin, trust="system", fields=fields, erased=tools is None)

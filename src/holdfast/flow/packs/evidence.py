@@ -14,79 +14,81 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.packs.assemble import Report
-from holdfast.core.packs.event_text import FILE
-from holdfast.core.packs.fences import MEMORY_LABEL, TRUSTED, evidence_label
-from holdfast.core.packs.segments import Item
-from holdfast.core.search.words import folded, terms
+from holdfast.core.packs.assemble import EvidenceReport
+from holdfast.core.packs.event_text import FILE_PREFIX
+from holdfast.core.packs.fences import MEMORY_LABEL, TRUSTED_LEVELS, evidence_label
+from holdfast.core.packs.segments import PackItem
+from holdfast.core.search.words import fold_text, query_terms
 from holdfast.errors import EvidenceFailed, HoldfastError
 from holdfast.flow.compaction import recall, rules
-from holdfast.flow.frames.read import current, event_at, handle_info
+from holdfast.flow.frames.read import load_current_state, read_event, read_handle
 from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.packs import handles, visibility
-from holdfast.flow.packs.handles import Resolved, reload
-from holdfast.flow.packs.manifest import journaled
-from holdfast.flow.packs.request import Asked
-from holdfast.flow.packs.visibility import Seen, ancestors
+from holdfast.flow.packs.handles import HandleText, reload_evidence
+from holdfast.flow.packs.manifest import iter_packs
+from holdfast.flow.packs.request import PackRequest
+from holdfast.flow.packs.visibility import Visibility, iter_ancestors
 from holdfast.ports import Acting, Ports
-from holdfast.records.compaction import Recalled
+from holdfast.records.compaction import RecalledEntry
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.events.envelope import Erased
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.packs import Decision, Origin
 from holdfast.records.recovery import HandleInfo
 
-MOST_READ = 256
+MAX_HANDLES_READ = 256
 """The most handles that are read for one pack."""
-LEAST_READ = 400_000
+MIN_CHARS_READ = 400_000
 """Characters of evidence always read before the rest is skipped: a large item must not hide small ones."""
 CHARACTERS_PER_TOKEN = 4
 _PRIORITIES = {score: name for name, score in PRIORITY_SCORE.items()}
 MEMORY_PRIORITY = "low"
-MOST_OF_OTHERS = "high"
+UNTRUSTED_PRIORITY = "high"
 """The highest priority of evidence not written by the system or an operator, whatever it was attached with."""
 _WORD = re.compile(r"[^\W_]+")
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
     """Items to choose from, a report on the others, and outside texts by their artifact names."""
 
-    items: tuple[Item, ...] = ()
-    report: Report = Report()
+    items: tuple[PackItem, ...] = ()
+    report: EvidenceReport = EvidenceReport()
     pins: tuple[tuple[str, bytes], ...] = ()
 
 
-def gathered(ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> Gathered:
+def gather_evidence(ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:
     """Read the frame's evidence as far as it may be shown. Hold no snapshot here: a source may be slow."""
-    found = _Reading(ports, acting, seen, asked, room)
+    found = _EvidenceReader(ports, acting, seen, asked, room)
     if seen.frame is not None:
         found.read()
     else:
         found.missing = list(asked.include)
-    return found.gathered()
+    return found.collect()
 
 
-def with_memories(ports: Ports, acting: Acting, seen: Seen, asked: Asked, known: Gathered) -> Gathered:
+def add_memories(
+    ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest, known: EvidenceItems
+) -> EvidenceItems:
     """Add memories that match the query, or else the user's last question; a failed search adds none.
 
     Hold no snapshot here: embedding the query may be slow.
     """
-    limit, scopes = rules.recall_of(ports, acting, seen.line)
+    limit, scopes = rules.recall_settings(ports, acting, seen.thread)
     limit = limit if asked.recall is None else asked.recall
-    query = (asked.query or _last_question(ports, acting, seen.line)) if limit else ""
+    query = (asked.query or _last_question(ports, acting, seen.thread)) if limit else ""
     if not query:
         return known
     try:
-        found = recall.memories(ports, acting, scopes, query, limit)
+        found = recall.search_memories(ports, acting, scopes, query, limit)
     except HoldfastError as error:
         failed = {**known.report.failed, "memory": str(error)}
         return replace(known, report=replace(known.report, failed=failed))
-    return replace(known, items=(*known.items, *(_memory(one, nth) for nth, one in enumerate(found))))
+    return replace(known, items=(*known.items, *(_memory_item(one, nth) for nth, one in enumerate(found))))
 
 
-def _memory(memory: Recalled, position: int) -> Item:
+def _memory_item(memory: RecalledEntry, position: int) -> PackItem:
     origin = Origin(kind="memory", stream=memory.scope, first=memory.version, last=memory.version, entry=memory.key)
-    return Item(
+    return PackItem(
         id=memory.id,
         kind="memory",
         label=MEMORY_LABEL,
@@ -99,15 +101,15 @@ def _memory(memory: Recalled, position: int) -> Item:
     )
 
 
-class _Reading:
+class _EvidenceReader:
     """The reader of one pack's evidence."""
 
-    def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> None:
+    def __init__(self, ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest, room: int) -> None:
         self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
-        self._words = frozenset(terms(asked.query)) if asked.query else frozenset()
-        self._copies = Copies(ports, acting, seen)
-        self._left = max(2 * room * CHARACTERS_PER_TOKEN, LEAST_READ)
-        self.items: list[Item] = []
+        self._words = frozenset(query_terms(asked.query)) if asked.query else frozenset()
+        self._copies = EvidenceCopies(ports, acting, seen)
+        self._left = max(2 * room * CHARACTERS_PER_TOKEN, MIN_CHARS_READ)
+        self.items: list[PackItem] = []
         self.missing: list[str] = []
         self.refused: list[str] = []
         self.failed: dict[str, str] = {}
@@ -116,18 +118,18 @@ class _Reading:
 
     def read(self) -> None:
         """Read handles in order of importance, until there is more text than could be shown."""
-        for number, (handle, stream) in enumerate(self._wanted()):
+        for number, (handle, stream) in enumerate(self._iter_handles()):
             priority = _PRIORITIES.get(handle.priority, "medium")
             if handle.id in self._asked.exclude and (priority != "critical" or self._asked.force_exclude):
                 self._omit(handle, priority, "excluded")
                 continue
             important = priority == "critical" or handle.id in self._asked.include
-            if not important and (number >= MOST_READ or self._left < 0):
+            if not important and (number >= MAX_HANDLES_READ or self._left < 0):
                 self._omit(handle, priority, "not_read")
                 continue
-            self._take(handle, stream, priority)
+            self._read_handle(handle, stream, priority)
 
-    def _wanted(self) -> Iterator[tuple[HandleInfo, str]]:
+    def _iter_handles(self) -> Iterator[tuple[HandleInfo, str]]:
         """Iterate over the frame's handles, most important and newest first, then over ancestors' included ones."""
         frame, stream = self._seen.frame, self._seen.actor
         assert frame is not None, "only frames have evidence"
@@ -136,7 +138,7 @@ class _Reading:
         names, included = {handle.id for handle in own}, set(self._asked.include)
         own.sort(key=lambda one: (one.id not in included, -one.priority, -one.version))
         for handle in own:
-            yield handle_info(self._ports, self._acting, stream, handle), stream
+            yield read_handle(self._ports, self._acting, stream, handle), stream
         for name in dict.fromkeys(self._asked.include):
             if name not in names:
                 found = visibility.find_handle(self._ports, self._acting, frame.id, name)
@@ -145,37 +147,39 @@ class _Reading:
                 else:
                     yield found
 
-    def _take(self, handle: HandleInfo, stream: str, priority: str) -> None:
+    def _read_handle(self, handle: HandleInfo, stream: str, priority: str) -> None:
         try:
-            found = self._copies.shown(handle, stream) or handles.resolve(self._ports, self._acting, stream, handle)
+            found = self._copies.find_shown(handle, stream) or handles.resolve_handle(
+                self._ports, self._acting, stream, handle
+            )
         except EvidenceFailed as error:
             if priority == "critical":
-                could = handles.most_trusted(self._ports, self._acting, stream, handle)
-                priority = _counting_as(priority, could)
+                could = handles.max_trust(self._ports, self._acting, stream, handle)
+                priority = _cap_priority(priority, could)
             if priority == "critical":
                 raise
             self.failed[handle.id] = error.reason
             self._omit(handle, priority, "erased" if error.erased else "failed")
             return
-        priority = _counting_as(priority, found.trust)
+        priority = _cap_priority(priority, found.trust)
         if handle.id in self._asked.exclude:
             if priority != "critical":
                 self._omit(handle, priority, "excluded")
                 return
             self.refused.append(handle.id)
-        self._add(handle, stream, priority, found)
+        self._add_item(handle, stream, priority, found)
 
-    def _add(self, handle: HandleInfo, stream: str, priority: str, found: handles.Resolved) -> None:
-        origin = replace(handles.origin_of(stream, handle, found), part=handle.kind)
+    def _add_item(self, handle: HandleInfo, stream: str, priority: str, found: handles.HandleText) -> None:
+        origin = replace(handles.evidence_origin(stream, handle, found), part=handle.kind)
         if found.outside:
             body = found.text.encode("utf-8", "replace")
             name = artifact_name(self._ports.journal.secret, self._acting.tenant, body).hex()
             origin = replace(origin, artifact=name)
             self.pins[name] = body
-        text = described(handle.description, found.text)
+        text = prepend_description(handle.description, found.text)
         self._left -= len(text)
         self.items.append(
-            Item(
+            PackItem(
                 id=handle.id,
                 kind="evidence",
                 label=evidence_label(handle.id, handle.kind, found.trust),
@@ -196,7 +200,7 @@ class _Reading:
         """Return the share of the query's words that occur in a text."""
         if not self._words:
             return 0.0
-        lowered = folded(text).lower()
+        lowered = fold_text(text).lower()
         said = set(_WORD.findall(lowered))
         # In languages without spaces the query's terms are pairs of letters.
         found = (word in said or (not word.isascii() and word in lowered) for word in self._words)
@@ -215,11 +219,11 @@ class _Reading:
             )
         )
 
-    def gathered(self) -> Gathered:
+    def collect(self) -> EvidenceItems:
         """Return the items, the report and the texts to pin."""
-        return Gathered(
+        return EvidenceItems(
             items=tuple(self.items),
-            report=Report(
+            report=EvidenceReport(
                 missing=tuple(self.missing),
                 refused=tuple(self.refused),
                 failed=self.failed,
@@ -229,104 +233,106 @@ class _Reading:
         )
 
 
-def _counting_as(priority: str, trust: str) -> str:
+def _cap_priority(priority: str, trust: str) -> str:
     """Lower "critical" for evidence that may not instruct a model: packs need not show it."""
-    return priority if priority != "critical" or trust in TRUSTED else MOST_OF_OTHERS
+    return priority if priority != "critical" or trust in TRUSTED_LEVELS else UNTRUSTED_PRIORITY
 
 
-def described(description: str | Erased | None, text: str) -> str:
+def prepend_description(description: str | Erased | None, text: str) -> str:
     """Return the evidence preceded by its handle's description."""
     return f"{description}\n\n{text}" if isinstance(description, str) and description else text
 
 
 def _last_question(ports: Ports, acting: Acting, line: str) -> str:
     """Return the user's last message; empty if the thread has none, as in a new frame."""
-    return "" if current(ports, acting, line).line is None else recall.query_of(ports, acting, line)
+    return "" if load_current_state(ports, acting, line).thread is None else recall.default_query(ports, acting, line)
 
 
-LOOK_BACK: Final = 1_000
+MAX_COPY_PACKS: Final = 1_000
 """The most packs of one thread that are searched for a copy."""
 
-Pieces = tuple[int, tuple[PackedPiece, ...]]
+CopyPieces = tuple[int, tuple[PackedPiece, ...]]
 """A pack's sequence number, and the copies in it."""
 
 
-class Copies:
+class EvidenceCopies:
     """The copies visible to one thread and to the frames above it."""
 
-    def __init__(self, ports: Ports, acting: Acting, seen: Seen) -> None:
+    def __init__(self, ports: Ports, acting: Acting, seen: Visibility) -> None:
         self._ports, self._acting, self._seen = ports, acting, seen
         self._above: list[str] | None = None
-        self._lines: dict[str, tuple[list[Pieces], Iterator[Pieces]]] = {}
+        self._threads: dict[str, tuple[list[CopyPieces], Iterator[CopyPieces]]] = {}
 
-    def shown(self, handle: HandleInfo, stream: str) -> Resolved | None:
+    def find_shown(self, handle: HandleInfo, stream: str) -> HandleText | None:
         """Return a page as it was shown before, so that later calls see the same, or a file out of reach; else None."""
         target = handle.target
         if handle.body is not None or not isinstance(target, str):
             return None
-        of_file = handle.kind == "document" and target.startswith(FILE)
+        of_file = handle.kind == "document" and target.startswith(FILE_PREFIX)
         if handle.kind != "url" and (not of_file or self._ports.documents is not None):
             return None
-        artifact = self.of(handle, stream)
+        artifact = self.find_artifact(handle, stream)
         if artifact is None:
             return None
         origin = Origin(kind="evidence", handle=handle.id, handle_version=handle.version, artifact=artifact)
-        text = reload(self._ports, self._acting, origin)
+        text = reload_evidence(self._ports, self._acting, origin)
         if not isinstance(text, str):
             return None  # It was erased.
-        return Resolved(text=text, trust="external", artifact=artifact, source="as it was shown before")
+        return HandleText(text=text, trust="external", artifact=artifact, source="as it was shown before")
 
-    def of(self, handle: HandleInfo, stream: str) -> str | None:
+    def find_artifact(self, handle: HandleInfo, stream: str) -> str | None:
         """Return the artifact last journaled for a handle in a stream; None if there is none."""
         began = (handle.source_stream or stream, handle.source_version or handle.version)
-        attached = event_at(self._ports, self._acting, *began)
+        attached = read_event(self._ports, self._acting, *began)
         since = 0 if attached is None else attached.seq
-        for line in self._within_sight(handle, stream):
-            for at, pieces in self._packs(line):
+        for line in self._visible_threads(handle, stream):
+            for at, pieces in self._iter_packs(line):
                 if at < since:
                     break  # The handle was not attached yet.
                 for piece in pieces:
-                    if piece.handle == handle.id and self._began(piece) == began:
+                    if piece.handle == handle.id and self._first_attachment(piece) == began:
                         return piece.artifact
         return None
 
-    def _within_sight(self, handle: HandleInfo, stream: str) -> list[str]:
+    def _visible_threads(self, handle: HandleInfo, stream: str) -> list[str]:
         """Return the handle's own thread, and for an inherited handle those of its ancestors."""
         frame = self._seen.frame
-        own = frame is None or (stream == self._seen.actor and any(_is(one, handle) for one in frame.handles))
+        own = frame is None or (
+            stream == self._seen.actor and any(_is_same_handle(one, handle) for one in frame.handles)
+        )
         if frame is None or (own and handle.source_stream is None):
-            return [self._seen.line]
+            return [self._seen.thread]
         if self._above is None:
-            lines = (place.line for place in ancestors(self._ports, self._acting, frame.id))
-            self._above = [*dict.fromkeys((self._seen.line, *lines))]
+            lines = (place.thread for place in iter_ancestors(self._ports, self._acting, frame.id))
+            self._above = [*dict.fromkeys((self._seen.thread, *lines))]
         return self._above
 
-    def _packs(self, line: str) -> Iterator[Pieces]:
+    def _iter_packs(self, line: str) -> Iterator[CopyPieces]:
         """Iterate over a thread's packs, newest first: those already read, then more."""
-        if line not in self._lines:
-            self._lines[line] = ([], self._read(line))
-        known, more = self._lines[line]
+        if line not in self._threads:
+            self._threads[line] = ([], self._read_packs(line))
+        known, more = self._threads[line]
         yield from known
         for pack in more:
             known.append(pack)
             yield pack
 
-    def _read(self, line: str) -> Iterator[Pieces]:
-        for event in islice(journaled(self._ports, self._acting, line), LOOK_BACK):
+    def _read_packs(self, line: str) -> Iterator[CopyPieces]:
+        for event in islice(iter_packs(self._ports, self._acting, line), MAX_COPY_PACKS):
             yield event.seq, tuple(piece for piece in event.facts.manifest if _is_copy(piece))
 
-    def _began(self, piece: PackedPiece) -> tuple[str, int] | None:
+    def _first_attachment(self, piece: PackedPiece) -> tuple[str, int] | None:
         """Return the stream and version where the handle of a piece was first attached."""
         if piece.handle_stream is None or piece.handle_version is None:
             return None
-        event = event_at(self._ports, self._acting, piece.handle_stream, piece.handle_version)
+        event = read_event(self._ports, self._acting, piece.handle_stream, piece.handle_version)
         source = getattr(None if event is None else event.facts, "source_stream", None)
         if event is None or source is None:
             return piece.handle_stream, piece.handle_version
         return source, event.facts.source_version
 
 
-def _is(one: object, handle: HandleInfo) -> bool:
+def _is_same_handle(one: object, handle: HandleInfo) -> bool:
     return (getattr(one, "id", None), getattr(one, "version", None)) == (handle.id, handle.version)
 
 

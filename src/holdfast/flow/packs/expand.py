@@ -16,34 +16,41 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.packs.event_text import capped, message_text
-from holdfast.core.packs.fences import lowest
-from holdfast.core.packs.handles import Name, handle_of, parse_handle, stretch_handle
-from holdfast.core.packs.history_tools import Piece
-from holdfast.core.search.documents import told
-from holdfast.core.search.words import snippet, terms
-from holdfast.core.sessions.message_events import ERASED_TEXT, message_content_of
+from holdfast.core.packs.event_text import cap_text, message_text
+from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.packs.handles import HandleRef, message_handle, parse_handle, stretch_handle
+from holdfast.core.packs.history_tools import HistoryPiece
+from holdfast.core.search.documents import full_message_text
+from holdfast.core.search.words import make_snippet, query_terms
+from holdfast.core.sessions.message_events import ERASED_TEXT, decode_message_content
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
-from holdfast.flow.compaction.summaries import covers, standing
-from holdfast.flow.frames.read import event_at, frame_info, handle_info
-from holdfast.flow.packs.handles import reload, resolve
-from holdfast.flow.packs.manifest import LOOK_BACK, journaled
-from holdfast.flow.packs.rebuild import origin_of
+from holdfast.flow.compaction.summaries import iter_summaries, summary_stretches
+from holdfast.flow.frames.read import read_event, read_frame, read_handle
+from holdfast.flow.packs.handles import reload_evidence, resolve_handle
+from holdfast.flow.packs.manifest import LOOK_BACK, iter_packs
+from holdfast.flow.packs.rebuild import piece_origin
 from holdfast.flow.packs.visibility import find_handle
-from holdfast.flow.sessions.read import APPENDED, bodies, line_of, place_of, segments, span_of
-from holdfast.flow.state.search import search_line
+from holdfast.flow.sessions.read import (
+    MESSAGE_TYPES,
+    find_place,
+    iter_segment_messages,
+    load_messages,
+    thread_segments,
+    thread_state,
+)
+from holdfast.flow.state.search import search_thread
 from holdfast.ports import Acting, Ports
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.events.sessions import MessageAppended, MessageContent, Segment, Stretch
+from holdfast.records.events.sessions import MessageAppended, MessageContent, MessageSpan, SharedSegment
 from holdfast.records.ids import ULID_CHARS
 from holdfast.records.messages import Message, Part
 
-MOST_CHARS: Final = 1_000_000
-NOTHING_SAID: Final = "(no words)"
+MAX_EXPANDED_CHARS: Final = 1_000_000
+NO_WORDS: Final = "(no words)"
 
 
-class Expanded(msgspec.Struct, frozen=True, kw_only=True):
+class HandleExpansion(msgspec.Struct, frozen=True, kw_only=True):
     """The full text of a handle. `trust` is the lowest of its pieces."""
 
     id: str
@@ -51,11 +58,11 @@ class Expanded(msgspec.Struct, frozen=True, kw_only=True):
     trust: str
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class HandlePieces(msgspec.Struct, frozen=True, kw_only=True):
     """The text of a handle piece by piece, each read on demand."""
 
     id: str
-    pieces: Iterator[Piece]
+    pieces: Iterator[HistoryPiece]
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,93 +74,97 @@ class Mention(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str
 
 
-def expand(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Expanded:
+def expand_handle(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> HandleExpansion:
     """Return the text of a handle, bounded in size; raise NotFound if nothing here has that name."""
-    reading = read(ports, acting, line, handle, frame=frame)
+    reading = read_pieces(ports, acting, line, handle, frame=frame)
     first, trust, size = next(reading.pieces), "system", 0
     following = next(reading.pieces, None)
     if following is None:
-        return Expanded(id=reading.id, text=first.text, trust=first.trust)
+        return HandleExpansion(id=reading.id, text=first.text, trust=first.trust)
     texts: list[str] = []
     for piece in chain([first, following], reading.pieces):
-        trust = lowest(trust, piece.trust)
-        texts.append(f"{piece.name}, {piece.who}:\n{piece.text}")
+        trust = lowest_trust(trust, piece.trust)
+        texts.append(f"{piece.name}, {piece.speaker}:\n{piece.text}")
         size += len(texts[-1])
-        if size > MOST_CHARS:
+        if size > MAX_EXPANDED_CHARS:
             break
-    return Expanded(id=reading.id, text=capped("\n\n".join(texts)), trust=trust)
+    return HandleExpansion(id=reading.id, text=cap_text("\n\n".join(texts)), trust=trust)
 
 
-def read(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Reading:
+def read_pieces(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> HandlePieces:
     """Return the pieces of a handle, at least one. Messages of the thread take precedence over evidence."""
     name = parse_handle(handle)
-    pieces: Iterator[Piece] = iter(())
+    pieces: Iterator[HistoryPiece] = iter(())
     first = None
     try:
-        pieces = _of_line(ports, acting, line, name)
+        pieces = _thread_pieces(ports, acting, line, name)
         first = next(pieces, None)
     except SessionNotFound:
         if frame is None:
             raise  # In a frame this means that nothing was said there yet.
     if first is None and frame is not None:
         names = (handle.strip(), name.id or str(name))
-        first = _evidence(ports, acting, frame, names) or _from_above(ports, acting, line, frame, names)
+        first = _evidence_piece(ports, acting, frame, names) or _ancestor_piece(ports, acting, line, frame, names)
     if first is None:
         where = "conversation" if frame is None else "work"
         raise NotFound(f"Nothing in this {where} is called {str(name)!r:.80}.")
-    return Reading(id=str(name), pieces=chain([first], pieces))
+    return HandlePieces(id=str(name), pieces=chain([first], pieces))
 
 
-def _of_line(ports: Ports, acting: Acting, line: str, name: Name) -> Iterator[Piece]:
+def _thread_pieces(ports: Ports, acting: Acting, line: str, name: HandleRef) -> Iterator[HistoryPiece]:
     if name.kind == "id":
-        return _by_id(ports, acting, line, name.id)
+        return _pieces_by_id(ports, acting, line, name.id)
     if name.kind == "summary":
-        event = event_at(ports, acting, line, name.first)
-        own = segments(line, line_of(ports, acting, line))[0]
+        event = read_event(ports, acting, line, name.first)
+        own = thread_segments(line, thread_state(ports, acting, line))[0]
         if event is None or event.type != "summary.made" or event.version <= own.after:
             return iter(())
-        return _stretches(ports, acting, line, covers(event.facts, line))
-    return _stretches(ports, acting, line, (Stretch(line, name.first, name.last),))
+        return _stretch_pieces(ports, acting, line, summary_stretches(event.facts, line))
+    return _stretch_pieces(ports, acting, line, (MessageSpan(line, name.first, name.last),))
 
 
-def _stretches(ports: Ports, acting: Acting, line: str, wanted: tuple[Stretch, ...]) -> Iterator[Piece]:
+def _stretch_pieces(ports: Ports, acting: Acting, line: str, wanted: tuple[MessageSpan, ...]) -> Iterator[HistoryPiece]:
     """Iterate over the messages of some stretches that still stand in a thread, oldest first."""
-    known = segments(line, line_of(ports, acting, line))
+    known = thread_segments(line, thread_state(ports, acting, line))
     for stretch in wanted:
         for part in reversed(known):
             if part.stream == stretch.stream:
                 first, last = max(part.after, stretch.first - 1), min(part.until, stretch.last)
-                for message in span_of(ports, acting, Segment(part.stream, first, last, part.at)):
+                for message in iter_segment_messages(ports, acting, SharedSegment(part.stream, first, last, part.at)):
                     own = part.stream == line and stretch is wanted[-1]
-                    yield _piece(message, line, stretch_handle(message.version, last) if own else None)
+                    yield _message_piece(message, line, stretch_handle(message.version, last) if own else None)
 
 
-def _by_id(ports: Ports, acting: Acting, line: str, id: str) -> Iterator[Piece]:
+def _pieces_by_id(ports: Ports, acting: Acting, line: str, id: str) -> Iterator[HistoryPiece]:
     """Return a message by its id, or the messages that a summary covers."""
     if len(id) != ULID_CHARS:
         return iter(())
     try:
-        found = place_of(ports, acting, line, id.upper())
+        found = find_place(ports, acting, line, id.upper())
     except MessageNotFound:
-        summary = next((one for one in standing(ports, acting, line) if one.id == id.upper()), None)
-        return iter(()) if summary is None else _stretches(ports, acting, line, summary.covers)
-    (message,) = bodies(ports, acting, [found])
-    return iter([_piece(message, line, None)])
+        summary = next((one for one in iter_summaries(ports, acting, line) if one.id == id.upper()), None)
+        return iter(()) if summary is None else _stretch_pieces(ports, acting, line, summary.covers)
+    (message,) = load_messages(ports, acting, [found])
+    return iter([_message_piece(message, line, None)])
 
 
-def _piece(message: Message, line: str, onwards: str | None) -> Piece:
-    return Piece(
-        name=handle_of(message, line), who=_who(message), text=_words(message), trust=message.trust, onwards=onwards
+def _message_piece(message: Message, line: str, onwards: str | None) -> HistoryPiece:
+    return HistoryPiece(
+        name=message_handle(message, line),
+        speaker=_describe_speaker(message),
+        text=_message_words(message),
+        trust=message.trust,
+        next_name=onwards,
     )
 
 
-def _who(message: Message) -> str:
+def _describe_speaker(message: Message) -> str:
     """Describe a message by its role and day."""
     day = time.strftime("%Y-%m-%d", time.gmtime(message.timestamp / 1000))
     return f"{'tool result' if message.role == 'tool' else message.role}, {day}"
 
 
-def _words(message: Message) -> str:
+def _message_words(message: Message) -> str:
     """Return the full text of a message: text, calls and results; images and files by their kind."""
     said = [message_text(message)]
     if message.text or message.tool_results:
@@ -161,104 +172,106 @@ def _words(message: Message) -> str:
     for part in message.content if isinstance(message.content, list) else ():
         if part.get("type") in ("image", "file"):
             said.append(f"[{' '.join(str(word) for word in (part['type'], part.get('name')) if word)}]")
-    text = capped("\n".join(piece for piece in said if piece)) or NOTHING_SAID
+    text = cap_text("\n".join(piece for piece in said if piece)) or NO_WORDS
     return text if message.name is None else f"{message.name}: {text}"
 
 
-def _evidence(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) -> Piece | None:
+def _evidence_piece(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
     """Return the evidence of a handle that is attached to a frame, or inherited by it."""
-    info = frame_info(ports, acting, frame)
+    info = read_frame(ports, acting, frame)
     handle = next((one for one in info.handles if one.id in names and one.removed is None), None)
     if handle is None:
         return None
-    found = resolve(ports, acting, info.scope, handle_info(ports, acting, info.scope, handle))
+    found = resolve_handle(ports, acting, info.scope, read_handle(ports, acting, info.scope, handle))
     who = f"evidence, {handle.kind}"
-    return Piece(name=handle.id, who=who, text=found.text or NOTHING_SAID, trust=found.trust)
+    return HistoryPiece(name=handle.id, speaker=who, text=found.text or NO_WORDS, trust=found.trust)
 
 
-def _from_above(ports: Ports, acting: Acting, line: str, frame: str, names: tuple[str, ...]) -> Piece | None:
+def _ancestor_piece(ports: Ports, acting: Acting, line: str, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
     """Return an ancestor's evidence, uncut, if the frame's last packs showed it; None once detached or replaced."""
-    for event in islice(journaled(ports, acting, line), LOOK_BACK):
+    for event in islice(iter_packs(ports, acting, line), LOOK_BACK):
         for piece in event.facts.manifest if event.facts.frame == frame else ():
             if piece.kind != "evidence" or piece.handle not in names:
                 continue
             held = find_handle(ports, acting, frame, piece.handle)
             if held is None or (held[1], held[0].version) != (piece.handle_stream, piece.handle_version):
                 return None
-            text = reload(ports, acting, origin_of(piece))
-            shown = (text or NOTHING_SAID) if isinstance(text, str) else ERASED_TEXT
-            return Piece(name=piece.handle, who=f"evidence, {piece.part}", text=shown, trust=piece.trust or "external")
+            text = reload_evidence(ports, acting, piece_origin(piece))
+            shown = (text or NO_WORDS) if isinstance(text, str) else ERASED_TEXT
+            return HistoryPiece(
+                name=piece.handle, speaker=f"evidence, {piece.part}", text=shown, trust=piece.trust or "external"
+            )
     return None
 
 
-def mentions(
+def search_mentions(
     ports: Ports, acting: Acting, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
 ) -> list[Mention]:
     """Search a thread and return matching messages, best first, each with a snippet.
 
     Calls and results of the tools in `own` are left out: what they found is said elsewhere.
     """
-    looking = Looking(ports, acting, own)
-    found = search_line(ports, acting, line, query, limit, counts=lambda event: not looking.is_all_of(event))
+    looking = LookupFilter(ports, acting, own)
+    found = search_thread(ports, acting, line, query, limit, counts=lambda event: not looking.is_only_lookup(event))
     return [
         Mention(
-            name=handle_of(result.value, line),
-            who=_who(result.value),
+            name=message_handle(result.value, line),
+            who=_describe_speaker(result.value),
             trust=result.value.trust,
-            snippet=_excerpt(result, query, own),
+            snippet=_make_excerpt(result, query, own),
         )
         for result in found
     ]
 
 
-def _excerpt(result: SearchResult, query: str, own: frozenset[str]) -> str:
+def _make_excerpt(result: SearchResult, query: str, own: frozenset[str]) -> str:
     """Return the best matching words of a message; without text, its calls other than those in `own`."""
     message: Message = result.value
     excerpt = result.snippet
-    if not told(message).strip():
+    if not full_message_text(message).strip():
         others = tuple(call for call in message.tool_calls if call.name not in own)
-        excerpt = snippet(_words(replace(message, tool_calls=others)), terms(query))
-    return " ".join(excerpt.split()) or NOTHING_SAID
+        excerpt = make_snippet(_message_words(replace(message, tool_calls=others)), query_terms(query))
+    return " ".join(excerpt.split()) or NO_WORDS
 
 
-_UNSAID = frozenset({"call", "reasoning"})
+_NON_WORD_PARTS = frozenset({"call", "reasoning"})
 """Parts that are not words: the position of a call, and reasoning that a provider wants back."""
 
 
-class Looking:
+class LookupFilter:
     """A filter for calls and results of some tools. Each round of a thread is read once."""
 
     def __init__(self, ports: Ports, acting: Acting, names: frozenset[str]) -> None:
         self._ports, self._acting, self._names = ports, acting, names
         self._rounds: dict[tuple[str, int], frozenset[str]] = {}
 
-    def is_all_of(self, event: StoredEvent) -> bool:
+    def is_only_lookup(self, event: StoredEvent) -> bool:
         """Return True if a message holds nothing but calls or results of these tools."""
-        if not self._names or event.type not in APPENDED:
+        if not self._names or event.type not in MESSAGE_TYPES:
             return False
         facts: MessageAppended = decode_facts(event.type, event.schema, event.facts)
         if facts.answers:
-            theirs = self._calls(event.stream, event.version if facts.round is None else facts.round)
+            theirs = self._round_calls(event.stream, event.version if facts.round is None else facts.round)
             return theirs.issuperset(facts.answers)
-        return bool(facts.calls) and self._asks_only(message_content_of(event))
+        return bool(facts.calls) and self._has_only_calls(decode_message_content(event))
 
-    def _asks_only(self, content: Any) -> bool:
+    def _has_only_calls(self, content: Any) -> bool:
         if not isinstance(content, MessageContent) or (content.text or "").strip():
             return False
-        if any(part.get("type") not in _UNSAID and not _is_blank(part) for part in content.parts or ()):
+        if any(part.get("type") not in _NON_WORD_PARTS and not _is_blank(part) for part in content.parts or ()):
             return False
         return all(call.get("name") in self._names for call in content.tool_calls or ())
 
-    def _calls(self, stream: str, version: int) -> frozenset[str]:
+    def _round_calls(self, stream: str, version: int) -> frozenset[str]:
         """Return the ids of these tools' calls in the first message of a round."""
         place = (stream, version)
         if place not in self._rounds:
-            self._rounds[place] = self._read(stream, version)
+            self._rounds[place] = self._read_calls(stream, version)
         return self._rounds[place]
 
-    def _read(self, stream: str, version: int) -> frozenset[str]:
-        event = event_at(self._ports, self._acting, stream, version)
-        if event is None or event.type not in APPENDED or not isinstance(event.content, MessageContent):
+    def _read_calls(self, stream: str, version: int) -> frozenset[str]:
+        event = read_event(self._ports, self._acting, stream, version)
+        if event is None or event.type not in MESSAGE_TYPES or not isinstance(event.content, MessageContent):
             return frozenset()
         pairs = zip(event.facts.calls, event.content.tool_calls or (), strict=False)
         return frozenset(id for (id, _), call in pairs if call.get("name") in self._names)

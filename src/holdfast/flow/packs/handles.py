@@ -14,26 +14,26 @@ from msgspec.structs import replace
 
 from holdfast.core.entries import check_entry_key
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.packs.event_text import FILE, KIND_TRUST, capped, event_text, event_trust, message_text
-from holdfast.core.packs.fences import lowest
-from holdfast.core.values import words
+from holdfast.core.packs.event_text import FILE_PREFIX, KIND_TRUST, cap_text, event_text, event_trust, message_text
+from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.values import exception_text
 from holdfast.errors import Corrupt, EvidenceFailed, HoldfastError, InvalidValue, NotFound, Refused, Unsupported
-from holdfast.flow.frames.read import event_at, raw_id
+from holdfast.flow.frames.read import parse_id, read_event
 from holdfast.flow.journal import artifacts, redact
-from holdfast.flow.sessions.read import NOW, decoded
+from holdfast.flow.sessions.read import LATEST, decode_messages
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.packs import Origin
 from holdfast.records.recovery import HandleInfo
 from holdfast.records.scope import Scope
 
-__all__ = ["Resolved", "most_trusted", "origin_of", "reload", "resolve"]
+__all__ = ["HandleText", "max_trust", "evidence_origin", "reload_evidence", "resolve_handle"]
 
-MOST_REASON = 400
+MAX_REASON_CHARS = 400
 """The most characters of a reason: it may quote the target, which may be anything."""
 
 
-def resolve(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> Resolved:
+def resolve_handle(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> HandleText:
     """Resolve a handle of a frame; raise EvidenceFailed with the reason if it cannot be read.
 
     `frame_stream` is the frame's stream. Errors of the journal itself are raised unchanged.
@@ -42,35 +42,35 @@ def resolve(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo)
         # An inherited handle is resolved as it was where it was first attached.
         frame_stream, handle = handle.source_stream, replace(handle, version=handle.source_version)
     try:
-        found = _attached(frame_stream, handle) or _followed_up(ports, acting, frame_stream, handle)
+        found = _resolve_body(frame_stream, handle) or _resolve_target(ports, acting, frame_stream, handle)
     except (Refused, Unsupported, Corrupt) as error:
-        reason = str(error)[:MOST_REASON]
+        reason = str(error)[:MAX_REASON_CHARS]
         raise EvidenceFailed(
             f"Evidence {handle.id!r} ({handle.kind}) cannot be read: {reason}",
             handle=handle.id,
             reason=reason,
-            erased=isinstance(error, Gone),
+            erased=isinstance(error, EvidenceErased),
         ) from error
-    return replace(found, trust=lowest(handle.trust, found.trust))
+    return replace(found, trust=lowest_trust(handle.trust, found.trust))
 
 
-def most_trusted(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str:
+def max_trust(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str:
     """Return the highest trust that evidence could have, by its kind and author, even if it cannot be read."""
     by_kind = KIND_TRUST.get(handle.kind, "system")
     target = handle.target
     if handle.body is not None or not isinstance(target, str):
-        return lowest(handle.trust, by_kind)
-    if handle.kind == "document" and target.startswith(FILE):
+        return lowest_trust(handle.trust, by_kind)
+    if handle.kind == "document" and target.startswith(FILE_PREFIX):
         return "external"
     try:
-        asked = Asked(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target)
-        event = event_named(asked)
+        asked = HandleRequest(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target)
+        event = find_target_event(asked)
     except (Refused, Unsupported, Corrupt):
         event = None  # The target names no event, so the trust of the handle decides.
-    return lowest(handle.trust, by_kind, "system" if event is None else event_trust(event))
+    return lowest_trust(handle.trust, by_kind, "system" if event is None else event_trust(event))
 
 
-def origin_of(frame_stream: str, handle: HandleInfo, found: Resolved) -> Origin:
+def evidence_origin(frame_stream: str, handle: HandleInfo, found: HandleText) -> Origin:
     """Return the origin for a manifest. Outside text gets its artifact's name once a copy is stored."""
     return Origin(
         kind="evidence",
@@ -85,28 +85,28 @@ def origin_of(frame_stream: str, handle: HandleInfo, found: Resolved) -> Origin:
     )
 
 
-def reload(ports: Ports, acting: Acting, origin: Origin) -> str | Erased:
+def reload_evidence(ports: Ports, acting: Acting, origin: Origin) -> str | Erased:
     """Reload the exact text that was shown, from its origin; ERASED if it was erased since."""
     if origin.artifact is not None:
-        body = artifacts.read(ports, acting, origin.artifact)
-        return ERASED if isinstance(body, Erased) else capped(text_of_bytes(body, origin.artifact))
+        body = artifacts.read_artifact(ports, acting, origin.artifact)
+        return ERASED if isinstance(body, Erased) else cap_text(decode_text(body, origin.artifact))
     event = None
     if origin.stream is not None and origin.first is not None:
-        event = event_at(ports, acting, origin.stream, origin.first)
-    text = None if event is None else text_of(ports, acting, event, origin.entry)
+        event = read_event(ports, acting, origin.stream, origin.first)
+    text = None if event is None else read_event_text(ports, acting, event, origin.entry)
     if text is None:
         raise NotFound(f"What {origin.handle!r:.80} led to is no longer in this journal. Run `holdfast verify`.")
     return text
 
 
-def _attached(frame_stream: str, handle: HandleInfo) -> Resolved | None:
+def _resolve_body(frame_stream: str, handle: HandleInfo) -> HandleText | None:
     """Return the body given with the handle, if any: it is in the handle's own event and takes precedence."""
     if isinstance(handle.body, Erased) or isinstance(handle.target, Erased):
-        raise Gone
+        raise EvidenceErased
     if handle.body is None:
         return None
-    return Resolved(
-        text=capped(handle.body),
+    return HandleText(
+        text=cap_text(handle.body),
         trust=KIND_TRUST.get(handle.kind, "system"),
         stream=frame_stream,
         version=handle.version,
@@ -114,33 +114,33 @@ def _attached(frame_stream: str, handle: HandleInfo) -> Resolved | None:
     )
 
 
-def _followed_up(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> Resolved:
+def _resolve_target(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> HandleText:
     resolver = RESOLVERS.get(handle.kind)
     if resolver is None:
         raise Unsupported(f"Evidence of the kind {handle.kind!r:.40} is not known to this release. Upgrade holdfast.")
     target = handle.target
     if handle.kind == "tool_output" and not target:
-        target = _call_of(ports, acting, frame_stream, handle)
+        target = _handle_call(ports, acting, frame_stream, handle)
     if not isinstance(target, str) or not target:
         raise InvalidValue("It names no target and has no body. Attach it again with one of them.")
-    return resolver(Asked(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target))
+    return resolver(HandleRequest(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target))
 
 
-def _call_of(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str | None:
+def _handle_call(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str | None:
     """Return the id of the call that a handle was attached for."""
-    event = event_at(ports, acting, frame_stream, handle.version)
+    event = read_event(ports, acting, frame_stream, handle.version)
     call: str | None = getattr(None if event is None else event.facts, "call", None)
     return call
 
 
 _OUTCOMES: Final = ("tool.returned", "run.returned", "model.responded", "model.failed")
 _INTENTS: Final = ("tool.requested", "run.requested", "model.requested")
-_OF_TOOLS: Final = ("message.appended", *_OUTCOMES)
-_OF_WORKERS: Final = ("worker.signalled", "worker.reported")
-_WORKERS_WORD: Final = {"worker_finding": "claim", "worker_learning": "insight"}
+_TOOL_TYPES: Final = ("message.appended", *_OUTCOMES)
+_WORKER_TYPES: Final = ("worker.signalled", "worker.reported")
+_WORKER_PARTS: Final = {"worker_finding": "claim", "worker_learning": "insight"}
 
 
-class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+class HandleText(msgspec.Struct, frozen=True, kw_only=True):
     """The text of a handle, and the place to reload it from."""
 
     text: str
@@ -156,11 +156,11 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-class Gone(Refused):
+class EvidenceErased(Refused):
     """Its content was erased."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class HandleRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a resolver: a handle of a frame that lives in `stream`, and its target."""
 
     ports: Ports
@@ -173,26 +173,26 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 # events
 
 
-def _event(asked: Asked) -> Resolved:
-    return _told(asked, _named(asked))
+def _resolve_event(asked: HandleRequest) -> HandleText:
+    return _resolve_event_text(asked, _require_event(asked))
 
 
-def _tool_output(asked: Asked) -> Resolved:
+def _resolve_tool_output(asked: HandleRequest) -> HandleText:
     """Resolve a message or an outcome by its id, or by its call's id if the outcome is in the frame's stream."""
-    found = _stored(asked)
+    found = _find_event(asked)
     if found is None:
-        raw_id(asked.target[:80], "call")
-        found = _outcome(asked, asked.stream, asked.target)
+        parse_id(asked.target[:80], "call")
+        found = _find_outcome(asked, asked.stream, asked.target)
     elif found.type in _INTENTS:
-        found = _outcome(asked, found.stream, found.facts.call)
-    if found.type not in _OF_TOOLS:
+        found = _find_outcome(asked, found.stream, found.facts.call)
+    if found.type not in _TOOL_TYPES:
         raise InvalidValue(f"{asked.target!r:.80} is {found.type}, not what a tool gave. Attach it as event_ref.")
-    return _told(asked, found)
+    return _resolve_event_text(asked, found)
 
 
-def _outcome(asked: Asked, stream: str, call: str) -> Event:
+def _find_outcome(asked: HandleRequest, stream: str, call: str) -> Event:
     """Find the outcome of a call: it is journaled under a key made from the call's id."""
-    for stored in asked.ports.journal.by_key(asked.acting.tenant, stream, f"{call}/end"):
+    for stored in asked.ports.journal.events_by_key(asked.acting.tenant, stream, f"{call}/end"):
         event = decode_event(stored)
         if event.type in _OUTCOMES and event.facts.call == call:
             return event
@@ -202,172 +202,172 @@ def _outcome(asked: Asked, stream: str, call: str) -> Event:
     )
 
 
-def _from_worker(asked: Asked) -> Resolved:
-    event = _named(asked)
-    if event.type not in _OF_WORKERS:
+def _resolve_worker_event(asked: HandleRequest) -> HandleText:
+    event = _require_event(asked)
+    if event.type not in _WORKER_TYPES:
         raise InvalidValue(f"{asked.target!r:.80} is {event.type}, not a worker's. Attach it as event_ref.")
-    return _told(asked, event, _WORKERS_WORD[asked.handle.kind])
+    return _resolve_event_text(asked, event, _WORKER_PARTS[asked.handle.kind])
 
 
-def _named(asked: Asked) -> Event:
-    found = _stored(asked)
+def _require_event(asked: HandleRequest) -> Event:
+    found = _find_event(asked)
     if found is None:
         raise NotFound(f"There is no event {asked.target!r:.80}. Check the id and the tenant.")
     return found
 
 
-def _stored(asked: Asked) -> Event | None:
+def _find_event(asked: HandleRequest) -> Event | None:
     """Find an event by its id, or as `stream@version`."""
     ports, acting, target = asked.ports, asked.acting, asked.target
     stream, at, number = target.rpartition("@")
     if at:
         if not (number.isascii() and number.isdigit() and len(number) <= 15 and int(number)):
             raise InvalidValue(f"{target!r:.80} names no event: write its id, or stream@version.")
-        return event_at(ports, acting, Scope.of(stream).text, int(number))
-    stored = ports.journal.event(acting.tenant, raw_id(target[:80], "event"))
+        return read_event(ports, acting, Scope.of(stream).text, int(number))
+    stored = ports.journal.event(acting.tenant, parse_id(target[:80], "event"))
     return None if stored is None else decode_event(stored)
 
 
-def event_named(asked: Asked) -> Event | None:
+def find_target_event(asked: HandleRequest) -> Event | None:
     """Find the event that a target names, erased or not; None if there is none or it names something else.
 
     For an entry this is the newest change, which may be its deletion.
     """
     kind, _, rest = asked.target.partition(":")
     if asked.handle.kind == "event_ref":
-        return _stored(asked)
+        return _find_event(asked)
     if asked.handle.kind != "document" or kind != "state" or "#" not in rest:
         return None
     scope, key = rest.split("#", 1)
-    changes = asked.ports.journal.revisions(asked.acting.tenant, Scope.of(scope).text, check_entry_key(key), NOW, 1)
+    changes = asked.ports.journal.revisions(asked.acting.tenant, Scope.of(scope).text, check_entry_key(key), LATEST, 1)
     return decode_event(changes[0]) if changes else None
 
 
-def _told(asked: Asked, event: Event, part: str | None = None) -> Resolved:
+def _resolve_event_text(asked: HandleRequest, event: Event, part: str | None = None) -> HandleText:
     """Resolve the text of an event; if its body is a message, read that message."""
     trust, facts = event_trust(event), event.facts
     if event.type in _OUTCOMES and getattr(facts, "stream", None) and facts.message:
-        message = event_at(asked.ports, asked.acting, facts.stream, facts.message)
+        message = read_event(asked.ports, asked.acting, facts.stream, facts.message)
         if message is None:
             raise NotFound(f"The message that holds {asked.target!r:.80} is not in this journal.")
         event, part = message, facts.call if event.type == "tool.returned" else None
-        trust = lowest(trust, event_trust(event))
-    text = text_of(asked.ports, asked.acting, event, part)
+        trust = lowest_trust(trust, event_trust(event))
+    text = read_event_text(asked.ports, asked.acting, event, part)
     if isinstance(text, Erased):
-        raise Gone
+        raise EvidenceErased
     if not text:
         raise InvalidValue(f"{event.type} at {event.stream}@{event.version} holds no text.")
     source = f"{event.type} {event.stream}@{event.version}"
-    own = lowest(trust, KIND_TRUST.get(asked.handle.kind, "system"))
-    return Resolved(text=text, trust=own, stream=event.stream, version=event.version, entry=part, source=source)
+    own = lowest_trust(trust, KIND_TRUST.get(asked.handle.kind, "system"))
+    return HandleText(text=text, trust=own, stream=event.stream, version=event.version, entry=part, source=source)
 
 
-def text_of(ports: Ports, acting: Acting, event: Event, part: str | None) -> str | Erased | None:
+def read_event_text(ports: Ports, acting: Acting, event: Event, part: str | None) -> str | Erased | None:
     """Return an event's text: a function of the event alone, so that it can be reloaded."""
     if event.type != "message.appended":
         text = event_text(event, part)
-        return capped(text) if isinstance(text, str) else text
-    (message,) = decoded(ports, acting, [event])
-    return ERASED if message.erased else capped(message_text(message, part))
+        return cap_text(text) if isinstance(text, str) else text
+    (message,) = decode_messages(ports, acting, [event])
+    return ERASED if message.erased else cap_text(message_text(message, part))
 
 
 # artifacts, documents and the web
 
 
-def _artifact(asked: Asked) -> Resolved:
+def _resolve_artifact(asked: HandleRequest) -> HandleText:
     name = asked.target
-    body = artifacts.read(asked.ports, asked.acting, name)
+    body = artifacts.read_artifact(asked.ports, asked.acting, name)
     if isinstance(body, Erased):
-        raise Gone
+        raise EvidenceErased
     name = bytes.fromhex(name).hex()
-    text = capped(text_of_bytes(body, name))
-    return Resolved(text=text, trust=KIND_TRUST["artifact"], artifact=name, source=f"artifact {name[:12]}")
+    text = cap_text(decode_text(body, name))
+    return HandleText(text=text, trust=KIND_TRUST["artifact"], artifact=name, source=f"artifact {name[:12]}")
 
 
-def text_of_bytes(body: bytes, name: str) -> str:
+def decode_text(body: bytes, name: str) -> str:
     """Decode an artifact as text; refuse bytes that are not UTF-8."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        raise _not_text(f"Artifact {name[:12]}") from None
-    return _storable(text, f"Artifact {name[:12]}")
+        raise _not_text_error(f"Artifact {name[:12]}") from None
+    return _check_storable(text, f"Artifact {name[:12]}")
 
 
-def _storable(text: str, what: str) -> str:
+def _check_storable(text: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _not_text(what) from None
+        raise _not_text_error(what) from None
     if "\0" in text:
-        raise _not_text(what)
+        raise _not_text_error(what)
     return text
 
 
-def _not_text(what: str) -> InvalidValue:
+def _not_text_error(what: str) -> InvalidValue:
     return InvalidValue(f"{what} is not UTF-8 text. Attach a text that was made from it.")
 
 
-def _document(asked: Asked) -> Resolved:
+def _resolve_document(asked: HandleRequest) -> HandleText:
     kind, _, rest = asked.target.partition(":")
     if kind == "state" and "#" in rest:
-        return _entry(asked, *rest.split("#", 1))
+        return _resolve_entry(asked, *rest.split("#", 1))
     if kind != "file" or not rest:
         raise InvalidValue(f"{asked.target!r:.80} is no document. Write state:SCOPE#KEY, or file:PATH.")
     documents = asked.ports.documents
     if documents is None:
         raise Unsupported("This client reads no files. Open it with documents=DocumentRoot(folder).")
-    return _outside(asked, lambda: documents.read(rest), f"file {rest}")
+    return _read_outside(asked, lambda: documents.read(rest), f"file {rest}")
 
 
-def _entry(asked: Asked, given: str, key: str) -> Resolved:
+def _resolve_entry(asked: HandleRequest, given: str, key: str) -> HandleText:
     """Resolve an entry of `hf.state`. Transient entries are not found, as they could not be read again later."""
     ports, tenant = asked.ports, asked.acting.tenant
     scope, key = Scope.of(given).text, check_entry_key(key)
     stored = ports.journal.entry(tenant, scope, key)
     if stored is None:
-        newest = ports.journal.revisions(tenant, scope, key, NOW, 1)
+        newest = ports.journal.revisions(tenant, scope, key, LATEST, 1)
         if newest and newest[0].erased:
-            raise Gone
+            raise EvidenceErased
         raise NotFound(f"{key!r:.80} of {scope} has no stored value. Check the key and the scope.")
     event = decode_event(stored)
     expires = event.facts.expires_at
     if expires is not None and expires <= ports.clock.now_ms():
         raise NotFound(f"The time of {key!r:.80} of {scope} is over. Write it again, or detach it.")
-    return replace(_told(asked, event), entry=key, source=f"state {scope}#{key}")
+    return replace(_resolve_event_text(asked, event), entry=key, source=f"state {scope}#{key}")
 
 
-def _url(asked: Asked) -> Resolved:
+def _resolve_url(asked: HandleRequest) -> HandleText:
     fetcher, url = asked.ports.fetcher, asked.target
     if fetcher is None:
         raise Unsupported(
             "This client fetches nothing from the web. Attach the text as body, or open it with "
             "fetcher=HttpsFetcher(hosts=[…])."
         )
-    return _outside(asked, lambda: fetcher.fetch(url), url)
+    return _read_outside(asked, lambda: fetcher.fetch(url), url)
 
 
-def _outside(asked: Asked, read: Callable[[], str], source: str) -> Resolved:
+def _read_outside(asked: HandleRequest, read: Callable[[], str], source: str) -> HandleText:
     """Read text through a caller's document or fetch port: any error becomes a reason, and the text is redacted."""
     try:
         text = read()
     except HoldfastError as error:
         raise Refused(str(error)) from error
     except Exception as error:
-        raise Refused(words(error)) from error
+        raise Refused(exception_text(error)) from error
     if not isinstance(text, str):
         raise InvalidValue(f"{source:.80} came as {type(text).__name__}, not as text.")
     if asked.ports.redact is not None:
-        text = redact.text(asked.ports.redact, text)
-    text = capped(_storable(text, f"{source:.80}"))
-    return Resolved(text=text, trust="external", outside=True, source=source)
+        text = redact.redact_text(asked.ports.redact, text)
+    text = cap_text(_check_storable(text, f"{source:.80}"))
+    return HandleText(text=text, trust="external", outside=True, source=source)
 
 
-RESOLVERS: Final[dict[str, Callable[[Asked], Resolved]]] = {
-    "event_ref": _event,
-    "tool_output": _tool_output,
-    "worker_finding": _from_worker,
-    "worker_learning": _from_worker,
-    "artifact": _artifact,
-    "document": _document,
-    "url": _url,
+RESOLVERS: Final[dict[str, Callable[[HandleRequest], HandleText]]] = {
+    "event_ref": _resolve_event,
+    "tool_output": _resolve_tool_output,
+    "worker_finding": _resolve_worker_event,
+    "worker_learning": _resolve_worker_event,
+    "artifact": _resolve_artifact,
+    "document": _resolve_document,
+    "url": _resolve_url,
 }

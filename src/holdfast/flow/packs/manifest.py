@@ -14,24 +14,24 @@ from typing import Any
 import msgspec
 
 from holdfast.core.frames import calls
-from holdfast.core.frames.stack import with_clocks
+from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import encode
-from holdfast.core.packs.manifest import RENDERER, pieces
+from holdfast.core.packs.manifest import RENDERER_VERSION, list_pieces
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
-from holdfast.flow.frames.lifecycle import check_live, like
-from holdfast.flow.frames.read import current, event_at, raw_id, stream_of
+from holdfast.flow.frames.lifecycle import check_live, match_event
+from holdfast.flow.frames.read import find_frame_stream, load_current_state, parse_id, read_event
 from holdfast.flow.journal import artifacts, telemetry
-from holdfast.flow.journal.append import Changed, States, change
-from holdfast.flow.journal.redact import clean
+from holdfast.flow.journal.append import ChangeResult, States, decide_and_append
+from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.flow.packs import visibility
 from holdfast.ports import Acting, Ports
-from holdfast.records.events.calls import CallContent, ContextPacked, LeftOut, PackedPiece
+from holdfast.records.events.calls import CallContent, ContextPacked, OmittedPiece, PackedPiece
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.sessions import ThreadOpened, TokensCounted
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
-from holdfast.records.packs import Packed, WindowKey
-from holdfast.records.reports import Query
+from holdfast.records.packs import AssembledPack, WindowKey
+from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.settings import Settings
 
@@ -42,15 +42,15 @@ LOOK_BACK = 16
 Follows = Mapping[tuple[str, int], tuple[str, int]]
 
 
-class SaidMeanwhile(Conflict):
+class PackOutdated(Conflict):
     """A pack lacks what was said since it was made."""
 
 
-def last_of(
+def last_pack(
     ports: Ports, acting: Acting, line: str, state: StreamState, window: WindowKey, newest: Event | None = None
 ) -> ContextPacked | None:
     """Return the thread's last journaled pack with this role, layout, tokenizer and budget."""
-    for number, event in enumerate(journaled(ports, acting, line, state, newest)):
+    for number, event in enumerate(iter_packs(ports, acting, line, state, newest)):
         facts: ContextPacked = event.facts
         if (facts.role, facts.layout, facts.tokenizer, facts.asked) == (
             window.role,
@@ -64,30 +64,32 @@ def last_of(
     return None
 
 
-def erased_since(ports: Ports, acting: Acting, cursor: int) -> bool:
+def has_erasure_since(ports: Ports, acting: Acting, cursor: int) -> bool:
     """Return True if anything was erased after the journal stood at a cursor."""
-    newest = Query(tenant=acting.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1)
+    newest = EventQuery(
+        tenant=acting.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1
+    )
     return any(event.seq > cursor for event in ports.journal.read(newest))
 
 
-def journaled(
+def iter_packs(
     ports: Ports, acting: Acting, line: str, state: StreamState | None = None, newest: Event | None = None
 ) -> Iterator[Event]:
     """Iterate over a thread's packs, newest first, each read on demand; `newest` may be passed in if loaded."""
-    known = current(ports, acting, line) if state is None else state
-    at = 0 if known.line is None else known.line.packed
+    known = load_current_state(ports, acting, line) if state is None else state
+    at = 0 if known.thread is None else known.thread.packed
     while at:
-        event = newest if newest is not None and newest.version == at else event_at(ports, acting, line, at)
+        event = newest if newest is not None and newest.version == at else read_event(ports, acting, line, at)
         if event is None or event.type != PACKED:
             return
         yield event
         at = event.facts.before
 
 
-def begin(
+def begin_call(
     ports: Ports,
     acting: Acting,
-    packed: Packed,
+    packed: AssembledPack,
     digest: str,
     *,
     frame: str | None,
@@ -101,16 +103,16 @@ def begin(
 
     `digest` names the content shown, and `newest` is the version of the last message at that time.
     """
-    _check(ports, acting, packed, frame)
+    _check_pack(ports, acting, packed, frame)
     pack_id = ulid_text(ports.ids.ulid())
     call = pack_id if frame is None else ulid_text(ports.ids.ulid())
-    facts = _facts(ports, packed, digest, pack_id, call, frame)
-    content = None if request is None else clean(ports, CallContent(arguments=request))
+    facts = _pack_facts(ports, packed, digest, pack_id, call, frame)
+    content = None if request is None else redact_as_configured(ports, CallContent(arguments=request))
     line = packed.metadata.scope
-    actor = line if frame is None else stream_of(ports, acting, frame)
+    actor = line if frame is None else find_frame_stream(ports, acting, frame)
 
     def decide(states: States) -> dict[str, list[Draft]]:
-        shown = _shown(states[line], facts, packed, newest)
+        shown = _pack_drafts(states[line], facts, packed, newest)
         if frame is None:
             return {line: shown}
         check_live(ports, acting, states[actor], frame)
@@ -126,39 +128,41 @@ def begin(
             pack=pack_id,
             context_hash=facts.digest,
         )
-        return {actor: with_clocks(states[actor], asked, now), line: shown}
+        return {actor: add_clock_events(states[actor], asked, now), line: shown}
 
-    placed = [artifacts.prepare(ports, acting, body) for name, body in packed.pins if name in facts.artifacts]
+    placed = [artifacts.prepare_artifact(ports, acting, body) for name, body in packed.pins if name in facts.artifacts]
     streams = (actor,) if actor == line else (actor, line)
-    same = _same(frame, facts, model or packed.model, if_interrupted, content)
+    same = _match_retry(frame, facts, model or packed.model, if_interrupted, content)
     try:
-        changed = change(ports, acting, streams, decide, key=key, same=same, artifacts=placed)
+        changed = decide_and_append(ports, acting, streams, decide, key=key, same=same, artifacts=placed)
     except (Refused, Conflict):
-        artifacts.withdraw(ports, acting, placed)
+        artifacts.withdraw_artifacts(ports, acting, placed)
         raise
     if changed.repeated:
-        artifacts.withdraw(ports, acting, placed)
-    made = _call_of(changed, frame)
+        artifacts.withdraw_artifacts(ports, acting, placed)
+    made = _call_id(changed, frame)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
-        telemetry.call_begun(ports, call, frame=frame, model=model or packed.model, conversation=line, packed=packed)
+        telemetry.begin_model_span(
+            ports, call, frame=frame, model=model or packed.model, conversation=line, packed=packed
+        )
     return made
 
 
-def _call_of(changed: Changed, frame: str | None) -> str:
-    made: str = changed.last("context.packed" if frame is None else "model.requested").call
+def _call_id(changed: ChangeResult, frame: str | None) -> str:
+    made: str = changed.last_facts("context.packed" if frame is None else "model.requested").call
     return made
 
 
-def _same(
+def _match_retry(
     frame: str | None, facts: ContextPacked, model: str | None, if_interrupted: str, content: CallContent | None
 ) -> Any:
     if frame is None:
-        return like("context.packed", digest=facts.digest)
+        return match_event("context.packed", digest=facts.digest)
     # Do not compare the content shown: a retry after a crash continues the same call, even with new messages.
-    return like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
+    return match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
 
 
-def _check(ports: Ports, acting: Acting, packed: Packed, frame: str | None) -> None:
+def _check_pack(ports: Ports, acting: Acting, packed: AssembledPack, frame: str | None) -> None:
     """Refuse a pack of the past, and one that was not made for this call."""
     if packed.metadata.reconstructed or packed.metadata.pack_id is not None:
         raise InvalidValue("This pack is of the past. Make one with pack() for a new call.")
@@ -167,21 +171,21 @@ def _check(ports: Ports, acting: Acting, packed: Packed, frame: str | None) -> N
         if made_for is not None:
             raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
         return
-    raw_id(frame)
-    within = parse_scope(stream_of(ports, acting, frame)).get("session")
+    parse_id(frame)
+    within = parse_scope(find_frame_stream(ports, acting, frame)).get("session")
     # A frame outside any session may work for one; a frame within a session works for that session only.
-    session_s = made_for is None and (within is None or visibility.line_of_frame(ports, acting, frame) == line)
+    session_s = made_for is None and (within is None or visibility.frame_thread(ports, acting, frame) == line)
     if made_for != frame and not session_s:
         raise InvalidValue(f"This pack shows {line}, which is not what frame {frame} sees. Make one for this frame.")
 
 
-def _shown(state: StreamState, facts: ContextPacked, packed: Packed, newest: int | None) -> list[Draft]:
+def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack, newest: int | None) -> list[Draft]:
     """Return the events for the thread: the pack, and the token counts that it was the first to need."""
-    if newest is not None and state.line is not None and state.line.newest != newest:
-        raise SaidMeanwhile("Something was said since this pack was made. Make another one.")
-    if state.line is not None and state.line.ended and not state.line.fresh:
+    if newest is not None and state.thread is not None and state.thread.newest != newest:
+        raise PackOutdated("Something was said since this pack was made. Make another one.")
+    if state.thread is not None and state.thread.ended and not state.thread.fresh:
         raise SessionClosed(f"{packed.metadata.scope} has ended: no model is called for it any more.")
-    drafts = [] if state.line is not None else [Draft(type="thread.opened", facts=ThreadOpened(private=True))]
+    drafts = [] if state.thread is not None else [Draft(type="thread.opened", facts=ThreadOpened(private=True))]
     fresh = packed.fresh.get(packed.metadata.scope, ())
     if fresh:
         counted = TokensCounted(
@@ -190,14 +194,16 @@ def _shown(state: StreamState, facts: ContextPacked, packed: Packed, newest: int
             counts=tuple(tokens for _, tokens in fresh),
         )
         drafts.append(Draft(type="tokens.counted", facts=counted))
-    before = 0 if state.line is None else state.line.packed
+    before = 0 if state.thread is None else state.thread.packed
     linked = msgspec.structs.replace(facts, before=before)
     return [*drafts, Draft(type="context.packed", facts=linked, id=facts.pack)]
 
 
-def _facts(ports: Ports, packed: Packed, digest: str, pack: str, call: str, frame: str | None) -> ContextPacked:
+def _pack_facts(
+    ports: Ports, packed: AssembledPack, digest: str, pack: str, call: str, frame: str | None
+) -> ContextPacked:
     summary = packed.token_summary
-    manifest = pieces(packed.segments, packed.follows)
+    manifest = list_pieces(packed.segments, packed.follows)
     stream, start = packed.window_start or (None, None)
     return ContextPacked(
         pack=pack,
@@ -208,7 +214,7 @@ def _facts(ports: Ports, packed: Packed, digest: str, pack: str, call: str, fram
         layout=packed.metadata.layout,
         tokenizer=packed.tokenizer,
         exact=packed.exact,
-        renderer=RENDERER,
+        renderer=RENDERER_VERSION,
         settings=settings_digest(ports.settings),
         budget=summary.budget,
         asked=packed.window.budget,
@@ -223,7 +229,7 @@ def _facts(ports: Ports, packed: Packed, digest: str, pack: str, call: str, fram
         breakdown={name: value for name, value in msgspec.structs.asdict(summary.breakdown).items() if value},
         manifest=manifest,
         left_out=tuple(
-            LeftOut(id=one.id, kind=one.kind, why=one.reason, tokens=one.tokens)
+            OmittedPiece(id=one.id, kind=one.kind, why=one.reason, tokens=one.tokens)
             for one in packed.decisions
             if one.outcome == "omitted" and one.kind != "conversation"
         ),

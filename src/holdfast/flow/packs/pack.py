@@ -9,59 +9,59 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.frames import stack
-from holdfast.core.packs.assemble import Gathered, assembled
-from holdfast.core.packs.fences import marks_when_needed
-from holdfast.core.packs.fit import fit
-from holdfast.core.packs.history_tools import NAMES
-from holdfast.core.packs.inputs import Fit, Limits, Part, Shares, Sources
-from holdfast.core.packs.rounds import Rounds
-from holdfast.core.packs.segments import Items, crumb_segments, marker_segment, note_segments, summary_segment
-from holdfast.core.sessions.rounds import UNLIMITED, Conversation, bounds
-from holdfast.core.sessions.tokens import Framing, counted_as, framing_of, message_tokens, system_tokens, tools_tokens
+from holdfast.core.packs.assemble import PackMaterial, assemble_pack
+from holdfast.core.packs.fences import make_lazy_mark
+from holdfast.core.packs.fit import fit_pack
+from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
+from holdfast.core.packs.inputs import BudgetShares, FitResult, PackLimits, PackSources, RequiredPart
+from holdfast.core.packs.rounds import ThreadRounds
+from holdfast.core.packs.segments import ItemForms, crumb_segments, marker_segment, note_segments, summary_segment
+from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, check_bounds
+from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens, system_tokens, tools_tokens
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from holdfast.flow.compaction import summaries
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import telemetry
 from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
 from holdfast.flow.packs.briefs import Brief
-from holdfast.flow.packs.recent import Ending
-from holdfast.flow.packs.request import Asked, check_asked
-from holdfast.flow.packs.visibility import Seen
-from holdfast.flow.sessions.append import models
-from holdfast.flow.sessions.read import line_of
+from holdfast.flow.packs.recent import ThreadTail
+from holdfast.flow.packs.request import PackRequest, check_request
+from holdfast.flow.packs.visibility import Visibility
+from holdfast.flow.sessions.append import models_port
+from holdfast.flow.sessions.read import thread_state
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.frames import StreamState
 from holdfast.records.messages import Message
 from holdfast.records.models import ModelInfo
-from holdfast.records.packs import CompactionLevel, ContextPackMetadata, Packed, Segment, WindowKey
+from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, Segment, WindowKey
 from holdfast.records.scope import parse_scope
 
 CHARACTERS_PER_TOKEN = 6
 """The most characters of prose per token: a text cut to n characters takes at least n / 6 tokens."""
-LEAST_COUNTED = 200
+MIN_MESSAGE_CAP = 200
 """The lower bound of `max_message_tokens`, the cap per message while reading back, so that reading ends."""
 
 
-def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
+def build_pack(ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest) -> AssembledPack:
     """Build the pack of a thread within a budget; the default is the model's window less room for its answer."""
-    with telemetry.packing(ports) as tell:
-        check_asked(asked)
+    with telemetry.trace_pack(ports) as tell:
+        check_request(asked)
         # Gather before taking the snapshot: fetching a web page or embedding a query may take long.
-        found = evidence.gathered(ports, acting, seen, asked, _most(seen, asked))
-        found = evidence.with_memories(ports, acting, seen, asked, found)
+        found = evidence.gather_evidence(ports, acting, seen, asked, _evidence_room(seen, asked))
+        found = evidence.add_memories(ports, acting, seen, asked, found)
         with ports.journal.snapshot():
-            made = _Packing(ports, acting, seen, asked).made(found)
+            made = _PackBuilder(ports, acting, seen, asked).build(found)
         tell(made)
     return made
 
 
-def _most(seen: Seen, asked: Asked) -> int:
+def _evidence_room(seen: Visibility, asked: PackRequest) -> int:
     """Return the most tokens that evidence could take."""
     return asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
 
 
-class _Counting(msgspec.Struct, frozen=True):
+class _TokenCounter(msgspec.Struct, frozen=True):
     """The tokenizer, model and framing that count this pack's tokens."""
 
     tokenizer: Tokenizer
@@ -76,29 +76,29 @@ class _Counting(msgspec.Struct, frozen=True):
         return message_tokens(message, self.tokenizer.count, self.framing)
 
 
-class _Packing:
+class _PackBuilder:
     """The builder of one pack."""
 
-    def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> None:
+    def __init__(self, ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest) -> None:
         self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
-        self._state = _line_state(ports, acting, seen)
-        self._counting = self._counted()
-        self._mark = marks_when_needed(lambda: ports.journal.secret, acting.tenant)
-        self._wanted, self._budget, self._limited_by = self._limits()
+        self._state = _load_thread_state(ports, acting, seen)
+        self._counting = self._choose_counter()
+        self._mark = make_lazy_mark(lambda: ports.journal.secret, acting.tenant)
+        self._wanted, self._budget, self._limited_by = self._compute_budget()
 
-    def made(self, found: evidence.Gathered) -> Packed:
+    def build(self, found: evidence.EvidenceItems) -> AssembledPack:
         """Build the best pack that fits."""
-        brief, first = self._briefed()
+        brief, first = self._load_brief()
         notes = note_segments(brief.notes, self._counting.count)
         fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
-        ending = self._ending(max(self._budget - fixed, 0))
-        crumbs = self._crumbs()
-        before = manifest.last_of(
-            self._ports, self._acting, self._seen.line, self._state, self._window(), ending.packed
+        ending = self._load_tail(max(self._budget - fixed, 0))
+        crumbs = self._load_crumbs()
+        before = manifest.last_pack(
+            self._ports, self._acting, self._seen.thread, self._state, self._window_key(), ending.packed
         )
-        sources = self._sources(fixed, crumbs, ending, found, brief)
+        sources = self._build_sources(fixed, crumbs, ending, found, brief)
         fitted = self._fit(sources, before)
-        given = Gathered(
+        given = PackMaterial(
             system=brief.system,
             tools=brief.tools,
             brief=brief.context,
@@ -106,15 +106,15 @@ class _Packing:
             notes=notes,
             crumbs=tuple(crumb for crumb, _ in crumbs),
             standing=ending.summaries,
-            messages=0 if self._state.line is None else self._state.line.messages,
-            follows=follows(ending),
+            messages=0 if self._state.thread is None else self._state.thread.messages,
+            follows=next_messages(ending),
             overhead=self._counting.framing.reply,
             budget=self._budget,
             layout=self._asked.layout,
             model=self._counting.info.name or None,
             tokenizer=self._counting.tokenizer.name,
             exact=self._is_exact(),
-            window=self._window(),
+            window=self._window_key(),
             limited_by=self._limited_by,
             metadata=self._metadata(brief),
             report=found.report,
@@ -123,32 +123,36 @@ class _Packing:
             pins=found.pins,
             fresh=ending.fresh,
             kept_as=self._counting.kept_as,
-            before=self._still_the_same(before, ending, brief),
+            before=self._previous_manifest(before, ending, brief),
         )
-        return assembled(fitted, sources, given)
+        return assemble_pack(fitted, sources, given)
 
-    def _counted(self) -> _Counting:
-        session = None if self._seen.session is None else current(self._ports, self._acting, self._seen.session).session
-        info = models(self._ports).info(None if session is None else session.model)
+    def _choose_counter(self) -> _TokenCounter:
+        session = (
+            None
+            if self._seen.session is None
+            else load_current_state(self._ports, self._acting, self._seen.session).session
+        )
+        info = models_port(self._ports).info(None if session is None else session.model)
         name = self._asked.tokenizer or (None if session is None else session.tokenizer) or info.tokenizer
-        tokenizer = models(self._ports).tokenizer(name)
+        tokenizer = models_port(self._ports).tokenizer(name)
         framing = framing_of(info.provider, info.name)
-        return _Counting(tokenizer, info, framing, counted_as(tokenizer.name, framing))
+        return _TokenCounter(tokenizer, info, framing, count_label(tokenizer.name, framing))
 
-    def _limits(self) -> tuple[int, int, str | None]:
+    def _compute_budget(self) -> tuple[int, int, str | None]:
         """Return the requested budget, the allowed budget, and the name of the limit that lowered it, if any."""
         frame, actor = self._seen.frame, self._seen.actor
         asked = self._asked.budget
         if frame is None or actor is None:
             wanted = asked or self._counting.info.input_budget
-            return wanted, asked or self._calibrated(), None
-        live = current(self._ports, self._acting, actor).frames
-        most = stack.tightest(stack.ancestry(live, frame.id)).context_tokens
+            return wanted, asked or self._calibrate_budget(), None
+        live = load_current_state(self._ports, self._acting, actor).frames
+        most = stack.tightest_limits(stack.ancestry(live, frame.id)).context_tokens
         wanted = most if asked is None else asked
         budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
         if asked is None and most == self._counting.info.input_budget:
             # No budget was given, and the frame may use its model's whole window: use the calibrated one.
-            budget = self._calibrated()
+            budget = self._calibrate_budget()
         available = frame.tokens.available
         if available is not None and available < budget:
             budget, limited_by = available, "available"
@@ -160,16 +164,16 @@ class _Packing:
             )
         return wanted, budget, limited_by
 
-    def _calibrated(self) -> int:
+    def _calibrate_budget(self) -> int:
         """Return the model's window in tokens as counted here, corrected by the usage that providers reported."""
         counting = self._counting
-        factor = models(self._ports).calibration(
+        factor = models_port(self._ports).calibration(
             counting.info.name, counting.tokenizer.name, tenant=self._acting.tenant
         )
         most = counting.info.input_budget
         return most if factor is None else max(int(most / factor), 1)
 
-    def _briefed(self) -> tuple[Brief, Segment]:
+    def _load_brief(self) -> tuple[Brief, Segment]:
         """Load the brief and its segment, from the cache as long as its scopes have not changed."""
         heads = [self._ports.journal.head(self._acting.tenant, scope) for scope in self._seen.scopes]
         there = [(scope, head.version) for scope, head in zip(self._seen.scopes, heads, strict=True) if head]
@@ -177,14 +181,14 @@ class _Packing:
         versions = [at for at in there if at[0] != self._seen.actor]
         place = (
             self._acting.tenant,
-            self._seen.actor or self._seen.line,
+            self._seen.actor or self._seen.thread,
             f"{self._asked.role} {self._counting.kept_as}",
         )
-        remembered = None if self._has_words_of_its_own() else self._ports.recent
+        remembered = None if self._has_own_brief() else self._ports.recent
         known = None if remembered is None else remembered.get(place)
         if known is not None and known[0] == versions:
             return known[1], known[2]
-        brief = briefs.brief(
+        brief = briefs.load_brief(
             self._ports,
             self._acting,
             session=self._seen.session,
@@ -198,12 +202,12 @@ class _Packing:
             remembered.put(place, (versions, brief, segment))
         return brief, segment
 
-    def _has_words_of_its_own(self) -> bool:
+    def _has_own_brief(self) -> bool:
         """Return True if the frame's brief holds something that only its own stream provides."""
         frame, actor = self._seen.frame, self._seen.actor
         if frame is None or actor is None:
             return False
-        return frame.inputs is not None or briefs.are_set(self._ports, self._acting, actor)
+        return frame.inputs is not None or briefs.has_briefs(self._ports, self._acting, actor)
 
     def _brief_segment(self, brief: Brief) -> Segment:
         """Return the segment of the system prompt and tools, which are sent apart from the messages."""
@@ -220,17 +224,17 @@ class _Packing:
             origins=brief.origins,
         )
 
-    def _ending(self, room: int) -> Ending:
-        wanted = recent.Wanted(
+    def _load_tail(self, room: int) -> ThreadTail:
+        wanted = recent.TailRequest(
             room=room,
             max_messages=self._asked.max_messages,
             kept_as=self._counting.kept_as,
-            longest=max(self._ports.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, LEAST_COUNTED),
+            max_message_tokens=max(self._ports.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
         )
-        return recent.ending(
+        return recent.read_tail(
             self._ports,
             self._acting,
-            self._seen.line,
+            self._seen.thread,
             self._state,
             wanted,
             self._counting.tokenizer,
@@ -238,13 +242,13 @@ class _Packing:
             0 if self._seen.frame is None else self._seen.frame.turn or 0,
         )
 
-    def _crumbs(self) -> list[visibility.Crumb]:
+    def _load_crumbs(self) -> list[visibility.Crumb]:
         # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if self._seen.frame is None or self._seen.frame.turn is not None:
             return []
-        return visibility.breadcrumbs(self._ports, self._acting, self._seen.frame.id)
+        return visibility.load_breadcrumbs(self._ports, self._acting, self._seen.frame.id)
 
-    def _window(self) -> WindowKey:
+    def _window_key(self) -> WindowKey:
         return WindowKey(
             role=self._asked.role,
             layout=self._asked.layout,
@@ -252,57 +256,70 @@ class _Packing:
             budget=self._wanted,
         )
 
-    def _sources(
-        self, fixed: int, crumbs: list[visibility.Crumb], ending: Ending, found: evidence.Gathered, brief: Brief
-    ) -> Sources:
+    def _build_sources(
+        self,
+        fixed: int,
+        crumbs: list[visibility.Crumb],
+        ending: ThreadTail,
+        found: evidence.EvidenceItems,
+        brief: Brief,
+    ) -> PackSources:
         count, settings = self._counting.count, self._ports.settings
         most = UNLIMITED if self._asked.max_messages is None else self._asked.max_messages
-        talk = Conversation(ending.messages, bounds(most, self._budget, count), ending.leading)
+        talk = ConversationRounds(ending.messages, check_bounds(most, self._budget, count), ending.leading)
         all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
-        messages = 0 if self._state.line is None else self._state.line.messages
-        hidden = _hidden(ending, messages)
-        return Sources(
+        messages = 0 if self._state.thread is None else self._state.thread.messages
+        hidden = _has_hidden(ending, messages)
+        return PackSources(
             fixed=fixed,
             crumbs=all_crumbs,
             last_crumb=last_crumb,
-            rounds=Rounds(talk, self._seen.line, settings.abbreviate_chars, ending.asked, recent.unbroken(ending)),
+            rounds=ThreadRounds(
+                talk,
+                self._seen.thread,
+                settings.abbreviate_chars,
+                ending.question_places,
+                recent.contiguous_start(ending),
+            ),
             complete=ending.complete or not hidden,
             hidden=ending.complete and hidden,
-            summaries=tuple(summary_segment(one, self._seen.line, self._mark, count) for one in ending.summaries),
+            summaries=tuple(summary_segment(one, self._seen.thread, self._mark, count) for one in ending.summaries),
             items=found.items,
-            forms=Items(self._mark, count),
+            forms=ItemForms(self._mark, count),
             marker=marker_segment(messages, count, tools=_has_history_tools(brief)),
             fixed_parts=lambda: self._brief_parts(brief, fixed),
         )
 
-    def _brief_parts(self, brief: Brief, fixed: int) -> tuple[Part, ...]:
+    def _brief_parts(self, brief: Brief, fixed: int) -> tuple[RequiredPart, ...]:
         """Return the brief's tokens by part, for the error that says what to shorten."""
         counting = self._counting
         tools = tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
         fewer = (
             "leave out expand and search_history (history=False)" if _has_history_tools(brief) else "offer fewer tools"
         )
-        return Part("the brief", fixed - tools, "shorten the brief"), Part("tools", tools, fewer, len(brief.tools))
+        return RequiredPart("the brief", fixed - tools, "shorten the brief"), RequiredPart(
+            "tools", tools, fewer, len(brief.tools)
+        )
 
-    def _fit(self, sources: Sources, before: ContextPacked | None) -> Fit:
+    def _fit(self, sources: PackSources, before: ContextPacked | None) -> FitResult:
         settings = self._ports.settings
         start = None
         if before is not None and before.window_stream is not None and before.window_start is not None:
             start = (before.window_stream, before.window_start)
-        limits = Limits(
+        limits = PackLimits(
             budget=self._budget,
             max_messages=UNLIMITED if self._asked.max_messages is None else self._asked.max_messages,
             floor=CompactionLevel(self._asked.min_compaction),
             stickiness=self._asked.stickiness,
             before=start,
-            shares=Shares(
+            shares=BudgetShares(
                 conversation=settings.conversation_percent,
                 included=settings.included_percent,
                 memory=settings.memory_percent,
             ),
         )
         try:
-            return fit(sources, limits)
+            return fit_pack(sources, limits)
         except BudgetTooSmall as error:
             if self._limited_by != "available" or error.unit != "tokens":
                 raise
@@ -312,12 +329,14 @@ class _Packing:
                 left=self._budget,
             ) from None
 
-    def _still_the_same(self, before: ContextPacked | None, ending: Ending, brief: Brief) -> tuple[PackedPiece, ...]:
+    def _previous_manifest(
+        self, before: ContextPacked | None, ending: ThreadTail, brief: Brief
+    ) -> tuple[PackedPiece, ...]:
         """Return the last pack's pieces; none if content shown here was erased since, as it now renders differently."""
         if before is None:
             return ()
         gone = bool(brief.erased) or any(message.erased for message in ending.messages)
-        return () if gone and manifest.erased_since(self._ports, self._acting, before.at_seq) else before.manifest
+        return () if gone and manifest.has_erasure_since(self._ports, self._acting, before.at_seq) else before.manifest
 
     def _is_exact(self) -> bool:
         tokenizer, info = self._counting.tokenizer, self._counting.info
@@ -327,7 +346,7 @@ class _Packing:
         return ContextPackMetadata(
             pack_id=None,
             frame_id=None if self._seen.frame is None else self._seen.frame.id,
-            scope=self._seen.line,
+            scope=self._seen.thread,
             role=self._asked.role,
             created_at=self._ports.clock.now_ms(),
             log_seq=self._ports.journal.position(),
@@ -337,25 +356,25 @@ class _Packing:
         )
 
 
-def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
+def _load_thread_state(ports: Ports, acting: Acting, seen: Visibility) -> StreamState:
     """Return the thread's state. A frame's private thread may not exist yet; a missing session is refused."""
-    state = current(ports, acting, seen.line)
-    if state.line is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.line))):
-        line_of(ports, acting, seen.line)
+    state = load_current_state(ports, acting, seen.thread)
+    if state.thread is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.thread))):
+        thread_state(ports, acting, seen.thread)
     return state
 
 
-def _hidden(ending: Ending, messages: int) -> bool:
+def _has_hidden(ending: ThreadTail, messages: int) -> bool:
     """Return True if the thread has messages that are neither loaded nor covered by a loaded summary."""
     at_hand = sum(1 for place in ending.places if not summaries.is_covered(place, ending.summaries))
     return messages > at_hand + sum(summary.messages for summary in ending.summaries)
 
 
 def _has_history_tools(brief: Brief) -> bool:
-    return frozenset(NAMES).issubset(tool.name for tool in brief.tools)
+    return frozenset(HISTORY_TOOL_NAMES).issubset(tool.name for tool in brief.tools)
 
 
-def follows(ending: Ending) -> dict[tuple[str, int], tuple[str, int]]:
+def next_messages(ending: ThreadTail) -> dict[tuple[str, int], tuple[str, int]]:
     """Map each loaded message to the one directly after it in the thread."""
     found: dict[tuple[str, int], tuple[str, int]] = {}
     begun, previous = False, ("", 0)

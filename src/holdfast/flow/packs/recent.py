@@ -17,53 +17,61 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.project_sessions import message_row
 from holdfast.core.sessions.tokens import Framing, message_tokens
 from holdfast.flow.compaction import summaries as compaction_summaries
-from holdfast.flow.frames.read import event_at
+from holdfast.flow.frames.read import read_event
 from holdfast.flow.packs.manifest import PACKED
-from holdfast.flow.packs.pins import leading, with_pinned
-from holdfast.flow.sessions.read import PAGE, Place, bodies, decoded, places, runs, stands
+from holdfast.flow.packs.pins import add_pinned, leading_instructions
+from holdfast.flow.sessions.read import (
+    PAGE,
+    MessageLocation,
+    decode_messages,
+    group_versions,
+    is_standing,
+    iter_places,
+    load_messages,
+)
 from holdfast.ports import Acting, Ports, Tokenizer
-from holdfast.records.batches import Span
+from holdfast.records.batches import RowQuery
 from holdfast.records.events.envelope import Event, StoredEvent
-from holdfast.records.events.sessions import Segment
+from holdfast.records.events.sessions import SharedSegment
 from holdfast.records.frames import StreamState
 from holdfast.records.messages import Message
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope
-from holdfast.records.sessions import Line, Summary
+from holdfast.records.sessions import Summary, ThreadState
 
-MORE = 16
+EXTRA_MESSAGES = 16
 """Messages read beyond a full budget, so that the round at its edge is complete."""
-USUAL = 200
+TYPICAL_TOKENS = 200
 """Typical tokens of a message: a page asks for as many rows as would fill the room, within bounds."""
-FEWEST = 16
-SINCE = 256
+MIN_PAGE = 16
+MAX_NEW_EVENTS = 256
 """The most new events that a cached tail is extended by."""
-GROWTH = frozenset({"message.appended", "tokens.counted", PACKED})
+GROWTH_TYPES = frozenset({"message.appended", "tokens.counted", PACKED})
 """Events that leave everything in a cached tail valid."""
 
 T = TypeVar("T")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class TailRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a thread to read, and the way it is counted."""
 
     room: int
     max_messages: int | None
     kept_as: str
-    longest: int
+    max_message_tokens: int
     """The most tokens one message counts for while reading: a longer one may be shown abbreviated."""
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     """The tail of a thread with pinned messages and leading instructions, oldest first, and summaries of the rest."""
 
     version: int
-    line: Line | None
+    thread: ThreadState | None
     erased: int
-    wanted: Wanted
-    sources: tuple[int, ...] = ()
+    request: TailRequest
+    source_versions: tuple[int, ...] = ()
     """The versions of the streams it shares segments with: pinning a shared message changes those streams."""
-    places: tuple[Place, ...] = ()
+    places: tuple[MessageLocation, ...] = ()
     messages: tuple[Message, ...] = ()
     since: tuple[str, int] | None = None
     """The message from which on nothing of the thread is missing."""
@@ -73,7 +81,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The leading instructions and the messages of pinned rounds: they stay when the tail moves on."""
     turn: int = 0
     """The version of the message that began the turn this was read for; 0 without a turn."""
-    asked: frozenset[tuple[str, int]] = frozenset()
+    question_places: frozenset[tuple[str, int]] = frozenset()
     """The questions of that turn, which stay as well."""
     complete: bool = True
     """True if no uncovered message is missing."""
@@ -85,53 +93,53 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Counts made just now, by stream: pairs of version and tokens."""
 
 
-def ending(
+def read_tail(
     ports: Ports,
     acting: Acting,
     stream: str,
     state: StreamState,
-    wanted: Wanted,
+    wanted: TailRequest,
     tokenizer: Tokenizer,
     framing: Framing,
     turn: int = 0,
-) -> Ending:
+) -> ThreadTail:
     """Return the tail of a thread, from the cache where valid, with the questions of the turn that began at `turn`."""
-    erased = _version(ports, acting, Scope.GLOBAL.text)  # Erasures are journaled in the global stream.
-    now = Ending(version=state.version, line=state.line, erased=erased, wanted=wanted, turn=turn)
-    if state.line is None:
+    erased = _stream_version(ports, acting, Scope.GLOBAL.text)  # Erasures are journaled in the global stream.
+    now = ThreadTail(version=state.version, thread=state.thread, erased=erased, request=wanted, turn=turn)
+    if state.thread is None:
         return now
-    now = replace(now, sources=tuple(_version(ports, acting, one.stream) for one in state.line.shared))
+    now = replace(now, source_versions=tuple(_stream_version(ports, acting, one.stream) for one in state.thread.shared))
     place = (acting.tenant, stream, wanted.kept_as)
-    known: Ending | None = None if ports.recent is None else ports.recent.get(place)
+    known: ThreadTail | None = None if ports.recent is None else ports.recent.get(place)
     found = None
-    usable = _for_turn(known, stream, turn) if known is not None and _holds(known, now) else None
+    usable = _adapt_to_turn(known, stream, turn) if known is not None and _is_valid(known, now) else None
     if usable is not None:
         same = usable.version == state.version
-        found = usable if same else _grown(ports, acting, stream, now, usable, tokenizer, framing)
+        found = usable if same else _extend_tail(ports, acting, stream, now, usable, tokenizer, framing)
     if found is None:
-        plain = known is not None and _begins_plainly(known, now)
-        found = _read(ports, acting, stream, now, tokenizer, framing, plain=plain)
-    at = state.line.packed
+        plain = known is not None and _has_no_instructions(known, now)
+        found = _read_tail(ports, acting, stream, now, tokenizer, framing, plain=plain)
+    at = state.thread.packed
     if at and (found.packed is None or found.packed.version != at):
-        found = replace(found, packed=event_at(ports, acting, stream, at))
+        found = replace(found, packed=read_event(ports, acting, stream, at))
     if ports.recent is not None and found is not known:
         ports.recent.put(place, found)
     return found
 
 
-def _version(ports: Ports, acting: Acting, stream: str) -> int:
+def _stream_version(ports: Ports, acting: Acting, stream: str) -> int:
     head = ports.journal.head(acting.tenant, stream)
     return 0 if head is None else head.version
 
 
-def _holds(known: Ending, now: Ending) -> bool:
-    told = (known.erased, known.sources, known.wanted) == (now.erased, now.sources, now.wanted)
-    return told and _only_longer(known, now)
+def _is_valid(known: ThreadTail, now: ThreadTail) -> bool:
+    told = (known.erased, known.source_versions, known.request) == (now.erased, now.source_versions, now.request)
+    return told and _is_only_longer(known, now)
 
 
-def _only_longer(known: Ending, now: Ending) -> bool:
+def _is_only_longer(known: ThreadTail, now: ThreadTail) -> bool:
     """Return True if messages were only appended since `known`: no edit, rewind, fork or reset."""
-    before, line = known.line, now.line
+    before, line = known.thread, now.thread
     if before is None or line is None:
         return False
     return (before.edited, before.floor, before.shared, before.generation) == (
@@ -142,12 +150,12 @@ def _only_longer(known: Ending, now: Ending) -> bool:
     )
 
 
-def _begins_plainly(known: Ending, now: Ending) -> bool:
+def _has_no_instructions(known: ThreadTail, now: ThreadTail) -> bool:
     """Return True if the thread is known to have no leading instructions; this holds for any size of tail."""
-    return bool(known.places) and not known.leading and _only_longer(known, now)
+    return bool(known.places) and not known.leading and _is_only_longer(known, now)
 
 
-def _for_turn(known: Ending, stream: str, turn: int) -> Ending | None:
+def _adapt_to_turn(known: ThreadTail, stream: str, turn: int) -> ThreadTail | None:
     """Return the cached tail with this turn's questions instead of another's; None if some are not loaded."""
     if known.turn == turn:
         return known
@@ -155,166 +163,172 @@ def _for_turn(known: Ending, stream: str, turn: int) -> Ending | None:
     reaches = since is not None and (since[0] != stream or since[1] <= turn)
     if turn and turn <= known.version and not reaches:
         return None
-    begin = len(known.places) if since is None else _index(known.places, since)
-    gone = {at for at in range(begin) if _at(known.places[at]) not in known.kept}
-    found, messages = _without(known.places, gone), _without(known.messages, gone)
+    begin = len(known.places) if since is None else _index_of(known.places, since)
+    gone = {at for at in range(begin) if _key_of(known.places[at]) not in known.kept}
+    found, messages = _drop_indexes(known.places, gone), _drop_indexes(known.messages, gone)
     return replace(
         known,
         places=tuple(found),
         messages=tuple(messages),
         turn=turn,
-        asked=turn_questions(found, messages, stream, turn),
+        question_places=find_questions(found, messages, stream, turn),
     )
 
 
-def unbroken(found: Ending) -> tuple[str, int] | None:
+def contiguous_start(found: ThreadTail) -> tuple[str, int] | None:
     """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
     if found.since is None:
         return None
-    at = _index(found.places, found.since)
+    at = _index_of(found.places, found.since)
     while at and found.places[at - 1].row["position"] == int(found.places[at].row["position"] or 0) - 1:
         at -= 1
-    return _at(found.places[at])
+    return _key_of(found.places[at])
 
 
-def _without(these: Sequence[T], gone: Container[int]) -> list[T]:
+def _drop_indexes(these: Sequence[T], gone: Container[int]) -> list[T]:
     return [one for at, one in enumerate(these) if at not in gone]
 
 
-def _grown(
+def _extend_tail(
     ports: Ports,
     acting: Acting,
     stream: str,
-    now: Ending,
-    known: Ending,
+    now: ThreadTail,
+    known: ThreadTail,
     tokenizer: Tokenizer,
     framing: Framing,
-) -> Ending | None:
+) -> ThreadTail | None:
     """Extend the cached tail by the new events, cut to the size a fresh read would have; None if that is impossible."""
-    query = Query(tenant=acting.tenant, stream=stream, after=known.version, until=now.version, limit=SINCE)
+    query = EventQuery(
+        tenant=acting.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS
+    )
     stored = ports.journal.read(query)
-    if len(stored) != now.version - known.version or any(event.type not in GROWTH for event in stored):
+    if len(stored) != now.version - known.version or any(event.type not in GROWTH_TYPES for event in stored):
         return None
     events = [decode_event(event) for event in stored if event.type == "message.appended"]
-    new = [Place(stream, message_row(event.facts, event.version)) for event in events]
-    if new and _changes_what_stays(known, new):
+    new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in events]
+    if new and _affects_kept(known, new):
         return None
-    costed, fresh = counted(
-        ports, acting, new, decoded(ports, acting, events), known.wanted.kept_as, tokenizer, framing
+    costed, fresh = count_messages(
+        ports, acting, new, decode_messages(ports, acting, events), known.request.kept_as, tokenizer, framing
     )
     found, messages = (*known.places, *new), (*known.messages, *costed)
-    begin = len(known.places) if known.since is None else _index(known.places, known.since)
-    end, whole = _end([*reversed(found[begin:])], known.wanted)
+    begin = len(known.places) if known.since is None else _index_of(known.places, known.since)
+    end, whole = _take_until_full([*reversed(found[begin:])], known.request)
     if whole is None and not known.complete:
         return None
     cut = len(found) - len(end)
-    asked = turn_questions(found, messages, stream, known.turn)
+    asked = find_questions(found, messages, stream, known.turn)
     stay = known.kept | asked
-    kept = [at for at in range(cut) if _at(found[at]) in stay] if stay else []
+    kept = [at for at in range(cut) if _key_of(found[at]) in stay] if stay else []
     packs = [event for event in stored if event.type == PACKED]
     return replace(
         known,
         version=now.version,
-        line=now.line,
+        thread=now.thread,
         places=(*(found[at] for at in kept), *found[cut:]),
         messages=(*(messages[at] for at in kept), *messages[cut:]),
-        since=_at(end[-1]) if end else None,
-        asked=asked,
+        since=_key_of(end[-1]) if end else None,
+        question_places=asked,
         complete=whole is None,
         packed=decode_event(packs[-1]) if packs else known.packed,
-        fresh=_merged({} if _noted(stored, known) else known.fresh, fresh),
+        fresh=_merge_counts({} if _has_counts(stored, known) else known.fresh, fresh),
     )
 
 
-def _changes_what_stays(known: Ending, new: Sequence[Place]) -> bool:
+def _affects_kept(known: ThreadTail, new: Sequence[MessageLocation]) -> bool:
     """Return True if new messages may be leading instructions, are pinned, or answer a pinned call."""
     if len(known.places) == known.leading:
         return True
     return any(place.row["pinned"] or (place.stream, place.round) in known.kept for place in new)
 
 
-def _index(found: Sequence[Place], at: tuple[str, int]) -> int:
-    return next(index for index, place in enumerate(found) if _at(place) == at)
+def _index_of(found: Sequence[MessageLocation], at: tuple[str, int]) -> int:
+    return next(index for index, place in enumerate(found) if _key_of(place) == at)
 
 
-def _at(place: Place) -> tuple[str, int]:
+def _key_of(place: MessageLocation) -> tuple[str, int]:
     return place.stream, place.version
 
 
-def _noted(stored: Sequence[StoredEvent], known: Ending) -> bool:
+def _has_counts(stored: Sequence[StoredEvent], known: ThreadTail) -> bool:
     """Return True if the counts made here were journaled since; they are journaled all together."""
     events = (decode_event(event) for event in stored if event.type == "tokens.counted")
-    return any(event.facts.tokenizer == known.wanted.kept_as for event in events)
+    return any(event.facts.tokenizer == known.request.kept_as for event in events)
 
 
-def _merged(
+def _merge_counts(
     one: dict[str, tuple[tuple[int, int], ...]], other: dict[str, tuple[tuple[int, int], ...]]
 ) -> dict[str, tuple[tuple[int, int], ...]]:
     return {stream: one.get(stream, ()) + other.get(stream, ()) for stream in {**one, **other}}
 
 
-def _read(
-    ports: Ports, acting: Acting, stream: str, now: Ending, tokenizer: Tokenizer, framing: Framing, *, plain: bool
-) -> Ending:
+def _read_tail(
+    ports: Ports, acting: Acting, stream: str, now: ThreadTail, tokenizer: Tokenizer, framing: Framing, *, plain: bool
+) -> ThreadTail:
     """Read the tail from the newest message backwards until the room is full; `plain` skips leading instructions."""
-    wanted = now.wanted
-    standing = _standing(ports, acting, stream, wanted, tokenizer, framing)
-    newest_first: Iterable[Place] = places(ports, acting, stream, page=min(max(wanted.room // USUAL, FEWEST), PAGE))
+    wanted = now.request
+    standing = _load_summaries(ports, acting, stream, wanted, tokenizer, framing)
+    newest_first: Iterable[MessageLocation] = iter_places(
+        ports, acting, stream, page=min(max(wanted.room // TYPICAL_TOKENS, MIN_PAGE), PAGE)
+    )
     if standing:
         # Summaries cover a thread from its beginning, so everything older than a covered message is covered too.
         newest_first = takewhile(lambda place: not compaction_summaries.is_covered(place, standing), newest_first)
-    end, whole = _end(newest_first, wanted)
-    instructions = [] if plain else list(leading(ports, acting, stream))
-    stays = with_pinned(ports, acting, stream, (), instructions)
-    kept = frozenset(map(_at, stays))
-    ends = set(map(_at, end)) if stays else ()
-    before = [place for place in stays if _at(place) not in ends]
-    before = merged(before, users_before(ports, acting, stream, now.turn, end), stream)
+    end, whole = _take_until_full(newest_first, wanted)
+    instructions = [] if plain else list(leading_instructions(ports, acting, stream))
+    stays = add_pinned(ports, acting, stream, (), instructions)
+    kept = frozenset(map(_key_of, stays))
+    ends = set(map(_key_of, end)) if stays else ()
+    before = [place for place in stays if _key_of(place) not in ends]
+    before = merge_places(before, user_messages_before(ports, acting, stream, now.turn, end), stream)
     found = [*before, *reversed(end)]
-    read = bodies(ports, acting, found)
-    asked = turn_questions(found, read, stream, now.turn)
+    read = load_messages(ports, acting, found)
+    asked = find_questions(found, read, stream, now.turn)
     # Messages that the library added in the user's role are not questions.
-    gone = {at for at, place in enumerate(before) if _at(place) not in kept and _at(place) not in asked}
-    found, read = _without(found, gone), _without(read, gone)
-    messages, fresh = counted(ports, acting, found, read, wanted.kept_as, tokenizer, framing)
+    gone = {at for at, place in enumerate(before) if _key_of(place) not in kept and _key_of(place) not in asked}
+    found, read = _drop_indexes(found, gone), _drop_indexes(read, gone)
+    messages, fresh = count_messages(ports, acting, found, read, wanted.kept_as, tokenizer, framing)
     return replace(
         now,
         places=tuple(found),
         messages=tuple(messages),
-        since=_at(end[-1]) if end else None,
+        since=_key_of(end[-1]) if end else None,
         leading=len(instructions),
         kept=kept,
-        asked=asked,
+        question_places=asked,
         complete=whole is None,
         summaries=tuple(standing),
         fresh=fresh,
     )
 
 
-def _standing(
-    ports: Ports, acting: Acting, stream: str, wanted: Wanted, tokenizer: Tokenizer, framing: Framing
+def _load_summaries(
+    ports: Ports, acting: Acting, stream: str, wanted: TailRequest, tokenizer: Tokenizer, framing: Framing
 ) -> list[Summary]:
     """Return the newest summaries that there may be room for, oldest first."""
     found: list[Summary] = []
     left = wanted.room
-    for summary in compaction_summaries.standing(ports, acting, stream):
+    for summary in compaction_summaries.iter_summaries(ports, acting, stream):
         if left < 0 and found:
             break
-        left -= compaction_summaries.summary_tokens(summary.text, tokenizer, framing)
+        left -= compaction_summaries.count_summary_tokens(summary.text, tokenizer, framing)
         found.append(summary)
     return found[::-1]
 
 
-def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Place | None]:
+def _take_until_full(
+    newest_first: Iterable[MessageLocation], wanted: TailRequest
+) -> tuple[list[MessageLocation], MessageLocation | None]:
     """Return places until the room is full, and the first place left out; None if all fit."""
-    found: list[Place] = []
+    found: list[MessageLocation] = []
     torn: set[tuple[str, int]] = set()
     tokens = beyond = 0
     begun = False
-    room, most, longest = wanted.room, wanted.max_messages, wanted.longest
+    room, most, longest = wanted.room, wanted.max_messages, wanted.max_message_tokens
     for place in newest_first:
         full = begun and (tokens > room or (most is not None and len(found) > most))
-        if full and (not torn or beyond == MORE):
+        if full and (not torn or beyond == EXTRA_MESSAGES):
             return found, place
         beyond += full
         found.append(place)
@@ -323,7 +337,7 @@ def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Pl
             torn.add((place.stream, place.round))  # In a fork its call may be in another stream, but close by.
         else:
             if torn:
-                torn.discard(_at(place))
+                torn.discard(_key_of(place))
             begun = True  # Late results alone do not make a round.
         # Another tokenizer may count up to three times as much: read too far rather than stop too early.
         counted = int(row["tokens"] or 0)
@@ -331,14 +345,14 @@ def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Pl
     return found, None
 
 
-MOST = 32
+MAX_QUESTIONS = 32
 """The most questions kept for a turn: the first, and the newest of the others."""
-QUESTION_PAGE = 1_000
-ASKING = "user"
+USER_PAGE = 1_000
+USER_ROLE = "user"
 
 
-def turn_questions(
-    found: Sequence[Place], messages: Sequence[Message], stream: str, turn: int
+def find_questions(
+    found: Sequence[MessageLocation], messages: Sequence[Message], stream: str, turn: int
 ) -> frozenset[tuple[str, int]]:
     """Return the places of the messages that the turn answers; none without a turn.
 
@@ -349,33 +363,37 @@ def turn_questions(
     said = [
         (place.stream, place.version)
         for place, message in zip(found, messages, strict=True)
-        if place.version >= turn and place.stream == stream and place.row["role"] == ASKING and not message.synthetic
+        if place.version >= turn and place.stream == stream and place.row["role"] == USER_ROLE and not message.synthetic
     ]
-    return frozenset((*said[:1], *said[max(len(said) - MOST + 1, 1) :]))
+    return frozenset((*said[:1], *said[max(len(said) - MAX_QUESTIONS + 1, 1) :]))
 
 
-def users_before(ports: Ports, acting: Acting, stream: str, turn: int, end: Sequence[Place]) -> list[Place]:
+def user_messages_before(
+    ports: Ports, acting: Acting, stream: str, turn: int, end: Sequence[MessageLocation]
+) -> list[MessageLocation]:
     """Return the turn's user messages before the part of the thread already read. The cost follows the turn."""
     if not turn or (end and (end[-1].stream != stream or end[-1].version <= turn)):
         return []
     until = end[-1].version - 1 if end else 2**62
-    return list(_users(ports, acting, Segment(stream, turn - 1, until, 2**62)))
+    return list(_iter_user_places(ports, acting, SharedSegment(stream, turn - 1, until, 2**62)))
 
 
-def _users(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Place]:
+def _iter_user_places(ports: Ports, acting: Acting, segment: SharedSegment) -> Iterator[MessageLocation]:
     after = segment.after
     while after < segment.until:
-        span = Span(table="messages", after=after, until=segment.until, limit=QUESTION_PAGE)
+        span = RowQuery(table="messages", after=after, until=segment.until, limit=USER_PAGE)
         rows = ports.journal.span(acting.tenant, segment.stream, span)
         for row in rows:
-            if row["role"] == ASKING and stands(row, segment):
-                yield Place(segment.stream, row)
-        if len(rows) < QUESTION_PAGE:
+            if row["role"] == USER_ROLE and is_standing(row, segment):
+                yield MessageLocation(segment.stream, row)
+        if len(rows) < USER_PAGE:
             return
         after = int(rows[-1]["version"] or 0)
 
 
-def merged(stays: Sequence[Place], users: Sequence[Place], stream: str) -> list[Place]:
+def merge_places(
+    stays: Sequence[MessageLocation], users: Sequence[MessageLocation], stream: str
+) -> list[MessageLocation]:
     """Merge kept messages and the turn's user messages in thread order, each once."""
     if not users:
         return list(stays)
@@ -384,10 +402,10 @@ def merged(stays: Sequence[Place], users: Sequence[Place], stream: str) -> list[
     return sorted(both.values(), key=lambda place: place.version if place.stream == stream else 0)
 
 
-def counted(
+def count_messages(
     ports: Ports,
     acting: Acting,
-    found: Sequence[Place],
+    found: Sequence[MessageLocation],
     messages: Sequence[Message],
     kept_as: str,
     tokenizer: Tokenizer,
@@ -395,7 +413,7 @@ def counted(
 ) -> tuple[list[Message], dict[str, tuple[tuple[int, int], ...]]]:
     """Return the messages with their token counts, and the counts made just now, by stream."""
     strange = [one for one in found if one.row["tokenizer"] != kept_as or one.row["tokens"] is None]
-    known = _known_counts(ports, acting, strange, kept_as)
+    known = _load_counts(ports, acting, strange, kept_as)
     fresh: dict[str, list[tuple[int, int]]] = {}
     those = []
     for place, message in zip(found, messages, strict=True):
@@ -410,12 +428,16 @@ def counted(
     return those, {stream: tuple(pairs) for stream, pairs in fresh.items()}
 
 
-def _known_counts(ports: Ports, acting: Acting, strange: Sequence[Place], kept_as: str) -> dict[tuple[str, int], int]:
+def _load_counts(
+    ports: Ports, acting: Acting, strange: Sequence[MessageLocation], kept_as: str
+) -> dict[tuple[str, int], int]:
     known: dict[tuple[str, int], int] = {}
     for stream in dict.fromkeys(place.stream for place in strange):
-        for run in runs(sorted({place.version for place in strange if place.stream == stream})):
+        for run in group_versions(sorted({place.version for place in strange if place.stream == stream})):
             first, last = min(run), max(run)
-            span = Span(table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,))
+            span = RowQuery(
+                table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,)
+            )
             for row in ports.journal.span(acting.tenant, stream, span):
                 known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
     return known

@@ -8,11 +8,11 @@ from holdfast.errors import InvalidValue
 from holdfast.records.ids import check_id
 from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, Layout
 
-MOST_STICKY = 0.9
-MOST = 2**62
+MAX_STICKINESS = 0.9
+MAX_COUNT = 2**62
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a pack."""
 
     budget: int | None = None
@@ -29,12 +29,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     recall: int | None = None
 
 
-def check_asked(asked: Asked) -> None:
+def check_request(asked: PackRequest) -> None:
     """Check the options of a pack; refuse an invalid one by name."""
     for name in ("budget", "max_messages"):
         value = getattr(asked, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST):
-            raise InvalidValue(f"{name} must be a whole number from 1 to {MOST}, not {value!r:.40}.")
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_COUNT):
+            raise InvalidValue(f"{name} must be a whole number from 1 to {MAX_COUNT}, not {value!r:.40}.")
     if asked.tokenizer is not None and (not isinstance(asked.tokenizer, str) or not asked.tokenizer):
         raise InvalidValue(f"tokenizer must be the name of one, not {asked.tokenizer!r:.40}.")
     if asked.layout not in LAYOUTS:
@@ -42,8 +42,8 @@ def check_asked(asked: Asked) -> None:
     if asked.min_compaction not in LEVELS:
         raise InvalidValue(f"min_compaction must be one of {', '.join(LEVELS)}, not {asked.min_compaction!r}.")
     number = isinstance(asked.stickiness, int | float) and not isinstance(asked.stickiness, bool)
-    if not number or not 0 <= asked.stickiness <= MOST_STICKY:
-        raise InvalidValue(f"stickiness must be a number from 0 to {MOST_STICKY}, not {asked.stickiness!r}.")
+    if not number or not 0 <= asked.stickiness <= MAX_STICKINESS:
+        raise InvalidValue(f"stickiness must be a number from 0 to {MAX_STICKINESS}, not {asked.stickiness!r}.")
     if asked.query is not None and not isinstance(asked.query, str):
         raise InvalidValue(f"query must be text, not {type(asked.query).__name__}.")
     recall = asked.recall

@@ -12,42 +12,50 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from holdfast.core.packs.handles import handle_of, summary_handle
-from holdfast.core.packs.trace import Fact, Known, Look, advice, left_at, target, words
+from holdfast.core.packs.handles import message_handle, summary_handle
+from holdfast.core.packs.trace import (
+    Fact,
+    FactContext,
+    FactVisibility,
+    advise,
+    find_departure,
+    find_target,
+    readable_text,
+)
 from holdfast.errors import InvalidValue
 from holdfast.flow.compaction import summaries
 from holdfast.flow.packs import manifest
-from holdfast.flow.packs.trace_packs import Foreseen, Glimpses, foreseen
-from holdfast.flow.packs.trace_sources import Said, said
-from holdfast.flow.sessions.read import line_of
-from holdfast.flow.state.search import search_line
+from holdfast.flow.packs.trace_packs import PackForecast, PackInspector, forecast_pack
+from holdfast.flow.packs.trace_sources import FactSightings, find_fact
+from holdfast.flow.sessions.read import thread_state
+from holdfast.flow.state.search import search_thread
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.events.envelope import Event
 from holdfast.records.packs import Appearance, PackInfo, Trace
 from holdfast.records.scope import MAIN_THREAD, parse_scope
 
-MOST_PACKS: Final = 1_000
+MAX_PACKS: Final = 1_000
 """The most packs that a trace looks at, newest first."""
-LARGEST: Final = 2**63 - 1
+MAX_LIMIT: Final = 2**63 - 1
 
 
-def why(ports: Ports, acting: Acting, line: str, text: str) -> Trace:
+def trace_fact(ports: Ports, acting: Acting, line: str, text: str) -> Trace:
     """Trace a fact: where it was said, which packs showed it, where it left, and what to do about it."""
     fact = Fact.of(text)
     quiet = replace(ports, recent=None)  # Leave the cached tail of the next pack alone.
     with ports.journal.snapshot():
-        known = said(quiet, acting, line, fact)
-        events = list(islice(manifest.journaled(quiet, acting, line), MOST_PACKS + 1))
-        capped = len(events) > MOST_PACKS
-        events = events[:MOST_PACKS][::-1]
-        glimpses = Glimpses(quiet, acting, line, fact, known)
-        appearances = _appearances(glimpses, events)
-        known = replace(known, found=(*known.found, *glimpses.met))
+        known = find_fact(quiet, acting, line, fact)
+        events = list(islice(manifest.iter_packs(quiet, acting, line), MAX_PACKS + 1))
+        capped = len(events) > MAX_PACKS
+        events = events[:MAX_PACKS][::-1]
+        glimpses = PackInspector(quiet, acting, line, fact, known)
+        appearances = _list_appearances(glimpses, events)
+        known = replace(known, found=(*known.found, *glimpses.past_sightings))
         newest: ContextPacked | None = events[-1].facts if events else None
-        covered_by = _covered_by(quiet, acting, line, known)
-        now = foreseen(quiet, acting, line, fact, known, newest, covered=covered_by is not None)
-        fix = _fix(quiet, acting, line, fact, known, now, covered_by)
+        covered_by = _covering_summary(quiet, acting, line, known)
+        now = forecast_pack(quiet, acting, line, fact, known, newest, covered=covered_by is not None)
+        fix = _advise(quiet, acting, line, fact, known, now, covered_by)
     messages = [one.at for one in known.messages if one.at is not None]
     return Trace(
         text=fact.text,
@@ -55,29 +63,29 @@ def why(ports: Ports, acting: Acting, line: str, text: str) -> Trace:
         said_at=min(messages, default=None),
         appearances=appearances,
         now=now.look.state,
-        left=left_at(appearances),
+        left=find_departure(appearances),
         covered_by=covered_by,
         fix=fix,
-        note=_note(known, capped=capped),
+        note=_trace_note(known, capped=capped),
     )
 
 
-def _note(known: Said, *, capped: bool) -> str | None:
-    notes = [f"Only the newest {MOST_PACKS:,} packs were looked at."] if capped else []
+def _trace_note(known: FactSightings, *, capped: bool) -> str | None:
+    notes = [f"Only the newest {MAX_PACKS:,} packs were looked at."] if capped else []
     return " ".join(notes + ([] if known.note is None else [known.note])) or None
 
 
-def _appearances(glimpses: Glimpses, events: Sequence[Event]) -> tuple[Appearance, ...]:
+def _list_appearances(glimpses: PackInspector, events: Sequence[Event]) -> tuple[Appearance, ...]:
     """List what each pack did with a fact, oldest first, from the first one that could have shown it."""
     found: list[Appearance] = []
     for event in events:
-        look = glimpses.look(event)
+        look = glimpses.inspect_pack(event)
         if look is not None or found:
-            found.append(_appearance(event, look or Look("absent")))
+            found.append(_appearance(event, look or FactVisibility("absent")))
     return tuple(found)
 
 
-def _appearance(event: Event, look: Look) -> Appearance:
+def _appearance(event: Event, look: FactVisibility) -> Appearance:
     facts: ContextPacked = event.facts
     return Appearance(
         call=facts.call,
@@ -91,27 +99,27 @@ def _appearance(event: Event, look: Look) -> Appearance:
     )
 
 
-def _covered_by(ports: Ports, acting: Acting, line: str, known: Said) -> str | None:
+def _covering_summary(ports: Ports, acting: Acting, line: str, known: FactSightings) -> str | None:
     """Return the standing summary that covers the newest message stating the fact."""
-    one = target(known.found, line)
+    one = find_target(known.found, line)
     if one is None:
         return None
-    for summary in summaries.standing(ports, acting, line):
+    for summary in summaries.iter_summaries(ports, acting, line):
         if any(part.stream == one.stream and part.first <= one.version <= part.last for part in summary.covers):
             return summary_handle(summary.version) if summary.stream == line else summary.id
     return None
 
 
-def _fix(
-    ports: Ports, acting: Acting, line: str, fact: Fact, known: Said, now: Foreseen, covered_by: str | None
+def _advise(
+    ports: Ports, acting: Acting, line: str, fact: Fact, known: FactSightings, now: PackForecast, covered_by: str | None
 ) -> str:
-    state = line_of(ports, acting, line)
+    state = thread_state(ports, acting, line)
     streams = {one.stream for one in known.found if one.kind == "message"}
-    return advice(
-        Known(
+    return advise(
+        FactContext(
             text=fact.text,
             session=str(parse_scope(line).get("session")),
-            line=line,
+            thread_stream=line,
             found=known.found,
             now=now.look,
             covered_by=covered_by,
@@ -120,29 +128,29 @@ def _fix(
             ended=state.ended and not state.fresh,
             refused=now.refused,
             erased=known.erased,
-            nearest=None if known.found else _nearest(ports, acting, line, fact),
+            nearest=None if known.found else _nearest_message(ports, acting, line, fact),
             threads={stream: parse_scope(stream).get("thread") or MAIN_THREAD for stream in streams},
         )
     )
 
 
-def _nearest(ports: Ports, acting: Acting, line: str, fact: Fact) -> tuple[str, str] | None:
+def _nearest_message(ports: Ports, acting: Acting, line: str, fact: Fact) -> tuple[str, str] | None:
     """Return the message with most of the words, for a caller who remembers it slightly differently."""
-    results = search_line(replace(ports, embedder=None), acting, line, fact.text, 1)
+    results = search_thread(replace(ports, embedder=None), acting, line, fact.text, 1)
     for result in results:
-        return handle_of(result.value, line), " ".join((result.snippet or words(result.value)).split())
+        return message_handle(result.value, line), " ".join((result.snippet or readable_text(result.value)).split())
     return None
 
 
-def packs(ports: Ports, acting: Acting, line: str, limit: int | None = None) -> list[PackInfo]:
+def list_packs(ports: Ports, acting: Acting, line: str, limit: int | None = None) -> list[PackInfo]:
     """List a thread's journaled packs, newest first: all, or the newest `limit`."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= LARGEST):
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT):
         raise InvalidValue(f"limit must be a number of packs, not {limit!r:.40}. Leave it out for all of them.")
-    line_of(ports, acting, line)
-    return [_info(event) for event in islice(manifest.journaled(ports, acting, line), limit)]
+    thread_state(ports, acting, line)
+    return [_pack_info(event) for event in islice(manifest.iter_packs(ports, acting, line), limit)]
 
 
-def _info(event: Event) -> PackInfo:
+def _pack_info(event: Event) -> PackInfo:
     facts: ContextPacked = event.facts
     return PackInfo(
         call=facts.call,

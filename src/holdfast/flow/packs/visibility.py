@@ -16,14 +16,23 @@ from holdfast.core.frames import stack
 from holdfast.core.sessions.message_events import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
 from holdfast.flow.frames.lifecycle import check_live
-from holdfast.flow.frames.read import current, describe, event_at, field, handle_info, raw_id, row_of, stream_of
-from holdfast.flow.journal.append import state_of
-from holdfast.flow.sessions.read import session_of
+from holdfast.flow.frames.read import (
+    content_field,
+    describe_frame,
+    find_frame_row,
+    find_frame_stream,
+    load_current_state,
+    parse_id,
+    read_event,
+    read_handle,
+)
+from holdfast.flow.journal.append import load_state
+from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Row
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent
-from holdfast.records.frames import Frame, StreamState
+from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.packs import FrameBreadcrumb, Origin
 from holdfast.records.recovery import FrameInfo, HandleInfo
@@ -33,10 +42,10 @@ Crumb = tuple[FrameBreadcrumb, Origin]
 """A frame of the ancestry, and the origin of its goal."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class Visibility(msgspec.Struct, frozen=True, kw_only=True):
     """The streams that a model call may be shown content from."""
 
-    line: str
+    thread: str
     """The thread: a session's, or the frame's private one."""
     session: str | None
     """The session that the work is for, even if its conversation is not visible."""
@@ -47,7 +56,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The scopes where briefs are looked up, nearest first."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class FramePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A frame among its ancestors, live or ended, without its texts."""
 
     frame_id: str
@@ -57,10 +66,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     goal: int
     """The version of the event that holds its goal."""
-    live: Frame | None = None
+    live: FrameState | None = None
 
     @property
-    def line(self) -> str:
+    def thread(self) -> str:
         """The frame's thread: the session's for a root frame within one, else its private one."""
         session = parse_scope(self.stream).get("session")
         if self.parent is not None or session is None:
@@ -68,40 +77,40 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return Scope.thread(session, parse_scope(self.stream).get("thread") or MAIN_THREAD).text
 
 
-def seen_by(ports: Ports, acting: Acting, frame_id: str, *, turn: int | None = None) -> Seen:
+def frame_visibility(ports: Ports, acting: Acting, frame_id: str, *, turn: int | None = None) -> Visibility:
     """Return the visibility of a live frame; refuse one that has ended or does not exist.
 
     `turn` is the version of the message that began it, if the caller knows that the frame is a turn.
     """
-    raw_id(frame_id)
-    stream = stream_of(ports, acting, frame_id)
-    state = current(ports, acting, stream)
+    parse_id(frame_id)
+    stream = find_frame_stream(ports, acting, frame_id)
+    state = load_current_state(ports, acting, stream)
     check_live(ports, acting, state, frame_id)
     frame = state.frames[frame_id]
     session = parse_scope(stream).get("session")
-    return Seen(
-        line=_live_place(stream, frame).line,
+    return Visibility(
+        thread=_live_place(stream, frame).thread,
         session=None if session is None else Scope.session(session).text,
         actor=stream,
-        frame=_described(ports, acting, stream, frame, turn),
-        scopes=scopes_of(stream),
+        frame=_frame_info(ports, acting, stream, frame, turn),
+        scopes=brief_scopes(stream),
     )
 
 
-def _described(ports: Ports, acting: Acting, stream: str, frame: Frame, turn: int | None) -> FrameInfo:
+def _frame_info(ports: Ports, acting: Acting, stream: str, frame: FrameState, turn: int | None) -> FrameInfo:
     if turn is None or frame.goal != frame.pushed:
-        return describe(ports, acting, stream, frame)
+        return describe_frame(ports, acting, stream, frame)
     # A turn's goal is in its conversation, and a turn has no inputs: its first event need not be read.
-    return replace(describe(ports, acting, stream, frame, goal=GoalContent()), turn=turn)
+    return replace(describe_frame(ports, acting, stream, frame, goal=GoalContent()), turn=turn)
 
 
-def seen_in(line: str) -> Seen:
+def thread_visibility(line: str) -> Visibility:
     """Return the visibility of a session's thread without any frame."""
-    return Seen(line=line, session=session_of(line), actor=None, frame=None, scopes=scopes_of(line))
+    return Visibility(thread=line, session=session_stream(line), actor=None, frame=None, scopes=brief_scopes(line))
 
 
 @lru_cache(maxsize=1024)
-def scopes_of(stream: str) -> tuple[str, ...]:
+def brief_scopes(stream: str) -> tuple[str, ...]:
     """Return the scopes where a scope's briefs are looked up, nearest first: itself, its actor, its session, global.
 
     Threads have no briefs of their own, and a frame uses its actor's.
@@ -126,53 +135,53 @@ def is_thread(scope: Scope) -> bool:
 def top_frame(ports: Ports, acting: Acting, scope: Address) -> str:
     """Return the deepest live frame of a scope, the newest of several."""
     stream = Scope.of(scope).text
-    top = stack.top(current(ports, acting, stream).frames)
+    top = stack.top_frame(load_current_state(ports, acting, stream).frames)
     if top is None:
         raise FrameNotFound(f"No active frame in {stream}. Push one, or name a frame by its id.")
     return top.id
 
 
-def frame_in(ports: Ports, acting: Acting, scope: Address | None, frame_id: str | None) -> str:
+def resolve_frame(ports: Ports, acting: Acting, scope: Address | None, frame_id: str | None) -> str:
     """Return a frame by its id, checked against the scope if given; else the top of the scope's stack."""
     if frame_id is None:
         if scope is None:
             raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
         return top_frame(ports, acting, scope)
-    if scope is not None and stream_of(ports, acting, frame_id) != Scope.of(scope).text:
+    if scope is not None and find_frame_stream(ports, acting, frame_id) != Scope.of(scope).text:
         raise FrameNotFound(f"Frame {frame_id} is not in {Scope.of(scope).text}. Leave the scope out, or name its own.")
     return frame_id
 
 
-def line_of_frame(ports: Ports, acting: Acting, frame_id: str) -> str:
+def frame_thread(ports: Ports, acting: Acting, frame_id: str) -> str:
     """Return the thread of a frame, live or ended. It never changes, so cached state will do."""
-    raw_id(frame_id)
-    stream = stream_of(ports, acting, frame_id)
-    frame = state_of(ports, acting, stream).frames.get(frame_id)
-    return (_stored_place(ports, acting, frame_id) if frame is None else _live_place(stream, frame)).line
+    parse_id(frame_id)
+    stream = find_frame_stream(ports, acting, frame_id)
+    frame = load_state(ports, acting, stream).frames.get(frame_id)
+    return (_load_place(ports, acting, frame_id) if frame is None else _live_place(stream, frame)).thread
 
 
-def place_of(ports: Ports, acting: Acting, frame_id: str) -> Place:
+def frame_place(ports: Ports, acting: Acting, frame_id: str) -> FramePlace:
     """Return the place of a frame, live or ended, at the cost of one stream head."""
-    return next(ancestors(ports, acting, frame_id))
+    return next(iter_ancestors(ports, acting, frame_id))
 
 
-def ancestors(ports: Ports, acting: Acting, frame_id: str) -> Iterator[Place]:
+def iter_ancestors(ports: Ports, acting: Acting, frame_id: str) -> Iterator[FramePlace]:
     """Iterate over the frame, its parent, and so on to the root, across streams. Each stream is loaded once."""
-    raw_id(frame_id)
+    parse_id(frame_id)
     states: dict[str, StreamState] = {}
     at: str | None = frame_id
     while at is not None:
-        stream = stream_of(ports, acting, at)
+        stream = find_frame_stream(ports, acting, at)
         if stream not in states:
-            states[stream] = current(ports, acting, stream)
+            states[stream] = load_current_state(ports, acting, stream)
         frame = states[stream].frames.get(at)
-        place = _stored_place(ports, acting, at) if frame is None else _live_place(stream, frame)
+        place = _load_place(ports, acting, at) if frame is None else _live_place(stream, frame)
         yield place
         at = place.parent
 
 
-def _live_place(stream: str, frame: Frame) -> Place:
-    return Place(
+def _live_place(stream: str, frame: FrameState) -> FramePlace:
+    return FramePlace(
         frame_id=frame.id,
         stream=stream,
         parent=frame.parent or frame.outer,
@@ -183,27 +192,27 @@ def _live_place(stream: str, frame: Frame) -> Place:
     )
 
 
-def _stored_place(ports: Ports, acting: Acting, frame_id: str) -> Place:
-    stream, row = row_of(ports, acting, frame_id)
-    return Place(
+def _load_place(ports: Ports, acting: Acting, frame_id: str) -> FramePlace:
+    stream, row = find_frame_row(ports, acting, frame_id)
+    return FramePlace(
         frame_id=frame_id,
         stream=stream,
-        parent=_above(row),
+        parent=_parent_id(row),
         depth=int(row["depth"] or 0),
         status=str(row["status"]),
         goal=int(row["goal_version"] or 0),
     )
 
 
-def _above(row: Row) -> str | None:
+def _parent_id(row: Row) -> str | None:
     raw = row["parent_frame_id"] or row["outer_frame_id"]
     return ulid_text(raw) if isinstance(raw, bytes) else None
 
 
-def breadcrumbs(ports: Ports, acting: Acting, frame_id: str) -> list[Crumb]:
+def load_breadcrumbs(ports: Ports, acting: Acting, frame_id: str) -> list[Crumb]:
     """Return the frame's ancestry, root first and the frame itself last, each with the origin of its goal."""
     found = []
-    for place in ancestors(ports, acting, frame_id):
+    for place in iter_ancestors(ports, acting, frame_id):
         origin = Origin(kind="breadcrumb", stream=place.stream, first=place.goal)
         goal, _ = reload_breadcrumb(ports, acting, origin)
         crumb = FrameBreadcrumb(frame_id=place.frame_id, depth=place.depth, goal=goal, status=place.status)
@@ -215,8 +224,8 @@ def reload_breadcrumb(ports: Ports, acting: Acting, origin: Origin) -> tuple[str
     """Load the goal at an origin, and return True with it if it was erased."""
     event = None
     if origin.stream is not None and origin.first is not None:
-        event = event_at(ports, acting, origin.stream, origin.first)
-    goal = field(event, "goal")
+        event = read_event(ports, acting, origin.stream, origin.first)
+    goal = content_field(event, "goal")
     gone = event is None or goal is ERASED
     return (goal if isinstance(goal, str) else ERASED_TEXT if gone else ""), gone
 
@@ -226,8 +235,8 @@ def find_handle(ports: Ports, acting: Acting, frame_id: str, handle_id: str) -> 
 
     Detached handles are not found.
     """
-    for place in ancestors(ports, acting, frame_id):
+    for place in iter_ancestors(ports, acting, frame_id):
         handle = None if place.live is None else place.live.handles.get(handle_id)
         if handle is not None and handle.removed is None:
-            return handle_info(ports, acting, place.stream, handle), place.stream
+            return read_handle(ports, acting, place.stream, handle), place.stream
     return None

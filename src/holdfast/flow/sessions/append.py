@@ -14,18 +14,18 @@ from msgspec.structs import replace
 
 from holdfast.core.compaction.strategies import priority_of
 from holdfast.core.journal.codec import encode
-from holdfast.core.packs.fences import TRUSTED
-from holdfast.core.sessions.append import Answer, Entry, append_messages, begin_anew, is_over
-from holdfast.core.sessions.message_events import TRUST, message_content, policy_beside, short
-from holdfast.core.sessions.tokens import Framing, counted_as, framing_of, message_tokens
-from holdfast.core.values import plain
+from holdfast.core.packs.fences import TRUSTED_LEVELS
+from holdfast.core.sessions.append import CallAnswer, MessageDraft, append_messages, begin_generation, is_reset
+from holdfast.core.sessions.message_events import ROLE_TRUST, message_content, policy_without_pin, shorten_id
+from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens
+from holdfast.core.values import to_plain
 from holdfast.errors import Conflict, InvalidMessage, InvalidValue, NotFound, Refused, TooLarge
-from holdfast.flow.frames.calls import priced
-from holdfast.flow.frames.read import current, stream_of
+from holdfast.flow.frames.calls import add_cost
+from holdfast.flow.frames.read import find_frame_stream, load_current_state
 from holdfast.flow.journal import artifacts as journal_artifacts
 from holdfast.flow.journal import redact
-from holdfast.flow.journal.append import Changed, change, state_of
-from holdfast.flow.sessions.read import APPENDED, decoded, session_of
+from holdfast.flow.journal.append import ChangeResult, decide_and_append, load_state
+from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_stream
 from holdfast.ports import Acting, Models, Ports, Tokenizer
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import Draft, Event
@@ -36,34 +36,36 @@ from holdfast.records.messages import Message, Part
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.scope import parse_scope
-from holdfast.records.sessions import Line
+from holdfast.records.sessions import ThreadState
 
 
-def models(ports: Ports) -> Models:
+def models_port(ports: Ports) -> Models:
     """Return the models port, which every client has."""
     assert ports.models is not None, "a client without models cannot count tokens"
     return ports.models
 
 
-def counting(ports: Ports, acting: Acting, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
+def thread_tokenizer(
+    ports: Ports, acting: Acting, stream: str, model: str | None = None
+) -> tuple[Tokenizer, ModelInfo]:
     """Return the tokenizer and the model info used to count a thread's tokens."""
-    session = state_of(ports, acting, session_behind(ports, acting, stream)).session
-    info = models(ports).info(model or (None if session is None else session.model))
+    session = load_state(ports, acting, resolve_session_stream(ports, acting, stream)).session
+    info = models_port(ports).info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
-    return models(ports).tokenizer(name or info.tokenizer), info
+    return models_port(ports).tokenizer(name or info.tokenizer), info
 
 
-def session_behind(ports: Ports, acting: Acting, stream: str) -> str:
+def resolve_session_stream(ports: Ports, acting: Acting, stream: str) -> str:
     """Return the session stream of a thread; for a frame's private thread, of the session its actor works in."""
     frame = parse_scope(stream).get("frame")
-    return session_of(stream if frame is None else stream_of(ports, acting, frame))
+    return session_stream(stream if frame is None else find_frame_stream(ports, acting, frame))
 
 
-TRIES = 100
+APPEND_TRIES = 100
 """Attempts to append. Concurrent appends do not invalidate each other, so a conflict is simply retried."""
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class SessionWrite(msgspec.Struct, frozen=True, kw_only=True):
     """Events for the session's stream, written in the same commit as messages to one of its threads."""
 
     drafts: Callable[[StreamState], list[Draft]]
@@ -72,14 +74,14 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """The model that the session will have, used for counting."""
 
 
-class Saying(msgspec.Struct, frozen=True, kw_only=True):
+class FrameAuthor(msgspec.Struct, frozen=True, kw_only=True):
     """The frame that appends messages: its home stream, and a check that raises once the frame has ended."""
 
     home: str
     check: Callable[[], None]
 
 
-def append(
+def append_to_thread(
     ports: Ports,
     acting: Acting,
     stream: str,
@@ -89,14 +91,16 @@ def append(
     pinned: bool = False,
     policy: str | None = None,
     progress: Progress | None = None,
-    saying: Saying | None = None,
+    saying: FrameAuthor | None = None,
 ) -> list[Message]:
     """Append messages to the end of a thread, all or none, and return them as stored."""
-    told = policy_given(pinned, policy)
-    return append_beside(ports, acting, stream, messages, key=key, policy=told, progress=progress, saying=saying)[0]
+    told = merge_policy(pinned, policy)
+    return append_with_session_write(
+        ports, acting, stream, messages, key=key, policy=told, progress=progress, saying=saying
+    )[0]
 
 
-def policy_given(pinned: bool, policy: str | None) -> str | None:
+def merge_policy(pinned: bool, policy: str | None) -> str | None:
     """Combine `pinned` and `policy` into one policy; refuse a contradiction."""
     if pinned and policy not in (None, "pinned"):
         raise InvalidValue(f"pinned=True and policy={policy!r} contradict each other. Give one of them.")
@@ -105,11 +109,11 @@ def policy_given(pinned: bool, policy: str | None) -> str | None:
 
 def check_role(acting: Acting, messages: Sequence[Message]) -> None:
     """Refuse system messages from callers whose trust does not allow them to instruct a model."""
-    if acting.trust not in TRUSTED and any(TRUST.get(message.role) == "operator" for message in messages):
+    if acting.trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
         raise InvalidMessage(f"What comes from {acting.trust} cannot be said as the system. Append it as the user's.")
 
 
-def append_beside(
+def append_with_session_write(
     ports: Ports,
     acting: Acting,
     stream: str,
@@ -119,44 +123,44 @@ def append_beside(
     pinned: bool = False,
     policy: str | None = None,
     progress: Progress | None = None,
-    beside: Beside | None = None,
-    saying: Saying | None = None,
+    beside: SessionWrite | None = None,
+    saying: FrameAuthor | None = None,
 ) -> tuple[list[Message], bool]:
     """Append as `append_to_thread` does, with a write to the session; also return True if the key was used before."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
     check_role(acting, messages)
-    tokenizer, info = counting(ports, acting, stream, None if beside is None else beside.model)
-    preparing = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name))
-    prepared = preparing.all(messages, policy=policy_given(pinned, policy), progress=progress)
+    tokenizer, info = thread_tokenizer(ports, acting, stream, None if beside is None else beside.model)
+    preparing = MessagePreparer(ports, acting, tokenizer, framing_of(info.provider, info.name))
+    prepared = preparing.prepare(messages, policy=merge_policy(pinned, policy), progress=progress)
     try:
-        changed = _append(ports, acting, stream, prepared, key, beside, saying)
+        changed = _commit_messages(ports, acting, stream, prepared, key, beside, saying)
     except (Refused, Conflict):
-        journal_artifacts.withdraw(ports, acting, prepared.artifacts)
+        journal_artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
         raise
     if changed.repeated:
-        journal_artifacts.withdraw(ports, acting, prepared.artifacts)
-        events = [event for event in changed.events if isinstance(event, Event) and event.type in APPENDED]
+        journal_artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
+        events = [event for event in changed.events if isinstance(event, Event) and event.type in MESSAGE_TYPES]
         pins = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
-        return decoded(ports, acting, events, pins), True
-    return _given_back(stream, prepared, changed), False
+        return decode_messages(ports, acting, events, pins), True
+    return _messages_from_change(stream, prepared, changed), False
 
 
-def _append(
+def _commit_messages(
     ports: Ports,
     acting: Acting,
     stream: str,
-    prepared: Prepared,
+    prepared: AppendBatch,
     key: str | None,
-    beside: Beside | None,
-    saying: Saying | None,
-) -> Changed:
-    session = session_of(stream)
+    beside: SessionWrite | None,
+    saying: FrameAuthor | None,
+) -> ChangeResult:
+    session = session_stream(stream)
     private = saying is not None and session == stream
     placed = prepared.artifacts if beside is None else (*prepared.artifacts, *beside.artifacts)
 
     def needs(states: Mapping[str, StreamState]) -> Sequence[str]:
-        line = states[stream].line  # Refuse nothing here: these states may be cached. Only `decide` refuses.
+        line = states[stream].thread  # Refuse nothing here: these states may be cached. Only `decide` refuses.
         over = line is not None and line.ended
         return (session,) if (over or beside is not None) and session != stream else ()
 
@@ -164,13 +168,13 @@ def _append(
         if saying is not None:
             saying.check()
         state = states[stream]
-        line = state.line or Line()
-        if private and state.line is None:  # A frame's private thread is opened by its first message.
+        line = state.thread or ThreadState()
+        if private and state.thread is None:  # A frame's private thread is opened by its first message.
             opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
             return {stream: [opened, *append_messages(line, state.version + 1, prepared.entries)]}
         # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
-        over = is_over(state, stream)
-        before, anew = begin_anew(line, current(ports, acting, session)) if over else ([], [])
+        over = is_reset(state, stream)
+        before, anew = begin_generation(line, load_current_state(ports, acting, session)) if over else ([], [])
         drafts = {stream: [*before, *append_messages(line, state.version + len(before), prepared.entries)]}
         own = anew if beside is None else [*anew, *beside.drafts(states[session])]
         return {**drafts, session: own} if own else drafts
@@ -184,18 +188,20 @@ def _append(
         )
 
     streams = (stream,) if saying is None else (stream, saying.home)
-    return change(ports, acting, streams, decide, key=key, same=same, needs=needs, artifacts=placed, tries=TRIES)
+    return decide_and_append(
+        ports, acting, streams, decide, key=key, same=same, needs=needs, artifacts=placed, tries=APPEND_TRIES
+    )
 
 
-def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Message]:
+def _messages_from_change(stream: str, prepared: AppendBatch, changed: ChangeResult) -> list[Message]:
     """Return the messages just written, built from the prepared ones without reading them back."""
     start = len(changed.facts) - len(prepared.messages)
     facts = [facts for _, facts in changed.facts[start:]]
-    return as_stored(stream, prepared, facts, changed.ids[start:], changed.version + start, changed.at)
+    return build_stored_messages(stream, prepared, facts, changed.ids[start:], changed.version + start, changed.at)
 
 
-def as_stored(
-    stream: str, prepared: Prepared, appended: Sequence[MessageAppended], ids: Sequence[str], version: int, at: int
+def build_stored_messages(
+    stream: str, prepared: AppendBatch, appended: Sequence[MessageAppended], ids: Sequence[str], version: int, at: int
 ) -> list[Message]:
     """Return prepared messages as they are stored from `version` on, with their facts and ids filled in."""
     found = []
@@ -215,27 +221,27 @@ def as_stored(
                 tokens=facts.tokens,
                 tokenizer=facts.tokenizer,
                 pinned=facts.policy == "pinned",
-                policy=policy_beside(facts),
-                trust=TRUST.get(message.role, "external"),
+                policy=policy_without_pin(facts),
+                trust=ROLE_TRUST.get(message.role, "external"),
             )
         )
         version += 1
     return found
 
 
-SMALL = 4_000
+SMALL_TEXT_BYTES = 4_000
 """Texts up to this size stay in the event even if the message as a whole is large."""
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class AppendBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Messages ready to be journaled, with the artifacts written along with them."""
 
     messages: tuple[Message, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[MessageDraft, ...]
     artifacts: tuple[Artifact, ...]
 
 
-class Preparing:
+class MessagePreparer:
     """The preparer of messages for one append. All refusals happen here, before anything is written."""
 
     def __init__(self, ports: Ports, acting: Acting, tokenizer: Tokenizer, framing: Framing) -> None:
@@ -245,53 +251,55 @@ class Preparing:
         self._given: dict[str, str] = {}
         self._most = ports.settings.inline_text_bytes
 
-    def all(
+    def prepare(
         self, messages: Sequence[Message], *, policy: str | None = None, progress: Progress | None = None
-    ) -> Prepared:
+    ) -> AppendBatch:
         """Prepare every message; on an error, withdraw the artifacts stored so far."""
         kept, entries = [], []
         try:
             for number, message in enumerate(messages, 1):
-                ready, entry = self._one(message, policy)
+                ready, entry = self._prepare_one(message, policy)
                 kept.append(ready)
                 entries.append(entry)
                 if progress is not None and number % 100 == 0:
                     progress(number, len(messages))
         except BaseException:
-            journal_artifacts.withdraw(self._ports, self._acting, tuple(self._placed.values()))
+            journal_artifacts.withdraw_artifacts(self._ports, self._acting, tuple(self._placed.values()))
             raise
-        return Prepared(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
+        return AppendBatch(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
 
-    def _one(self, message: Message, policy: str | None) -> tuple[Message, Entry]:
-        message = self._priced(_plain(message))
+    def _prepare_one(self, message: Message, policy: str | None) -> tuple[Message, MessageDraft]:
+        message = self._add_cost(_to_plain(message))
         if self._ports.redact is not None:
-            message = redact.message(self._ports.redact, message)
+            message = redact.redact_message(self._ports.redact, message)
         self._check_size(message)
         # Many small texts can be large together.
-        together = _size(message) > self._ports.settings.inline_text_bytes
+        together = _text_size(message) > self._ports.settings.inline_text_bytes
         most = self._ports.settings.inline_text_bytes
-        self._most = min(SMALL, most) if together else most
+        self._most = min(SMALL_TEXT_BYTES, most) if together else most
         named: list[str] = []
         tokens = message_tokens(message, self._tokenizer.count, self._framing)
-        message, stored = self._place_parts(self._placed_results(message, named), named)
-        large = {index: name for index, name in enumerate(self._place_results(message, named)) if name is not None}
-        calls = tuple((ulid_text(self._ports.ids.ulid()), short(call.provider_id)) for call in message.tool_calls)
+        message, stored = self._place_parts(self._place_result_parts(message, named), named)
+        large = {
+            index: name for index, name in enumerate(self._place_large_results(message, named)) if name is not None
+        }
+        calls = tuple((ulid_text(self._ports.ids.ulid()), shorten_id(call.provider_id)) for call in message.tool_calls)
         # Results in the same list may refer to a call by the id it was given with.
         self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
         answers = (
-            Answer(self._given.get(one.tool_call_id, one.tool_call_id), short(one.provider_id), one.is_error)
+            CallAnswer(self._given.get(one.tool_call_id, one.tool_call_id), shorten_id(one.provider_id), one.is_error)
             for one in message.tool_results
         )
-        entry = Entry(
+        entry = MessageDraft(
             role=message.role,
             content=message_content(stored, large),
             calls=calls,
             answers=tuple(answers),
             tokens=tokens,
-            tokenizer=counted_as(self._tokenizer.name, self._framing),
+            tokenizer=count_label(self._tokenizer.name, self._framing),
             partial=message.partial,
             synthetic=message.synthetic,
-            policy=_policy(policy or ("pinned" if message.pinned else message.policy)),
+            policy=_normalise_policy(policy or ("pinned" if message.pinned else message.policy)),
             model=message.model,
             provider=message.provider,
             usage=message.usage,
@@ -299,14 +307,14 @@ class Preparing:
         )
         return message, entry
 
-    def _priced(self, message: Message) -> Message:
+    def _add_cost(self, message: Message) -> Message:
         """Add the cost of the model call to a reply, if it is known."""
         used = message.usage
-        cost = used if used is None else priced(self._ports, used, message.model)
+        cost = used if used is None else add_cost(self._ports, used, message.model)
         return message if cost is used else replace(message, usage=cost)
 
     def _check_size(self, message: Message) -> None:
-        size, most = _size(message), self._ports.settings.message_bytes
+        size, most = _text_size(message), self._ports.settings.message_bytes
         if size > most:
             raise TooLarge(
                 f"The message has about {size:,} bytes of text; {most:,} are allowed. "
@@ -314,7 +322,7 @@ class Preparing:
             )
 
     def _place(self, body: bytes, named: list[str]) -> str:
-        placed = journal_artifacts.prepare(self._ports, self._acting, body)
+        placed = journal_artifacts.prepare_artifact(self._ports, self._acting, body)
         name = placed.name.hex()
         self._placed[name] = placed
         named.append(name)
@@ -330,15 +338,15 @@ class Preparing:
             return message, replace(message, content=[part])
         shown, stored = [], []
         for part in content:
-            given = self._without_bytes(part, named)
+            given = self._place_bytes(part, named)
             shown.append(given)
-            stored.append(self._without_large_text(given, named))
+            stored.append(self._place_large_text(given, named))
         return replace(message, content=shown), replace(message, content=stored)
 
-    def _without_bytes(self, part: Part, named: list[str]) -> Part:
+    def _place_bytes(self, part: Part, named: list[str]) -> Part:
         known = part.get("artifact")
         if isinstance(known, str) and part.get("type") in ("image", "file"):
-            self._known(known)
+            self._check_artifact(known)
             named.append(known)
         data = part.get("data")
         if not isinstance(data, bytes | bytearray | memoryview):
@@ -347,19 +355,19 @@ class Preparing:
         # Keep the size: a file's tokens are estimated from it wherever the body is not at hand.
         return {**rest, "artifact": self._place(bytes(data), named), "size": len(data)}
 
-    def _placed_results(self, message: Message, named: list[str]) -> Message:
+    def _place_result_parts(self, message: Message, named: list[str]) -> Message:
         """Store images and files in tool results as artifacts."""
         if not any(isinstance(one.result, list) for one in message.tool_results):
             return message
         results = []
         for one in message.tool_results:
             if isinstance(one.result, list):
-                parts = [self._without_bytes(part, named) if isinstance(part, dict) else part for part in one.result]
+                parts = [self._place_bytes(part, named) if isinstance(part, dict) else part for part in one.result]
                 one = replace(one, result=parts)  # noqa: PLW2901
             results.append(one)
         return replace(message, tool_results=tuple(results))
 
-    def _known(self, name: str) -> None:
+    def _check_artifact(self, name: str) -> None:
         """Check that a part refers to a stored artifact of this tenant; raise NotFound if not."""
         try:
             raw = bytes.fromhex(name)
@@ -367,7 +375,7 @@ class Preparing:
             raise NotFound(f"{name!r:.80} is not the name of an artifact.") from None
         self._ports.journal.artifact(self._acting.tenant, raw)
 
-    def _without_large_text(self, part: Part, named: list[str]) -> Part:
+    def _place_large_text(self, part: Part, named: list[str]) -> Part:
         text = part.get("text")
         if part.get("type") != "text" or not isinstance(text, str) or not self._is_large(text):
             return part
@@ -377,7 +385,7 @@ class Preparing:
         """Return True if a text must be an artifact. Measured as JSON, where a character may take six bytes."""
         return len(text) * 6 > self._most and len(msgspec.json.encode(text)) > self._most
 
-    def _place_results(self, message: Message, named: list[str]) -> list[str | None]:
+    def _place_large_results(self, message: Message, named: list[str]) -> list[str | None]:
         """Store large textual results as artifacts; other oversized results are refused when the event is sealed."""
         found: list[str | None] = []
         for result in message.tool_results:
@@ -386,7 +394,7 @@ class Preparing:
         return found
 
 
-def _policy(given: str | None) -> str | None:
+def _normalise_policy(given: str | None) -> str | None:
     """Check a policy and return the form that is stored: None for "normal"."""
     priority_of(given)
     return None if given == "normal" else given
@@ -399,23 +407,24 @@ def _utf8(text: str) -> bytes:
         raise InvalidMessage("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
 
 
-def _plain(message: Message) -> Message:
+def _to_plain(message: Message) -> Message:
     """Convert results of the caller's own types to plain data."""
     if not message.tool_results:
         return message
     return replace(
-        message, tool_results=tuple(replace(result, result=_value(result.result)) for result in message.tool_results)
+        message,
+        tool_results=tuple(replace(result, result=_plain_result(result.result)) for result in message.tool_results),
     )
 
 
-def _value(result: Any) -> Any:
+def _plain_result(result: Any) -> Any:
     if isinstance(result, str):
         return result
     if isinstance(result, bytes | bytearray | memoryview):
         raise InvalidMessage("A tool's result is text or plain data, not bytes. Return a file part, or decode it.")
     if isinstance(result, list) and any(isinstance(part, dict) and "data" in part for part in result):
         return result
-    found = plain(result)
+    found = to_plain(result)
     try:
         encode(found)
     except InvalidValue as error:
@@ -423,7 +432,7 @@ def _value(result: Any) -> Any:
     return found
 
 
-def _size(message: Message) -> int:
+def _text_size(message: Message) -> int:
     """Count the characters of all text: close enough to bytes to refuse what is far too large."""
     size = len(message.content) if isinstance(message.content, str) else 0
     for part in message.content if isinstance(message.content, list) else ():

@@ -13,20 +13,20 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvalidValue, Refused, SessionClosed, Unsupported
 from holdfast.flow.compaction import summaries
-from holdfast.flow.frames.read import current
-from holdfast.flow.journal.append import States, change
+from holdfast.flow.frames.read import load_current_state
+from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.sessions.read import (
-    Place,
-    bodies,
-    facts_of,
-    line_of,
-    place_of,
-    places,
-    places_after,
-    segments,
-    session_of,
+    MessageLocation,
+    find_place,
+    iter_places,
+    iter_places_after,
+    load_messages,
+    message_facts,
+    session_stream,
+    thread_segments,
+    thread_state,
 )
-from holdfast.flow.sessions.sessions import begun
+from holdfast.flow.sessions.sessions import new_thread_drafts
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ReasonContent
@@ -34,7 +34,7 @@ from holdfast.records.events.sessions import (
     CallRef,
     MessagePinned,
     MessageRetracted,
-    Segment,
+    SharedSegment,
     ThreadAdded,
     ThreadForked,
 )
@@ -42,9 +42,9 @@ from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.scope import Scope, parse_scope
-from holdfast.records.sessions import Line
+from holdfast.records.sessions import ThreadState
 
-NEAR = 256
+CALL_SEARCH_MESSAGES = 256
 """Messages before a branching point that are searched for calls without results."""
 
 
@@ -60,92 +60,102 @@ def rewind(
     """Make a message the newest of its thread, or empty the thread; return the number of retracted messages."""
     content = None if reason is None else ReasonContent(reason=reason)
     counted = 0
-    line_of(ports, acting, stream)  # Refresh: a cached state must not decide that there is nothing to do.
+    thread_state(ports, acting, stream)  # Refresh: a cached state must not decide that there is nothing to do.
 
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal counted
         state = states[stream]
-        line = _open_line(state, stream)
+        line = _require_open_thread(state, stream)
         # Look it up inside the decision: another process may retract it in between.
-        place = None if to is None else place_of(ports, acting, stream, to)
-        own = _own_after(ports, acting, stream, line, place)
+        place = None if to is None else find_place(ports, acting, stream, to)
+        own = _own_versions_after(ports, acting, stream, line, place)
         counted = line.messages - _position(place)
         if not counted:
             return {}
-        facts = _retraction(ports, acting, stream, line, state.version, place, own, cause)
+        facts = _retraction_facts(ports, acting, stream, line, state.version, place, own, cause)
         return {stream: [Draft(type="message.retracted", facts=facts, content=content)]}
 
-    change(ports, acting, (stream,), decide)
+    decide_and_append(ports, acting, (stream,), decide)
     return counted
 
 
-def _open_line(state: StreamState, stream: str) -> Line:
-    if state.line is None or state.line.ended:
+def _require_open_thread(state: StreamState, stream: str) -> ThreadState:
+    if state.thread is None or state.thread.ended:
         raise SessionClosed(f"{stream} has ended and cannot be changed. Its messages are kept.")
-    return state.line
+    return state.thread
 
 
-def _position(place: Place | None) -> int:
+def _position(place: MessageLocation | None) -> int:
     return 0 if place is None else int(place.row["position"] or 0)
 
 
-def _own_after(ports: Ports, acting: Acting, stream: str, line: Line, place: Place | None) -> list[int]:
+def _own_versions_after(
+    ports: Ports, acting: Acting, stream: str, line: ThreadState, place: MessageLocation | None
+) -> list[int]:
     """Return the versions of the thread's own messages after a place, oldest first."""
     after = place.version if place is not None and place.stream == stream else line.floor
-    newest_first = takewhile(lambda one: one.stream == stream and one.version > after, places(ports, acting, stream))
+    newest_first = takewhile(
+        lambda one: one.stream == stream and one.version > after, iter_places(ports, acting, stream)
+    )
     return [one.version for one in newest_first][::-1]
 
 
-def _retraction(
+def _retraction_facts(
     ports: Ports,
     acting: Acting,
     stream: str,
-    line: Line,
+    line: ThreadState,
     version: int,
-    place: Place | None,
+    place: MessageLocation | None,
     own: Sequence[int],
     cause: str,
 ) -> MessageRetracted:
     first = own[0] if own else version
-    left = _open_at(ports, acting, stream, place, stream)
-    shared = None if place is not None and place.stream == stream else _until(segments(stream, line)[1:], place)
+    left = _open_calls_at(ports, acting, stream, place, stream)
+    shared = (
+        None
+        if place is not None and place.stream == stream
+        else _segments_until(thread_segments(stream, line)[1:], place)
+    )
     return MessageRetracted(
         first=first,
         last=version,
-        spans=tuple(_spans(own)),
+        spans=tuple(_group_spans(own)),
         position=_position(place),
         shared=shared if shared != line.shared else None,
         newest=place.version if place is not None and place.stream == stream else 0,
         cause=cause,
-        voided=tuple(_voided(ports, acting, stream, line, place)),
+        voided=tuple(_find_voided_summaries(ports, acting, stream, line, place)),
         dropped=tuple(id for id in line.calls if id not in {call.id for call in left}),
         opened=tuple(left),
     )
 
 
-def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _group_spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Group versions into (first, last) spans: a long conversation is mostly one span."""
     for _, group in groupby(enumerate(versions), key=lambda pair: pair[1] - pair[0]):
         run = [version for _, version in group]
         yield run[0], run[-1]
 
 
-def _until(found: Sequence[Segment], place: Place | None) -> tuple[Segment, ...]:
+def _segments_until(found: Sequence[SharedSegment], place: MessageLocation | None) -> tuple[SharedSegment, ...]:
     """Return the shared segments cut off at a place; empty if there is no place."""
     for number, segment in enumerate(found):
         if place is not None and segment.stream == place.stream:
-            cut = Segment(segment.stream, segment.after, place.version, segment.at)
+            cut = SharedSegment(segment.stream, segment.after, place.version, segment.at)
             return (cut, *found[number + 1 :])
     return ()
 
 
-def _voided(ports: Ports, acting: Acting, stream: str, line: Line, place: Place | None) -> list[int]:
+def _find_voided_summaries(
+    ports: Ports, acting: Acting, stream: str, line: ThreadState, place: MessageLocation | None
+) -> list[int]:
     """Return the thread's summaries that cover retracted messages, or that follow a voided summary."""
-    nearness = {segment.stream: number for number, segment in enumerate(segments(stream, line))}
+    nearness = {segment.stream: number for number, segment in enumerate(thread_segments(stream, line))}
     here = (len(nearness), 0) if place is None else (nearness[place.stream], -place.version)
     voided: list[int] = []
     gap = False
-    for summary in summaries.summaries(ports, acting, stream):
+    for summary in summaries.list_summaries(ports, acting, stream):
         end = summary.covers[-1]
         # A summary made in a thread that is no longer shared is voided too, and no summary may follow a gap.
         gap = gap or (nearness.get(end.stream, 0), -end.last) < here or 0 < nearness[summary.stream] < here[0]
@@ -154,18 +164,20 @@ def _voided(ports: Ports, acting: Acting, stream: str, line: Line, place: Place 
     return voided
 
 
-def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None, into: str) -> list[CallRef]:
+def _open_calls_at(
+    ports: Ports, acting: Acting, stream: str, place: MessageLocation | None, into: str
+) -> list[CallRef]:
     """Return the calls without a result at a place, oldest first: the thread continuing from there awaits them."""
     if place is None:
         return []
-    near = [place, *islice(places(ports, acting, stream, before=place), NEAR - 1)]
+    near = [place, *islice(iter_places(ports, acting, stream, before=place), CALL_SEARCH_MESSAGES - 1)]
     waiting: dict[str, tuple[tuple[str, int], str | None]] = {}
-    for call in _waiting_by(ports, acting, stream, place):
+    for call in _open_calls_before(ports, acting, stream, place):
         waiting[call.id] = ((stream if call.version > 0 else "", call.version), call.provider)
     for one in reversed(near):
         if not one.row["calls"] and one.row["role"] != "tool":
             continue
-        facts = facts_of(ports, acting, one)
+        facts = message_facts(ports, acting, one)
         for id, provider in facts.calls:
             waiting.pop(id, None)
             waiting[id] = ((one.stream, one.version), provider)
@@ -176,22 +188,22 @@ def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None, int
     return [CallRef(id, numbers.get(made, made[1]), provider) for id, (made, provider) in waiting.items()]
 
 
-def _waiting_by(ports: Ports, acting: Acting, stream: str, place: Place) -> list[CallRef]:
+def _open_calls_before(ports: Ports, acting: Acting, stream: str, place: MessageLocation) -> list[CallRef]:
     """Return the calls that are open now and were made at a place or before it, oldest first."""
-    calls = line_of(ports, acting, stream).calls.values()
+    calls = thread_state(ports, acting, stream).calls.values()
     if place.stream == stream:
         found = [call for call in calls if call.version <= place.version]
     else:
         found = [call for call in calls if call.version < 0]
-        later = places_after(ports, acting, stream, place) if found else ()
-        made = {id for one in later if one.row["calls"] for id, _ in facts_of(ports, acting, one).calls}
+        later = iter_places_after(ports, acting, stream, place) if found else ()
+        made = {id for one in later if one.row["calls"] for id, _ in message_facts(ports, acting, one).calls}
         found = [call for call in found if call.id not in made]
     return sorted(found, key=lambda call: (call.version, call.id))
 
 
 def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, thread: str) -> str:
     """Fork a new thread after a message, or after the newest one, and return its stream."""
-    session = session_of(stream)
+    session = session_stream(stream)
     name = Scope.thread(str(parse_scope(session).get("session")), check_id(thread, "thread id")).text
     if name == stream:
         raise InvalidValue(f"A fork is another thread: give a name other than {thread!r}.")
@@ -200,56 +212,58 @@ def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, th
         known = states[session].session
         # Nothing is written to the parent, so its version is not compared. Read it in one snapshot instead.
         with ports.journal.snapshot():
-            parent = current(ports, acting, stream)
-            if known is None or parent.line is None:
+            parent = load_current_state(ports, acting, stream)
+            if known is None or parent.thread is None:
                 raise Refused(f"There is no conversation {stream} to fork.")
-            if known.status in ("closed", "closing") and not parent.line.fresh:
+            if known.status in ("closed", "closing") and not parent.thread.fresh:
                 raise SessionClosed(f"{session} was closed and takes no new threads.")
             if states[name].version:
                 raise InvalidValue(f"There is a thread {thread!r} already. Give the fork another name.")
-            forked = _forked(ports, acting, stream, parent, at, name)
+            forked = _fork_facts(ports, acting, stream, parent, at, name)
         added = Draft(type="thread.added", facts=ThreadAdded(thread=thread))
         first = Draft(type="thread.forked", facts=replace(forked, generation=known.generation))
-        return {name: [first, *begun(known)], session: [added]}
+        return {name: [first, *new_thread_drafts(known)], session: [added]}
 
-    change(ports, acting, (name, session), decide)
+    decide_and_append(ports, acting, (name, session), decide)
     return name
 
 
-def _forked(
+def _fork_facts(
     ports: Ports, acting: Acting, stream: str, parent: StreamState, at: Message | str | None, name: str
 ) -> ThreadForked:
-    assert parent.line is not None
-    newest = next(places(ports, acting, stream), None) if at is None else None
-    place = newest if at is None else place_of(ports, acting, stream, at)
+    assert parent.thread is not None
+    newest = next(iter_places(ports, acting, stream), None) if at is None else None
+    place = newest if at is None else find_place(ports, acting, stream, at)
     return ThreadForked(
         parent=stream,
         version=0 if place is None else place.version,
-        shared=_shared(segments(stream, parent.line), parent, place),
+        shared=_segments_to_share(thread_segments(stream, parent.thread), parent, place),
         position=_position(place),
-        opened=tuple(_open_at(ports, acting, stream, place, name)),
+        opened=tuple(_open_calls_at(ports, acting, stream, place, name)),
     )
 
 
-def _shared(found: Sequence[Segment], parent: StreamState, place: Place | None) -> tuple[Segment, ...]:
+def _segments_to_share(
+    found: Sequence[SharedSegment], parent: StreamState, place: MessageLocation | None
+) -> tuple[SharedSegment, ...]:
     """Return the segments a fork shares: the parent's own as it is now, then those the parent shares."""
     own = found[0]
-    return _until([Segment(own.stream, own.after, own.until, parent.version), *found[1:]], place)
+    return _segments_until([SharedSegment(own.stream, own.after, own.until, parent.version), *found[1:]], place)
 
 
 def pin(ports: Ports, acting: Acting, stream: str, message: Message | str, *, pinned: bool = True) -> Message:
     """Pin a message so that every window keeps it, or unpin it."""
-    place = place_of(ports, acting, stream, message)
+    place = find_place(ports, acting, stream, message)
     if place.stream != stream:
         raise Unsupported(f"This message belongs to {place.stream}, which this line was forked from. Pin it there.")
 
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal place
-        _open_line(states[stream], stream)
-        place = place_of(ports, acting, stream, message)
+        _require_open_thread(states[stream], stream)
+        place = find_place(ports, acting, stream, message)
         if bool(place.row["pinned"]) == pinned:
             return {}
         return {stream: [Draft(type="message.pinned", facts=MessagePinned(version=place.version, pinned=pinned))]}
 
-    change(ports, acting, (stream,), decide)
-    return bodies(ports, acting, [Place(stream, {**place.row, "pinned": int(pinned)})])[0]
+    decide_and_append(ports, acting, (stream,), decide)
+    return load_messages(ports, acting, [MessageLocation(stream, {**place.row, "pinned": int(pinned)})])[0]

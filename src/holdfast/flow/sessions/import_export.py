@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.sessions.match import matched
-from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.match import match_results
+from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import jsonl as json_lines
 from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
-from holdfast.core.wire.plain_data import Reading
+from holdfast.core.wire.plain_data import ParsedConversation
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound
 from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.sessions import append, sessions
@@ -28,7 +28,7 @@ from holdfast.records.sessions import SessionState
 ALL_FORMATS = (*FORMATS, "jsonl")
 
 
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an import: the number of messages, and every repair made on the way."""
 
     messages: int
@@ -36,18 +36,18 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     repeated: bool = False
 
 
-def read(format: str, given: Any) -> Reading:
+def read_format(format: str, given: Any) -> ParsedConversation:
     """Parse a conversation in a format and repair it; the reading lists everything that was broken."""
     if format not in ALL_FORMATS:
         raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
-    reading = json_lines.read_messages(_lines(given)) if format == "jsonl" else read_conversation(format, given)
-    whole = repaired(reading.messages, open_calls="keep")
+    reading = json_lines.read_messages(_split_lines(given)) if format == "jsonl" else read_conversation(format, given)
+    whole = repair_messages(reading.messages, open_calls="keep")
     torn = [replace(one, index=reading.indexes[one.index]) if reading.indexes else one for one in whole.repairs]
     repairs = sorted([*reading.repairs, *torn], key=lambda one: one.index)
     return replace(reading, messages=whole.messages, repairs=repairs)
 
 
-def _lines(given: Any) -> list[str | bytes]:
+def _split_lines(given: Any) -> list[str | bytes]:
     if isinstance(given, str):
         return [*given.split("\n")]
     if isinstance(given, bytes):
@@ -72,41 +72,41 @@ def import_conversation(
     strict: bool = False,
     key: str | None = None,
     progress: Progress | None = None,
-) -> Imported:
+) -> ImportReport:
     """Append an imported conversation to a thread in one commit.
 
     The session takes its system prompt, tools and model where it has none.
     """
-    reading = read(format, given)
+    reading = read_format(format, given)
     if strict and reading.repairs:
         said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in reading.repairs[:5])
         raise InvalidMessage(f"The list is broken in {len(reading.repairs)} places, so nothing was imported. {said}")
     own, stream = sessions.streams_of(session, thread)
-    system, messages = _system(reading)
+    system, messages = _split_system(reading)
     known = sessions.session_state(ports, acting, session)
-    if not _is_the_sessions(ports, acting, own, stream, known, system, key, len(messages)):
+    if not _is_session_prompt(ports, acting, own, stream, known, system, key, len(messages)):
         messages = reading.messages
-    offered = sessions.Given(
+    offered = sessions.SessionSettings(
         system=system if known.system is None else None,
         tools=(reading.tools or None) if known.tools is None else None,
         model=reading.model if known.model is None else None,
     )
     if not messages:
         sessions.open_session(ports, acting, session, thread, offered)
-        return Imported(messages=0, repairs=tuple(reading.repairs))
-    found, repeated = append.append_beside(
+        return ImportReport(messages=0, repairs=tuple(reading.repairs))
+    found, repeated = append.append_with_session_write(
         ports,
         acting,
         stream,
-        _fresh(messages),
+        _strip_stored_ids(messages),
         key=key,
         progress=progress,
-        beside=sessions.beside(ports, acting, own, offered),
+        beside=sessions.settings_write(ports, acting, own, offered),
     )
-    return Imported(messages=len(found), repairs=tuple(reading.repairs), repeated=repeated)
+    return ImportReport(messages=len(found), repairs=tuple(reading.repairs), repeated=repeated)
 
 
-def _system(reading: Reading) -> tuple[str | None, list[Message]]:
+def _split_system(reading: ParsedConversation) -> tuple[str | None, list[Message]]:
     """Split off the system prompt, given separately or as the first message."""
     if reading.system is not None:
         return reading.system, reading.messages
@@ -116,7 +116,7 @@ def _system(reading: Reading) -> tuple[str | None, list[Message]]:
     return None, reading.messages
 
 
-def _is_the_sessions(
+def _is_session_prompt(
     ports: Ports,
     acting: Acting,
     own: str,
@@ -127,22 +127,22 @@ def _is_the_sessions(
     rest: int,
 ) -> bool:
     """Return True if the system prompt is, or becomes, the session's own; any other one stays a message."""
-    stored = [] if key is None else ports.journal.by_key(acting.tenant, stream, key)
+    stored = [] if key is None else ports.journal.events_by_key(acting.tenant, stream, key)
     if stored:
         # A repeated import must do what it did the first time, even if the session's prompt changed since.
-        return sum(event.type in session_read.APPENDED for event in stored) == rest
+        return sum(event.type in session_read.MESSAGE_TYPES for event in stored) == rest
     if system is None or known.system is None:
         return True
-    shown = system if ports.redact is None else redact.text(ports.redact, system)
+    shown = system if ports.redact is None else redact.redact_text(ports.redact, system)
     return sessions.session_texts(ports, acting, own, known, ("system",)).get("system") == shown
 
 
-def _fresh(messages: Sequence[Message]) -> list[Message]:
+def _strip_stored_ids(messages: Sequence[Message]) -> list[Message]:
     """Strip places and ids of another journal from messages.
 
     Each result keeps its call, whatever the providers' ids say.
     """
-    calls = matched(messages).calls()
+    calls = match_results(messages).calls()
     found = []
     for index, message in enumerate(messages):
         made = [
@@ -180,14 +180,14 @@ def export_conversation(ports: Ports, acting: Acting, session: str, thread: str,
     known = sessions.session_state(ports, acting, session)
     system = sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
     tools = sessions.session_tools(ports, acting, known)
-    found = [with_bodies(ports, acting, message) for message in session_read.history(ports, acting, stream)]
+    found = [inline_artifacts(ports, acting, message) for message in session_read.iter_messages(ports, acting, stream)]
     if format == "jsonl":
         return list(json_lines.write_lines(found, system=system, tools=tools, model=known.model))
-    messages = list(_by_position(repaired(found, open_calls="keep").messages))
+    messages = list(_order_results(repair_messages(found, open_calls="keep").messages))
     return render_conversation(format, messages, system=system, tools=tools)
 
 
-def _by_position(messages: Sequence[Message]) -> Iterator[Message]:
+def _order_results(messages: Sequence[Message]) -> Iterator[Message]:
     """Sort results by their calls where parallel calls share a provider id, as then only the order matches them."""
     order: dict[str, int] = {}
     results: list[Message] = []
@@ -203,22 +203,22 @@ def _by_position(messages: Sequence[Message]) -> Iterator[Message]:
     yield from sorted(results, key=lambda one: order.get(one.tool_results[0].tool_call_id, len(order)))
 
 
-def with_bodies(ports: Ports, acting: Acting, message: Message) -> Message:
+def inline_artifacts(ports: Ports, acting: Acting, message: Message) -> Message:
     """Return a message with its images and files as bytes again, except erased ones."""
     content = message.content
     if isinstance(content, list):
-        content = _parts(ports, acting, content)
-    results = tuple(_result(ports, acting, result) for result in message.tool_results)
+        content = _inline_parts(ports, acting, content)
+    results = tuple(_inline_result(ports, acting, result) for result in message.tool_results)
     return replace(message, content=content, tool_results=results)
 
 
-def _result(ports: Ports, acting: Acting, result: ToolCallResult) -> ToolCallResult:
+def _inline_result(ports: Ports, acting: Acting, result: ToolCallResult) -> ToolCallResult:
     if not isinstance(result.result, list) or not all(isinstance(part, dict) for part in result.result):
         return result
-    return replace(result, result=_parts(ports, acting, result.result))
+    return replace(result, result=_inline_parts(ports, acting, result.result))
 
 
-def _parts(ports: Ports, acting: Acting, parts: Sequence[Part]) -> list[Part]:
+def _inline_parts(ports: Ports, acting: Acting, parts: Sequence[Part]) -> list[Part]:
     found = []
     for part in parts:
         name = part.get("artifact")
@@ -227,7 +227,7 @@ def _parts(ports: Ports, acting: Acting, parts: Sequence[Part]) -> list[Part]:
             continue
         rest = {key: value for key, value in part.items() if key != "artifact"}
         try:
-            body = artifacts.read(ports, acting, name)
+            body = artifacts.read_artifact(ports, acting, name)
         except NotFound:
             body = None
         found.append({**rest, "data": body} if isinstance(body, bytes) else rest)

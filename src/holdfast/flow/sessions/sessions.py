@@ -14,13 +14,13 @@ import msgspec
 
 from holdfast.core.journal.codec import encode
 from holdfast.core.msgspec_types import decoder
-from holdfast.core.wire.tools import tool_defs
+from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
-from holdfast.flow.frames.read import current, event_at, field
+from holdfast.flow.frames.read import content_field, load_current_state, read_event
 from holdfast.flow.journal import artifacts, redact
-from holdfast.flow.journal.append import change
-from holdfast.flow.sessions.append import Beside
-from holdfast.flow.state.entry_events import clear_transients, ending_drafts, scopes_in
+from holdfast.flow.journal.append import decide_and_append
+from holdfast.flow.sessions.append import SessionWrite
+from holdfast.flow.state.entry_events import clear_session_transients, list_session_streams, session_end_drafts
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Artifact, SessionQuery, SessionRow
 from holdfast.records.events.envelope import ERASED, Draft
@@ -33,7 +33,7 @@ from holdfast.records.events.sessions import (
     ThreadEnded,
     ThreadOpened,
 )
-from holdfast.records.events.sessions import SessionClosed as ClosedFacts
+from holdfast.records.events.sessions import SessionClosedFacts as ClosedFacts
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id, ulid_text
 from holdfast.records.messages import ToolDef
@@ -44,7 +44,7 @@ from holdfast.records.usage import Usage
 States = Mapping[str, StreamState]
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Session settings as given by a caller; None means not given."""
 
     system: str | None = None
@@ -66,18 +66,22 @@ def streams_of(id: str, thread: str) -> tuple[str, str]:
 
 
 def open_session(
-    ports: Ports, acting: Acting, id: str, thread: str, given: Given, *, create: bool = True
+    ports: Ports, acting: Acting, id: str, thread: str, given: SessionSettings, *, create: bool = True
 ) -> SessionState:
     """Open a session and one of its threads, creating both if missing, and journal changed settings."""
     session, line = streams_of(id, thread)
-    given = _checked(ports, given)
-    known = current(ports, acting, session).session
+    given = _check_settings(ports, given)
+    known = load_current_state(ports, acting, session).session
     if not create and (known is None or thread not in known.threads):
         what = f"session {id!r}" if known is None else f"thread {thread!r} of session {id!r}"
         raise SessionNotFound(f"There is no {what}. Check the id and the tenant, or leave out create=False.")
-    tools = None if given.tools is None else _tools(ports, acting, given.tools)
-    if known is not None and thread in known.threads and not _changes(ports, acting, session, known, given, tools):
-        artifacts.withdraw(ports, acting, () if tools is None else (tools,))
+    tools = None if given.tools is None else _prepare_tools(ports, acting, given.tools)
+    if (
+        known is not None
+        and thread in known.threads
+        and not _diff_settings(ports, acting, session, known, given, tools)
+    ):
+        artifacts.withdraw_artifacts(ports, acting, () if tools is None else (tools,))
         return known
 
     def decide(states: States) -> dict[str, list[Draft]]:
@@ -85,23 +89,23 @@ def open_session(
         own: list[Draft] = []
         if now is None:
             first = msgspec.structs.replace(given, own=0) if given.agent and given.system is not None else given
-            own.append(_settings("session.opened", first, tools, ports))
-        elif changed := _changes(ports, acting, session, now, given, tools):
-            own.append(_settings("session.changed", changed, tools, ports))
+            own.append(_settings_draft("session.opened", first, tools, ports))
+        elif changed := _diff_settings(ports, acting, session, now, given, tools):
+            own.append(_settings_draft("session.changed", changed, tools, ports))
         if now is not None and thread in now.threads:
             return {session: own}
-        if now is not None and now.status in ("closing", "closed") and not was_reset(ports, acting, session, now):
+        if now is not None and now.status in ("closing", "closed") and not is_reset(ports, acting, session, now):
             raise SessionClosed(f"Session {id!r} was closed and takes no new threads.")
         own.append(Draft(type="thread.added", facts=ThreadAdded(thread=thread)))
-        return {session: own, line: [Draft(type="thread.opened", facts=ThreadOpened()), *begun(now)]}
+        return {session: own, line: [Draft(type="thread.opened", facts=ThreadOpened()), *new_thread_drafts(now)]}
 
-    change(ports, acting, (session, line), decide, artifacts=() if tools is None else (tools,))
-    found = current(ports, acting, session).session
+    decide_and_append(ports, acting, (session, line), decide, artifacts=() if tools is None else (tools,))
+    found = load_current_state(ports, acting, session).session
     assert found is not None
     return found
 
 
-def begun(known: SessionState | None) -> list[Draft]:
+def new_thread_drafts(known: SessionState | None) -> list[Draft]:
     """Return the events after a new thread's first one: its generation, and its end if the session has ended."""
     if known is None:
         return []
@@ -114,14 +118,14 @@ def begun(known: SessionState | None) -> list[Draft]:
     return drafts
 
 
-def was_reset(ports: Ports, acting: Acting, session: str, known: SessionState) -> bool:
+def is_reset(ports: Ports, acting: Acting, session: str, known: SessionState) -> bool:
     """Return True if an ended session restarts with the next message. All threads agree, so one is read."""
     id = str(parse_scope(session).get("session"))
-    line = current(ports, acting, Scope.thread(id, known.threads[0]).text).line
+    line = load_current_state(ports, acting, Scope.thread(id, known.threads[0]).text).thread
     return line is not None and line.fresh
 
 
-def _checked(ports: Ports, given: Given) -> Given:
+def _check_settings(ports: Ports, given: SessionSettings) -> SessionSettings:
     for name in ("system", "title", "model", "tokenizer"):
         value = getattr(given, name)
         if value is not None and not isinstance(value, str):
@@ -137,41 +141,43 @@ def _checked(ports: Ports, given: Given) -> Given:
         raise InvalidValue("metadata must be a mapping of plain data.")
     if ports.redact is None:
         return given
-    texts = {name: redact.value(ports.redact, getattr(given, name)) for name in SESSION_TEXTS}
+    texts = {name: redact.redact_value(ports.redact, getattr(given, name)) for name in SESSION_TEXTS}
     return msgspec.structs.replace(given, **texts)
 
 
-def _tools(ports: Ports, acting: Acting, tools: Sequence[Any]) -> Artifact:
-    return artifacts.prepare(ports, acting, encode(msgspec.to_builtins(tool_defs(tools))))
+def _prepare_tools(ports: Ports, acting: Acting, tools: Sequence[Any]) -> Artifact:
+    return artifacts.prepare_artifact(ports, acting, encode(msgspec.to_builtins(read_tool_defs(tools))))
 
 
-def _changes(
-    ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given, tools: Artifact | None
-) -> Given | None:
+def _diff_settings(
+    ports: Ports, acting: Acting, stream: str, known: SessionState, given: SessionSettings, tools: Artifact | None
+) -> SessionSettings | None:
     """Return the given settings that differ from the stored ones; None if none does."""
     wanted = {name: value for name in SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
     texts = session_texts(ports, acting, stream, known, tuple(wanted))
     different: dict[str, Any] = {name: value for name, value in wanted.items() if texts.get(name) != value}
-    different.update(_prompt_changes(ports, acting, stream, known, given))
+    different.update(_diff_prompt(ports, acting, stream, known, given))
     if given.model not in (None, known.model):
         different["model"] = given.model
-    tokenizer = _tokenizer(ports, given)
+    tokenizer = _tokenizer_name(ports, given)
     if tokenizer not in (None, known.tokenizer):
         different["tokenizer"] = tokenizer
     if given.idle_timeout is not None and round(given.idle_timeout * 1000) != known.idle_timeout_ms:
         different["idle_timeout"] = given.idle_timeout
     if tools is not None and tools.name.hex() != known.tools:
         different["tools"] = given.tools
-    return Given(**different) if different else None
+    return SessionSettings(**different) if different else None
 
 
-def _prompt_changes(ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given) -> dict[str, Any]:
+def _diff_prompt(
+    ports: Ports, acting: Acting, stream: str, known: SessionState, given: SessionSettings
+) -> dict[str, Any]:
     """Return the changes to the system prompt, telling the application's own prompt from an agent's temporary one."""
     if known.system is None or (given.system is None and not given.agent):
         return {} if given.system is None else {"system": given.system, "own": 0 if given.agent else None}
-    event = event_at(ports, acting, stream, known.system)
+    event = read_event(ports, acting, stream, known.system)
     lent: int | None = None if event is None else event.facts.own
-    same = field(event, "system") == given.system
+    same = content_field(event, "system") == given.system
     if not given.agent:
         return {} if same and lent is None else {"system": given.system}
     if given.system is None:
@@ -179,18 +185,18 @@ def _prompt_changes(ports: Ports, acting: Acting, stream: str, known: SessionSta
     return {} if same else {"system": given.system, "own": known.system if lent is None else lent}
 
 
-def _tokenizer(ports: Ports, given: Given) -> str | None:
+def _tokenizer_name(ports: Ports, given: SessionSettings) -> str | None:
     """Return the requested tokenizer's name. If none was requested, each count derives it from the model."""
     assert ports.models is not None
     return None if given.tokenizer is None else ports.models.tokenizer(given.tokenizer).name
 
 
-def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports) -> Draft:
+def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | None, ports: Ports) -> Draft:
     name = None if tools is None or given.tools is None else tools.name.hex()
     texts = {text: getattr(given, text) for text in SESSION_TEXTS if getattr(given, text) is not None}
     facts = SessionOpened(
         model=given.model,
-        tokenizer=_tokenizer(ports, given),
+        tokenizer=_tokenizer_name(ports, given),
         tools=name,
         idle_timeout_ms=None if given.idle_timeout is None else round(given.idle_timeout * 1000),
         texts=tuple(texts),
@@ -200,17 +206,17 @@ def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports
     return Draft(type=type_name, facts=facts, content=SessionContent(**texts) if texts else None)
 
 
-def beside(ports: Ports, acting: Acting, stream: str, given: Given) -> Beside:
+def settings_write(ports: Ports, acting: Acting, stream: str, given: SessionSettings) -> SessionWrite:
     """Return new settings as a write that goes into the same commit as messages."""
-    given = _checked(ports, given)
-    tools = None if given.tools is None else _tools(ports, acting, given.tools)
+    given = _check_settings(ports, given)
+    tools = None if given.tools is None else _prepare_tools(ports, acting, given.tools)
 
     def drafts(state: StreamState) -> list[Draft]:
         known = state.session or SessionState()
-        changed = _changes(ports, acting, stream, known, given, tools)
-        return [] if changed is None else [_settings("session.changed", changed, tools, ports)]
+        changed = _diff_settings(ports, acting, stream, known, given, tools)
+        return [] if changed is None else [_settings_draft("session.changed", changed, tools, ports)]
 
-    return Beside(drafts=drafts, artifacts=() if tools is None else (tools,), model=given.model)
+    return SessionWrite(drafts=drafts, artifacts=() if tools is None else (tools,), model=given.model)
 
 
 def session_texts(
@@ -218,8 +224,8 @@ def session_texts(
 ) -> dict[str, Any]:
     """Return the system prompt, title and metadata of a session, leaving out erased ones."""
     versions = {name: version for name in names if (version := getattr(known, name)) is not None}
-    events = {version: event_at(ports, acting, stream, version) for version in set(versions.values())}
-    found = {name: field(events[version], name) for name, version in versions.items()}
+    events = {version: read_event(ports, acting, stream, version) for version in set(versions.values())}
+    found = {name: content_field(events[version], name) for name, version in versions.items()}
     return {name: value for name, value in found.items() if value is not None and value is not ERASED}
 
 
@@ -227,13 +233,13 @@ def session_tools(ports: Ports, acting: Acting, known: SessionState) -> tuple[To
     """Return the tools that the session's model is offered."""
     if known.tools is None:
         return ()
-    body = artifacts.read(ports, acting, known.tools)
+    body = artifacts.read_artifact(ports, acting, known.tools)
     return decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else ()
 
 
 def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:
     """Return the current state of a session; refuse an unknown id."""
-    found = current(ports, acting, Scope.session(check_id(id, "session id")).text).session
+    found = load_current_state(ports, acting, Scope.session(check_id(id, "session id")).text).session
     if found is None:
         raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
     return found
@@ -248,7 +254,7 @@ def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: boo
     With `quiet_at`, end it only if it has been idle for its timeout at that time.
     """
     session = Scope.session(check_id(id, "session id")).text
-    current(ports, acting, session)  # Refresh: a cached status must not prevent the end.
+    load_current_state(ports, acting, session)  # Refresh: a cached status must not prevent the end.
 
     def lines(states: States) -> list[str]:
         known = states[session].session
@@ -259,39 +265,39 @@ def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: boo
         if known is None:
             raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
         found = {name: states[name] for name in lines(states)}
-        again = any(state.line is not None and state.line.fresh for state in found.values())
+        again = any(state.thread is not None and state.thread.fresh for state in found.values())
         over = known.status == "closed" or (known.status == "closing" and not again)
         if over and not (reset and cause == "reset"):
             raise SessionClosed(f"Session {id!r} was closed already.")
-        if quiet_at is not None and _busy(known, found, quiet_at):
+        if quiet_at is not None and _is_busy(known, found, quiet_at):
             return {}
         ended = known.status == "ended" and reset
-        drafts = {} if ended else _ending(ports, known, session, found, cause, reset)
-        for stream, gone in ending_drafts(ports, acting, states).items():
+        drafts = {} if ended else _end_drafts(ports, known, session, found, cause, reset)
+        for stream, gone in session_end_drafts(ports, acting, states).items():
             drafts[stream] = [*gone, *drafts.get(stream, ())]
         return drafts
 
     def within(states: States) -> list[str]:
-        return list(dict.fromkeys((*lines(states), *scopes_in(ports, acting, session))))
+        return list(dict.fromkeys((*lines(states), *list_session_streams(ports, acting, session))))
 
-    changed = change(ports, acting, (session,), decide, needs=within)
-    clear_transients(ports, acting, session)
+    changed = decide_and_append(ports, acting, (session,), decide, needs=within)
+    clear_session_transients(ports, acting, session)
     return changed.appended is not None
 
 
-def _busy(known: SessionState, lines: States, now: int) -> bool:
+def _is_busy(known: SessionState, lines: States, now: int) -> bool:
     """Return True if the session is not idle after all: a message arrived, or its status or timeout changed."""
-    newest = max((state.line.newest_at for state in lines.values() if state.line is not None), default=0)
+    newest = max((state.thread.newest_at for state in lines.values() if state.thread is not None), default=0)
     return known.status != "open" or known.idle_timeout_ms is None or newest + known.idle_timeout_ms > now
 
 
-def _ending(
+def _end_drafts(
     ports: Ports, known: SessionState, session: str, lines: States, cause: str, reset: bool
 ) -> dict[str, list[Draft]]:
     spans = {
-        str(parse_scope(name).get("thread")): (state.line.floor, state.line.newest)
+        str(parse_scope(name).get("thread")): (state.thread.floor, state.thread.newest)
         for name, state in lines.items()
-        if state.line is not None and state.line.messages
+        if state.thread is not None and state.thread.messages
     }
     again = known.status in ("closed", "closing")
     handover = ulid_text(ports.ids.ulid()) if spans and ports.memory is not None and not again else None
@@ -300,15 +306,15 @@ def _ending(
     )
     own = [Draft(type="session.closing", facts=closing)]
     if handover is None and not known.handovers:
-        own.append(closed_draft(known, reset=reset))
+        own.append(close_draft(known, reset=reset))
     drafts = {session: own}
     for name, state in lines.items():
-        dropped = () if state.line is None else tuple(state.line.calls)
+        dropped = () if state.thread is None else tuple(state.thread.calls)
         drafts[name] = [Draft(type="thread.ended", facts=ThreadEnded(reset=reset, dropped=dropped))]
     return drafts
 
 
-def closed_draft(known: SessionState, *, reset: bool) -> Draft:
+def close_draft(known: SessionState, *, reset: bool) -> Draft:
     """Return the event that completes the end of a session."""
     return Draft(type="session.closed", facts=ClosedFacts(reset=reset, generation=known.generation))
 
@@ -317,7 +323,7 @@ def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
     """Return the usage of all threads of a session, as reported by their providers."""
     total = Usage(cost=0)
     for thread in session_state(ports, acting, id).threads:
-        line = current(ports, acting, Scope.thread(id, thread).text).line
+        line = load_current_state(ports, acting, Scope.thread(id, thread).text).thread
         if line is None:
             raise NotFound(f"The thread {thread!r} of session {id!r} cannot be read.")
         total = total + line.usage
@@ -325,13 +331,13 @@ def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
 
 
 PAGE = 100
-MANY = 1_000
+USAGE_PAGE = 1_000
 """Rows per page when they are only added up."""
 ORDERS = ("activity", "cost", "title")
 STATUSES = ("open", "closing", "ended", "closed")
 
 
-def sessions(
+def list_sessions(
     ports: Ports,
     acting: Acting,
     *,
@@ -353,13 +359,13 @@ def sessions(
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise InvalidValue(f"limit must be a number of sessions, not {limit!r}.")
     page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
-    found = _listed(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
-    return islice(_ordered(found, order), limit)
+    found = _iter_sessions(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
+    return islice(_sort_sessions(found, order), limit)
 
 
-def usage(ports: Ports, acting: Acting) -> Usage:
+def tenant_usage(ports: Ports, acting: Acting) -> Usage:
     """Return the usage of all sessions of a tenant: reads each session once, page by page, in one snapshot."""
-    query, total = SessionQuery(limit=MANY), Usage(cost=0)
+    query, total = SessionQuery(limit=USAGE_PAGE), Usage(cost=0)
     with ports.journal.snapshot():
         while page := ports.journal.sessions(acting.tenant, query):
             total = sum((row.usage for row in page), total)
@@ -367,7 +373,7 @@ def usage(ports: Ports, acting: Acting) -> Usage:
     return total
 
 
-def _ordered(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:
+def _sort_sessions(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:
     if order == "cost":
         yield from sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id))
     elif order == "title":
@@ -376,19 +382,19 @@ def _ordered(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:
         yield from found
 
 
-def _listed(ports: Ports, acting: Acting, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
+def _iter_sessions(ports: Ports, acting: Acting, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
     while page := ports.journal.sessions(acting.tenant, query):
         for row in page:
-            info = _info(ports, acting, row)
+            info = _session_info(ports, acting, row)
             if title is None or title.casefold() in (info.title or "").casefold():
                 yield info
         query = msgspec.structs.replace(query, before=page[-1].place)
 
 
-def _info(ports: Ports, acting: Acting, row: SessionRow) -> SessionInfo:
+def _session_info(ports: Ports, acting: Acting, row: SessionRow) -> SessionInfo:
     title = None
     if row.title_version is not None:
-        title = field(event_at(ports, acting, row.stream, row.title_version), "title") or None
+        title = content_field(read_event(ports, acting, row.stream, row.title_version), "title") or None
     return SessionInfo(
         id=str(parse_scope(row.stream).get("session")),
         status=row.status,

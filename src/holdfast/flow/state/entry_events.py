@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode, decode_facts
 from holdfast.ports import Acting, Ports
-from holdfast.records.entries import Edge, EntryPage, Stored
+from holdfast.records.entries import Edge, EntryPageQuery, StoredEntry
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.state import StateDeleted, StateLinked, StateUnlinked, StateWritten, ValueContent
 from holdfast.records.scope import parse_scope
@@ -25,7 +25,7 @@ class _RawValue(msgspec.Struct, frozen=True):
     value: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def written_draft(scope: str, key: str, entry: Stored) -> Draft:
+def write_draft(scope: str, key: str, entry: StoredEntry) -> Draft:
     """Return the event of a write. An entry in a user's scope belongs to that user, whoever wrote it."""
     facts = StateWritten(
         key=key,
@@ -42,12 +42,12 @@ def written_draft(scope: str, key: str, entry: Stored) -> Draft:
     return Draft(type="state.written", facts=facts, content=content, subject=parse_scope(scope).get("user"))
 
 
-def deleted_draft(key: str, *, cause: str = "call", effect: str | None = None, missing: bool = False) -> Draft:
+def delete_draft(key: str, *, cause: str = "call", effect: str | None = None, missing: bool = False) -> Draft:
     """Return the event of a deletion; with `missing`, of one that found nothing to delete."""
     return Draft(type="state.deleted", facts=StateDeleted(key=key, cause=cause, effect=effect, missing=missing))
 
 
-def linked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
+def link_draft(edge: Edge, *, effect: str | None = None) -> Draft:
     """Return the event of a new edge. Its data belongs to the user whose entry is at either end."""
     facts = StateLinked(
         source=edge.source,
@@ -63,7 +63,7 @@ def linked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
     return Draft(type="state.linked", facts=facts, content=content, subject=subject)
 
 
-def unlinked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
+def unlink_draft(edge: Edge, *, effect: str | None = None) -> Draft:
     """Return the event of a removed edge."""
     facts = StateUnlinked(
         source=edge.source, kind=edge.kind, target=edge.target, target_scope=edge.target_scope, effect=effect
@@ -71,11 +71,11 @@ def unlinked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
     return Draft(type="state.unlinked", facts=facts)
 
 
-def stored_entry(event: StoredEvent) -> tuple[str, Stored]:
+def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
     """Return the key and the entry that an event holds."""
     facts: StateWritten = decode_facts(event.type, event.schema, event.facts)
     assert event.content is not None, "an entry whose value was erased is not read"
-    return facts.key, Stored(
+    return facts.key, StoredEntry(
         value=bytes(decode(event.content, _RawValue).value),
         version=event.version,
         written_at=event.at,
@@ -89,45 +89,45 @@ def stored_entry(event: StoredEvent) -> tuple[str, Stored]:
     )
 
 
-PAGE = 256
+HEAD_PAGE = 256
 
 
-def ending_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[str, list[Draft]]:
+def session_end_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[str, list[Draft]]:
     """Return the deletions that the end of a session entails, by stream."""
     found: dict[str, list[Draft]] = {}
     for stream in streams:
-        keys = _ending(ports, acting, stream)
+        keys = _session_keys(ports, acting, stream)
         if keys:
-            found[stream] = [deleted_draft(key, cause="session") for key in keys]
+            found[stream] = [delete_draft(key, cause="session") for key in keys]
     return found
 
 
-def _ending(ports: Ports, acting: Acting, stream: str) -> list[str]:
+def _session_keys(ports: Ports, acting: Acting, stream: str) -> list[str]:
     keys: list[str] = []
     # `now=0` makes expired entries visible, so they are deleted too.
-    page = EntryPage(now=0, lifetime="session", limit=MAX_PAGE)
+    page = EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE)
     while True:
-        more = [stored_entry(event)[0] for event in ports.journal.entries(acting.tenant, stream, page)]
+        more = [decode_entry(event)[0] for event in ports.journal.entries(acting.tenant, stream, page)]
         keys += more
         if len(more) < page.limit:
             return keys
         page = replace(page, after=more[-1])
 
 
-def scopes_in(ports: Ports, acting: Acting, session: str) -> list[str]:
+def list_session_streams(ports: Ports, acting: Acting, session: str) -> list[str]:
     """List the streams below a session, also those without messages, at the cost of their number."""
     found: list[str] = []
     below, after = f"{session}/", f"{session}/"
-    while heads := ports.journal.heads(acting.tenant, after, PAGE):
+    while heads := ports.journal.heads(acting.tenant, after, HEAD_PAGE):
         names = [head.stream for head in heads if head.stream.startswith(below)]
         found += names
-        if len(names) < PAGE:
+        if len(names) < HEAD_PAGE:
             break
         after = names[-1]
     return found
 
 
-def clear_transients(ports: Ports, acting: Acting, session: str) -> None:
+def clear_session_transients(ports: Ports, acting: Acting, session: str) -> None:
     """Remove the transient entries of a session and of the scopes below it."""
     if ports.transients is not None:
         ports.transients.clear_below((acting.tenant, session))

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from holdfast.flow.state.store import Storage
 from holdfast.ports import Store, Transients
-from holdfast.records.entries import Revision, Stored
+from holdfast.records.entries import Revision, StoredEntry
 
 _STORE = ("get", "page", "search", "edges", "history")
-_TRANSIENTS = ("get", "at", "over")
+_TRANSIENTS = ("get", "at", "live_entries")
 
 
 class ReadOnlyStore:
@@ -23,10 +23,10 @@ class ReadOnlyStore:
     history: Callable[[str, str, int | None], list[Revision]]
 
     def __init__(self, store: Store) -> None:
-        self._capabilities = _asking(lambda: store.capabilities)
+        self._capabilities = _wrap_method(lambda: store.capabilities)
         for name in _STORE:
             if hasattr(store, name):
-                setattr(self, name, _asking(getattr(store, name)))
+                setattr(self, name, _wrap_method(getattr(store, name)))
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -39,14 +39,14 @@ class ReadOnlyTransients:
 
     __slots__ = _TRANSIENTS
 
-    get: Callable[[tuple[str, str], str, int], Stored | None]
+    get: Callable[[tuple[str, str], str, int], StoredEntry | None]
 
     def __init__(self, transients: Transients) -> None:
         for name in _TRANSIENTS:
-            setattr(self, name, _asking(getattr(transients, name)))
+            setattr(self, name, _wrap_method(getattr(transients, name)))
 
 
-def read_only(storage: Storage) -> Storage:
+def make_read_only(storage: Storage) -> Storage:
     """Return the storage with read-only views of its store and its transient entries."""
     if isinstance(storage.store, ReadOnlyStore):
         return storage
@@ -57,7 +57,7 @@ def read_only(storage: Storage) -> Storage:
     )
 
 
-def _asking(ask: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_method(ask: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method in a function: a bound method would expose its object."""
 
     def asking(*given: Any) -> Any:

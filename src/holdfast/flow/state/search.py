@@ -10,47 +10,59 @@ from msgspec.structs import replace
 from holdfast.core import entries as rules
 from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode
 from holdfast.core.packs.event_text import message_text
-from holdfast.core.search.documents import INDEXED_CHARS, KEPT, SAID, Hit, TextSearch, admits, said, told, unread
-from holdfast.core.search.rank import Candidate, rank_hits
-from holdfast.core.search.words import named, snippet, terms, text_of
-from holdfast.core.sessions.message_events import large_texts
-from holdfast.core.values import plain
+from holdfast.core.search.documents import (
+    INDEXED_CHARS,
+    MESSAGE_APPENDED,
+    STATE_WRITTEN,
+    Hit,
+    TextSearch,
+    content_text,
+    full_message_text,
+    is_match,
+    read_nothing,
+)
+from holdfast.core.search.rank import SearchCandidate, rank_candidates
+from holdfast.core.search.words import find_named, flatten_value, make_snippet, query_terms
+from holdfast.core.sessions.message_events import text_artifacts
+from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, TooLarge, Unavailable
-from holdfast.flow.sessions.read import decoded, line_of, segments, session_of
-from holdfast.flow.state.entry_events import stored_entry
-from holdfast.flow.state.store import Storage, check_writable, needs, value_of
-from holdfast.flow.state.vectors import like
+from holdfast.flow.sessions.read import decode_messages, session_stream, thread_segments, thread_state
+from holdfast.flow.state.entry_events import decode_entry
+from holdfast.flow.state.store import Storage, check_writable, decode_value, require_capability
+from holdfast.flow.state.vectors import find_similar
 from holdfast.ports import Acting, Ports
-from holdfast.records.batches import Span
-from holdfast.records.entries import Edge, Match, Reached, SearchResult, Wanted
+from holdfast.records.batches import RowQuery
+from holdfast.records.entries import Edge, EntryMatch, EntrySearchQuery, SearchResult, TraversalResult
 from holdfast.records.events.envelope import Event, StoredEvent
-from holdfast.records.events.sessions import MessageContent, Segment
+from holdfast.records.events.sessions import MessageContent, SharedSegment
 from holdfast.records.ids import check_id
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Address, Scope
 
-MOST_REACHED = 100_000
-CANDIDATES = 100
+MAX_REACHED = 100_000
+STORE_CANDIDATES = 100
 """The matches by words and by meaning that are ranked together. Measurements show that more change almost nothing."""
 
 
-def search(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:
+def search_scope(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:
     """Search the entries of one scope, best first. A store that cannot search finds nothing."""
     place, query = Scope.of(scope).text, check_query(query)
-    words = terms(query)
-    rules.check_limit("limit", limit, MOST_RESULTS)
+    words = query_terms(query)
+    rules.check_limit("limit", limit, MAX_RESULTS)
     if not words or not storage.store.capabilities & {"text", "vectors"}:
         return []
     now = storage.clock.now_ms()
-    over = {key for key, _ in storage.transients.over(storage.place(place), now)}
-    vector, name = query_vector(storage, query)
-    wanted = Wanted(now=now, terms=words, vector=vector, embedder=name, limit=max(CANDIDATES, 2 * limit))
+    over = {key for key, _ in storage.transients.live_entries(storage.place(place), now)}
+    vector, name = embed_query(storage, query)
+    wanted = EntrySearchQuery(
+        now=now, terms=words, vector=vector, embedder=name, limit=max(STORE_CANDIDATES, 2 * limit)
+    )
     matches = storage.store.search(place, wanted)
     # Drop entries hidden by a transient one: a reader would get another value.
-    return ranked(place, [match for match in matches if match.key not in over], words, limit)
+    return rank_matches(place, [match for match in matches if match.key not in over], words, limit)
 
 
-def query_vector(storage: Storage, query: str) -> tuple[bytes | None, str | None]:
+def embed_query(storage: Storage, query: str) -> tuple[bytes | None, str | None]:
     """Embed a query. If the embedder fails, return no vector, which leaves the search by words."""
     embedder = storage.embedder
     if embedder is None or "vectors" not in storage.store.capabilities:
@@ -61,11 +73,11 @@ def query_vector(storage: Storage, query: str) -> tuple[bytes | None, str | None
         return None, None
 
 
-def ranked(scope: str, matches: list[Match], words: tuple[str, ...], limit: int) -> list[SearchResult]:
+def rank_matches(scope: str, matches: list[EntryMatch], words: tuple[str, ...], limit: int) -> list[SearchResult]:
     """Rank matches and return results, best first; of equals, the newest first."""
     matches = sorted(matches, key=lambda match: match.key)
     candidates = [
-        Candidate(
+        SearchCandidate(
             id=number,
             text=match.text,
             cosine=match.cosine,
@@ -75,14 +87,14 @@ def ranked(scope: str, matches: list[Match], words: tuple[str, ...], limit: int)
         for number, match in enumerate(matches)
     ]
     found = []
-    for number, score in rank_hits(candidates, mean_length=0.0, limit=limit):
+    for number, score in rank_candidates(candidates, mean_length=0.0, limit=limit):
         match = matches[number]
-        value = value_of(match.entry)
-        text = text_of(value, INDEXED_CHARS)
+        value = decode_value(match.entry)
+        text = flatten_value(value, INDEXED_CHARS)
         found.append(
             SearchResult(
                 score=score,
-                snippet=snippet(text, words),
+                snippet=make_snippet(text, words),
                 scope=scope,
                 key=match.key,
                 value=value,
@@ -92,7 +104,7 @@ def ranked(scope: str, matches: list[Match], words: tuple[str, ...], limit: int)
     return found
 
 
-def edge_between(
+def make_edge(
     scope: Address,
     source: str,
     kind: str,
@@ -104,7 +116,7 @@ def edge_between(
 ) -> Edge:
     """Check the arguments and return an edge as it is stored."""
     place = Scope.of(scope).text
-    value = plain(data)
+    value = to_plain(data)
     encode(value)
     return Edge(
         scope=place,
@@ -117,9 +129,9 @@ def edge_between(
     )
 
 
-def link(storage: Storage, edge: Edge) -> None:
+def link_keys(storage: Storage, edge: Edge) -> None:
     """Connect two keys, which need not have values. Linking again replaces the edge's weight and data."""
-    needs(storage, "graph", "a graph")
+    require_capability(storage, "graph", "a graph")
     check_writable(storage, edge.source, edge.target)
     size = len(encode(edge.data, storage.settings.nesting))
     if size > storage.settings.event_bytes:
@@ -130,32 +142,32 @@ def link(storage: Storage, edge: Edge) -> None:
     storage.store.link(edge)
 
 
-def unlink(storage: Storage, edge: Edge) -> bool:
+def unlink_keys(storage: Storage, edge: Edge) -> bool:
     """Remove an edge; return True if it was there."""
-    needs(storage, "graph", "a graph")
+    require_capability(storage, "graph", "a graph")
     check_writable(storage, edge.source, edge.target)
     return storage.store.unlink(edge)
 
 
-def neighbours(
+def list_edges(
     storage: Storage, scope: Address, key: str, kinds: Any, direction: str, limit: int | None = None
 ) -> list[Edge]:
     """List the edges at a key, up to `limit`."""
-    needs(storage, "graph", "a graph")
+    require_capability(storage, "graph", "a graph")
     node = (Scope.of(scope).text, rules.check_entry_key(key))
     way, wanted = rules.check_direction(direction), rules.check_kinds(kinds)
-    most = None if limit is None else rules.check_limit("limit", limit, MOST_REACHED)
-    steps = rules.beside(storage.store.edges, [node], way, wanted, most)
+    most = None if limit is None else rules.check_limit("limit", limit, MAX_REACHED)
+    steps = rules.load_edges(storage.store.edges, [node], way, wanted, most)
     # An edge from a key to itself is found from both ends.
     found = {(edge.scope, edge.source, edge.kind, edge.target_scope, edge.target): edge for _, _, edge in steps}
     return list(found.values())[:most]
 
 
-def traverse(
+def traverse_edges(
     storage: Storage, scope: Address, key: str, depth: int, kinds: Any, direction: str, limit: int | None
-) -> list[Reached]:
+) -> list[TraversalResult]:
     """Return every key within `depth` edges of a key, nearest first."""
-    needs(storage, "graph", "a graph")
+    require_capability(storage, "graph", "a graph")
     node = (Scope.of(scope).text, rules.check_entry_key(key))
     return rules.traverse(
         storage.store.edges,
@@ -163,21 +175,21 @@ def traverse(
         rules.check_limit("depth", depth, rules.MAX_DEPTH),
         rules.check_direction(direction),
         rules.check_kinds(kinds),
-        MOST_REACHED if limit is None else rules.check_limit("limit", limit, MOST_REACHED),
+        MAX_REACHED if limit is None else rules.check_limit("limit", limit, MAX_REACHED),
     )
 
 
-SEARCH_CANDIDATES: Final = 400
-BY_MEANING: Final = 100
-AROUND: Final = 20
+WORD_CANDIDATES: Final = 400
+MEANING_CANDIDATES: Final = 100
+NEIGHBOUR_HITS: Final = 20
 """The number of hits whose neighbours are considered too: the next message is often the answer."""
-STEPS: Final = 2
-SAMPLED: Final = 200
+NEIGHBOUR_STEPS: Final = 2
+LENGTH_SAMPLE: Final = 200
 CHARACTERS_PER_TOKEN: Final = 4
-MOST_RESULTS: Final = 1_000
-LONGEST_QUERY: Final = 10_000
+MAX_RESULTS: Final = 1_000
+MAX_QUERY_CHARS: Final = 10_000
 
-Counts = Callable[[StoredEvent], bool]
+EventFilter = Callable[[StoredEvent], bool]
 """A predicate that is True for messages that take part in the search."""
 
 
@@ -185,95 +197,97 @@ def check_query(query: object) -> str:
     """Check a query and return it, cut to a bounded length and made valid UTF-8."""
     if not isinstance(query, str):
         raise InvalidValue(f"query must be text, not {type(query).__name__}.")
-    return query[:LONGEST_QUERY].encode("utf-8", "replace").decode()
+    return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode()
 
 
-def search_entries(ports: Ports, acting: Acting, scope: str, wanted: Wanted) -> list[Match]:
+def search_entries(ports: Ports, acting: Acting, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
     """Search the entries of one scope and return raw scores; the caller ranks them."""
     search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
     hits = {hit.event.seq: hit for hit in ports.journal.search(acting.tenant, search)}
     near: dict[int, tuple[Hit, float]] = {}
     if wanted.vector is not None and ports.embedder is not None:
-        near = like(ports, acting, search, wanted.vector, ports.embedder, hits)
+        near = find_similar(ports, acting, search, wanted.vector, ports.embedder, hits)
     found = []
     for seq, hit in {**{seq: hit for seq, (hit, _) in near.items()}, **hits}.items():
-        key, entry = stored_entry(hit.event)
+        key, entry = decode_entry(hit.event)
         cosine = near[seq][1] if seq in near else 0.0
-        found.append(Match(key=key, entry=entry, text=hit.score, cosine=cosine))
+        found.append(EntryMatch(key=key, entry=entry, text=hit.score, cosine=cosine))
     return found
 
 
-def search_line(
+def search_thread(
     ports: Ports,
     acting: Acting,
     stream: str,
     query: str,
     limit: int,
     *,
-    counts: Counts = lambda event: True,
+    counts: EventFilter = lambda event: True,
 ) -> list[SearchResult]:
     """Search the messages of one thread, shared ones included, best first. `counts` filters the messages."""
     query = check_query(query)
-    rules.check_limit("limit", limit, MOST_RESULTS)
-    lines = tuple(segments(stream, line_of(ports, acting, stream)))
-    return _search(ports, acting, query, limit, lines=lines, counts=counts)
+    rules.check_limit("limit", limit, MAX_RESULTS)
+    lines = tuple(thread_segments(stream, thread_state(ports, acting, stream)))
+    return _search_journal(ports, acting, query, limit, lines=lines, counts=counts)
 
 
-def search_all(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
+def search_tenant(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
     """Search messages and entries of the whole tenant by their words."""
     query = check_query(query)
-    rules.check_limit("limit", limit, MOST_RESULTS)
-    return _search(ports, acting, query, limit)
+    rules.check_limit("limit", limit, MAX_RESULTS)
+    return _search_journal(ports, acting, query, limit)
 
 
-def _search(
+def _search_journal(
     ports: Ports,
     acting: Acting,
     query: str,
     limit: int,
     *,
-    lines: tuple[Segment, ...] = (),
-    counts: Counts = lambda event: True,
+    lines: tuple[SharedSegment, ...] = (),
+    counts: EventFilter = lambda event: True,
 ) -> list[SearchResult]:
-    words = terms(query)
+    words = query_terms(query)
     if not words:
         return []
-    search = TextSearch(terms=words, now=ports.clock.now_ms(), lines=lines, limit=SEARCH_CANDIDATES)
-    matches = _seen(ports, acting, search, ports.journal.search(acting.tenant, search))
+    search = TextSearch(terms=words, now=ports.clock.now_ms(), threads=lines, limit=WORD_CANDIDATES)
+    matches = _drop_overlaid(ports, acting, search, ports.journal.search(acting.tenant, search))
     hits = {hit.event.seq: hit for hit in matches if counts(hit.event)}
-    near = _near(ports, acting, query, search, hits)
+    near = _search_by_meaning(ports, acting, query, search, hits)
     for seq, (hit, _) in near.items():
         if seq not in hits and counts(hit.event):
             hits[seq] = hit
-    for hit in _neighbours(ports, acting, search, [hit.event for hit in hits.values()]):
+    for hit in _find_neighbours(ports, acting, search, [hit.event for hit in hits.values()]):
         if counts(hit.event):
             hits.setdefault(hit.event.seq, hit)
-    candidates = [_candidate(hit, near[seq][1] if seq in near else 0.0) for seq, hit in hits.items()]
-    best = rank_hits(
+    candidates = [_make_candidate(hit, near[seq][1] if seq in near else 0.0) for seq, hit in hits.items()]
+    best = rank_candidates(
         candidates,
         mean_length=_mean_length(ports, acting, search, [hit.event for hit in hits.values()]),
-        speakers_named=named(query, {one.speaker for one in candidates if one.speaker is not None}),
+        speakers_named=find_named(query, {one.speaker for one in candidates if one.speaker is not None}),
         limit=limit,
     )
-    return [_result(ports, acting, decode_event(hits[seq].event), score, words) for seq, score in best]
+    return [_make_result(ports, acting, decode_event(hits[seq].event), score, words) for seq, score in best]
 
 
-def _seen(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
+def _drop_overlaid(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
     """Drop entries hidden by a transient one: a reader would get another value."""
     over = {
         (stream, key)
-        for stream in {hit.event.stream for hit in hits if hit.event.type == KEPT and ports.transients is not None}
-        for key, _ in ports.transients.over((acting.tenant, stream), search.now)  # type: ignore[union-attr]
+        for stream in {
+            hit.event.stream for hit in hits if hit.event.type == STATE_WRITTEN and ports.transients is not None
+        }
+        for key, _ in ports.transients.live_entries((acting.tenant, stream), search.now)  # type: ignore[union-attr]
     }
-    return [hit for hit in hits if not over or (hit.event.stream, _key(hit.event)) not in over]
+    return [hit for hit in hits if not over or (hit.event.stream, _entry_key(hit.event)) not in over]
 
 
-def _key(event: StoredEvent) -> str | None:
+def _entry_key(event: StoredEvent) -> str | None:
     """Return the key of an entry; None for a message."""
-    return decode_facts(event.type, event.schema, event.facts).key if event.type == KEPT else None
+    return decode_facts(event.type, event.schema, event.facts).key if event.type == STATE_WRITTEN else None
 
 
-def _near(
+def _search_by_meaning(
     ports: Ports, acting: Acting, query: str, search: TextSearch, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
     embedder = ports.embedder
@@ -283,57 +297,57 @@ def _near(
         (vector,) = embedder.embed([query], query=True)
     except (Unavailable, InvalidValue):
         return {}
-    return like(ports, acting, replace(search, limit=BY_MEANING), vector, embedder, known)
+    return find_similar(ports, acting, replace(search, limit=MEANING_CANDIDATES), vector, embedder, known)
 
 
-def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
+def _find_neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
     """Find messages around the best hits, within the searched places."""
     known = {event.seq for event in found}
     with ports.journal.snapshot():
         near = {
             beside.seq
-            for event in [event for event in found if event.type == SAID][:AROUND]
-            for beside in _beside(ports, event)
+            for event in [event for event in found if event.type == MESSAGE_APPENDED][:NEIGHBOUR_HITS]
+            for beside in _adjacent_messages(ports, event)
             if beside.seq not in known
         }
         hits = ports.journal.hits(acting.tenant, sorted(near))
-    return [hit for hit in hits if admits(search, hit)]
+    return [hit for hit in hits if is_match(search, hit)]
 
 
-def _beside(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
+def _adjacent_messages(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
     """Return the messages just before and after one; in most threads nothing else is between them."""
-    query = Query(
+    query = EventQuery(
         tenant=event.tenant,
         stream=event.stream,
-        after=event.version - STEPS - 1,
-        until=event.version + STEPS,
-        types=(SAID,),
-        limit=2 * STEPS + 1,
+        after=event.version - NEIGHBOUR_STEPS - 1,
+        until=event.version + NEIGHBOUR_STEPS,
+        types=(MESSAGE_APPENDED,),
+        limit=2 * NEIGHBOUR_STEPS + 1,
     )
     found = ports.journal.read(query)
     if len(found) == query.limit:
         return found
-    before = replace(query, after=0, until=event.version - 1, limit=STEPS, backwards=True)
-    behind = replace(query, after=event.version, until=None, limit=STEPS)
+    before = replace(query, after=0, until=event.version - 1, limit=NEIGHBOUR_STEPS, backwards=True)
+    behind = replace(query, after=event.version, until=None, limit=NEIGHBOUR_STEPS)
     return [*ports.journal.read(before), *ports.journal.read(behind)]
 
 
-def _candidate(hit: Hit, cosine: float) -> Candidate:
+def _make_candidate(hit: Hit, cosine: float) -> SearchCandidate:
     event, text = hit.event, hit.score
     assert event.content is not None, "what has lost its content is not given out"
     facts = decode_facts(event.type, event.schema, event.facts)
-    if event.type == KEPT:
-        return Candidate(id=event.seq, text=text, cosine=cosine, salience=facts.salience, newest=event.seq)
+    if event.type == STATE_WRITTEN:
+        return SearchCandidate(id=event.seq, text=text, cosine=cosine, salience=facts.salience, newest=event.seq)
     content = decode(event.content, MessageContent)
-    return Candidate(
+    return SearchCandidate(
         id=event.seq,
         text=text,
         cosine=cosine,
-        line=event.stream,
+        thread=event.stream,
         position=facts.position,
-        session=session_of(event.stream),
+        session=session_stream(event.stream),
         speaker=content.name,
-        asks=not large_texts(content) and said(content, unread).rstrip().endswith("?"),
+        is_question=not text_artifacts(content) and content_text(content, read_nothing).rstrip().endswith("?"),
         newest=event.seq,
     )
 
@@ -341,27 +355,27 @@ def _candidate(hit: Hit, cosine: float) -> Candidate:
 def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[StoredEvent]) -> float:
     """Return the mean length of messages in the searched thread, sampled from the newest."""
     lengths: list[float] = []
-    for line in search.lines[:1]:
-        span = Span(table="messages", after=line.after, until=line.until, limit=SAMPLED, backwards=True)
+    for line in search.threads[:1]:
+        span = RowQuery(table="messages", after=line.after, until=line.until, limit=LENGTH_SAMPLE, backwards=True)
         rows = ports.journal.span(acting.tenant, line.stream, span)
         lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
     if not lengths:
-        contents = (event.content for event in events if event.type == SAID and event.content is not None)
-        lengths = [len(said(decode(content, MessageContent), unread)) for content in contents]
+        contents = (event.content for event in events if event.type == MESSAGE_APPENDED and event.content is not None)
+        lengths = [len(content_text(decode(content, MessageContent), read_nothing)) for content in contents]
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 
-def _result(ports: Ports, acting: Acting, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
-    if event.type == KEPT:
+def _make_result(ports: Ports, acting: Acting, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
+    if event.type == STATE_WRITTEN:
         value: Any = event.content.value
-        text, key = text_of(value, INDEXED_CHARS), event.facts.key
+        text, key = flatten_value(value, INDEXED_CHARS), event.facts.key
         return SearchResult(
-            score=score, snippet=snippet(text, words), scope=event.stream, key=key, value=value, at=event.at
+            score=score, snippet=make_snippet(text, words), scope=event.stream, key=key, value=value, at=event.at
         )
-    (message,) = decoded(ports, acting, [event])
+    (message,) = decode_messages(ports, acting, [event])
     return SearchResult(
         score=score,
-        snippet=snippet(told(message).strip() or message_text(message), words),
+        snippet=make_snippet(full_message_text(message).strip() or message_text(message), words),
         scope=event.stream,
         key=event.id,
         value=message,

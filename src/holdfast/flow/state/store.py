@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from holdfast.core import entries as rules
 from holdfast.core.journal.codec import decode
-from holdfast.core.values import as_type, plain
+from holdfast.core.values import to_plain, upcast_value
 from holdfast.errors import EntryNotFound, InvalidValue, Unsupported
-from holdfast.ports import Clock, DatalogStore, Embedder, Store, TellingStore, Transients
-from holdfast.records.entries import Entry, EntryPage, Revision, Stored
+from holdfast.ports import Clock, DatalogStore, Embedder, HistoryStore, Store, Transients
+from holdfast.records.entries import Entry, EntryPageQuery, Revision, StoredEntry
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
 
@@ -43,64 +43,64 @@ def check_writable(storage: Storage, *keys: str) -> None:
         rules.check_not_reserved(*keys)
 
 
-def needs(storage: Storage, capability: str, what: str) -> None:
+def require_capability(storage: Storage, capability: str, what: str) -> None:
     """Refuse an operation whose capability the store does not declare."""
     if capability not in storage.store.capabilities:
-        raise Unsupported(f"This store does not offer {what}. It declares: {_declared(storage.store)}.")
+        raise Unsupported(f"This store does not offer {what}. It declares: {_list_capabilities(storage.store)}.")
 
 
-def _declared(store: Store) -> str:
+def _list_capabilities(store: Store) -> str:
     return ", ".join(sorted(store.capabilities)) or "nothing beyond reading and writing"
 
 
-def find(storage: Storage, scope: str, key: str) -> Stored | None:
+def find_entry(storage: Storage, scope: str, key: str) -> StoredEntry | None:
     """Find the entry that readers see: a transient one first, never an expired one."""
     now = storage.clock.now_ms()
     over = storage.transients.get(storage.place(scope), key, now)
-    return over if over is not None else live(storage.store.get(scope, key), now)
+    return over if over is not None else live_or_none(storage.store.get(scope, key), now)
 
 
-def live(entry: Stored | None, now: int) -> Stored | None:
+def live_or_none(entry: StoredEntry | None, now: int) -> StoredEntry | None:
     """Return the entry, or None if it has expired."""
-    return entry if entry is not None and entry.live(now) else None
+    return entry if entry is not None and entry.is_live(now) else None
 
 
-def value_of(entry: Stored) -> Any:
+def decode_value(entry: StoredEntry) -> Any:
     """Return an entry's value as plain data."""
     return decode(entry.value)
 
 
-def read(storage: Storage, scope: Address, key: str, as_: Any = None, default: Any = None) -> Any:
+def read_value(storage: Storage, scope: Address, key: str, as_: Any = None, default: Any = None) -> Any:
     """Return a key's value, converted to a type if requested; the default if there is none."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
-    entry = find(storage, place, key)
+    entry = find_entry(storage, place, key)
     if entry is None:
         return default
-    return as_type(value_of(entry), as_, entry.schema, f"{key!r} of {place}")
+    return upcast_value(decode_value(entry), as_, entry.schema, f"{key!r} of {place}")
 
 
-def require(storage: Storage, scope: Address, key: str, as_: Any = None) -> Any:
+def require_value(storage: Storage, scope: Address, key: str, as_: Any = None) -> Any:
     """Return a key's value; raise EntryNotFound if there is none."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
-    entry = find(storage, place, key)
+    entry = find_entry(storage, place, key)
     if entry is None:
         raise EntryNotFound(f"{key!r} of {place} has no value. Check the key and the scope, or use read.")
-    return as_type(value_of(entry), as_, entry.schema, f"{key!r} of {place}")
+    return upcast_value(decode_value(entry), as_, entry.schema, f"{key!r} of {place}")
 
 
-def entry_of(storage: Storage, scope: Address, key: str) -> Entry | None:
+def read_entry(storage: Storage, scope: Address, key: str) -> Entry | None:
     """Return a key's entry: its value, version and options; None if there is none."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
-    entry = find(storage, place, key)
-    return None if entry is None else shown(place, key, entry)
+    entry = find_entry(storage, place, key)
+    return None if entry is None else to_entry(place, key, entry)
 
 
-def shown(scope: str, key: str, entry: Stored) -> Entry:
+def to_entry(scope: str, key: str, entry: StoredEntry) -> Entry:
     """Convert a stored entry to the record that readers get."""
     return Entry(
         scope=scope,
         key=key,
-        value=value_of(entry),
+        value=decode_value(entry),
         version=entry.version,
         written_at=entry.written_at,
         expires_at=entry.expires_at,
@@ -111,14 +111,14 @@ def shown(scope: str, key: str, entry: Stored) -> Entry:
     )
 
 
-def listed(storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None) -> list[str]:
+def list_keys(storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None) -> list[str]:
     """List keys in order, after one of them: the next page begins after the last key of this one."""
-    return [key for key, _ in paged(storage, scope, prefix, after, limit)]
+    return [key for key, _ in list_stored(storage, scope, prefix, after, limit)]
 
 
-def paged(
+def list_stored(
     storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
-) -> list[tuple[str, Stored]]:
+) -> list[tuple[str, StoredEntry]]:
     """List stored entries in key order, with transient ones in place of those they overlay."""
     place, prefix = Scope.of(scope).text, rules.check_prefix(prefix)
     after = None if after is None else rules.check_entry_key(after)
@@ -126,25 +126,25 @@ def paged(
     now = storage.clock.now_ms()
     over = {
         key: entry
-        for key, entry in storage.transients.over(storage.place(place), now)
+        for key, entry in storage.transients.live_entries(storage.place(place), now)
         if key.startswith(prefix) and (after is None or key > after)
     }
-    found = dict(stored_entries(storage, place, EntryPage(now=now, prefix=prefix, after=after), most))
+    found = dict(fetch_pages(storage, place, EntryPageQuery(now=now, prefix=prefix, after=after), most))
     # A full page may end before a transient key: sorting and cutting leaves that key to a later page.
     found.update(over)
     return sorted(found.items())[:most]
 
 
-def entries(
+def list_entries(
     storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
 ) -> list[Entry]:
     """List entries in key order, as readers get them."""
     place = Scope.of(scope).text
-    return [shown(place, key, entry) for key, entry in paged(storage, place, prefix, after, limit)]
+    return [to_entry(place, key, entry) for key, entry in list_stored(storage, place, prefix, after, limit)]
 
 
-def stored_entries(storage: Storage, scope: str, page: EntryPage, most: int | None) -> list[tuple[str, Stored]]:
-    found: list[tuple[str, Stored]] = []
+def fetch_pages(storage: Storage, scope: str, page: EntryPageQuery, most: int | None) -> list[tuple[str, StoredEntry]]:
+    found: list[tuple[str, StoredEntry]] = []
     while most is None or len(found) < most:
         wanted = page.limit if most is None else min(page.limit, most - len(found))
         more = storage.store.page(scope, replace(page, limit=wanted))
@@ -155,17 +155,17 @@ def stored_entries(storage: Storage, scope: str, page: EntryPage, most: int | No
     return found
 
 
-def history(storage: Storage, scope: Address, key: str, limit: int | None = None) -> list[Revision]:
+def read_history(storage: Storage, scope: Address, key: str, limit: int | None = None) -> list[Revision]:
     """Return the revisions of a key, newest first."""
-    needs(storage, "history", "history")
+    require_capability(storage, "history", "history")
     most = None if limit is None else rules.check_limit("limit", limit)
-    return cast(TellingStore, storage.store).history(Scope.of(scope).text, rules.check_entry_key(key), most)
+    return cast(HistoryStore, storage.store).history(Scope.of(scope).text, rules.check_entry_key(key), most)
 
 
-def scopes(storage: Storage, after: Address | None, limit: int | None) -> list[str]:
+def list_scopes(storage: Storage, after: Address | None, limit: int | None) -> list[str]:
     """List scopes that have entries, in order, after one of them."""
-    needs(storage, "history", "a list of its scopes; hf.state does")
-    told = cast(TellingStore, storage.store).scopes
+    require_capability(storage, "history", "a list of its scopes; hf.state does")
+    told = cast(HistoryStore, storage.store).scopes
     most = rules.MAX_PAGE if limit is None else rules.check_limit("limit", limit)
     now, found = storage.clock.now_ms(), list[str]()
     last = "" if after is None else Scope.of(after).text
@@ -177,9 +177,9 @@ def scopes(storage: Storage, after: Address | None, limit: int | None) -> list[s
     return found
 
 
-def datalog(storage: Storage, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+def run_datalog(storage: Storage, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
     """Run a Datalog script in the store."""
-    needs(storage, "datalog", "Datalog")
+    require_capability(storage, "datalog", "Datalog")
     if not isinstance(script, str):
         raise InvalidValue(f"script must be text, not {type(script).__name__}.")
-    return cast(DatalogStore, storage.store).datalog(script, plain(params or {}))
+    return cast(DatalogStore, storage.store).datalog(script, to_plain(params or {}))

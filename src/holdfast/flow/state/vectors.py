@@ -20,26 +20,26 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.search.documents import KEPT, Hit, TextSearch, admits, pieces, searchable
+from holdfast.core.search.documents import STATE_WRITTEN, Hit, TextSearch, is_match, searchable_text, split_pieces
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
 from holdfast.flow.journal import artifacts
 from holdfast.ports import Acting, Embedder, Ports
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.vectors import numpy_or_none, similarities
+from holdfast.sqlite.vectors import load_numpy, similarities
 from holdfast.system import renew_in_child
 
-BATCH: Final = 512
+EMBED_BATCH: Final = 512
 
-Place = tuple[str, str, str]
+VectorPlace = tuple[str, str, str]
 """A tenant, stream and embedder."""
 
 
-class VectorCache:
+class StreamVectorCache:
     """An LRU cache of streams' vectors in memory."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Place, Blocks] = OrderedDict()
+        self._kept: OrderedDict[VectorPlace, VectorBlocks] = OrderedDict()
         self._count = 0
         self.after_fork()
         renew_in_child(self)
@@ -48,20 +48,20 @@ class VectorCache:
         """Replace the lock, which another thread of the parent process may have held."""
         self._lock = threading.Lock()
 
-    def get(self, place: Place) -> Blocks:
+    def get(self, place: VectorPlace) -> VectorBlocks:
         """Return the cached vectors of a stream."""
         with self._lock:
             if place in self._kept:
                 self._kept.move_to_end(place)
             return self._kept.get(place, ())
 
-    def put(self, place: Place, blocks: Blocks) -> None:
+    def put(self, place: VectorPlace, blocks: VectorBlocks) -> None:
         """Cache the vectors of a stream, evicting the least recently used streams."""
         with self._lock:
-            self._count += size_of(blocks) - size_of(self._kept.pop(place, ()))
+            self._count += count_vectors(blocks) - count_vectors(self._kept.pop(place, ()))
             self._kept[place] = blocks
             while self._count > self._most and self._kept:
-                self._count -= size_of(self._kept.popitem(last=False)[1])
+                self._count -= count_vectors(self._kept.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Forget everything: erased text must not be found through its vectors."""
@@ -70,34 +70,34 @@ class VectorCache:
             self._count = 0
 
 
-def like(
+def find_similar(
     ports: Ports, acting: Acting, search: TextSearch, vector: bytes, embedder: Embedder, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
     """Find the most similar texts in the searched places, with their cosines, and the cosines of the known hits."""
-    blocks: list[Block] = []
+    blocks: list[VectorBlock] = []
     for stream in search.streams:
         try:
             embed_new(ports, acting, stream, embedder)
-            blocks += _vectors(ports, acting, stream, embedder)
+            blocks += _load_vectors(ports, acting, stream, embedder)
         except (Unavailable, InvalidValue):
             continue
-    likeness = Likeness(vector, blocks)
-    found = {seq: (known[seq], cosine) for seq, cosine in likeness.of(known).items()}
-    return {**found, **_standing(ports, acting, search, likeness, known)}
+    likeness = VectorScores(vector, blocks)
+    found = {seq: (known[seq], cosine) for seq, cosine in likeness.cosines_of(known).items()}
+    return {**found, **_best_admitted(ports, acting, search, likeness, known)}
 
 
-def _standing(
-    ports: Ports, acting: Acting, search: TextSearch, likeness: Likeness, known: Mapping[int, Hit]
+def _best_admitted(
+    ports: Ports, acting: Acting, search: TextSearch, likeness: VectorScores, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
     """Return the best hits that the search admits; delete stale vectors met on the way."""
     found: list[tuple[int, tuple[Hit, float]]] = []
     stale: list[int] = []
-    for cosines in likeness.best(search.limit):
+    for cosines in likeness.iter_best(search.limit):
         fresh = [seq for seq in cosines if seq not in known]
         hits = {hit.event.seq: hit for hit in ports.journal.hits(acting.tenant, fresh)}
-        stands = {**known, **{seq: hit for seq, hit in hits.items() if admits(search, hit)}}
+        stands = {**known, **{seq: hit for seq, hit in hits.items() if is_match(search, hit)}}
         found += [(seq, (stands[seq], cosine)) for seq, cosine in cosines.items() if seq in stands]
-        stale += [seq for seq in fresh if seq not in hits or _over(hits[seq])]
+        stale += [seq for seq in fresh if seq not in hits or _is_stale(hits[seq])]
         if len(found) >= search.limit:
             break
     if stale:
@@ -109,25 +109,25 @@ def _standing(
     return dict(found[: search.limit])
 
 
-def _over(hit: Hit) -> bool:
+def _is_stale(hit: Hit) -> bool:
     """Return True if an entry is no longer current. A message is never stale: a retracted one may be shared."""
-    return hit.event.type == KEPT and (hit.event.content is None or not hit.current)
+    return hit.event.type == STATE_WRITTEN and (hit.event.content is None or not hit.current)
 
 
-def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> Blocks:
+def _load_vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> VectorBlocks:
     """Return every vector of a stream: cached ones, and those added since."""
     assert ports.vectors is not None
     place = (acting.tenant, stream, embedder.name)
-    blocks: Blocks = ports.vectors.get(place)
+    blocks: VectorBlocks = ports.vectors.get(place)
     more = ports.journal.vectors(acting.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0)
-    rows = [(seq, piece) for seq, kept in more for piece in _apart(kept, embedder.dimensions)]
+    rows = [(seq, piece) for seq, kept in more for piece in _split_vectors(kept, embedder.dimensions)]
     if rows:
-        blocks = grown(blocks, rows)
+        blocks = append_vectors(blocks, rows)
         ports.vectors.put(place, blocks)
     return blocks
 
 
-def _apart(kept: bytes, dimensions: int) -> list[bytes]:
+def _split_vectors(kept: bytes, dimensions: int) -> list[bytes]:
     """Split stored bytes into the vectors of a text's pieces."""
     if not kept or len(kept) % dimensions:
         return []
@@ -137,40 +137,40 @@ def _apart(kept: bytes, dimensions: int) -> list[bytes]:
 def embed_new(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> int:
     """Embed texts without a vector and return their number. If interrupted, the next call continues."""
     count = 0
-    while events := ports.journal.unembedded(acting.tenant, stream, embedder.name, BATCH):
-        texts = [_text(ports, acting, event) for event in events]
+    while events := ports.journal.find_unembedded(acting.tenant, stream, embedder.name, EMBED_BATCH):
+        texts = [_searchable_text(ports, acting, event) for event in events]
         secret = ports.journal.secret
         digests = [hmac.digest(secret, text.encode("utf-8", "replace"), hashlib.sha256)[:16] for text in texts]
-        vectors = _embedded(ports, acting, embedder, texts, digests)
+        vectors = _embed_texts(ports, acting, embedder, texts, digests)
         rows = [(event.seq, digest, vectors[digest]) for event, digest in zip(events, digests, strict=True)]
         ports.journal.keep_vectors(acting.tenant, stream, embedder.name, rows)
         count += len(events)
-        if len(events) < BATCH:
+        if len(events) < EMBED_BATCH:
             break
     return count
 
 
-def _text(ports: Ports, acting: Acting, event: StoredEvent) -> str:
+def _searchable_text(ports: Ports, acting: Acting, event: StoredEvent) -> str:
     facts = decode_facts(event.type, event.schema, event.facts)
-    return searchable(event.type, facts, event.content, partial(artifacts.beginning, ports, acting))
+    return searchable_text(event.type, facts, event.content, partial(artifacts.read_artifact_beginning, ports, acting))
 
 
-def _embedded(
+def _embed_texts(
     ports: Ports, acting: Acting, embedder: Embedder, texts: Sequence[str], digests: Sequence[bytes]
 ) -> dict[bytes, bytes]:
     """Return the vectors of each text's pieces; equal texts are embedded once, known ones not again."""
-    known = ports.journal.known_vectors(acting.tenant, embedder.name, digests)
-    fresh = {digest: pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
+    known = ports.journal.vectors_by_digest(acting.tenant, embedder.name, digests)
+    fresh = {digest: split_pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
     made = iter(embedder.embed([piece for some in fresh.values() for piece in some]) if fresh else ())
     return {**known, **{digest: b"".join(islice(made, len(some))) for digest, some in fresh.items()}}
 
 
-ROWS: Final = 4_096
+BLOCK_ROWS: Final = 4_096
 """Vectors per block. As floats they fit the processor's cache, and adding a vector copies at most one block."""
-GROWTH: Final = 4
+PART_GROWTH: Final = 4
 
 
-class Block(msgspec.Struct, frozen=True):
+class VectorBlock(msgspec.Struct, frozen=True):
     """Concatenated vectors with the sequence numbers of their events, in ascending order. Immutable."""
 
     seqs: array[int]
@@ -179,30 +179,30 @@ class Block(msgspec.Struct, frozen=True):
     """The length of each vector, as an array; None without numpy."""
 
 
-Blocks = tuple[Block, ...]
+VectorBlocks = tuple[VectorBlock, ...]
 
 
-def size_of(blocks: Blocks) -> int:
+def count_vectors(blocks: VectorBlocks) -> int:
     """Count the vectors."""
     return sum(len(block.seqs) for block in blocks)
 
 
-def grown(known: Blocks, rows: Sequence[tuple[int, bytes]]) -> Blocks:
+def append_vectors(known: VectorBlocks, rows: Sequence[tuple[int, bytes]]) -> VectorBlocks:
     """Return the blocks with new vectors appended. Other threads may read the old ones: only the last is copied."""
     found = list(known)
     first = 0
     while first < len(rows):
-        last = found.pop() if found and len(found[-1].seqs) < ROWS else Block(array("q"), b"", None)
-        some = rows[first : first + ROWS - len(last.seqs)]
+        last = found.pop() if found and len(found[-1].seqs) < BLOCK_ROWS else VectorBlock(array("q"), b"", None)
+        some = rows[first : first + BLOCK_ROWS - len(last.seqs)]
         seqs = last.seqs + array("q", [seq for seq, _ in some])
         data = b"".join((last.data, *(vector for _, vector in some)))
-        found.append(Block(seqs, data, _lengths(data, len(seqs))))
+        found.append(VectorBlock(seqs, data, _lengths(data, len(seqs))))
         first += len(some)
     return tuple(found)
 
 
 def _lengths(data: bytes, count: int) -> Any:
-    numpy = numpy_or_none()
+    numpy = load_numpy()
     if numpy is None:
         return None
     matrix = numpy.frombuffer(data, numpy.int8).reshape(count, -1).astype(numpy.float32)
@@ -211,11 +211,11 @@ def _lengths(data: bytes, count: int) -> Any:
     return numpy.where(lengths == 0, 1, lengths)
 
 
-class Likeness:
+class VectorScores:
     """The cosines between one vector and the vectors of some blocks. Only positive ones are reported."""
 
-    def __init__(self, vector: bytes, blocks: Sequence[Block]) -> None:
-        numpy = numpy_or_none()
+    def __init__(self, vector: bytes, blocks: Sequence[VectorBlock]) -> None:
+        numpy = load_numpy()
         self._numpy = numpy
         if numpy is None:
             self._plainly = _plain_cosines(vector, blocks)
@@ -224,25 +224,25 @@ class Likeness:
             # A text may have several vectors in a row: its score is that of the best piece.
             first = numpy.concatenate([[0], numpy.flatnonzero(seqs[1:] != seqs[:-1]) + 1])
             self._seqs = seqs[first]
-            self._cosines = numpy.maximum.reduceat(_cosines(numpy, vector, blocks), first)
+            self._cosines = numpy.maximum.reduceat(_numpy_cosines(numpy, vector, blocks), first)
         else:
             self._seqs, self._cosines = numpy.empty(0, numpy.int64), numpy.empty(0, numpy.float32)
 
-    def of(self, seqs: Collection[int]) -> dict[int, float]:
+    def cosines_of(self, seqs: Collection[int]) -> dict[int, float]:
         """Return the cosines of these events."""
         if self._numpy is None:
             return {seq: self._plainly[seq] for seq in seqs if seq in self._plainly}
         wanted = self._numpy.isin(self._seqs, list(seqs)) & (self._cosines > 0)
         return dict(zip(self._seqs[wanted].tolist(), self._cosines[wanted].tolist(), strict=True))
 
-    def best(self, size: int) -> Iterator[dict[int, float]]:
+    def iter_best(self, size: int) -> Iterator[dict[int, float]]:
         """Iterate over the best, ties newest first, in parts of growing size: few callers need more than the first."""
         first = 0
-        while part := self._part(first, size):
+        while part := self._best_part(first, size):
             yield part
-            first, size = first + size, size * GROWTH
+            first, size = first + size, size * PART_GROWTH
 
-    def _part(self, first: int, size: int) -> dict[int, float]:
+    def _best_part(self, first: int, size: int) -> dict[int, float]:
         numpy = self._numpy
         if numpy is None:
             order = sorted(self._plainly, key=lambda seq: (self._plainly[seq], seq), reverse=True)
@@ -257,7 +257,7 @@ class Likeness:
         return dict(zip(self._seqs[best].tolist(), self._cosines[best].tolist(), strict=True))
 
 
-def _cosines(numpy: Any, vector: bytes, blocks: Sequence[Block]) -> Any:
+def _numpy_cosines(numpy: Any, vector: bytes, blocks: Sequence[VectorBlock]) -> Any:
     wanted = numpy.frombuffer(vector, numpy.int8).astype(numpy.float32)
     own = float(numpy.sqrt(numpy.vecdot(wanted, wanted))) or 1.0
     found = []
@@ -268,7 +268,7 @@ def _cosines(numpy: Any, vector: bytes, blocks: Sequence[Block]) -> Any:
     return numpy.concatenate(found)
 
 
-def _plain_cosines(vector: bytes, blocks: Sequence[Block]) -> dict[int, float]:
+def _plain_cosines(vector: bytes, blocks: Sequence[VectorBlock]) -> dict[int, float]:
     found: dict[int, float] = {}
     for block in blocks:
         rows = [block.data[at : at + len(vector)] for at in range(0, len(block.data), len(vector))]

@@ -15,23 +15,30 @@ from msgspec.structs import replace
 from holdfast.core import entries as rules
 from holdfast.core.journal.codec import encode
 from holdfast.core.search.documents import INDEXED_CHARS
-from holdfast.core.search.words import text_of
-from holdfast.core.values import plain, schema_of
+from holdfast.core.search.words import flatten_value
+from holdfast.core.values import schema_of, to_plain
 from holdfast.errors import Conflict, Corrupt, InvalidValue, TooLarge, Unavailable, VersionConflict
-from holdfast.flow.state.store import Storage, check_writable, live, needs, stored_entries, value_of
+from holdfast.flow.state.store import (
+    Storage,
+    check_writable,
+    decode_value,
+    fetch_pages,
+    live_or_none,
+    require_capability,
+)
 from holdfast.ports import KeyedStore
-from holdfast.records.entries import EntryPage, Stored
+from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.records.scope import Address, Scope
 
-TRIES = 1_000
+WRITE_TRIES = 1_000
 """Attempts to write. Each failure means that another writer succeeded; after the last one, Conflict is raised."""
 
 
-class Write(msgspec.Struct, frozen=True, kw_only=True):
+class EntryWrite(msgspec.Struct, frozen=True, kw_only=True):
     """A write as requested by a caller."""
 
     value: Any
-    options: rules.Options = rules.Options()
+    options: rules.EntryOptions = rules.EntryOptions()
     expected: int | None = None
     reducer: str = "overwrite"
     once: str | None = None
@@ -39,7 +46,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the effect that requests the write, if any: applying it a second time changes nothing."""
 
 
-def write(storage: Storage, scope: Address, key: str, wanted: Write) -> int:
+def write_entry(storage: Storage, scope: Address, key: str, wanted: EntryWrite) -> int:
     """Write a key and return its new version, which the next write can pass as `expected`."""
     where = Scope.of(scope)
     key = rules.check_entry_key(key)
@@ -47,31 +54,31 @@ def write(storage: Storage, scope: Address, key: str, wanted: Write) -> int:
     rules.check_options(wanted.options, where)
     rules.check_expected(wanted.expected)
     reducer = rules.check_reducer(wanted.reducer)
-    value = plain(wanted.value)
+    value = to_plain(wanted.value)
     given = encode(value, storage.settings.nesting)
     if wanted.once is None:
         return _write(storage, where.text, key, value, wanted)
-    needs(storage, "keys", "idempotency keys (key=)")
-    earlier = partial(answered, storage, where.text, key, wanted.once, given, reducer)
-    return _once(earlier, partial(_write, storage, where.text, key, value, wanted))
+    require_capability(storage, "keys", "idempotency keys (key=)")
+    earlier = partial(earlier_version, storage, where.text, key, wanted.once, given, reducer)
+    return _run_once(earlier, partial(_write, storage, where.text, key, value, wanted))
 
 
-def _write(storage: Storage, scope: str, key: str, value: Any, wanted: Write) -> int:
+def _write(storage: Storage, scope: str, key: str, value: Any, wanted: EntryWrite) -> int:
     schema = schema_of(wanted.value)
     if wanted.options.lifetime == "transient":
-        return _lay_over(storage, scope, key, value, wanted, schema)
+        return _write_transient(storage, scope, key, value, wanted, schema)
     if wanted.reducer == "overwrite" and wanted.expected is None and wanted.effect is None:
-        entry = made(storage, key, value, wanted.options, schema)
+        entry = build_entry(storage, key, value, wanted.options, schema)
         version = storage.store.put(scope, key, entry, None, wanted.once)
         assert version is not None, "a write that expects nothing is never refused"
     else:
-        version = _compared(storage, scope, key, value, wanted, schema)
+        version = _compare_and_write(storage, scope, key, value, wanted, schema)
     # A durable write must not stay hidden behind a transient value.
     storage.transients.drop(storage.place(scope), key)
     return version
 
 
-def _once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
+def _run_once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
     """Return the result of an earlier call with the same key, else run this one.
 
     If the earlier call is still under way, this one conflicts with it and returns its result.
@@ -88,57 +95,59 @@ def _once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
         return known
 
 
-def answered(storage: Storage, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
+def earlier_version(storage: Storage, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
     """Return the version written by an earlier call with this key, if any; KeyReused if that call was different."""
-    return cast(KeyedStore, storage.store).answered(scope, key, once, given, reducer)
+    return cast(KeyedStore, storage.store).version_by_key(scope, key, once, given, reducer)
 
 
-def _lay_over(storage: Storage, scope: str, key: str, value: Any, wanted: Write, schema: str | None) -> int:
+def _write_transient(storage: Storage, scope: str, key: str, value: Any, wanted: EntryWrite, schema: str | None) -> int:
     if wanted.once is not None:
         raise InvalidValue("A transient entry is not journaled, so it takes no key=.")
-    for _ in range(TRIES):
+    for _ in range(WRITE_TRIES):
         over, now = storage.transients.at(storage.place(scope), key), storage.clock.now_ms()
-        known = live(over, now)
+        known = live_or_none(over, now)
         if known is None or wanted.expected is not None:
-            stored = live(storage.store.get(scope, key), now)
+            stored = live_or_none(storage.store.get(scope, key), now)
             _check_version(scope, key, stored, wanted.expected)
             known = known or stored
-        after = rules.reduced(wanted.reducer, key, _current(known), value)
+        after = rules.apply_reducer(wanted.reducer, key, _reducer_input(known), value)
         # It carries the version of the entry it overlays, so a durable write can expect the value that was seen.
         version = 0 if known is None else known.version
-        entry = _kept_on(made(storage, key, after, wanted.options, schema), known, wanted)
+        entry = _inherit_options(build_entry(storage, key, after, wanted.options, schema), known, wanted)
         entry = replace(entry, version=version)
         if storage.transients.put(storage.place(scope), key, entry, over):
             return version
-    raise _crowded(scope, key)
+    raise _contention_error(scope, key)
 
 
-def _compared(storage: Storage, scope: str, key: str, value: Any, wanted: Write, schema: str | None) -> int:
+def _compare_and_write(
+    storage: Storage, scope: str, key: str, value: Any, wanted: EntryWrite, schema: str | None
+) -> int:
     """Read, decide, and write if nothing changed meanwhile; retry if it did."""
-    for _ in range(TRIES):
+    for _ in range(WRITE_TRIES):
         stored = storage.store.get(scope, key)
-        known = live(stored, storage.clock.now_ms())
+        known = live_or_none(stored, storage.clock.now_ms())
         if wanted.effect is not None and known is not None and wanted.effect in known.applied:
             return known.version
         _check_version(scope, key, known, wanted.expected)
-        after = rules.reduced(wanted.reducer, key, _current(known), value)
-        entry = _kept_on(made(storage, key, after, wanted.options, schema), known, wanted)
+        after = rules.apply_reducer(wanted.reducer, key, _reducer_input(known), value)
+        entry = _inherit_options(build_entry(storage, key, after, wanted.options, schema), known, wanted)
         if wanted.once is not None and wanted.reducer != "overwrite":
             entry = replace(entry, reducer=wanted.reducer, given=encode(value))
         if wanted.effect is not None:
             before = () if known is None else known.applied
-            entry = replace(entry, applied=(*before, wanted.effect)[-rules.APPLIED :])
+            entry = replace(entry, applied=(*before, wanted.effect)[-rules.MAX_APPLIED_EFFECTS :])
         version = storage.store.put(scope, key, entry, 0 if stored is None else stored.version, wanted.once)
         if version is not None:
             return version
-    raise _crowded(scope, key)
+    raise _contention_error(scope, key)
 
 
-def _kept_on(entry: Stored, known: Stored | None, wanted: Write) -> Stored:
+def _inherit_options(entry: StoredEntry, known: StoredEntry | None, wanted: EntryWrite) -> StoredEntry:
     """For a reducer, keep the options of the previous entry wherever the caller gives none."""
     if wanted.reducer == "overwrite":
         return entry
-    before = Stored(value=b"") if known is None else known
+    before = StoredEntry(value=b"") if known is None else known
     # The type of an appended item is not the type of the list.
     schema = None if wanted.reducer == "append" else entry.schema
     return replace(
@@ -152,21 +161,21 @@ def _kept_on(entry: Stored, known: Stored | None, wanted: Write) -> Stored:
     )
 
 
-def _crowded(scope: str, key: str) -> Conflict:
+def _contention_error(scope: str, key: str) -> Conflict:
     return Conflict(f"{key!r} of {scope} is written by others all the time. Nothing was written; try again.")
 
 
-def _current(entry: Stored | None) -> Any:
-    return rules.MISSING if entry is None else value_of(entry)
+def _reducer_input(entry: StoredEntry | None) -> Any:
+    return rules.MISSING if entry is None else decode_value(entry)
 
 
-def _check_version(scope: str, key: str, known: Stored | None, expected: int | None) -> None:
+def _check_version(scope: str, key: str, known: StoredEntry | None, expected: int | None) -> None:
     actual = 0 if known is None else known.version
     if expected is not None and expected != actual:
         raise VersionConflict(f"{key!r} of {scope}", expected, actual)
 
 
-def made(storage: Storage, key: str, value: Any, options: rules.Options, schema: str | None) -> Stored:
+def build_entry(storage: Storage, key: str, value: Any, options: rules.EntryOptions, schema: str | None) -> StoredEntry:
     """Build an entry from a value: encoded, size-checked, with the text that search will index."""
     data = encode(value, storage.settings.nesting)
     if len(data) > storage.settings.event_bytes:
@@ -175,7 +184,7 @@ def made(storage: Storage, key: str, value: Any, options: rules.Options, schema:
             "Split it, keep it elsewhere and store where, or raise HOLDFAST_EVENT_BYTES."
         )
     now = storage.clock.now_ms()
-    entry = Stored(
+    entry = StoredEntry(
         value=data,
         written_at=now,
         expires_at=rules.expiry(options, now),
@@ -185,14 +194,14 @@ def made(storage: Storage, key: str, value: Any, options: rules.Options, schema:
         salience=options.salience,
         schema=schema,
     )
-    return _findable(storage, key, value, entry)
+    return _add_search_text(storage, key, value, entry)
 
 
-def _findable(storage: Storage, key: str, value: Any, entry: Stored) -> Stored:
+def _add_search_text(storage: Storage, key: str, value: Any, entry: StoredEntry) -> StoredEntry:
     offered = storage.store.capabilities
     if "history" in offered or not offered & {"text", "vectors"}:
         return entry  # The journal indexes its events itself.
-    text = f"{key}\n{text_of(value, INDEXED_CHARS)}"
+    text = f"{key}\n{flatten_value(value, INDEXED_CHARS)}"
     if "vectors" not in offered or storage.embedder is None:
         return replace(entry, words=text)
     try:
@@ -202,36 +211,38 @@ def _findable(storage: Storage, key: str, value: Any, entry: Stored) -> Stored:
     return replace(entry, words=text, vector=vector, embedder=storage.embedder.name)
 
 
-def delete(storage: Storage, scope: Address, key: str, expected: int | None = None, once: str | None = None) -> bool:
+def delete_entry(
+    storage: Storage, scope: Address, key: str, expected: int | None = None, once: str | None = None
+) -> bool:
     """Delete a key with its transient value; return True if there was a value."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
     check_writable(storage, key)
     rules.check_expected(expected)
     if once is None:
         return _delete(storage, place, key, expected, None)
-    needs(storage, "keys", "idempotency keys (key=)")
-    earlier = partial(answered, storage, place, key, once, None, "delete")
-    return bool(_once(earlier, partial(_delete, storage, place, key, expected, once)))
+    require_capability(storage, "keys", "idempotency keys (key=)")
+    earlier = partial(earlier_version, storage, place, key, once, None, "delete")
+    return bool(_run_once(earlier, partial(_delete, storage, place, key, expected, once)))
 
 
 def _delete(storage: Storage, place: str, key: str, expected: int | None, once: str | None) -> bool:
     now = storage.clock.now_ms()
-    for _ in range(TRIES):
-        stored, damaged = _found(storage, place, key, expected)
-        known = live(stored, now)
+    for _ in range(WRITE_TRIES):
+        stored, damaged = _load_for_delete(storage, place, key, expected)
+        known = live_or_none(stored, now)
         _check_version(place, key, known, expected)
         at = None if expected is None else 0 if stored is None else stored.version
         gone = storage.store.drop(place, key, at, once)
-        if not gone and once is not None and answered(storage, place, key, once, None, "delete"):
+        if not gone and once is not None and earlier_version(storage, place, key, once, None, "delete"):
             return True  # Deleted by the earlier call, which was still under way.
         if gone is not None:
             over = storage.transients.get(storage.place(place), key, now)
             hidden = storage.transients.drop(storage.place(place), key) and over is not None
             return hidden or (gone and (damaged or known is not None))
-    raise _crowded(place, key)
+    raise _contention_error(place, key)
 
 
-def _found(storage: Storage, place: str, key: str, expected: int | None) -> tuple[Stored | None, bool]:
+def _load_for_delete(storage: Storage, place: str, key: str, expected: int | None) -> tuple[StoredEntry | None, bool]:
     """Return an entry, and True if it is damaged: it can still be deleted if no version is expected."""
     try:
         return storage.store.get(place, key), False
@@ -241,22 +252,22 @@ def _found(storage: Storage, place: str, key: str, expected: int | None) -> tupl
         return None, True
 
 
-def purge(storage: Storage) -> int:
+def purge_expired(storage: Storage) -> int:
     """Delete expired entries for good and return their number."""
     return storage.store.purge(storage.clock.now_ms())
 
 
-def end_session(storage: Storage, session: str) -> int:
+def delete_session_entries(storage: Storage, session: str) -> int:
     """Delete the entries with a session's lifetime and return their number."""
     scope = Scope.session(session).text
-    page = EntryPage(now=storage.clock.now_ms(), lifetime="session", limit=rules.MAX_PAGE)
+    page = EntryPageQuery(now=storage.clock.now_ms(), lifetime="session", limit=rules.MAX_PAGE)
     # Entries rewritten meanwhile are at another version, and stay.
-    found = stored_entries(storage, scope, page, None)
+    found = fetch_pages(storage, scope, page, None)
     ended = [bool(storage.store.drop(scope, key, entry.version)) for key, entry in found]
     storage.transients.clear(storage.place(scope))
     return sum(ended)
 
 
-def clear_transient(storage: Storage, scope: Address) -> int:
+def clear_scope_transients(storage: Storage, scope: Address) -> int:
     """Remove the transient entries of a scope and return their number."""
     return storage.transients.clear(storage.place(Scope.of(scope).text))

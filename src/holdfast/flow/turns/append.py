@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.frames.stack import with_clocks
+from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.fold import fold_facts
-from holdfast.core.sessions.append import append_messages, begin_anew, is_over
+from holdfast.core.sessions.append import append_messages, begin_generation, is_reset
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, Refused
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import artifacts
-from holdfast.flow.journal.append import Changed, States, change
+from holdfast.flow.journal.append import ChangeResult, States, decide_and_append
 from holdfast.flow.sessions import append
-from holdfast.flow.sessions.append import Prepared, Preparing
-from holdfast.flow.sessions.read import session_of
+from holdfast.flow.sessions.append import AppendBatch, MessagePreparer
+from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import Draft, Event
@@ -32,30 +32,30 @@ from holdfast.records.events.sessions import MessageAppended
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
-from holdfast.records.sessions import Line
+from holdfast.records.sessions import ThreadState
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class TurnPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The place of a turn: its frame, the stream the frame lives in, and the thread it answers in."""
 
     actor: str
-    line: str
+    thread: str
     frame: str = ""
     started: int = 0
     """The version of the message that began the turn."""
 
 
-class Speech(msgspec.Struct, frozen=True):
+class MessageBatch(msgspec.Struct, frozen=True):
     """Messages about to be written: their versions and ids, and the state of their thread before them."""
 
     versions: tuple[int, ...]
     ids: tuple[str, ...]
     calls: tuple[tuple[str, ...], ...]
     """Holdfast's ids of the tool calls in each message."""
-    line: Line
+    thread: ThreadState
 
 
-class Growing:
+class DraftBuilder:
     """A stream's state while drafts are collected; each draft is decided on the state after the previous ones."""
 
     def __init__(self, state: StreamState, now: int) -> None:
@@ -69,22 +69,22 @@ class Growing:
             self.state = fold_facts(self.state, draft.type, draft.facts, self.state.version + 1, self._now)
 
 
-Decide = Callable[[StreamState, Speech], Sequence[Draft]]
+Decide = Callable[[StreamState, MessageBatch], Sequence[Draft]]
 
 
 class ConversationOver(Conflict):
     """The subject of a turn is gone: the conversation ended, or was rewound to before the turn began."""
 
 
-def is_gone(line: Line | None, started: int) -> bool:
+def is_conversation_over(line: ThreadState | None, started: int) -> bool:
     """Return True if the turn that a message began has nothing left to answer."""
     return line is None or line.ended or line.floor >= started or line.newest < started
 
 
-def write(
+def append_to_turn(
     ports: Ports,
     acting: Acting,
-    place: Place,
+    place: TurnPlace,
     messages: Sequence[Message],
     decide: Decide,
     *,
@@ -93,99 +93,101 @@ def write(
     release: int | None = None,
     call: str | None = None,
     placed: Sequence[Artifact] = (),
-) -> tuple[list[Message], Changed]:
+) -> tuple[list[Message], ChangeResult]:
     """Append messages and the turn's events in one append; return the messages as stored.
 
     `release` also gives back the lease of that epoch if the turn ends. No messages are returned if the key had been
     used for this before.
     """
     append.check_role(acting, messages)
-    prepared = _prepared(ports, acting, place, messages, call)
+    prepared = _prepare_messages(ports, acting, place, messages, call)
     prepared = replace(prepared, artifacts=(*prepared.artifacts, *placed)) if placed else prepared
     ids = tuple(ulid_text(ports.ids.ulid()) for _ in messages)
-    written: list[tuple[Speech, list[MessageAppended]]] = []
+    written: list[tuple[MessageBatch, list[MessageAppended]]] = []
 
     def run(states: States) -> dict[str, list[Draft]]:
-        if messages and place.started and is_gone(states[place.line].line, place.started):
-            raise ConversationOver(f"{place.line} has ended, or was rewound, since this turn began in it.")
-        before, said, anew = _said(ports, acting, place.line, states[place.line], prepared, ids)
+        if messages and place.started and is_conversation_over(states[place.thread].thread, place.started):
+            raise ConversationOver(f"{place.thread} has ended, or was rewound, since this turn began in it.")
+        before, said, anew = _draft_messages(ports, acting, place.thread, states[place.thread], prepared, ids)
         appended: list[Any] = [draft.facts for draft in said]
-        first = states[place.line].version + len(before) + 1
-        speech = Speech(
+        first = states[place.thread].version + len(before) + 1
+        speech = MessageBatch(
             versions=tuple(range(first, first + len(said))),
             ids=ids,
             calls=tuple(tuple(id for id, _ in facts.calls) for facts in appended),
-            line=states[place.line].line or Line(),
+            thread=states[place.thread].thread or ThreadState(),
         )
         written[:] = [(speech, appended)]
-        own = with_clocks(states[place.actor], decide(states[place.actor], speech), ports.clock.now_ms())
-        if release is not None and _ends(own, place.frame):
-            own += ports.leases.released(acting.tenant, place.actor, release)
+        own = add_clock_events(states[place.actor], decide(states[place.actor], speech), ports.clock.now_ms())
+        if release is not None and _has_turn_end(own, place.frame):
+            own += ports.leases.draft_release(acting.tenant, place.actor, release)
         # Messages come first, so that a subscriber sees the reply before the end of the turn.
-        drafts = {place.line: [*before, *said], place.actor: own}
-        return {**drafts, session_of(place.line): anew} if anew else drafts
+        drafts = {place.thread: [*before, *said], place.actor: own}
+        return {**drafts, session_stream(place.thread): anew} if anew else drafts
 
     def needs(states: States) -> Sequence[str]:
-        line = states[place.line].line
-        return (session_of(place.line),) if messages and line is not None and line.ended else ()
+        line = states[place.thread].thread
+        return (session_stream(place.thread),) if messages and line is not None and line.ended else ()
 
-    changed = _changed(ports, acting, place, run, prepared, key, same, needs, release)
+    changed = _append_change(ports, acting, place, run, prepared, key, same, needs, release)
     if changed.repeated or not written:
         return [], changed
     speech, facts = written[0]
     first = speech.versions[0] if speech.versions else 0
-    return append.as_stored(place.line, prepared, facts, ids, first, changed.at), changed
+    return append.build_stored_messages(place.thread, prepared, facts, ids, first, changed.at), changed
 
 
-def _ends(drafts: Sequence[Draft], frame: str) -> bool:
+def _has_turn_end(drafts: Sequence[Draft], frame: str) -> bool:
     facts: list[Any] = [draft.facts for draft in drafts if draft.type == "frame.popped"]
     return any(one.frame == frame for one in facts)
 
 
-def _changed(
+def _append_change(
     ports: Ports,
     acting: Acting,
-    place: Place,
+    place: TurnPlace,
     run: Callable[[States], dict[str, list[Draft]]],
-    prepared: Prepared,
+    prepared: AppendBatch,
     key: str | None,
     same: Callable[[list[Event]], bool] | None,
     needs: Callable[[States], Sequence[str]],
     release: int | None,
-) -> Changed:
+) -> ChangeResult:
     here = (acting.tenant, place.actor)
     with ExitStack() as held:
-        held.enter_context(ports.observers.later())
+        held.enter_context(ports.observers.defer())
         if release is not None:
             # Another thread must not use a lease that is being released.
-            held.enter_context(ports.leases.taking(*here))
+            held.enter_context(ports.leases.lock(*here))
         try:
-            changed = change(
+            changed = decide_and_append(
                 ports,
                 acting,
-                (place.actor, place.line),
+                (place.actor, place.thread),
                 run,
                 key=key,
                 same=same,
                 needs=needs,
                 artifacts=prepared.artifacts,
-                tries=append.TRIES,
+                tries=append.APPEND_TRIES,
             )
         except (Refused, Conflict):
-            artifacts.withdraw(ports, acting, prepared.artifacts)
+            artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
             raise
         if changed.repeated:
-            artifacts.withdraw(ports, acting, prepared.artifacts)
+            artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
         elif release is not None and any(name == "lease.released" for name, _ in changed.facts):
-            ports.leases.left(*here, release)
+            ports.leases.remove_user(*here, release)
     return changed
 
 
-def _prepared(ports: Ports, acting: Acting, place: Place, messages: Sequence[Message], call: str | None) -> Prepared:
+def _prepare_messages(
+    ports: Ports, acting: Acting, place: TurnPlace, messages: Sequence[Message], call: str | None
+) -> AppendBatch:
     if not messages:
-        return Prepared(messages=(), entries=(), artifacts=())
-    tokenizer, info = append.counting(ports, acting, place.line)
-    prepared = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name)).all(messages)
+        return AppendBatch(messages=(), entries=(), artifacts=())
+    tokenizer, info = append.thread_tokenizer(ports, acting, place.thread)
+    prepared = MessagePreparer(ports, acting, tokenizer, framing_of(info.provider, info.name)).prepare(messages)
     if not place.frame:
         return prepared
     entries = tuple(
@@ -195,14 +197,16 @@ def _prepared(ports: Ports, acting: Acting, place: Place, messages: Sequence[Mes
     return replace(prepared, entries=entries)
 
 
-def _said(
-    ports: Ports, acting: Acting, stream: str, state: StreamState, prepared: Prepared, ids: Sequence[str]
+def _draft_messages(
+    ports: Ports, acting: Acting, stream: str, state: StreamState, prepared: AppendBatch, ids: Sequence[str]
 ) -> tuple[list[Draft], list[Draft], list[Draft]]:
     """Return the drafts before the messages in their thread, the messages, and the drafts for their session."""
     if not prepared.entries:
         return [], [], []
-    over = is_over(state, stream)
-    line = state.line or Line()
-    before, anew = begin_anew(line, current(ports, acting, session_of(stream))) if over else ([], [])
+    over = is_reset(state, stream)
+    line = state.thread or ThreadState()
+    before, anew = (
+        begin_generation(line, load_current_state(ports, acting, session_stream(stream))) if over else ([], [])
+    )
     said = append_messages(line, state.version + len(before), prepared.entries)
     return before, [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)], anew

@@ -14,25 +14,25 @@ import msgspec
 
 from holdfast.core.frames import budgets, calls, evidence, lifecycle
 from holdfast.core.frames import questions as rules
-from holdfast.core.frames.next_step import waited_for
-from holdfast.core.frames.stack import children, has_live_children, leaf_first, live_frame
-from holdfast.core.wire.tools import call_words, misfit
+from holdfast.core.frames.next_step import pending_questions
+from holdfast.core.frames.stack import children, has_live_children, live_frame, walk_leaf_first
+from holdfast.core.wire.tools import describe_call, describe_misfit
 from holdfast.errors import CallNotFound, FrameSuspended, InvalidValue, ToolPairingError
 from holdfast.flow.frames import lifecycle as frame_lifecycle
 from holdfast.flow.frames import questions
-from holdfast.flow.frames.calls import priced
-from holdfast.flow.frames.lifecycle import check_live, on_frame
-from holdfast.flow.frames.read import current, stream_of
+from holdfast.flow.frames.calls import add_cost
+from holdfast.flow.frames.lifecycle import change_frame, check_live
+from holdfast.flow.frames.read import find_frame_stream, load_current_state
 from holdfast.flow.journal import artifacts, telemetry
-from holdfast.flow.journal.redact import clean
+from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.flow.packs import briefs
-from holdfast.flow.sessions.read import line_of
-from holdfast.flow.turns.append import ConversationOver, Growing, Place, Speech, write
-from holdfast.flow.turns.turns import call_message, stop_requested, turn_place
+from holdfast.flow.sessions.read import thread_state
+from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn
+from holdfast.flow.turns.turns import find_call_message, find_frame_turn, find_stop_request
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import Draft
-from holdfast.records.events.frames import FrameSuspended as Suspended
+from holdfast.records.events.frames import FrameSuspendedFacts as Suspended
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import FrameLimits, StreamState
 from holdfast.records.ids import ulid_text
@@ -45,7 +45,7 @@ REPLY = "message"
 """The kind of result under which a turn names its final reply."""
 
 
-class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCallStart(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call that is about to be made."""
 
     request: ToolCallRequest
@@ -59,7 +59,7 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments that replace the model's, because a person changed them."""
 
 
-class Returned(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCallReturn(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a tool call."""
 
     result: Any
@@ -67,10 +67,10 @@ class Returned(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
 
 
-def end_model(
+def end_turn_model_call(
     ports: Ports,
     acting: Acting,
-    turn: Place,
+    turn: TurnPlace,
     call: str,
     message: Message,
     *,
@@ -85,15 +85,15 @@ def end_model(
 
     `model` is the name the call was begun with: not every reply names its model.
     """
-    record = priced(ports, budgets.usage_of(usage), message.model or model)
+    record = add_cost(ports, budgets.to_usage(usage), message.model or model)
     told = message.usage is not None or record.spent or record.cost
     said = msgspec.structs.replace(message, usage=record) if told else message
     total = Usage()
 
-    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+    def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         nonlocal total
         check_live(ports, acting, state, turn.frame)
-        growing = Growing(state, ports.clock.now_ms())
+        growing = DraftBuilder(state, ports.clock.now_ms())
         ended = calls.end_model(
             state,
             turn.frame,
@@ -105,87 +105,91 @@ def end_model(
             doubtful=doubtful,
             content=None,
         )
-        facts = msgspec.structs.replace(ended[0].facts, stream=turn.line, message=speech.versions[0])
+        facts = msgspec.structs.replace(ended[0].facts, stream=turn.thread, message=speech.versions[0])
         growing.add([msgspec.structs.replace(ended[0], facts=facts)])
         total = growing.state.frames[turn.frame].usage
         # A message arrived after the model's pack was built: the model has not answered it yet.
-        unseen = speech.line.newest > speech.line.packed
-        ends = may_end and not speech.calls[0] and not unseen and not _is_busy(growing.state, turn)
+        unseen = speech.thread.newest > speech.thread.packed
+        ends = may_end and not speech.calls[0] and not unseen and not _has_open_work(growing.state, turn)
         # A stop accepted before the reply was stored is honoured: the turn is stopped, and the reply is kept.
-        if ends and not (_is_more(state, turn, call) and stop_requested(ports, acting, turn) is not None):
-            growing.add(_finished(turn, growing.state, speech.ids[0]))
+        if ends and not (_has_news_since(state, turn, call) and find_stop_request(ports, acting, turn) is not None):
+            growing.add(_draft_turn_end(turn, growing.state, speech.ids[0]))
         return growing.drafts
 
-    messages, changed = write(ports, acting, turn, [said], decide, release=release, call=call)
-    telemetry.call_ended(ports, call, usage=record, finish=finish, error=None)
+    messages, changed = append_to_turn(ports, acting, turn, [said], decide, release=release, call=call)
+    telemetry.end_model_span(ports, call, usage=record, finish=finish, error=None)
     return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
 
 
-def _is_busy(state: StreamState, turn: Place) -> bool:
+def _has_open_work(state: StreamState, turn: TurnPlace) -> bool:
     """Return True if the turn's own work is unfinished: the model's message is kept, but the turn cannot end yet."""
     frame = live_frame(state, turn.frame)
     return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
 
 
-def _is_more(state: StreamState, turn: Place, call: str) -> bool:
+def _has_news_since(state: StreamState, turn: TurnPlace, call: str) -> bool:
     """Return True if anything was written to the turn since a call began, which may be a stop request."""
     return state.version > live_frame(state, turn.frame).calls[call].version
 
 
-def _finished(turn: Place, state: StreamState, reply: str) -> list[Draft]:
+def _draft_turn_end(turn: TurnPlace, state: StreamState, reply: str) -> list[Draft]:
     named = evidence.add_result(state, turn.frame, REPLY, reply, None)
-    after = Growing(state, 0)
+    after = DraftBuilder(state, 0)
     after.add(named)
     popped = lifecycle.pop({turn.actor: after.state}, turn.actor, turn.frame, "completed", OutcomeContent())
     return [*named, *popped[turn.actor]]
 
 
-def finish(ports: Ports, acting: Acting, turn: Place, reply: Message, *, release: int | None = None) -> bool:
+def finish_turn(ports: Ports, acting: Acting, turn: TurnPlace, reply: Message, *, release: int | None = None) -> bool:
     """End a turn whose newest message is the model's; return False if a message or a stop request came meanwhile."""
 
-    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+    def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(ports, acting, state, turn.frame)
-        answered = speech.line.newest == reply.version and stop_requested(ports, acting, turn) is None
-        return _finished(turn, state, reply.id) if answered else []
+        answered = speech.thread.newest == reply.version and find_stop_request(ports, acting, turn) is None
+        return _draft_turn_end(turn, state, reply.id) if answered else []
 
-    return any(name == "frame.popped" for name, _ in write(ports, acting, turn, (), decide, release=release)[1].facts)
+    return any(
+        name == "frame.popped" for name, _ in append_to_turn(ports, acting, turn, (), decide, release=release)[1].facts
+    )
 
 
-def begin_tools(ports: Ports, acting: Acting, turn: Place, wanted: Sequence[Beginning]) -> None:
+def begin_tool_calls(ports: Ports, acting: Acting, turn: TurnPlace, wanted: Sequence[ToolCallStart]) -> None:
     """Journal that tools are about to be called: an intent and a frame for each, in one append."""
-    contents = [clean(ports, _edited(one)) for one in wanted]
-    goals = [clean(ports, GoalContent(goal=call_words(one.request))) for one in wanted]
+    contents = [redact_as_configured(ports, _build_edit_content(one)) for one in wanted]
+    goals = [redact_as_configured(ports, GoalContent(goal=describe_call(one.request))) for one in wanted]
 
     def decide(state: StreamState) -> list[Draft]:
-        growing = Growing(state, ports.clock.now_ms())
-        calls.check_tool_calls(state, calls.check_working(state, turn.frame, ports.clock.now_ms()), len(wanted))
+        growing = DraftBuilder(state, ports.clock.now_ms())
+        calls.check_tool_calls(state, calls.check_can_work(state, turn.frame, ports.clock.now_ms()), len(wanted))
         for one, content, goal in zip(wanted, contents, goals, strict=True):
             frame = growing.state.frames.get(one.request.id)
             if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
                 growing.add(rules.resume(growing.state, frame.id, now=ports.clock.now_ms()))
-            growing.add(_begun(ports, turn, growing.state, one, content))
+            growing.add(_draft_intent(ports, turn, growing.state, one, content))
             if one.request.id not in growing.state.frames:
-                growing.add(pushed(ports, turn, growing.state, one, goal))
+                growing.add(draft_tool_frame(ports, turn, growing.state, one, goal))
         return growing.drafts
 
-    on_frame(ports, acting, turn.frame, decide)
+    change_frame(ports, acting, turn.frame, decide)
     for one in wanted:
-        ports.states.note_place(acting.tenant, one.request.id, turn.actor)
-        telemetry.tool_begun(
+        ports.states.note_frame_stream(acting.tenant, one.request.id, turn.actor)
+        telemetry.begin_tool_span(
             ports,
             one.request.id,
             frame=turn.frame,
             name=one.request.name,
-            conversation=turn.line,
+            conversation=turn.thread,
             attempt=one.attempt,
         )
 
 
-def _edited(one: Beginning) -> CallContent | None:
+def _build_edit_content(one: ToolCallStart) -> CallContent | None:
     return None if one.arguments is None else CallContent(arguments=one.arguments)
 
 
-def _begun(ports: Ports, turn: Place, state: StreamState, one: Beginning, content: CallContent | None) -> list[Draft]:
+def _draft_intent(
+    ports: Ports, turn: TurnPlace, state: StreamState, one: ToolCallStart, content: CallContent | None
+) -> list[Draft]:
     (draft,) = calls.begin_tool(
         state,
         turn.frame,
@@ -195,11 +199,13 @@ def _begun(ports: Ports, turn: Place, state: StreamState, one: Beginning, conten
         content=content,
         now=ports.clock.now_ms(),
     )
-    facts = msgspec.structs.replace(draft.facts, stream=turn.line, message=one.message, attempt=one.attempt)
+    facts = msgspec.structs.replace(draft.facts, stream=turn.thread, message=one.message, attempt=one.attempt)
     return [msgspec.structs.replace(draft, facts=facts)]
 
 
-def pushed(ports: Ports, turn: Place, state: StreamState, one: Beginning, goal: GoalContent) -> list[Draft]:
+def draft_tool_frame(
+    ports: Ports, turn: TurnPlace, state: StreamState, one: ToolCallStart, goal: GoalContent
+) -> list[Draft]:
     parent = live_frame(state, turn.frame)
     unlimited = parent.tokens.available is None
     (draft,) = lifecycle.push(
@@ -216,12 +222,12 @@ def pushed(ports: Ports, turn: Place, state: StreamState, one: Beginning, goal: 
     return [msgspec.structs.replace(draft, facts=msgspec.structs.replace(draft.facts, tool_call=True))]
 
 
-def end_tool(
+def end_turn_tool_call(
     ports: Ports,
     acting: Acting,
-    turn: Place,
+    turn: TurnPlace,
     request: ToolCallRequest,
-    came: Returned,
+    came: ToolCallReturn,
     *,
     files: Sequence[bytes] = (),
     answered: bool = False,
@@ -239,52 +245,52 @@ def end_tool(
         interrupted=came.interrupted,
     )
     message = Message(role="tool", tool_results=(answer,))
-    placed = [artifacts.prepare(ports, acting, body) for body in files]
+    placed = [artifacts.prepare_artifact(ports, acting, body) for body in files]
     names = tuple(dict.fromkeys(one.name.hex() for one in placed))
 
-    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+    def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(ports, acting, state, turn.frame)
-        growing = Growing(state, ports.clock.now_ms())
+        growing = DraftBuilder(state, ports.clock.now_ms())
         if not answered:
             _check_answerable(state, request.id)
         if request.id in live_frame(state, turn.frame).calls:
-            growing.add(_returned(turn, state, request.id, came, speech, names))
-        growing.add(_child_ended(turn, growing.state, request.id, came))
+            growing.add(_draft_return(turn, state, request.id, came, speech, names))
+        growing.add(_draft_child_end(turn, growing.state, request.id, came))
         return growing.drafts
 
-    now = current(ports, acting, turn.actor)
+    now = load_current_state(ports, acting, turn.actor)
     if not answered:
         _check_answerable(now, request.id)
-    call_back(ports, acting, now, request.id)
+    cancel_outside_children(ports, acting, now, request.id)
     try:
-        said = write(ports, acting, turn, [message], decide, placed=placed)[0][0]
-        telemetry.tool_ended(ports, request.id, failed=came.failed, interrupted=came.interrupted)
+        said = append_to_turn(ports, acting, turn, [message], decide, placed=placed)[0][0]
+        telemetry.end_tool_span(ports, request.id, failed=came.failed, interrupted=came.interrupted)
         return said  # noqa: TRY300  # The handler below covers another outcome.
     except (ConversationOver, ToolPairingError):
         # The call was rewound or answered elsewhere: there is no place for the result any more.
-        drop_tool(ports, acting, turn, request.id, came)
+        drop_tool_call(ports, acting, turn, request.id, came)
         return message
 
 
-def drop_tool(ports: Ports, acting: Acting, turn: Place, call: str, came: Returned) -> None:
+def drop_tool_call(ports: Ports, acting: Acting, turn: TurnPlace, call: str, came: ToolCallReturn) -> None:
     """End the intent and the frame of a call that no longer waits for a result; append no message."""
 
     def decide(state: StreamState) -> list[Draft]:
-        growing = Growing(state, ports.clock.now_ms())
+        growing = DraftBuilder(state, ports.clock.now_ms())
         if call in live_frame(state, turn.frame).calls:
             how = {"failed": came.failed, "interrupted": came.interrupted}
             growing.add(calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how))
-        growing.add(_child_ended(turn, growing.state, call, came))
+        growing.add(_draft_child_end(turn, growing.state, call, came))
         return growing.drafts
 
-    call_back(ports, acting, current(ports, acting, turn.actor), call)
-    on_frame(ports, acting, turn.frame, decide)
+    cancel_outside_children(ports, acting, load_current_state(ports, acting, turn.actor), call)
+    change_frame(ports, acting, turn.frame, decide)
 
 
 def _check_answerable(state: StreamState, call: str) -> None:
     """Refuse an outcome while the tool waits for an answer, even if its code swallowed the exception."""
     frame = state.frames.get(call)
-    asked = [] if frame is None else waited_for(state.frames, frame)
+    asked = [] if frame is None else pending_questions(state.frames, frame)
     if asked:
         raise FrameSuspended(
             f"The call {call} waits for an answer to question {asked[0].id}, so nothing else counts as its "
@@ -293,17 +299,17 @@ def _check_answerable(state: StreamState, call: str) -> None:
         )
 
 
-def _returned(
-    turn: Place, state: StreamState, call: str, came: Returned, speech: Speech, names: tuple[str, ...]
+def _draft_return(
+    turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn, speech: MessageBatch, names: tuple[str, ...]
 ) -> list[Draft]:
     (draft,) = calls.end_tool(
         state, turn.frame, call, failed=came.failed, interrupted=came.interrupted, tokens=None, content=None
     )
-    facts = msgspec.structs.replace(draft.facts, stream=turn.line, message=speech.versions[0], artifacts=names)
+    facts = msgspec.structs.replace(draft.facts, stream=turn.thread, message=speech.versions[0], artifacts=names)
     return [msgspec.structs.replace(draft, facts=facts)]
 
 
-def _child_ended(turn: Place, state: StreamState, call: str, came: Returned) -> list[Draft]:
+def _draft_child_end(turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn) -> list[Draft]:
     """Return the drafts that end a call's frame, with everything unfinished below it."""
     frame = state.frames.get(call)
     if frame is None:
@@ -314,23 +320,23 @@ def _child_ended(turn: Place, state: StreamState, call: str, came: Returned) -> 
     return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
 
 
-def call_back(ports: Ports, acting: Acting, state: StreamState, frame: str) -> None:
+def cancel_outside_children(ports: Ports, acting: Acting, state: StreamState, frame: str) -> None:
     """Cancel a frame's children in other streams first: one append covers only the turn's two streams."""
     live = state.frames
     if frame not in live:
         return
-    for one in (*leaf_first(live, frame), live[frame]):
+    for one in (*walk_leaf_first(live, frame), live[frame]):
         for child in one.away:
-            frame_lifecycle.pop(
+            frame_lifecycle.pop_frame(
                 ports, acting, child, "cancelled", OutcomeContent(error="What it worked for has ended.")
             )
 
 
-def ask_first(
+def ask_about_call(
     ports: Ports,
     acting: Acting,
-    turn: Place,
-    one: Beginning,
+    turn: TurnPlace,
+    one: ToolCallStart,
     content: QuestionContent,
     *,
     kind: str = "approval",
@@ -340,32 +346,32 @@ def ask_first(
 
     An earlier question that is due is resumed in the same append; its answer is kept.
     """
-    question, content = ulid_text(ports.ids.ulid()), clean(ports, content)
-    goal = clean(ports, GoalContent(goal=call_words(one.request)))
+    question, content = ulid_text(ports.ids.ulid()), redact_as_configured(ports, content)
+    goal = redact_as_configured(ports, GoalContent(goal=describe_call(one.request)))
 
     def decide(state: StreamState) -> list[Draft]:
         now = ports.clock.now_ms()
-        growing, frame = Growing(state, now), state.frames.get(one.request.id)
+        growing, frame = DraftBuilder(state, now), state.frames.get(one.request.id)
         if frame is None:
-            growing.add(pushed(ports, turn, state, one, goal))
-        elif frame.question is not None and rules.due(frame.question, now):
+            growing.add(draft_tool_frame(ports, turn, state, one, goal))
+        elif frame.question is not None and rules.is_resumable(frame.question, now):
             growing.add(rules.resume(state, frame.id, now=now))
         facts = Suspended(frame=one.request.id, question=question, kind=kind, prior="active", call=call)
-        below = [ulid_text(ports.ids.ulid()) for _ in _unasked(growing.state, one.request.id)]
+        below = [ulid_text(ports.ids.ulid()) for _ in _find_unsuspended(growing.state, one.request.id)]
         growing.add(
             rules.suspend(growing.state, facts, content, subtree=True, release=True, below=below, leave_away=True)
         )
         return growing.drafts
 
-    on_frame(ports, acting, turn.frame, decide)
-    ports.states.note_place(acting.tenant, one.request.id, turn.actor)
+    change_frame(ports, acting, turn.frame, decide)
+    ports.states.note_frame_stream(acting.tenant, one.request.id, turn.actor)
     return question
 
 
-def _unasked(state: StreamState, frame: str) -> list[str]:
+def _find_unsuspended(state: StreamState, frame: str) -> list[str]:
     found = []
     for child in children(state.frames, frame):
-        found += _unasked(state, child.id)
+        found += _find_unsuspended(state, child.id)
         if child.question is None:
             found.append(child.id)
     return found
@@ -374,40 +380,40 @@ def _unasked(state: StreamState, frame: str) -> list[str]:
 # Parameters of a tool whose code is not available here
 
 
-def stored_tool(ports: Ports, acting: Acting, line: str, name: str) -> ToolDef | None:
+def find_stored_tool(ports: Ports, acting: Acting, line: str, name: str) -> ToolDef | None:
     """Return a tool as a conversation's brief defines it, or None."""
-    found = briefs.context_of(ports, acting, line, MAIN_ROLE).available_tools
+    found = briefs.brief_context(ports, acting, line, MAIN_ROLE).available_tools
     return next((one for one in found if one.name == name), None)
 
 
-def check_edited(
+def check_edited_arguments(
     ports: Ports, acting: Acting, arguments: Any, *, question: str | None = None, token: str | None = None
 ) -> None:
     """Refuse arguments that the tool can never take, as far as its schema is known; the question stays open."""
-    frame_id, answered = questions.found(ports, acting, question, token)
-    asked = None if answered else _asked_about(ports, acting, frame_id)
-    tool = None if asked is None else stored_tool(ports, acting, *asked)
-    why = None if tool is None else misfit(tool.name, tool.parameters, arguments)
+    frame_id, answered = questions.find_question_frame(ports, acting, question, token)
+    asked = None if answered else _find_called_tool(ports, acting, frame_id)
+    tool = None if asked is None else find_stored_tool(ports, acting, *asked)
+    why = None if tool is None else describe_misfit(tool.name, tool.parameters, arguments)
     if why is not None:
         raise InvalidValue(f"{why}. Give all of them: args replaces what the model wrote, and is not merged with it.")
 
 
-def _asked_about(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, str] | None:
+def _find_called_tool(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, str] | None:
     """Return the thread and the tool name of the call that a frame works for; None if it works for none."""
-    actor = stream_of(ports, acting, frame_id)
-    live = current(ports, acting, actor).frames
+    actor = find_frame_stream(ports, acting, frame_id)
+    live = load_current_state(ports, acting, actor).frames
     frame = live.get(frame_id)
     turn = None if frame is None or frame.parent is None else live.get(frame.parent)
-    at = None if turn is None else turn_place(ports, acting, Place(actor=actor, line=""), turn)
-    if at is None or frame_id not in line_of(ports, acting, at.line).calls:
+    at = None if turn is None else find_frame_turn(ports, acting, TurnPlace(actor=actor, thread=""), turn)
+    if at is None or frame_id not in thread_state(ports, acting, at.thread).calls:
         return None
-    message = call_message(ports, acting, at, frame_id, ())
-    return next(((at.line, call.name) for call in message.tool_calls if call.id == frame_id), None)
+    message = find_call_message(ports, acting, at, frame_id, ())
+    return next(((at.thread, call.name) for call in message.tool_calls if call.id == frame_id), None)
 
 
-def newest_answer(ports: Ports, acting: Acting, turn: Place, call: str) -> Answer | None:
+def read_newest_answer(ports: Ports, acting: Acting, turn: TurnPlace, call: str) -> Answer | None:
     """Return the answer to the question that a call waits for; None if there is no answer yet."""
-    frame = current(ports, acting, turn.actor).frames.get(call)
+    frame = load_current_state(ports, acting, turn.actor).frames.get(call)
     if frame is None or frame.question is None:
         raise CallNotFound(f"No question about call {call} is open.")
-    return questions.answer_of(ports, acting, turn.actor, frame.question.id)
+    return questions.read_answer(ports, acting, turn.actor, frame.question.id)

@@ -23,15 +23,15 @@ from holdfast.ports import Acting, Ports
 from holdfast.system import renew_in_child
 
 
-class Node(msgspec.Struct, frozen=True):
+class ConversationNode(msgspec.Struct, frozen=True):
     """A conversation: its journal, tenant and thread."""
 
     journal: bytes
     tenant: str
-    line: str
+    thread: str
 
 
-class Work:
+class TurnWork:
     """A turn that is worked on, or one of its running tools (without a node), until it ends.
 
     Code that was started by it and outlives it no longer works for it.
@@ -39,25 +39,25 @@ class Work:
 
     __slots__ = ("__weakref__", "going_on", "heeds_stops", "node")
 
-    def __init__(self, node: Node | None = None) -> None:
+    def __init__(self, node: ConversationNode | None = None) -> None:
         self.node, self.going_on = node, True
         self.heeds_stops = False
         """True if a request to stop ends it even while its tools wait."""
 
 
-within: ContextVar[tuple[Work, ...]] = ContextVar("holdfast_within", default=())
+current_work: ContextVar[tuple[TurnWork, ...]] = ContextVar("holdfast_within", default=())
 """The work that the running code was started by, outermost first: turns of agents and their tools."""
 
 
 @contextmanager
-def working_within(work: Work | None) -> Iterator[None]:
+def enter_work(work: TurnWork | None) -> Iterator[None]:
     """Mark everything called in this block as started by `work`; no-op if it is None."""
-    token = None if work is None else within.set((*within.get(), work))
+    token = None if work is None else current_work.set((*current_work.get(), work))
     try:
         yield
     finally:
         if token is not None:
-            within.reset(token)
+            current_work.reset(token)
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -67,14 +67,14 @@ class Caller(msgspec.Struct, frozen=True):
     """The turn queue of its client."""
     thread: threading.Thread
     task: object | None
-    chain: tuple[Work, ...]
+    chain: tuple[TurnWork, ...]
 
-    def held(self) -> list[Work]:
+    def list_held_turns(self) -> list[TurnWork]:
         """Return the turns that the caller keeps waiting through the work it was started by.
 
         A tool that has ended or was given up is no longer waited for, so code that it left running holds no turn.
         """
-        found: list[Work] = []
+        found: list[TurnWork] = []
         for work in reversed(self.chain):
             if not work.going_on:
                 break
@@ -82,25 +82,25 @@ class Caller(msgspec.Struct, frozen=True):
         return [work for work in found if work.node is not None]
 
 
-def caller(ports: Ports, task: object | None = None) -> Caller:
+def current_caller(ports: Ports, task: object | None = None) -> Caller:
     """Return the running code as a caller; `task` is its task if it does not block its thread."""
-    return Caller(ports.queues, threading.current_thread(), task, within.get())
+    return Caller(ports.queues, threading.current_thread(), task, current_work.get())
 
 
-class Waiting:
+class TurnWait:
     """A wait for a conversation, and the turns that wait with it."""
 
     __slots__ = ("_chain", "_own", "node")
 
-    def __init__(self, who: Caller, own: Iterable[Work], node: Node) -> None:
+    def __init__(self, who: Caller, own: Iterable[TurnWork], node: ConversationNode) -> None:
         self._chain, self._own, self.node = who, tuple(own), node
 
-    def held(self) -> list[Work]:
+    def list_held_turns(self) -> list[TurnWork]:
         """Return the turns that cannot end before this wait does."""
-        return [*self._chain.held(), *(work for work in self._own if work.going_on)]
+        return [*self._chain.list_held_turns(), *(work for work in self._own if work.going_on)]
 
 
-class Waits:
+class WaitGraph:
     """The work and the waits of this process, across all its clients."""
 
     def __init__(self) -> None:
@@ -110,11 +110,11 @@ class Waits:
     def after_fork(self) -> None:
         """Reset: nothing works or waits in a child yet."""
         self._mutex = threading.Lock()
-        self._at_work: dict[object, dict[Work, None]] = {}
-        self._waiting: dict[Waiting, None] = {}
+        self._at_work: dict[object, dict[TurnWork, None]] = {}
+        self._waiting: dict[TurnWait, None] = {}
         self._names: weakref.WeakKeyDictionary[object, bytes] = weakref.WeakKeyDictionary()
 
-    def node(self, ports: Ports, acting: Acting, line: str) -> Node:
+    def node(self, ports: Ports, acting: Acting, line: str) -> ConversationNode:
         """Return a conversation's node, the same for all clients here."""
         with self._mutex:
             name = self._names.get(ports.queues)
@@ -122,22 +122,22 @@ class Waits:
             name = ports.journal.secret
             with self._mutex:
                 self._names[ports.queues] = name
-        return Node(name, acting.tenant, line)
+        return ConversationNode(name, acting.tenant, line)
 
-    def own(self, who: Caller) -> tuple[Work, ...]:
+    def caller_turns(self, who: Caller) -> tuple[TurnWork, ...]:
         """Return the turns of a client whose blocks the caller is in."""
         with self._mutex:
             return tuple(self._at_work.get((who.client, who.task or who.thread), ()))
 
-    def begin_work(self, who: Caller, node: Node) -> Work:
+    def begin_work(self, who: Caller, node: ConversationNode) -> TurnWork:
         """Note that the caller works on a turn in a block of its own, until `end_work`."""
-        work = Work(node)
+        work = TurnWork(node)
         with self._mutex:
             for owner in _owners(who):
                 self._at_work.setdefault(owner, {})[work] = None
         return work
 
-    def end_work(self, who: Caller, work: Work) -> None:
+    def end_work(self, who: Caller, work: TurnWork) -> None:
         """Note that the block was left."""
         work.going_on = False
         with self._mutex:
@@ -147,12 +147,12 @@ class Waits:
                 if not theirs:
                     self._at_work.pop(owner, None)
 
-    def begin(self, who: Caller, node: Node, if_busy: str) -> Waiting:
+    def begin_wait(self, who: Caller, node: ConversationNode, if_busy: str) -> TurnWait:
         """Register a wait for a conversation. Refuse it if that conversation waits for the caller's own work."""
-        wait = Waiting(who, self.own(who), node)
+        wait = TurnWait(who, self.caller_turns(who), node)
         with self._mutex:
-            held = {work.node for work in wait.held()}
-            circle = self._circle(held, node, stopping=if_busy == "interrupt") if held else None
+            held = {work.node for work in wait.list_held_turns()}
+            circle = self._find_cycle(held, node, stopping=if_busy == "interrupt") if held else None
             if held and circle is None:  # A caller that holds nothing now never will, so its wait needs no record.
                 self._waiting[wait] = None
         if circle is not None:
@@ -160,20 +160,22 @@ class Waits:
         return wait
 
     @contextmanager
-    def waiting(self, who: Caller, node: Node, if_busy: str) -> Iterator[None]:
+    def hold_wait(self, who: Caller, node: ConversationNode, if_busy: str) -> Iterator[None]:
         """Register a wait for a conversation in this block."""
-        wait = self.begin(who, node, if_busy)
+        wait = self.begin_wait(who, node, if_busy)
         try:
             yield
         finally:
-            self.end(wait)
+            self.end_wait(wait)
 
-    def end(self, wait: Waiting) -> None:
+    def end_wait(self, wait: TurnWait) -> None:
         """Remove a wait, whatever its outcome."""
         with self._mutex:
             self._waiting.pop(wait, None)
 
-    def _circle(self, held: set[Node | None], node: Node, *, stopping: bool) -> list[Node] | None:
+    def _find_cycle(
+        self, held: set[ConversationNode | None], node: ConversationNode, *, stopping: bool
+    ) -> list[ConversationNode] | None:
         """Return the path from a conversation along the waits back to a held one; None if there is none."""
         ways, seen = [[node]], {node}
         for way in ways:  # The list grows while it is iterated (breadth first): the shortest cycle is found first.
@@ -182,7 +184,11 @@ class Waits:
             for wait in self._waiting:
                 # A turn that is asked to stop gives up its waits, if it heeds stops.
                 gives_up = stopping and len(way) == 1
-                holding = [work for work in wait.held() if work.node == way[-1] and not (gives_up and work.heeds_stops)]
+                holding = [
+                    work
+                    for work in wait.list_held_turns()
+                    if work.node == way[-1] and not (gives_up and work.heeds_stops)
+                ]
                 if holding and wait.node not in seen:
                     seen.add(wait.node)
                     ways.append([*way, wait.node])
@@ -194,14 +200,14 @@ def _owners(who: Caller) -> tuple[object, ...]:
     return tuple((who.client, one) for one in (who.thread, who.task) if one is not None)
 
 
-def _refusal(way: list[Node]) -> Refused:
-    line = way[-1].line
+def _refusal(way: list[ConversationNode]) -> Refused:
+    line = way[-1].thread
     if len(way) == 1:
         return Refused(
             f"This runs within a turn of {line}, which would wait for itself. Use another conversation, give back from "
             "the tool what you want said, or send it once the turn has ended and its block is left."
         )
-    circle = " → ".join(node.line for node in (way[-1], *way))
+    circle = " → ".join(node.thread for node in (way[-1], *way))
     return Refused(
         f"This runs within a turn of {line} and would wait for ever, because these wait for each other: {circle}. "
         "Nothing was written. Give back from the tool what you want said, send it once the turn has ended, or use "
@@ -209,41 +215,41 @@ def _refusal(way: list[Node]) -> Refused:
     )
 
 
-waits = Waits()
+wait_graph = WaitGraph()
 """The waits of this process."""
 
 
 @contextmanager
-def working_for(turn: Work | None) -> Iterator[None]:
+def work_for_turn(turn: TurnWork | None) -> Iterator[None]:
     """Mark everything called in this block as work for a turn that heeds stops; no-op if it is None."""
     if turn is not None:
         turn.heeds_stops = True
-    with working_within(turn):
+    with enter_work(turn):
         yield
 
 
 @contextmanager
-def tool_at_work() -> Iterator[None]:
+def enter_tool_work() -> Iterator[None]:
     """Mark this block as a tool of the innermost turn. Once it has ended, code it left running holds no turn."""
-    tool = Work()
+    tool = TurnWork()
     try:
-        with working_within(tool):
+        with enter_work(tool):
             yield
     finally:
         tool.going_on = False
 
 
 @contextmanager
-def waited_for_here(ports: Ports, task: object | None = None) -> Iterator[None]:
+def inherit_caller_turns(ports: Ports, task: object | None = None) -> Iterator[None]:
     """Mark work started in this block as waited for by `task` or this thread, and by the turns it is in."""
-    own = waits.own(caller(ports, task))
-    token = within.set((*within.get(), *own))
+    own = wait_graph.caller_turns(current_caller(ports, task))
+    token = current_work.set((*current_work.get(), *own))
     try:
         yield
     finally:
-        within.reset(token)
+        current_work.reset(token)
 
 
-def depth() -> int:
+def nesting_depth() -> int:
     """Return how many turns of agents are nested here."""
-    return sum(work.going_on and work.heeds_stops for work in within.get())
+    return sum(work.going_on and work.heeds_stops for work in current_work.get())

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.core.frames import calls
 from holdfast.core.frames.budgets import check_can_spend
-from holdfast.core.frames.calls import check_working
+from holdfast.core.frames.calls import check_can_work
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import (
     DeadlineExceeded,
@@ -23,21 +23,21 @@ from holdfast.errors import (
     ToolCallLimitExceeded,
 )
 from holdfast.flow.frames import read as frame_read
-from holdfast.flow.frames.read import current
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.packs import manifest
 from holdfast.flow.sessions import read
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.append import Place
+from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.calls import REPLY
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Event
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.records.usage import Usage
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a turn."""
 
     completed: bool
@@ -47,30 +47,32 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The reason it was stopped."""
 
 
-def outcome(ports: Ports, acting: Acting, turn: Place) -> Outcome:
+def read_outcome(ports: Ports, acting: Acting, turn: TurnPlace) -> TurnOutcome:
     """Return the outcome of an ended turn."""
-    info = frame_read.frame_info(ports, acting, turn.frame)
+    info = frame_read.read_frame(ports, acting, turn.frame)
     named = next((result.ref for result in reversed(info.results) if result.kind == REPLY), None)
-    return Outcome(
+    return TurnOutcome(
         completed=info.status == "completed",
-        message=last_words(ports, acting, turn) if named is None else _message(ports, acting, named),
+        message=find_last_reply(ports, acting, turn) if named is None else _read_message(ports, acting, named),
         reason=info.error if isinstance(info.error, str) else None,
     )
 
 
-def last_words(ports: Ports, acting: Acting, turn: Place) -> Message | None:
+def find_last_reply(ports: Ports, acting: Acting, turn: TurnPlace) -> Message | None:
     """Return the model's last message with text in a turn without a final reply, or None."""
-    words = [message for message in said(ports, acting, turn) if message.role == "assistant" and message.text]
+    words = [
+        message for message in read_turn_messages(ports, acting, turn) if message.role == "assistant" and message.text
+    ]
     return words[-1] if words else None
 
 
-def said(ports: Ports, acting: Acting, turn: Place) -> list[Message]:
+def read_turn_messages(ports: Ports, acting: Acting, turn: TurnPlace) -> list[Message]:
     """Return the messages of a turn, oldest first."""
     found: list[Message] = []
-    query = Query(tenant=acting.tenant, stream=turn.line, after=turn.started - 1, types=read.APPENDED)
+    query = EventQuery(tenant=acting.tenant, stream=turn.thread, after=turn.started - 1, types=read.MESSAGE_TYPES)
     while page := ports.journal.read(query):
         for event in map(decode_event, page):
-            (message,) = read.decoded(ports, acting, [event])
+            (message,) = read.decode_messages(ports, acting, [event])
             if message.role == "user" and event.facts.frame not in (None, turn.frame):
                 return found  # Another turn begins.
             if event.facts.frame == turn.frame or message.role == "user":
@@ -79,35 +81,35 @@ def said(ports: Ports, acting: Acting, turn: Place) -> list[Message]:
     return found
 
 
-def _message(ports: Ports, acting: Acting, id: str) -> Message | None:
+def _read_message(ports: Ports, acting: Acting, id: str) -> Message | None:
     stored = ports.journal.event(acting.tenant, ulid_bytes(id))
     return None if stored is None else read.read_message(ports, acting, stored, pinned=False)
 
 
-FAILURES = 25
+MAX_FAILURES = 25
 """The consecutive failures of a turn's model calls after which the turn is given up."""
-OUTCOMES = ("model.failed", "model.responded")
+OUTCOME_TYPES = ("model.failed", "model.responded")
 
 
-class FailsAlways(LimitExceeded):
+class ModelFailureLimit(LimitExceeded):
     """The model fails however often it is called: the turn ends."""
 
 
-REASONS = {
+LIMIT_REASONS = {
     ToolCallLimitExceeded: "tool_calls",
     DeadlineExceeded: "deadline",
     InsufficientTokens: "budget",
     MaxDepthExceeded: "depth",
-    FailsAlways: "model",
+    ModelFailureLimit: "model",
 }
 
 
-def reason_of(error: LimitExceeded) -> str:
+def describe_limit(error: LimitExceeded) -> str:
     """Return why a turn is stopped: one word, then a sentence."""
-    return f"{next((why for kind, why in REASONS.items() if isinstance(error, kind)), 'loops')}: {error}"
+    return f"{next((why for kind, why in LIMIT_REASONS.items() if isinstance(error, kind)), 'loops')}: {error}"
 
 
-class Tally(msgspec.Struct, frozen=True):
+class ModelCallTally(msgspec.Struct, frozen=True):
     """Counts of a turn's model calls."""
 
     made: int
@@ -116,34 +118,34 @@ class Tally(msgspec.Struct, frozen=True):
     """Consecutive failures among the newest calls."""
 
 
-def tallied(ports: Ports, acting: Acting, turn: Place) -> Tally:
+def tally_model_calls(ports: Ports, acting: Acting, turn: TurnPlace) -> ModelCallTally:
     """Count a turn's model calls, from the journal."""
     made = 0
-    for event in manifest.journaled(ports, acting, turn.line):
+    for event in manifest.iter_packs(ports, acting, turn.thread):
         if event.version < turn.started:
             break
         made += event.facts.frame == turn.frame
-    failed, in_a_row = _failures(ports, acting, turn)
-    return Tally(max(made - failed, 0), in_a_row)
+    failed, in_a_row = _count_failures(ports, acting, turn)
+    return ModelCallTally(max(made - failed, 0), in_a_row)
 
 
-def _failures(ports: Ports, acting: Acting, turn: Place) -> tuple[int, int]:
+def _count_failures(ports: Ports, acting: Acting, turn: TurnPlace) -> tuple[int, int]:
     failed = in_a_row = 0
-    for event in outcomes(ports, acting, turn):
+    for event in read_model_outcomes(ports, acting, turn):
         if event.facts.frame == turn.frame:
             again = event.type == "model.failed" and event.facts.retryable
             failed, in_a_row = failed + again, in_a_row + 1 if again else 0
     return failed, in_a_row
 
 
-def outcomes(ports: Ports, acting: Acting, turn: Place, *, after: int | None = None) -> Iterator[Event]:
+def read_model_outcomes(ports: Ports, acting: Acting, turn: TurnPlace, *, after: int | None = None) -> Iterator[Event]:
     """Yield the outcomes of model calls in a turn's stream, since the turn began or after a version."""
     if after is None:
-        frame = current(ports, acting, turn.actor).frames.get(turn.frame)
+        frame = load_current_state(ports, acting, turn.actor).frames.get(turn.frame)
         if frame is None:
             raise FrameEnded(f"Turn {turn.frame} has ended meanwhile.")
         after = frame.pushed
-    query = Query(tenant=acting.tenant, stream=turn.actor, after=after, types=OUTCOMES, limit=256)
+    query = EventQuery(tenant=acting.tenant, stream=turn.actor, after=after, types=OUTCOME_TYPES, limit=256)
     while page := ports.journal.read(query):
         yield from map(decode_event, page)
         query = msgspec.structs.replace(query, after=page[-1].version)
@@ -155,10 +157,10 @@ def check_loops(made: int, loops: int) -> None:
         raise LimitExceeded(f"The model was called {made} times in this turn, and may be {loops} times.")
 
 
-def check_not_failing(tally: Tally) -> None:
+def check_not_failing(tally: ModelCallTally) -> None:
     """Give up a model that only fails; otherwise recovering agents would pay for the turn for ever."""
-    if tally.in_a_row >= FAILURES:
-        raise FailsAlways(f"failed {tally.in_a_row} times in a row. Say something to try again.")
+    if tally.in_a_row >= MAX_FAILURES:
+        raise ModelFailureLimit(f"failed {tally.in_a_row} times in a row. Say something to try again.")
 
 
 def check_cost(usage: Usage, most: int | None) -> None:
@@ -167,14 +169,18 @@ def check_cost(usage: Usage, most: int | None) -> None:
         raise InsufficientTokens("the turn has cost what it may cost.")
 
 
-def why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
+def find_exhausted_limit(
+    ports: Ports, acting: Acting, turn: TurnPlace, loops: int | None, cost: int | None
+) -> str | None:
     """Return why a turn without a worker can only be stopped; None if it can go on or waits for a person."""
     with ports.journal.snapshot():  # Another process may take and end the turn at any time.
-        return _why_spent(ports, acting, turn, loops, cost)
+        return _find_exhausted_limit(ports, acting, turn, loops, cost)
 
 
-def _why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
-    view = turns.look(ports, acting, turn)
+def _find_exhausted_limit(
+    ports: Ports, acting: Acting, turn: TurnPlace, loops: int | None, cost: int | None
+) -> str | None:
+    view = turns.read_turn(ports, acting, turn)
     if view is None:
         return None
     try:
@@ -183,22 +189,22 @@ def _why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cos
         elif view.step.next == "tools" and all(tool.next == "begin" for tool in view.step.tools):
             _check_tool(ports, acting, turn, view.step.tools[0].call)
     except LimitExceeded as error:
-        return reason_of(error)
+        return describe_limit(error)
     return None
 
 
-def _check_model(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> None:
-    frame = check_working(current(ports, acting, turn.actor), turn.frame, ports.clock.now_ms())
+def _check_model(ports: Ports, acting: Acting, turn: TurnPlace, loops: int | None, cost: int | None) -> None:
+    frame = check_can_work(load_current_state(ports, acting, turn.actor), turn.frame, ports.clock.now_ms())
     check_can_spend(frame)
     check_cost(frame.usage, cost)
-    tally = tallied(ports, acting, turn)
+    tally = tally_model_calls(ports, acting, turn)
     check_not_failing(tally)
     if loops is not None:
         check_loops(tally.made, loops)
 
 
-def _check_tool(ports: Ports, acting: Acting, turn: Place, call: str) -> None:
+def _check_tool(ports: Ports, acting: Acting, turn: TurnPlace, call: str) -> None:
     """Apply the checks of beginning the call; nothing is begun."""
-    state, now = current(ports, acting, turn.actor), ports.clock.now_ms()
+    state, now = load_current_state(ports, acting, turn.actor), ports.clock.now_ms()
     if call not in state.frames:
         calls.begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from holdfast.system import renew_in_child
 
-Place = tuple[str, str]
+QueuePlace = tuple[str, str]
 
 
 class Ticket:
@@ -20,7 +20,7 @@ class Ticket:
 
     __slots__ = ("ahead", "called", "place", "wake")
 
-    def __init__(self, place: Place, wake: Callable[[], None], ahead: bool) -> None:
+    def __init__(self, place: QueuePlace, wake: Callable[[], None], ahead: bool) -> None:
         self.place, self.wake, self.ahead, self.called = place, wake, ahead, False
 
 
@@ -33,10 +33,10 @@ class TurnQueue:
 
     def after_fork(self) -> None:
         """Reset: nothing runs in a child yet."""
-        self._waiting: dict[Place, deque[Ticket]] = {}
+        self._waiting: dict[QueuePlace, deque[Ticket]] = {}
         self._mutex = threading.Lock()
 
-    def enter(self, place: Place) -> bool:
+    def enter(self, place: QueuePlace) -> bool:
         """Return True if the place was free; then it is the caller's until `leave`."""
         with self._mutex:
             if place in self._waiting:
@@ -44,7 +44,7 @@ class TurnQueue:
             self._waiting[place] = deque()
             return True
 
-    def wait(self, place: Place, wake: Callable[[], None], *, ahead: bool = False) -> Ticket:
+    def wait(self, place: QueuePlace, wake: Callable[[], None], *, ahead: bool = False) -> Ticket:
         """Queue, with `ahead` before all others without it. When `wake` is called, the place is the caller's."""
         ticket = Ticket(place, wake, ahead)
         with self._mutex:
@@ -76,7 +76,7 @@ class TurnQueue:
         for ticket in waiting:
             ticket.wake()
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: QueuePlace) -> None:
         """Give the place to the next waiter."""
         with self._mutex:
             line = self._waiting.get(place)

@@ -11,10 +11,17 @@ from holdfast.core.frames.stack import live_frame
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Conflict, ToolPairingError
 from holdfast.flow.frames.lifecycle import check_live
-from holdfast.flow.frames.read import current
-from holdfast.flow.journal.redact import clean
-from holdfast.flow.turns.append import ConversationOver, Growing, Place, Speech, is_gone, write
-from holdfast.flow.turns.calls import call_back
+from holdfast.flow.frames.read import load_current_state
+from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.turns.append import (
+    ConversationOver,
+    DraftBuilder,
+    MessageBatch,
+    TurnPlace,
+    append_to_turn,
+    is_conversation_over,
+)
+from holdfast.flow.turns.calls import cancel_outside_children
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import calls as events
 from holdfast.records.events.envelope import Draft
@@ -22,17 +29,17 @@ from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.events.journal import LeaseReleased
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_bytes
-from holdfast.records.messages import INTERRUPTED, Message, ToolCallResult
-from holdfast.records.sessions import Line
+from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallResult
+from holdfast.records.sessions import ThreadState
 from holdfast.records.usage import Usage
 
-TRIES = 5
+STOP_ATTEMPTS = 5
 
 
-def stop(
+def stop_turn(
     ports: Ports,
     acting: Acting,
-    turn: Place,
+    turn: TurnPlace,
     *,
     reason: str,
     status: str = "cancelled",
@@ -47,45 +54,45 @@ def stop(
     `usage` is the known usage of the model call under way. Model calls not among `begun` were left by other processes
     and may have been paid for as well. `unowned` takes the lease of a turn without a worker for this one append.
     """
-    record, end = budgets.usage_of(usage), clean(ports, OutcomeContent(error=reason))
+    record, end = budgets.to_usage(usage), redact_as_configured(ports, OutcomeContent(error=reason))
     said: list[Message] = []
 
-    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+    def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(ports, acting, state, turn.frame)
-        growing = Growing(state, ports.clock.now_ms())
+        growing = DraftBuilder(state, ports.clock.now_ms())
         for call in list(live_frame(state, turn.frame).calls.values()):
             torn = call.kind == "model" and call.id not in begun
-            used = record + _doubtful(ports, acting, call.id) if torn else record
-            growing.add(_given_up(turn, growing.state, call.id, call.kind, used, said, speech))
+            used = record + _estimate_usage(ports, acting, call.id) if torn else record
+            growing.add(_draft_call_end(turn, growing.state, call.id, call.kind, used, said, speech))
         growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
-        taken = ports.leases.wanted(acting.tenant, turn.actor, state) if unowned else []
+        taken = ports.leases.draft_take(acting.tenant, turn.actor, state) if unowned else []
         given_back = LeaseReleased(epoch=state.epoch + 1, owner=ports.leases.name)
         after = [Draft(type="lease.released", facts=given_back)] if taken else []
         return [*taken, *growing.drafts, *after]
 
-    call_back(ports, acting, current(ports, acting, turn.actor), turn.frame)
-    for _ in range(TRIES):
-        said[:] = _last_words(current(ports, acting, turn.line).line, turn, partial)
+    cancel_outside_children(ports, acting, load_current_state(ports, acting, turn.actor), turn.frame)
+    for _ in range(STOP_ATTEMPTS):
+        said[:] = _build_final_messages(load_current_state(ports, acting, turn.thread).thread, turn, partial)
         try:
-            return write(ports, acting, turn, said, decide, release=release)[0]
+            return append_to_turn(ports, acting, turn, said, decide, release=release)[0]
         except (ConversationOver, ToolPairingError):  # The thread was reset or rewound just now: retry.
             continue
-    raise Conflict(f"{turn.line} changes too fast to stop its turn. Try again.")
+    raise Conflict(f"{turn.thread} changes too fast to stop its turn. Try again.")
 
 
-def _last_words(line: Line | None, turn: Place, partial: Message | None) -> list[Message]:
+def _build_final_messages(line: ThreadState | None, turn: TurnPlace, partial: Message | None) -> list[Message]:
     """Return the messages that end a stopped turn: the partial reply, and a result for each open call."""
-    if line is None or is_gone(line, turn.started):
+    if line is None or is_conversation_over(line, turn.started):
         return []
     said = [] if partial is None else [msgspec.structs.replace(partial, partial=True)]
     waiting = [ref for ref in line.calls.values() if ref.version >= turn.started]
     for ref in sorted(waiting, key=lambda one: (one.version, one.id)):
-        answer = ToolCallResult(tool_call_id=ref.id, result=INTERRUPTED, is_error=True, interrupted=True)
+        answer = ToolCallResult(tool_call_id=ref.id, result=INTERRUPTED_RESULT, is_error=True, interrupted=True)
         said.append(Message(role="tool", tool_results=(answer,), synthetic=True))
     return said
 
 
-def _doubtful(ports: Ports, acting: Acting, call: str) -> Usage:
+def _estimate_usage(ports: Ports, acting: Acting, call: str) -> Usage:
     """Estimate an interrupted model call's usage from its pack. The same amount counts if the call is made again."""
     asked = ports.journal.event(acting.tenant, ulid_bytes(call))
     pack = None if asked is None else decode_event(asked).facts.pack
@@ -93,8 +100,14 @@ def _doubtful(ports: Ports, acting: Acting, call: str) -> Usage:
     return Usage() if shown is None else Usage.estimate(decode_event(shown).facts.used)
 
 
-def _given_up(
-    turn: Place, state: StreamState, call: str, kind: str, usage: Usage, said: Sequence[Message], speech: Speech
+def _draft_call_end(
+    turn: TurnPlace,
+    state: StreamState,
+    call: str,
+    kind: str,
+    usage: Usage,
+    said: Sequence[Message],
+    speech: MessageBatch,
 ) -> list[Draft]:
     if kind == "tool":
         return calls.end_tool(state, turn.frame, call, failed=True, interrupted=True, tokens=None, content=None)
@@ -112,6 +125,6 @@ def _given_up(
         content=None,
     )
     shown = next((version for version, one in zip(speech.versions, said, strict=True) if one.partial), None)
-    facts = msgspec.structs.replace(draft.facts, stream=turn.line if shown else None, message=shown)
+    facts = msgspec.structs.replace(draft.facts, stream=turn.thread if shown else None, message=shown)
     assert isinstance(facts, events.CallFailed)
     return [msgspec.structs.replace(draft, facts=facts)]

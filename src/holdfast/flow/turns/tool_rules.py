@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from holdfast.core.wire.tools import misfit, unsaid
+from holdfast.core.wire.tools import default_arguments, describe_misfit
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolCallRequest, ToolDef
 
@@ -38,36 +38,36 @@ class ToolRules:
         if not all(policy in ("ask", "retry", "fail") for policy in given):
             raise InvalidValue("if_interrupted must be ask, retry or fail, or say that for each tool by its name.")
 
-    def if_interrupted(self, request: ToolCallRequest) -> str:
+    def interruption_policy(self, request: ToolCallRequest) -> str:
         """Return the policy for an interrupted call."""
         policies = self._policies
         return policies.get(request.name, "ask") if isinstance(policies, Mapping) else policies
 
-    def approval(self, request: ToolCallRequest) -> bool:
+    def needs_approval(self, request: ToolCallRequest) -> bool:
         """Return True if a person must approve a call before it is made."""
         asks = self._approval
-        return _wanted(asks, request) if callable(asks) else request.name in asks
+        return _asks_for_approval(asks, request) if callable(asks) else request.name in asks
 
-    def unfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
+    def find_misfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
         """Return why the tool does not take its arguments, or None. `arguments` are a person's, if any.
 
         `stored` is the tool's definition in the conversation's brief: nothing else is known of it here.
         """
-        given = _given(request, arguments)
-        why = None if stored is None or given is UNSET else misfit(stored.name, stored.parameters, given)
-        return None if why is None else in_passing(why)
+        given = _call_arguments(request, arguments)
+        why = None if stored is None or given is UNSET else describe_misfit(stored.name, stored.parameters, given)
+        return None if why is None else lower_first_letter(why)
 
-    def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
+    def default_arguments(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
         """Return the tool's defaults for arguments not given."""
-        given = _given(request, arguments)
-        return {} if stored is None or not isinstance(given, dict) else unsaid(stored.parameters, given)
+        given = _call_arguments(request, arguments)
+        return {} if stored is None or not isinstance(given, dict) else default_arguments(stored.parameters, given)
 
     def tokens(self, request: ToolCallRequest) -> int | None:
         """Return the tokens granted to a call's frame."""
         return None
 
 
-def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
+def _asks_for_approval(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
     """Return the predicate's verdict; one that fails counts as requiring approval."""
     try:
         return bool(asks(request.name, request.args))
@@ -75,12 +75,12 @@ def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
         return True
 
 
-def in_passing(sentence: str) -> str:
+def lower_first_letter(sentence: str) -> str:
     """Return a sentence as part of another one."""
     return sentence[:1].lower() + sentence[1:]
 
 
-def _given(request: ToolCallRequest, arguments: Any) -> Any:
+def _call_arguments(request: ToolCallRequest, arguments: Any) -> Any:
     """Return a call's arguments; UNSET if they are not valid JSON."""
     try:
         return request.args if arguments is None else arguments

@@ -18,70 +18,77 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.admit import half_written, head_after, new_head, place, refusal, repeats
+from holdfast.core.journal.admit import (
+    advance_head,
+    find_key_conflict,
+    find_refusal,
+    key_mismatch_error,
+    new_head,
+    place_part,
+)
 from holdfast.core.journal.chain import content_mac
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.journal.project import project
-from holdfast.core.search.documents import SAID
+from holdfast.core.journal.project import project_event
+from holdfast.core.search.documents import MESSAGE_APPENDED
 from holdfast.errors import Closed, NotFound, Refused, Unsupported
-from holdfast.journal.memory.read import Bodies, MemoryReading
-from holdfast.journal.memory.search import MemoryTexts, MemoryVectors
+from holdfast.journal.memory.read import BodyReader, MemoryReader
+from holdfast.journal.memory.search import MemoryTextIndex, MemoryVectors
 from holdfast.journal.memory.tables import MemoryTables
-from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed, Row
-from holdfast.records.events.envelope import Sealed, Source, StoredEvent
+from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, Head, PartPlacement, Row
+from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
 from holdfast.records.reports import Erasure, Finding, Progress, Subject
 from holdfast.records.settings import Settings
 from holdfast.system import renew_in_child
 
-Item = tuple[str, StoredEvent | Subject | Artifact]
+JournalItem = tuple[str, StoredEvent | Subject | Artifact]
 
 
-class MemoryCopying(MemoryReading):
+class MemoryImporter(MemoryReader):
     """The part of a journal in memory that takes in events of another journal, exactly as they are."""
 
     secret: bytes
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         raise NotImplementedError
 
     def _head(self, tenant: str, stream: str, fresh: int = 0) -> Head:
         raise NotImplementedError
 
-    def _keep(self, events: Iterable[StoredEvent]) -> None:
+    def _add_events(self, events: Iterable[StoredEvent]) -> None:
         raise NotImplementedError
 
     def _project(self, event: StoredEvent) -> None:
         raise NotImplementedError
 
-    def restore(self, secret: bytes, items: Iterable[Item]) -> int:
+    def restore(self, secret: bytes, items: Iterable[JournalItem]) -> int:
         with self._open():
             if self._events or self._subjects or self._artifacts:
                 raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
             try:
-                for tenant, item in _without_gaps(items):
-                    if self._copy(tenant, item):
+                for tenant, item in _check_gaps(items):
+                    if self._copy_item(tenant, item):
                         self._index([item])
             except BaseException:
-                self._forget()
+                self._reset()
                 raise
             self.secret = secret
             return self._position
 
-    def hold(self, secret: bytes, position: int, items: Iterable[Item], bodies: Bodies) -> None:
+    def hold(self, secret: bytes, position: int, items: Iterable[JournalItem], bodies: BodyReader) -> None:
         """Load copies of some events of another journal, with gaps: for reading, not for further appends.
 
         `bodies` reads the artifacts of that journal, of which only the names are held here.
         """
         with self._open():
             for tenant, item in items:
-                self._copy(tenant, item)
+                self._copy_item(tenant, item)
             # Indexed on the first search: most readers of the past never search it.
             self._unindexed = list(self._events.values())
             self._tables.mark()
-            self._elsewhere = bodies
+            self._source_bodies = bodies
             self.secret, self._position = secret, position
 
-    def _copy(self, tenant: str, item: Any) -> bool:
+    def _copy_item(self, tenant: str, item: Any) -> bool:
         """Copy one item in as it is; return True if it is an event."""
         if isinstance(item, Subject):
             self._subjects.setdefault(tenant, []).append(item)
@@ -89,14 +96,14 @@ class MemoryCopying(MemoryReading):
             self._artifacts[tenant, item.name] = item
             self._tables.known_artifacts.add((tenant, item.name))
         else:
-            self._keep([item])
+            self._add_events([item])
             self._project(item)
-            self._heads[tenant, item.stream] = head_after(self._head(tenant, item.stream), item)
+            self._heads[tenant, item.stream] = advance_head(self._head(tenant, item.stream), item)
             return True
         return False
 
 
-def _without_gaps(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _check_gaps(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield the same items; raise Refused if an event is missing among them."""
     last = 0
     for tenant, item in items:
@@ -107,7 +114,7 @@ def _without_gaps(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]
         yield tenant, item
 
 
-class Before(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryUndo(msgspec.Struct, frozen=True, kw_only=True):
     """The state before a batch, of everything it may change; None means absent."""
 
     batch: Batch
@@ -118,35 +125,35 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: dict[bytes, Any]
 
 
-class MemoryUndoing(MemoryCopying):
+class MemoryTransactions(MemoryImporter):
     """The part of a journal in memory that makes a write all or nothing."""
 
     _lock: threading.RLock
     _closed: bool
-    _torn: Before | None
+    _pending_undo: MemoryUndo | None
 
     def _open(self) -> threading.RLock:
         if self._closed:
             raise Closed
-        if self._torn is not None:
-            self._mend()
+        if self._pending_undo is not None:
+            self._finish_rollback()
         return self._lock
 
-    def _mend(self) -> None:
+    def _finish_rollback(self) -> None:
         """Roll back a failed write whose own rollback was interrupted."""
         with self._lock:
-            if self._torn is not None:
-                self._take_back(self._torn)
+            if self._pending_undo is not None:
+                self._roll_back(self._pending_undo)
 
-    def _before(self, batch: Batch) -> Before:
+    def _prepare_undo(self, batch: Batch) -> MemoryUndo:
         """Note the state to return to if a batch cannot be written whole."""
         tenant, streams = batch.tenant, [part.stream for part in batch.parts]
-        before = Before(
+        before = MemoryUndo(
             batch=batch,
             position=self._position,
             heads={stream: self._heads.get((tenant, stream)) for stream in streams},
-            lengths={stream: _length(self._streams.get((tenant, stream))) for stream in streams},
-            subjects=_length(self._subjects.get(tenant)),
+            lengths={stream: _length_or_none(self._streams.get((tenant, stream))) for stream in streams},
+            subjects=_length_or_none(self._subjects.get(tenant)),
             artifacts={one.name: self._artifacts.get((tenant, one.name)) for one in batch.artifacts},
         )
         self._tables.mark()
@@ -154,13 +161,13 @@ class MemoryUndoing(MemoryCopying):
             self._texts.begin()
         return before
 
-    def _take_back(self, before: Before) -> None:
+    def _roll_back(self, before: MemoryUndo) -> None:
         """Return to the noted state. Every step may be repeated."""
         tenant, at = before.batch.tenant, before.position
         self._position = at
         self._tables.undo()
         if self._texts is not None:
-            self._texts.take_back()
+            self._texts.roll_back()
         events = [event for part in before.batch.parts for event in part.events]
         for seq, event in enumerate(events, at + 1):
             self._events.pop(seq, None)
@@ -170,28 +177,28 @@ class MemoryUndoing(MemoryCopying):
             name = (tenant, part.stream)
             if part.key is not None and self._keys.get((*name, part.key), 0) > at:
                 del self._keys[(*name, part.key)]
-            _put_back(self._heads, name, before.heads[part.stream])
-            _cut_back(self._streams, name, before.lengths[part.stream])
-        _cut_back(self._subjects, tenant, before.subjects)
+            _restore_value(self._heads, name, before.heads[part.stream])
+            _truncate_list(self._streams, name, before.lengths[part.stream])
+        _truncate_list(self._subjects, tenant, before.subjects)
         for artifact, known in before.artifacts.items():
-            _put_back(self._artifacts, (tenant, artifact), known)
+            _restore_value(self._artifacts, (tenant, artifact), known)
             if known is None:
                 self._tables.known_artifacts.discard((tenant, artifact))
-        self._torn = None
+        self._pending_undo = None
 
 
-def _length(found: list[Any] | None) -> int | None:
+def _length_or_none(found: list[Any] | None) -> int | None:
     return None if found is None else len(found)
 
 
-def _put_back(kept: dict[Any, Any], key: Any, value: Any) -> None:
+def _restore_value(kept: dict[Any, Any], key: Any, value: Any) -> None:
     if value is None:
         kept.pop(key, None)
     else:
         kept[key] = value
 
 
-def _cut_back(kept: dict[Any, Any], key: Any, length: int | None) -> None:
+def _truncate_list(kept: dict[Any, Any], key: Any, length: int | None) -> None:
     if length is None:
         kept.pop(key, None)
     elif key in kept:
@@ -201,7 +208,7 @@ def _cut_back(kept: dict[Any, Any], key: Any, length: int | None) -> None:
 Stream = tuple[str, str]
 
 
-class MemoryJournal(MemoryUndoing):
+class MemoryJournal(MemoryTransactions):
     """Events, heads and rows in lists and dicts under one lock."""
 
     capabilities: frozenset[str] = frozenset()
@@ -213,13 +220,13 @@ class MemoryJournal(MemoryUndoing):
         renew_in_child(self)
         self._watchers: list[Callable[[], None]] = []
         self._closed = False
-        self._forget()
+        self._reset()
 
     def after_fork(self) -> None:
         """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.RLock()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._events: dict[int, StoredEvent] = {}
         self._position = 0
         self._unindexed: list[StoredEvent] = []
@@ -229,27 +236,27 @@ class MemoryJournal(MemoryUndoing):
         self._ids: dict[tuple[str, bytes], int] = {}
         self._subjects: dict[str, list[Subject]] = {}
         self._artifacts: dict[tuple[str, bytes], Artifact] = {}
-        self._elsewhere: Bodies = lambda tenant, name: None
+        self._source_bodies: BodyReader = lambda tenant, name: None
         self._renewals: dict[Stream, int] = {}
         self._tables = MemoryTables()
-        self._texts = MemoryTexts() if self._indexed else None
+        self._texts = MemoryTextIndex() if self._indexed else None
         self._vectors = MemoryVectors()
-        self._torn: Before | None = None
+        self._pending_undo: MemoryUndo | None = None
 
     # writing
 
-    def append(self, batch: Batch) -> Appended:
+    def append(self, batch: Batch) -> AppendResult:
         """Check every part, then write all of them."""
         with self._open():
-            self._mend()  # A write may have failed halfway while this thread waited.
-            earlier = self._earlier(batch)
+            self._finish_rollback()  # A write may have failed halfway while this thread waited.
+            earlier = self._find_earlier(batch)
             if earlier is not None:
                 return earlier
             heads: dict[str, Head] = {}
             for part in batch.parts:
                 fresh = sum((batch.tenant, name) not in self._heads for name in heads)
                 head = heads.get(part.stream) or self._head(batch.tenant, part.stream, fresh)
-                problem = refusal(part, head)
+                problem = find_refusal(part, head)
                 if problem is not None:
                     raise problem
                 heads[part.stream] = head
@@ -263,62 +270,64 @@ class MemoryJournal(MemoryUndoing):
         known = self._heads.get((tenant, stream))
         return known if known is not None else new_head(tenant, stream, len(self._heads) + fresh + 1)
 
-    def _earlier(self, batch: Batch) -> Appended | None:
+    def _find_earlier(self, batch: Batch) -> AppendResult | None:
         """Return the earlier answer if every part was already written under its key or event id."""
-        found = [self._stored(batch.tenant, part) for part in batch.parts]
+        found = [self._find_stored(batch.tenant, part) for part in batch.parts]
         if not any(found):
             return None
         for part, stored in zip(batch.parts, found, strict=True):
-            problem = repeats(part, stored) if stored else half_written(part)
+            problem = find_key_conflict(part, stored) if stored else key_mismatch_error(part)
             if problem is not None:
                 raise problem
-        placed = (Placed(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
-        return Appended(parts=tuple(placed), repeated=True)
+        placed = (
+            PartPlacement(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found
+        )
+        return AppendResult(parts=tuple(placed), repeated=True)
 
-    def _stored(self, tenant: str, part: Part) -> list[StoredEvent]:
+    def _find_stored(self, tenant: str, part: BatchPart) -> list[StoredEvent]:
         if part.key is not None:
-            return self.by_key(tenant, part.stream, part.key)
+            return self.events_by_key(tenant, part.stream, part.key)
         seq = self._ids.get((tenant, part.events[0].id))
-        return [] if seq is None else self._from(seq, len(part.events))
+        return [] if seq is None else self._events_from(seq, len(part.events))
 
-    def _write(self, batch: Batch, heads: dict[str, Head]) -> Appended:
+    def _write(self, batch: Batch, heads: dict[str, Head]) -> AppendResult:
         """Write a batch, all of it or nothing, even if interrupted halfway."""
-        before = self._before(batch)
+        before = self._prepare_undo(batch)
         try:
-            return self._put(batch, heads)
+            return self._apply_batch(batch, heads)
         except BaseException:
-            self._torn = before
-            self._take_back(before)
+            self._pending_undo = before
+            self._roll_back(before)
             raise
 
-    def _put(self, batch: Batch, heads: dict[str, Head]) -> Appended:
+    def _apply_batch(self, batch: Batch, heads: dict[str, Head]) -> AppendResult:
         written: list[StoredEvent] = []
-        placed: list[Placed] = []
+        placed: list[PartPlacement] = []
         for artifact in batch.artifacts:
             self._tables.known_artifacts.add((batch.tenant, artifact.name))
             self._artifacts[batch.tenant, artifact.name] = artifact
         for part in batch.parts:
             head = heads[part.stream]
             seq = self._position + len(written) + 1
-            events, after = place(batch, part, head, seq, lambda name: self._pseudonym(batch.tenant, name))
+            events, after = place_part(batch, part, head, seq, lambda name: self._pseudonym(batch.tenant, name))
             for event in events:
                 self._project(event)
             heads[part.stream] = replace(after, id=head.id)
             written.extend(events)
             placed.append(
-                Placed(stream=part.stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
+                PartPlacement(stream=part.stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
             )
-        self._keep(written)
+        self._add_events(written)
         self._index(written)
         self._heads.update({(batch.tenant, stream): head for stream, head in heads.items()})
-        return Appended(parts=tuple(placed))
+        return AppendResult(parts=tuple(placed))
 
     def _project(self, event: StoredEvent) -> None:
         facts = decode_facts(event.type, event.schema, event.facts)
-        for change in project(event.type, facts, event.version, event.at):
+        for change in project_event(event.type, facts, event.version, event.at):
             self._tables.apply(event.tenant, event.stream, change)
 
-    def _keep(self, events: Iterable[StoredEvent]) -> None:
+    def _add_events(self, events: Iterable[StoredEvent]) -> None:
         for event in events:
             self._events[event.seq] = event
             self._position = event.seq
@@ -359,18 +368,20 @@ class MemoryJournal(MemoryUndoing):
         with self._open():
             return list(self._subjects.get(tenant, ()))
 
-    def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
+    def erase(
+        self, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source
+    ) -> Erasure:
         with self._open():
             known = next((s for s in self._subjects.get(tenant, ()) if s.name == subject), None)
             if known is None:
                 raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
             theirs = [event for event in self._events.values() if event.tenant == tenant and event.subject == known.id]
             places = {(event.stream, event.version) for event in theirs}
-            doomed = self._only_referred_from(tenant, places)
+            doomed = self._artifacts_only_in(tenant, places)
             count = sum(event.content is not None for event in theirs)
             event = marker(known.id, count, len(doomed))
             appended = self._write(
-                Batch(tenant=tenant, parts=(Part(stream="global", events=(event,)),), source=source),
+                Batch(tenant=tenant, parts=(BatchPart(stream="global", events=(event,)),), source=source),
                 {"global": self._head(tenant, "global")},
             )
             assert appended.version
@@ -382,10 +393,10 @@ class MemoryJournal(MemoryUndoing):
             self.drop_vectors(tenant, seqs)
             if self._texts is not None:
                 # Short messages are indexed with the end of the message before them: reindex these threads.
-                lines = {stored.stream for stored in theirs if stored.type == SAID}
+                lines = {stored.stream for stored in theirs if stored.type == MESSAGE_APPENDED}
                 said = [self._events[seq] for line in sorted(lines) for seq in self._streams[tenant, line]]
-                self._texts.forget(tenant, seqs)
-                self._index(event for event in said if event.type == SAID)
+                self._texts.remove(tenant, seqs)
+                self._index(event for event in said if event.type == MESSAGE_APPENDED)
             for name in doomed:
                 self._artifacts[tenant, name] = replace(self._artifacts[tenant, name], body=None, erased=True)
             self._subjects[tenant][known.id - 1] = Subject(id=known.id, name=None)
@@ -393,10 +404,10 @@ class MemoryJournal(MemoryUndoing):
             callback()
         return Erasure(subject=known.id, events=count, artifacts=len(doomed))
 
-    def _only_referred_from(self, tenant: str, places: set[tuple[str, int]]) -> list[bytes]:
+    def _artifacts_only_in(self, tenant: str, places: set[tuple[str, int]]) -> list[bytes]:
         inside: set[bytes] = set()
         outside: set[bytes] = set()
-        for owner, stream, row in self._tables.all("artifact_refs"):
+        for owner, stream, row in self._tables.all_rows("artifact_refs"):
             if owner == tenant:
                 (inside if (stream, row["stream_version"]) in places else outside).add(row["artifact"])  # type: ignore[arg-type]
         return [name for name in inside - outside if not self._artifacts[tenant, name].erased]
@@ -405,7 +416,7 @@ class MemoryJournal(MemoryUndoing):
 
     def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
         with self._open():
-            found = list(self._tables.all(table))
+            found = list(self._tables.all_rows(table))
         return iter(found)
 
     def rebuild(self, progress: Progress | None = None) -> int:

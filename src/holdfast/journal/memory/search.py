@@ -13,15 +13,15 @@ from typing import Any
 import apsw
 
 from holdfast.core.journal.codec import decode
-from holdfast.core.search.documents import Hit, TextSearch, said
+from holdfast.core.search.documents import Hit, TextSearch, content_text
 from holdfast.journal import text_index
-from holdfast.journal.text_index import Around, Placed
+from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.events.sessions import MessageContent
 from holdfast.sqlite.fts import TextIndex
 
 
-class MemoryTexts:
+class MemoryTextIndex:
     """The text index in an in-memory database. Used under the journal's lock."""
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class MemoryTexts:
         self._tenants: dict[str, int] = {}
         self._streams: dict[tuple[str, str], int] = {}
 
-    def _place(self, event: StoredEvent) -> Placed:
+    def _locate(self, event: StoredEvent) -> IndexedEvent:
         tenant = self._tenants.setdefault(event.tenant, len(self._tenants) + 1)
         stream = self._streams.setdefault((event.tenant, event.stream), len(self._streams) + 1)
-        return Placed(tenant, stream, event)
+        return IndexedEvent(tenant, stream, event)
 
     def begin(self) -> None:
         """Begin a transaction, which `roll_back` undoes; the previous one is committed."""
@@ -40,7 +40,7 @@ class MemoryTexts:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         """Undo all indexing since `begin`. A no-op if that was already done."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
@@ -54,34 +54,36 @@ class MemoryTexts:
     ) -> None:
         """Index the events that were written."""
 
-        def before(placed: Placed) -> str:
+        def before(placed: IndexedEvent) -> str:
             content = previous(placed.event)
-            return "" if content is None else said(decode(content, MessageContent), partial(begins, placed))
+            return "" if content is None else content_text(decode(content, MessageContent), partial(begins, placed))
 
-        def begins(placed: Placed, name: str) -> str:
+        def begins(placed: IndexedEvent, name: str) -> str:
             return beginning(placed.event.tenant, name)
 
-        placed = [self._place(event) for event in events if event.type in text_index.TYPES]
-        text_index.index(self._connection, placed, Around(before, lambda one, key: replaced(one.event, key), begins))
+        placed = [self._locate(event) for event in events if event.type in text_index.INDEXED_TYPES]
+        text_index.index_events(
+            self._connection, placed, IndexLookups(before, lambda one, key: replaced(one.event, key), begins)
+        )
 
     def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
         """Return the hits of one tenant."""
         number = self._tenants.get(tenant, 0)
         known = (self._streams.get((tenant, stream)) for stream in search.streams)
         places = None if search.everywhere else [place for place in known if place is not None]
-        return text_index.find(
+        return text_index.find_hits(
             self._connection, number, places, search, lambda rows: [hit(seq, score) for seq, score in rows]
         )
 
-    def forget(self, tenant: str, seqs: Iterable[int]) -> None:
+    def remove(self, tenant: str, seqs: Iterable[int]) -> None:
         """Remove events from the index."""
-        index: Any = TextIndex(self._connection, text_index.table(self._tenants.get(tenant, 0)))
+        index: Any = TextIndex(self._connection, text_index.index_table(self._tenants.get(tenant, 0)))
         if index.exists():
             index.remove(seqs)
             index.scrub()
 
 
-Place = tuple[str, str, str]
+VectorKey = tuple[str, str, str]
 """Tenant, stream and embedder."""
 
 
@@ -89,22 +91,22 @@ class MemoryVectors:
     """The vectors of a journal. Used under the journal's lock."""
 
     def __init__(self) -> None:
-        self._kept: dict[Place, dict[int, tuple[bytes, bytes]]] = {}
+        self._kept: dict[VectorKey, dict[int, tuple[bytes, bytes]]] = {}
 
-    def newest(self, place: Place) -> int:
+    def newest_seq(self, place: VectorKey) -> int:
         """Return the last event that has a vector, or 0."""
         return max(self._kept.get(place, ()), default=0)
 
-    def known(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+    def vectors_by_digest(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return vectors by the digests of their texts."""
         kept = (rows for place, rows in self._kept.items() if (place[0], place[2]) == (tenant, embedder))
         return {digest: vector for rows in kept for digest, vector in rows.values() if digest in digests}
 
-    def keep(self, place: Place, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
+    def keep(self, place: VectorKey, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         """Store (seq, digest, vector) rows."""
         self._kept.setdefault(place, {}).update({seq: (digest, vector) for seq, digest, vector in rows})
 
-    def after(self, place: Place, seq: int) -> list[tuple[int, bytes]]:
+    def vectors_after(self, place: VectorKey, seq: int) -> list[tuple[int, bytes]]:
         """Return the vectors of a stream in order, after one event."""
         return sorted((one, vector) for one, (_, vector) in self._kept.get(place, {}).items() if one > seq)
 

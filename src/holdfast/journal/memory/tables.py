@@ -7,39 +7,39 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, cast
 
-from holdfast.core.journal.load import usage_of
-from holdfast.core.journal.row_changes import added
-from holdfast.core.journal.tables import OF_LINES, OF_SESSIONS, PROJECTIONS, TABLES, Table, kind_of
+from holdfast.core.journal.load import row_usage
+from holdfast.core.journal.row_changes import add_amounts
+from holdfast.core.journal.tables import PROJECTIONS, SESSION_TABLES, TABLES, THREAD_TABLES, Table, stream_kind
 from holdfast.errors import Refused
 from holdfast.records.batches import (
-    Bump,
-    Change,
-    Drop,
-    Found,
-    Put,
-    Replace,
+    ColumnValue,
     Row,
+    RowChange,
+    RowDelete,
+    RowIncrement,
+    RowInsert,
+    RowQuery,
+    RowReplace,
+    RowUpdate,
+    RowWithStream,
     SessionQuery,
     SessionRow,
-    Span,
-    Update,
-    Value,
 )
-from holdfast.records.entries import EdgeQuery, EntryPage
+from holdfast.records.entries import EdgeQuery, EntryPageQuery
 from holdfast.records.usage import Usage
 
 Key = tuple[Any, ...]
-Kept = tuple[str, Row]
+StreamRow = tuple[str, Row]
 
 
 class MemoryTables:
     """Every projection: (tenant, key) → (stream, row)."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[Key, Kept]] = {table.name: {} for table in PROJECTIONS}
+        self._rows: dict[str, dict[Key, StreamRow]] = {table.name: {} for table in PROJECTIONS}
         self._of: dict[tuple[str, str, str], dict[Key, None]] = {}
         self._histories: dict[tuple[str, str, str], list[int]] = {}
-        self._log: list[tuple[str, Key, Kept | None, Kept | None]] = []
+        self._log: list[tuple[str, Key, StreamRow | None, StreamRow | None]] = []
         self.known_artifacts: set[tuple[str, bytes]] = set()
 
     def mark(self) -> None:
@@ -50,50 +50,50 @@ class MemoryTables:
         """Return to the marked point. Safe to repeat after an interruption."""
         while self._log:
             table, key, before, after = self._log[-1]
-            self._set(table, key, after, before)
+            self._replace_row(table, key, after, before)
             self._log.pop()
 
-    def apply(self, tenant: str, stream: str, change: Change) -> None:
+    def apply(self, tenant: str, stream: str, change: RowChange) -> None:
         """Apply one row change of one event."""
         table = TABLES[change.table]
-        if isinstance(change, Put | Replace):
+        if isinstance(change, RowInsert | RowReplace):
             key = self._key(table, tenant, stream, tuple(change.row[name] for name in table.key))
-            if isinstance(change, Put) and key in self._rows[table.name]:
+            if isinstance(change, RowInsert) and key in self._rows[table.name]:
                 raise Refused(f"{table.name} already has this row, so the event cannot be new. Nothing was written.")
-            self._refer(table, tenant, change.row)
+            self._check_references(table, tenant, change.row)
             self._store(table, key, (stream, dict(change.row)))
             return
         key = self._key(table, tenant, stream, change.key)
         kept = self._rows[table.name].get(key)
-        if isinstance(change, Drop):
+        if isinstance(change, RowDelete):
             self._store(table, key, None)
-        elif isinstance(change, Update):
+        elif isinstance(change, RowUpdate):
             if kept is not None:
                 row = {**kept[1], **change.values}
-                self._store(table, key, (kept[0], added(row, change.amounts)))
-        elif isinstance(change, Bump):
+                self._store(table, key, (kept[0], add_amounts(row, change.amounts)))
+        elif isinstance(change, RowIncrement):
             start: Row = {**dict(zip(table.key, change.key, strict=True)), **dict.fromkeys(table.columns, 0)}
-            self._refer(table, tenant, start)
+            self._check_references(table, tenant, start)
             owner, row = kept if kept is not None else (stream, start)
-            self._store(table, key, (owner, added(row, change.amounts)))
+            self._store(table, key, (owner, add_amounts(row, change.amounts)))
 
     def row(self, tenant: str, stream: str, table: str, key: Key) -> Row | None:
         """Return one row by its key."""
         kept = self._rows[table].get(self._key(TABLES[table], tenant, stream, key))
         return None if kept is None else kept[1]
 
-    def of(self, tenant: str, stream: str, table: str) -> list[Row]:
+    def stream_rows(self, tenant: str, stream: str, table: str) -> list[Row]:
         """Return the rows of one stream."""
         rows = self._rows[table]
         return [rows[key][1] for key in self._of.get((table, tenant, stream), ())]
 
-    def all(self, table: str) -> Iterator[tuple[str, str, Row]]:
+    def all_rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
         """Yield every row in order of tenant, stream and key."""
         found = ((key[0], stream, key[1:], row) for key, (stream, row) in self._rows[table].items())
         for tenant, stream, _, row in sorted(found, key=lambda item: item[:3]):
             yield tenant, stream, row
 
-    def each(self, table: str) -> Iterator[tuple[str, str, Row]]:
+    def iterate_rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
         """Yield every row, in any order."""
         return ((key[0], stream, row) for key, (stream, row) in self._rows[table].items())
 
@@ -101,12 +101,14 @@ class MemoryTables:
         """Return the versions at which a key of a stream was changed, in order."""
         return self._histories.get((tenant, stream, key), [])
 
-    def found(self, tenant: str, table: str, column: str | None, value: Value, after: bytes) -> list[Found]:
+    def find_rows(
+        self, tenant: str, table: str, column: str | None, value: ColumnValue, after: bytes
+    ) -> list[RowWithStream]:
         """Return rows of one tenant by a column, in order of key after `after`."""
         key = TABLES[table].key
         found = [
             (stream, row)
-            for owner, stream, row in self.all(table)
+            for owner, stream, row in self.all_rows(table)
             if owner == tenant and cast(bytes, row[key[0]]) > after and (column is None or row[column] == value)
         ]
         return sorted(found, key=lambda item: [cast(bytes, item[1][name]) for name in key])
@@ -114,12 +116,12 @@ class MemoryTables:
     def _key(self, table: Table, tenant: str, stream: str, key: Key) -> Key:
         return (tenant, *key, stream) if table.per_stream else (tenant, *key)
 
-    def _store(self, table: Table, key: Key, kept: Kept | None) -> None:
+    def _store(self, table: Table, key: Key, kept: StreamRow | None) -> None:
         before = self._rows[table.name].get(key)
         self._log.append((table.name, key, before, kept))
-        self._set(table.name, key, before, kept)
+        self._replace_row(table.name, key, before, kept)
 
-    def _set(self, table: str, key: Key, gone: Kept | None, kept: Kept | None) -> None:
+    def _replace_row(self, table: str, key: Key, gone: StreamRow | None, kept: StreamRow | None) -> None:
         """Replace one row by another; either may be missing."""
         if gone is not None:
             self._of.get((table, key[0], gone[0]), {}).pop(key, None)
@@ -129,9 +131,9 @@ class MemoryTables:
             self._rows[table][key] = kept
             self._of.setdefault((table, key[0], kept[0]), {})[key] = None
         if table == "state_history":
-            self._note(key, kept is not None)
+            self._note_history(key, kept is not None)
 
-    def _note(self, row: Key, there: bool) -> None:
+    def _note_history(self, row: Key, there: bool) -> None:
         tenant, key, version, stream = row
         versions = self._histories.setdefault((tenant, stream, key), [])
         place = bisect_left(versions, version)
@@ -141,7 +143,7 @@ class MemoryTables:
         elif known and not there:
             del versions[place]
 
-    def _refer(self, table: Table, tenant: str, row: Row) -> None:
+    def _check_references(self, table: Table, tenant: str, row: Row) -> None:
         for column, target in table.references:
             value: Any = row[column]
             if value is None:
@@ -157,42 +159,45 @@ class MemoryTables:
                 )
 
 
-def state_rows(tables: MemoryTables, tenant: str, stream: str) -> dict[str, list[Row]]:
+def load_state_rows(tables: MemoryTables, tenant: str, stream: str) -> dict[str, list[Row]]:
     """Return the rows that make up the state of a session or thread; none for other streams."""
-    kind = kind_of(stream)
+    kind = stream_kind(stream)
     if kind is None:
         return {}
-    return {name: tables.of(tenant, stream, name) for name in (OF_SESSIONS if kind == "session" else OF_LINES)}
+    return {
+        name: tables.stream_rows(tenant, stream, name)
+        for name in (SESSION_TABLES if kind == "session" else THREAD_TABLES)
+    }
 
 
-def span(tables: MemoryTables, tenant: str, stream: str, wanted: Span) -> list[Row]:
+def read_span(tables: MemoryTables, tenant: str, stream: str, wanted: RowQuery) -> list[Row]:
     """Return rows of one stream between two versions."""
     before = TABLES[wanted.table].key[:-1]
     found = [
         row
-        for row in tables.of(tenant, stream, wanted.table)
-        if wanted.after < _number(row["version"]) <= wanted.until
+        for row in tables.stream_rows(tenant, stream, wanted.table)
+        if wanted.after < _to_int(row["version"]) <= wanted.until
         and tuple(row[name] for name in before) == wanted.prefix
         and (not wanted.pinned or row["pinned"])
     ]
-    found.sort(key=lambda row: _number(row["version"]), reverse=wanted.backwards)
+    found.sort(key=lambda row: _to_int(row["version"]), reverse=wanted.backwards)
     return found[: wanted.limit]
 
 
-def sessions(
+def iterate_sessions(
     tables: MemoryTables,
     tenant: str,
     opener: Callable[[str, str, int], int | None],
     number: Callable[[str, str], int],
 ) -> Iterator[SessionRow]:
     """Yield every session with the totals of its threads."""
-    by_session = _lines(tables, tenant)
-    for owner, stream, row in tables.each("sessions"):
+    by_session = _threads_by_session(tables, tenant)
+    for owner, stream, row in tables.iterate_rows("sessions"):
         lines = by_session.get(stream)
         if owner != tenant or not lines:
             continue
-        newest, line = max((_number(thread["newest_at"]), number(tenant, name)) for name, thread in lines)
-        version = _number(row["opened_version"])
+        newest, line = max((_to_int(thread["newest_at"]), number(tenant, name)) for name, thread in lines)
+        version = _to_int(row["opened_version"])
         model: Any = row["model"]
         title: Any = row["title_version"]
         yield SessionRow(
@@ -200,17 +205,17 @@ def sessions(
             status=str(row["status"]),
             model=model,
             user=opener(tenant, stream, version),
-            opened_at=_number(row["opened_at"]),
+            opened_at=_to_int(row["opened_at"]),
             active_at=newest,
             title_version=title,
-            messages=sum(_number(thread["messages"]) for _, thread in lines),
+            messages=sum(_to_int(thread["messages"]) for _, thread in lines),
             threads=len(lines),
-            usage=sum((usage_of(thread) for _, thread in lines), Usage(cost=0)),
+            usage=sum((row_usage(thread) for _, thread in lines), Usage(cost=0)),
             place=(newest, line),
         )
 
 
-def listed(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[SessionRow]:
+def list_sessions(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[SessionRow]:
     """Return the sessions that a query asks for, the most recently active first."""
     found = [
         row
@@ -222,38 +227,38 @@ def listed(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[
     return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
 
 
-def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
+def list_idle_sessions(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
     """Return open sessions that have been idle for their timeout."""
-    found, by_session = [], _lines(tables, tenant)
-    for owner, stream, row in tables.each("sessions"):
+    found, by_session = [], _threads_by_session(tables, tenant)
+    for owner, stream, row in tables.iterate_rows("sessions"):
         timeout = row["idle_timeout_ms"]
         if owner == tenant and stream > after and row["status"] == "open" and isinstance(timeout, int):
-            newest = max((_number(thread["newest_at"]) for _, thread in by_session.get(stream, ())), default=now)
+            newest = max((_to_int(thread["newest_at"]) for _, thread in by_session.get(stream, ())), default=now)
             if timeout <= now - newest:
                 found.append(stream)
     return sorted(found)
 
 
-def _lines(tables: MemoryTables, tenant: str) -> dict[str, list[tuple[str, Row]]]:
+def _threads_by_session(tables: MemoryTables, tenant: str) -> dict[str, list[tuple[str, Row]]]:
     """Return the threads of every session from one scan; a scan per session would be quadratic."""
     found: dict[str, list[tuple[str, Row]]] = {}
-    for owner, stream, row in tables.each("threads"):
-        if owner == tenant and kind_of(stream) == "line":
+    for owner, stream, row in tables.iterate_rows("threads"):
+        if owner == tenant and stream_kind(stream) == "thread":
             found.setdefault(stream.partition("/thread/")[0], []).append((stream, row))
     return found
 
 
-def _number(value: Any) -> int:
+def _to_int(value: Any) -> int:
     return int(value)
 
 
-def entries(tables: MemoryTables, tenant: str, stream: str, page: EntryPage) -> list[Row]:
+def list_entries(tables: MemoryTables, tenant: str, stream: str, page: EntryPageQuery) -> list[Row]:
     """Return live entries in order of key."""
-    found = [row for row in tables.of(tenant, stream, "state") if _wanted(row, page)]
+    found = [row for row in tables.stream_rows(tenant, stream, "state") if _is_on_page(row, page)]
     return sorted(found, key=lambda row: str(row["key"]))
 
 
-def _wanted(row: Any, page: EntryPage) -> bool:
+def _is_on_page(row: Any, page: EntryPageQuery) -> bool:
     return (
         row["key"].startswith(page.prefix)
         and (page.after is None or row["key"] > page.after)
@@ -262,15 +267,15 @@ def _wanted(row: Any, page: EntryPage) -> bool:
     )
 
 
-def revisions(tables: MemoryTables, tenant: str, stream: str, key: str, before: int) -> list[int]:
+def list_revisions(tables: MemoryTables, tenant: str, stream: str, key: str, before: int) -> list[int]:
     """Return the versions below `before` at which a key was changed, newest first."""
     versions = tables.history(tenant, stream, key)
     return versions[: bisect_left(versions, before)][::-1]
 
 
-def expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+def list_expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
     """Return (stream, key, version) of expired entries."""
-    rows: Iterator[tuple[str, str, Any]] = tables.each("state")
+    rows: Iterator[tuple[str, str, Any]] = tables.iterate_rows("state")
     over = (
         (stream, row["key"], row["version"])
         for owner, stream, row in rows
@@ -279,9 +284,9 @@ def expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tup
     return list(islice(over, limit))
 
 
-def live(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[str, int]]:
+def list_live_entries(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[str, int]]:
     """Return (stream, version) of entries that have not expired, in streams after one."""
-    rows: Iterator[tuple[str, str, Any]] = tables.each("state")
+    rows: Iterator[tuple[str, str, Any]] = tables.iterate_rows("state")
     return [
         (stream, row["version"])
         for owner, stream, row in rows
@@ -289,29 +294,33 @@ def live(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[
     ]
 
 
-def edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[Found]:
+def list_edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[RowWithStream]:
     """Return edges at some keys, with the streams that they begin in."""
     if query.direction == "out":
-        found = [(query.scope, row) for row in tables.of(tenant, query.scope, "edges") if row["source"] in query.keys]
+        found = [
+            (query.scope, row)
+            for row in tables.stream_rows(tenant, query.scope, "edges")
+            if row["source"] in query.keys
+        ]
     else:
         found = [
             (stream, row)
-            for owner, stream, row in tables.all("edges")
+            for owner, stream, row in tables.all_rows("edges")
             if owner == tenant and row["target_scope"] == query.scope and row["target"] in query.keys
         ]
     kept = [item for item in found if not query.kinds or item[1]["kind"] in query.kinds]
-    return sorted(kept, key=_order)[: query.limit]
+    return sorted(kept, key=_edge_order)[: query.limit]
 
 
-def _order(item: Found) -> tuple[str, ...]:
+def _edge_order(item: RowWithStream) -> tuple[str, ...]:
     stream, row = item
     return (stream, *(str(row[name]) for name in ("source", "kind", "target_scope", "target")))
 
 
-def lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[Found]:
+def list_lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[RowWithStream]:
     """Return the first effect of every lane that has one."""
     first: dict[tuple[str, str], Any] = {}
-    for owner, stream, row in tables.all("effects"):
+    for owner, stream, row in tables.all_rows("effects"):
         if owner == tenant and sink in (None, row["sink"]):
             known: Any = first.setdefault((str(row["sink"]), stream), row)
             if known["version"] > row["version"]:
@@ -319,7 +328,7 @@ def lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[Found]:
     return [(stream, first[name, stream]) for name, stream in sorted(first)]
 
 
-def lane(tables: MemoryTables, tenant: str, sink: str, stream: str) -> list[Row]:
+def read_lane(tables: MemoryTables, tenant: str, sink: str, stream: str) -> list[Row]:
     """Return the effects of one lane in order."""
-    rows: list[Any] = [row for row in tables.of(tenant, stream, "effects") if row["sink"] == sink]
+    rows: list[Any] = [row for row in tables.stream_rows(tenant, stream, "effects") if row["sink"] == sink]
     return sorted(rows, key=lambda row: row["version"])

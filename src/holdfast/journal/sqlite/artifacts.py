@@ -19,7 +19,7 @@ import apsw
 
 from holdfast.errors import Corrupt, StorageFull, Unavailable
 
-_OURS = re.compile(r"[0-9a-f]{64}|\.new-.+")
+_ARTIFACT_NAME = re.compile(r"[0-9a-f]{64}|\.new-.+")
 
 
 def row_digest(*values: apsw.SQLiteValue) -> bytes:
@@ -69,7 +69,7 @@ class ArtifactFiles:
         except OSError as error:
             raise Unavailable(f"Artifact {name.hex()} cannot be read ({error.strerror}).") from error
 
-    def beginning(self, tenant: str, name: bytes, size: int) -> bytes:
+    def read_beginning(self, tenant: str, name: bytes, size: int) -> bytes:
         """Return the first bytes of a body, or b"" if it cannot be read, for callers that can do without them."""
         try:
             with self.path(tenant, name).open("rb") as file:
@@ -87,11 +87,11 @@ class ArtifactFiles:
         except OSError as error:
             raise Unavailable(f"Artifact {name.hex()} cannot be removed ({error.strerror}). Try again.") from error
 
-    def old(self, before_ms: int) -> Iterator[Path]:
+    def iterate_old(self, before_ms: int) -> Iterator[Path]:
         """Yield files last written before `before_ms`, unfinished ones included."""
         if self.folder.is_dir():
             for path in self.folder.glob("*/*"):
-                if not _OURS.fullmatch(path.name):
+                if not _ARTIFACT_NAME.fullmatch(path.name):
                     continue  # A foreign file, such as a file manager's.
                 try:
                     if path.stat().st_mtime * 1000 < before_ms:

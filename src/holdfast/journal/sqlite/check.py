@@ -10,11 +10,11 @@ import apsw
 
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.journal.sqlite import search
-from holdfast.journal.sqlite.rebuild import REBUILD, SHADOW
+from holdfast.journal.sqlite.rebuild import REBUILD_KEY, SHADOW_SUFFIX
 from holdfast.journal.sqlite.rows import subject_digest
-from holdfast.journal.sqlite.schema import APPLICATION_ID, latest, meta_digest
+from holdfast.journal.sqlite.schema import APPLICATION_ID, latest_schema, meta_digest
 from holdfast.journal.sqlite.statements import queries, schema_sql
-from holdfast.journal.text_index import table as index_of
+from holdfast.journal.text_index import index_table as index_of
 from holdfast.records.reports import Finding
 from holdfast.records.scope import parse_scope
 from holdfast.sqlite.fts import TextIndex
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
 
-def check(journal: SqliteJournal) -> Iterator[Finding]:
+def check_database(journal: SqliteJournal) -> Iterator[Finding]:
     """Yield every finding; a check that cannot run is a finding as well."""
     for name, look in (
-        ("pages", _pages),
-        ("references", _references),
-        ("schema", _schema),
-        ("meta", _meta),
-        ("subjects", _subjects),
-        ("streams", _streams),
-        ("artifacts", _artifacts),
-        ("leases", _leases),
-        ("erasures", _erasures),
-        ("texts", _texts),
+        ("pages", _check_pages),
+        ("references", _check_references),
+        ("schema", _check_schema),
+        ("meta", _check_meta),
+        ("subjects", _check_subjects),
+        ("streams", _check_streams),
+        ("artifacts", _check_artifacts),
+        ("leases", _check_leases),
+        ("erasures", _check_erasures),
+        ("texts", _check_texts),
     ):
         try:
-            with journal.reading() as connection:
+            with journal.reader() as connection:
                 yield from list(look(connection, journal))
         except HoldfastError as error:
             yield Finding(kind=name, where="database", problem=str(error))
 
 
-def _pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
-    for tenant in search.tables(connection):
+def _check_pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant in search.list_indexed_tenants(connection):
         # FTS5 refreshes its cached view of an index on a query, not on this check: otherwise it would miss pages
         # that another connection has merged since, and report them as damage.
         with suppress(apsw.Error):  # Real damage is reported by the check below.
@@ -55,24 +55,24 @@ def _pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Find
             yield Finding(kind="pages", where="database", problem=str(problem))
 
 
-def _references(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_references(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for table, row, target, _ in connection.execute("PRAGMA foreign_key_check"):
         yield Finding(kind="references", where=f"{table} row {row}", problem=f"refers to nothing in {target}")
 
 
-def _schema(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
-    if connection.pragma("application_id") != APPLICATION_ID or connection.pragma("user_version") != latest():
+def _check_schema(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    if connection.pragma("application_id") != APPLICATION_ID or connection.pragma("user_version") != latest_schema():
         yield Finding(kind="schema", where="header", problem="the file's marks are not those of this schema")
-    wanted = expected_schema(search.tables(connection), embedded=search.there(connection))
-    found = schema_of(connection)
+    wanted = build_expected_schema(search.list_indexed_tenants(connection), embedded=search.has_vectors(connection))
+    found = read_schema(connection)
     for item in sorted(wanted.keys() | found.keys()):
-        if SHADOW in item[1]:
+        if SHADOW_SUFFIX in item[1]:
             continue  # Left by an unfinished rebuild; the next one removes it.
         if wanted.get(item) != found.get(item):
             yield Finding(kind="schema", where=" ".join(item), problem="is not as this release defines it")
 
 
-def schema_of(connection: apsw.Connection) -> dict[tuple[str, str], str]:
+def read_schema(connection: apsw.Connection) -> dict[tuple[str, str], str]:
     """Return every object of a schema by (type, name), without the quotes that renaming adds."""
     found: dict[tuple[str, str], str] = {}
     for kind, name, table, sql in connection.execute(queries()["schema"]):
@@ -80,22 +80,22 @@ def schema_of(connection: apsw.Connection) -> dict[tuple[str, str], str]:
     return found
 
 
-def expected_schema(tenants: Sequence[int] = (), *, embedded: bool = False) -> dict[tuple[str, str], str]:
+def build_expected_schema(tenants: Sequence[int] = (), *, embedded: bool = False) -> dict[tuple[str, str], str]:
     """Return the objects that `schema.sql` creates in an empty database, with the text indexes of some tenants."""
     empty = apsw.Connection(":memory:")
     try:
         for _ in empty.execute(schema_sql()):
             pass
         if embedded:
-            search.create(empty)
+            search.create_vector_table(empty)
         for tenant in tenants:
             TextIndex(empty, index_of(tenant)).create()
-        return schema_of(empty)
+        return read_schema(empty)
     finally:
         empty.close()
 
 
-def _meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     names = set()
     for name, value, digest in connection.execute(queries()["meta"]):
         names.add(name)
@@ -103,43 +103,43 @@ def _meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Findi
             yield Finding(kind="meta", where=name, problem="was changed")
         elif name == "secret" and value != journal.secret:
             yield Finding(kind="meta", where=name, problem="is another one than that which is in use")
-    if names - {REBUILD} != {"secret"}:
+    if names - {REBUILD_KEY} != {"secret"}:
         yield Finding(kind="meta", where="meta", problem=f"holds {sorted(names)} instead of the secret alone")
 
 
-def _subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for tenant, id, name, digest in connection.execute(queries()["all_subjects"]):
         wanted = None if name is None else subject_digest(journal.secret, name)
         if wanted != digest:
             yield Finding(kind="subjects", where=f"{tenant} subject {id}", problem="the name was changed")
 
 
-def _artifacts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_artifacts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for tenant, name in connection.execute(queries()["changed_artifacts"]):
         yield Finding(kind="artifacts", where=f"{tenant} {name.hex()}", problem="its size, time or marks were changed")
 
 
-def _leases(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_leases(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for tenant, stream in connection.execute(queries()["changed_leases"]):
         yield Finding(kind="leases", where=f"{tenant} {stream}", problem="the count of its owner's signs was changed")
 
 
-def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for tenant, subject, _ in connection.execute(queries()["unfinished_erasures"]):
         problem = "is committed and not finished: old bytes may be left. Close other readers and open the journal again"
         yield Finding(kind="erasures", where=f"{tenant} subject {subject}", problem=problem)
 
 
-def _texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     """Find index rows that name no event with words, or an erased one. Completeness is checked with the pages."""
-    for tenant in search.tables(connection):
-        strangers = search.strangers(connection, tenant)
+    for tenant in search.list_indexed_tenants(connection):
+        strangers = search.find_orphan_rows(connection, tenant)
         if strangers:
             problem = f"{len(strangers)} rows name no message or entry that has words; rebuild makes it anew"
             yield Finding(kind="texts", where=index_of(tenant), problem=problem)
 
 
-def _streams(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+def _check_streams(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for name, *columns in connection.execute("SELECT name, actor_id, session_id, thread_id FROM streams"):
         try:
             scope = parse_scope(name)

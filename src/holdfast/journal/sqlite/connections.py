@@ -9,18 +9,20 @@ from typing import Any, cast
 
 from holdfast.core.journal.chain import content_mac
 from holdfast.journal.sqlite.artifacts import row_digest
-from holdfast.journal.sqlite.schema import prepare, recognise
+from holdfast.journal.sqlite.schema import prepare_schema, recognise_schema
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.batches import Head
-from holdfast.sqlite.connection import Durability, FileFormat, ask
-from holdfast.sqlite.pool import Connections
+from holdfast.sqlite.connection import Durability, FileFormat, fetch_rows
+from holdfast.sqlite.pool import SqlitePool
 
 JOURNAL_FILE = FileFormat(
-    recognise, prepare, functions={"holdfast_mac": (cast(Any, content_mac), 2), "holdfast_row": (row_digest, -1)}
+    recognise_schema,
+    prepare_schema,
+    functions={"holdfast_mac": (cast(Any, content_mac), 2), "holdfast_row": (row_digest, -1)},
 )
 
 
-class JournalConnections(Connections):
+class JournalConnections(SqlitePool):
     """A journal's connections, which a thread can pin to one moment."""
 
     def __init__(self, path: Path, *, durability: Durability, busy_ms: int, vfs: str | None) -> None:
@@ -32,9 +34,9 @@ class JournalConnections(Connections):
         if self.pinned is not None:
             yield  # A nested snapshot shares the outer one's moment.
             return
-        with self.reading() as connection:
+        with self.reader() as connection:
             # A snapshot begins with its first read; the position is needed anyway.
-            ((self._pinned.position,),) = ask(connection, queries()["position"])
+            ((self._pinned.position,),) = fetch_rows(connection, queries()["position"])
             self._pinned.connection, self._pinned.heads = connection, {}
             try:
                 yield

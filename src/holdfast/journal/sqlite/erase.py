@@ -18,11 +18,11 @@ from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import subject_digest
 from holdfast.journal.sqlite.statements import queries
-from holdfast.journal.sqlite.transaction import Plan
-from holdfast.records.batches import Batch, Part
-from holdfast.records.events.envelope import Sealed, Source
+from holdfast.journal.sqlite.transaction import SqlitePlan
+from holdfast.records.batches import Batch, BatchPart
+from holdfast.records.events.envelope import SealedEvent, Source
 from holdfast.records.reports import Erasure
-from holdfast.sqlite.connection import ask
+from holdfast.sqlite.connection import fetch_rows
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 MARKER_STREAM = "global"
 
 
-def erase(
-    journal: SqliteJournal, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source
+def erase_subject(
+    journal: SqliteJournal, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source
 ) -> Erasure:
     """Erase everything of one subject of one tenant. Called again, it completes unfinished steps."""
-    with journal.writing.transaction() as connection:
-        number = next((id for (id,) in ask(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))), -1)
-        known = ask(connection, "SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject))
+    with journal.writer.transaction() as connection:
+        number = next((id for (id,) in fetch_rows(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))), -1)
+        known = fetch_rows(connection, "SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject))
         digest = subject_digest(journal.secret, subject)
-        begun = ask(connection, queries()["find_erasure"], (number, digest))
+        begun = fetch_rows(connection, queries()["find_erasure"], (number, digest))
         if known:
-            erasure = _erase(connection, journal.files, number, known[0][0])
+            erasure = _erase_rows(connection, journal.files, number, known[0][0])
             note = (number, erasure.subject, digest, erasure.events, erasure.artifacts)
             connection.execute(queries()["note_erasure"], note)
             event = marker(erasure.subject, erasure.events, erasure.artifacts)
-            batch = Batch(tenant=tenant, parts=(Part(stream=MARKER_STREAM, events=(event,)),), source=source)
-            plan = Plan(connection, journal.files, [batch], begin=False)
+            batch = Batch(tenant=tenant, parts=(BatchPart(stream=MARKER_STREAM, events=(event,)),), source=source)
+            plan = SqlitePlan(connection, journal.files, [batch], begin=False)
             plan.add(batch)
             plan.write()
         elif begun:
@@ -54,7 +54,7 @@ def erase(
             raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
     journal.announce()
     try:
-        finish(journal)
+        finish_erasures(journal)
     except HoldfastError as error:
         raise Busy(
             f"The erasure is committed, but its last steps are not done ({error}) Old bytes are still in the log or in "
@@ -63,47 +63,47 @@ def erase(
     return erasure
 
 
-def _erase(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> Erasure:
-    ((events,),) = ask(connection, queries()["erasable"], (tenant, subject))
-    doomed = ask(connection, queries()["erasable_artifacts"], (tenant, subject))
+def _erase_rows(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> Erasure:
+    ((events,),) = fetch_rows(connection, queries()["erasable"], (tenant, subject))
+    doomed = fetch_rows(connection, queries()["erasable_artifacts"], (tenant, subject))
     connection.execute(queries()["erase_content"], (tenant, subject))
-    search.forget_texts(connection, files, tenant, subject)
-    search.forget_vectors(connection, tenant, subject)
+    search.erase_subject_texts(connection, files, tenant, subject)
+    search.erase_subject_vectors(connection, tenant, subject)
     if doomed:
         connection.executemany(queries()["erase_artifact"], [(tenant, name) for name, _ in doomed])
     connection.execute(queries()["erase_subject"], (tenant, subject))
     return Erasure(subject=subject, events=events, artifacts=len(doomed))
 
 
-def resume(journal: SqliteJournal) -> None:
+def resume_erasures(journal: SqliteJournal) -> None:
     """Complete an erasure that a crash interrupted; if a reader prevents it, the next start tries again."""
-    with journal.reading() as connection:
-        unfinished = ask(connection, queries()["unfinished_erasures"])
+    with journal.reader() as connection:
+        unfinished = fetch_rows(connection, queries()["unfinished_erasures"])
     if unfinished:
         try:
-            finish(journal)
+            finish_erasures(journal)
         except Unavailable:
             pass  # The journal is sound meanwhile, and `verify` reports the unfinished erasure.
 
 
-def finish(journal: SqliteJournal) -> None:
+def finish_erasures(journal: SqliteJournal) -> None:
     """Run every step after the commit; each may be repeated."""
     # Under the write lock: the same body may be placed again meanwhile, and must not lose its file.
-    with journal.writing.transaction() as connection:
-        begun = ask(connection, queries()["unfinished_erasures"])
-        for tenant, number, name in ask(connection, queries()["unfinished_files"]):
+    with journal.writer.transaction() as connection:
+        begun = fetch_rows(connection, queries()["unfinished_erasures"])
+        for tenant, number, name in fetch_rows(connection, queries()["unfinished_files"]):
             journal.files.remove(tenant, name)
             connection.execute(queries()["file_gone"], (number, name))
     _truncate_log(journal)
     # This last commit also syncs the emptied log. Erasures that began since are not finished by it.
-    with journal.writing.transaction() as connection:
+    with journal.writer.transaction() as connection:
         for _, subject, number in begun:
             connection.execute(queries()["erasure_done"], (number, subject))
 
 
 def _truncate_log(journal: SqliteJournal) -> None:
     """Empty the log, which still holds the erased content."""
-    with journal.writing.exclusively() as connection:
+    with journal.writer.exclusive_connection() as connection:
         try:
             total, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:

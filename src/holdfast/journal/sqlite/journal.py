@@ -11,11 +11,11 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.core.journal.load import assemble
+from holdfast.core.journal.load import build_state
 from holdfast.core.journal.tables import TABLES, check_lookup
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Closed, Corrupt, NotFound
-from holdfast.journal.group_commit import Group, Member
+from holdfast.journal.group_commit import GroupCommit, GroupMember
 from holdfast.journal.sqlite import check as sqlite_check
 from holdfast.journal.sqlite import erase as sqlite_erase
 from holdfast.journal.sqlite import maintenance
@@ -24,21 +24,39 @@ from holdfast.journal.sqlite import rows as sqlite_rows
 from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connections import JournalConnections
-from holdfast.journal.sqlite.rows import stored_event
+from holdfast.journal.sqlite.rows import event_from_row
 from holdfast.journal.sqlite.schema import read_secret
-from holdfast.journal.sqlite.statements import find, queries
-from holdfast.journal.sqlite.transaction import Writing
-from holdfast.records.batches import Appended, Artifact, Batch, Found, Head, Row, SessionQuery, SessionRow, Span, Value
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage
-from holdfast.records.events.envelope import Sealed, Source, StoredEvent
+from holdfast.journal.sqlite.statements import find_sql, queries
+from holdfast.journal.sqlite.transaction import SqliteWriter
+from holdfast.records.batches import (
+    AppendResult,
+    Artifact,
+    Batch,
+    ColumnValue,
+    Head,
+    Row,
+    RowQuery,
+    RowWithStream,
+    SessionQuery,
+    SessionRow,
+)
+from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
+from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
 from holdfast.records.frames import StreamState
-from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
+from holdfast.records.reports import Erasure, EventQuery, Finding, Progress, Subject
 from holdfast.records.settings import Settings
-from holdfast.sqlite.connection import Durability, ask, create_file, require_sqlite
+from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
 
-_NEWEST = 2**62
+_MAX_SEQ = 2**62
 _JSON = msgspec.json.Encoder()
-_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "frame_children", "suspended_frames")
+_FRAME_TABLES = (
+    "frame_handles",
+    "frame_results",
+    "frame_reservations",
+    "frame_calls",
+    "frame_children",
+    "suspended_frames",
+)
 
 
 class SqliteJournal:
@@ -65,9 +83,9 @@ class SqliteJournal:
         self._watchers: list[Callable[[], None]] = []
         self._secret: bytes | None = None
         try:
-            self.writing = Writing(self.connections, self.files, index=bool(self.settings.index_text))
+            self.writer = SqliteWriter(self.connections, self.files, index=bool(self.settings.index_text))
             assert self.secret
-            sqlite_erase.resume(self)
+            sqlite_erase.resume_erasures(self)
         except BaseException:
             self.connections.close()
             raise
@@ -77,16 +95,16 @@ class SqliteJournal:
 
     def _start(self) -> None:
         """Create the lock and the queue, which a forked child must not inherit."""
-        self._group = Group(self._commit, members=self.settings.group_members, size=self.settings.group_bytes)
+        self._group = GroupCommit(self._commit, members=self.settings.group_members, size=self.settings.group_bytes)
         self._polling = threading.Lock()
 
     @property
     def secret(self) -> bytes:
         # Not cached before the first event: an import into the empty journal, by any process, replaces it.
         if self._secret is None:
-            with self.reading() as connection:
+            with self.reader() as connection:
                 secret = read_secret(connection)
-                ((newest,),) = ask(connection, queries()["position"])
+                ((newest,),) = fetch_rows(connection, queries()["position"])
             if not newest:
                 return secret
             self._secret = secret
@@ -94,14 +112,14 @@ class SqliteJournal:
 
     # writing
 
-    def append(self, batch: Batch) -> Appended:
+    def append(self, batch: Batch) -> AppendResult:
         if self.connections.closed:
             raise Closed
         return self._group.submit(batch)
 
-    def _commit(self, members: Sequence[Member]) -> None:
+    def _commit(self, members: Sequence[GroupMember]) -> None:
         try:
-            self.writing.commit(members)
+            self.writer.commit(members)
         finally:
             self.announce()
 
@@ -112,175 +130,177 @@ class SqliteJournal:
 
     # reading
 
-    def reading(self, *, once: bool = False) -> AbstractContextManager[apsw.Connection]:
+    def reader(self, *, once: bool = False) -> AbstractContextManager[apsw.Connection]:
         """Return a connection for reading, in one consistent transaction, or for one statement."""
-        return self.connections.reading(once=once)
+        return self.connections.reader(once=once)
 
     def head(self, tenant: str, stream: str) -> Head | None:
         known = self.connections.heads  # Within a snapshot a head is asked for often and does not change.
         if known is None:
-            return self._ask_head(tenant, stream)
+            return self._read_head(tenant, stream)
         if (tenant, stream) not in known:
-            known[tenant, stream] = self._ask_head(tenant, stream)
+            known[tenant, stream] = self._read_head(tenant, stream)
         return known[tenant, stream]
 
-    def _ask_head(self, tenant: str, stream: str) -> Head | None:
-        with self.reading(once=True) as connection:
-            rows = ask(connection, queries()["head"], (tenant, stream))
-        return _head(stream, rows[0]) if rows else None
+    def _read_head(self, tenant: str, stream: str) -> Head | None:
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["head"], (tenant, stream))
+        return _make_head(stream, rows[0]) if rows else None
 
     def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
-        with self.reading() as connection:
-            rows = ask(connection, queries()["heads"], (tenant, after, limit))
-        return [_head(row[1], (row[0], *row[2:])) for row in rows]
+        with self.reader() as connection:
+            rows = fetch_rows(connection, queries()["heads"], (tenant, after, limit))
+        return [_make_head(row[1], (row[0], *row[2:])) for row in rows]
 
     def tenants(self) -> list[str]:
-        with self.reading() as connection:
-            return _names(name for name, _ in ask(connection, queries()["tenant_ids"]))
+        with self.reader() as connection:
+            return _check_tenant_names(name for name, _ in fetch_rows(connection, queries()["tenant_ids"]))
 
     def load(self, tenant: str, stream: str) -> StreamState:
-        with self.reading() as connection:
+        with self.reader() as connection:
             row = connection.execute(queries()["head"], (tenant, stream)).fetchone()
             if row is None:
                 return StreamState()
-            number = self._tenant(connection, tenant)
-            frames = _dicts("frames", connection.execute(queries()["live_frames"], (number, row[0])))
-            rows: dict[str, list[Row]] = {"frames": frames, **{name: [] for name in _PARTS}}
+            number = self._tenant_id(connection, tenant)
+            frames = _row_dicts("frames", connection.execute(queries()["live_frames"], (number, row[0])))
+            rows: dict[str, list[Row]] = {"frames": frames, **{name: [] for name in _FRAME_TABLES}}
             if frames:
-                rows.update(_hanging(connection, number, frames))
-            rows.update(sqlite_rows.state_rows(connection, number, row[0], stream))
-        return assemble(_head(stream, row), rows)
+                rows.update(_frame_rows(connection, number, frames))
+            rows.update(sqlite_rows.load_state_rows(connection, number, row[0], stream))
+        return build_state(_make_head(stream, row), rows)
 
-    def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
+    def find(
+        self, tenant: str, table: str, column: str | None, value: ColumnValue, after: bytes, limit: int
+    ) -> list[RowWithStream]:
         check_lookup(table, column)
         values = (tenant, after, limit, *(() if column is None else (value,)))
-        with self.reading(once=True) as connection:
-            rows = ask(connection, find(TABLES[table], column), values)
-        return [(stream, dict(zip(TABLES[table].names, row, strict=True))) for stream, *row in rows]
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, find_sql(TABLES[table], column), values)
+        return [(stream, dict(zip(TABLES[table].column_names, row, strict=True))) for stream, *row in rows]
 
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
-        with self.reading() as connection:
-            return sqlite_rows.event(connection, tenant, self._tenant(connection, tenant), id)
+        with self.reader() as connection:
+            return sqlite_rows.read_event(connection, tenant, self._tenant_id(connection, tenant), id)
 
-    def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.span(connection, tenant, stream, span)
+    def span(self, tenant: str, stream: str, span: RowQuery) -> list[Row]:
+        with self.reader(once=True) as connection:
+            return sqlite_rows.read_span(connection, tenant, stream, span)
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
-        with self.reading() as connection:
-            return sqlite_rows.sessions(connection, tenant, query)
+        with self.reader() as connection:
+            return sqlite_rows.list_sessions(connection, tenant, query)
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        with self.reading(once=True) as connection:
-            return [name for (name,) in ask(connection, queries()["idle_sessions"], (tenant, after, now, limit))]
+        with self.reader(once=True) as connection:
+            return [name for (name,) in fetch_rows(connection, queries()["idle_sessions"], (tenant, after, now, limit))]
 
     def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.entry(connection, tenant, stream, key)
+        with self.reader(once=True) as connection:
+            return sqlite_rows.read_entry(connection, tenant, stream, key)
 
-    def entries(self, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.entries(connection, tenant, stream, page)
+    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
+        with self.reader(once=True) as connection:
+            return sqlite_rows.list_entries(connection, tenant, stream, page)
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.revisions(connection, tenant, stream, key, before, limit)
+        with self.reader(once=True) as connection:
+            return sqlite_rows.list_revisions(connection, tenant, stream, key, before, limit)
 
     def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.edges(connection, tenant, query)
+        with self.reader(once=True) as connection:
+            return sqlite_rows.list_edges(connection, tenant, query)
 
-    def linked(self, tenant: str, edge: Edge) -> bool:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.linked(connection, tenant, edge)
+    def has_edge(self, tenant: str, edge: Edge) -> bool:
+        with self.reader(once=True) as connection:
+            return sqlite_rows.has_edge(connection, tenant, edge)
 
-    def expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.expired(connection, tenant, now, limit)
+    def find_expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+        with self.reader(once=True) as connection:
+            return sqlite_rows.list_expired(connection, tenant, now, limit)
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.scopes(connection, tenant, now, after, limit)
+        with self.reader(once=True) as connection:
+            return sqlite_rows.list_scopes(connection, tenant, now, after, limit)
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
-        with self.reading() as connection:
-            return sqlite_search.search(connection, tenant, search)
+        with self.reader() as connection:
+            return sqlite_search.search_texts(connection, tenant, search)
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
-        with self.reading(once=True) as connection:
-            return sqlite_search.hits(
-                connection, tenant, self._tenant(connection, tenant), [(seq, 0.0) for seq in seqs]
+        with self.reader(once=True) as connection:
+            return sqlite_search.load_hits(
+                connection, tenant, self._tenant_id(connection, tenant), [(seq, 0.0) for seq in seqs]
             )
 
-    def unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
-        with self.reading() as connection:
-            return sqlite_search.missing(connection, tenant, stream, embedder, limit)
+    def find_unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
+        with self.reader() as connection:
+            return sqlite_search.find_unembedded(connection, tenant, stream, embedder, limit)
 
-    def known_vectors(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        with self.reading() as connection:
-            return sqlite_search.known(connection, tenant, embedder, digests)
+    def vectors_by_digest(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self.reader() as connection:
+            return sqlite_search.vectors_by_digest(connection, tenant, embedder, digests)
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-        with self.writing.transaction() as connection:
-            sqlite_search.keep(connection, tenant, stream, embedder, rows)
+        with self.writer.transaction() as connection:
+            sqlite_search.keep_vectors(connection, tenant, stream, embedder, rows)
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
-        with self.reading() as connection:
-            return sqlite_search.after(connection, tenant, stream, embedder, after)
+        with self.reader() as connection:
+            return sqlite_search.vectors_after(connection, tenant, stream, embedder, after)
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
-        with self.writing.transaction() as connection:
-            sqlite_search.drop(connection, tenant, seqs)
+        with self.writer.transaction() as connection:
+            sqlite_search.drop_vectors(connection, tenant, seqs)
 
-    def lanes(self, tenant: str, sink: str | None = None) -> list[Found]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.lanes(connection, tenant, sink)
+    def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
+        with self.reader(once=True) as connection:
+            return sqlite_rows.list_lanes(connection, tenant, sink)
 
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
-        with self.reading(once=True) as connection:
-            return sqlite_rows.lane(connection, tenant, sink, stream, limit)
+        with self.reader(once=True) as connection:
+            return sqlite_rows.read_lane(connection, tenant, sink, stream, limit)
 
     def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
-        with self.reading(once=True) as connection:
-            rows = ask(connection, queries()["streams_with_work"], (tenant, after, limit))
-        return [_head(row[1], (row[0], *row[2:])) for row in rows]
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["streams_with_work"], (tenant, after, limit))
+        return [_make_head(row[1], (row[0], *row[2:])) for row in rows]
 
     def tenants_with_work(self) -> list[str]:
-        with self.reading(once=True) as connection:
-            return _names(name for (name,) in ask(connection, queries()["tenants_with_work"]))
+        with self.reader(once=True) as connection:
+            return _check_tenant_names(name for (name,) in fetch_rows(connection, queries()["tenants_with_work"]))
 
     def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
-        with self.reading(once=True) as connection:
-            return dict(ask(connection, queries()["versions"], (tenant, _JSON.encode(streams).decode())))
+        with self.reader(once=True) as connection:
+            return dict(fetch_rows(connection, queries()["versions"], (tenant, _JSON.encode(streams).decode())))
 
-    def renew(self, tenant: str, stream: str, epoch: int) -> bool:
-        with self.writing.transaction() as connection:
+    def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
+        with self.writer.transaction() as connection:
             connection.execute(queries()["renew_lease"], (tenant, stream, epoch))
             return bool(connection.changes())
 
     def renewals(self, tenant: str, stream: str) -> int:
-        with self.reading(once=True) as connection:
-            rows = ask(connection, queries()["renewals"], (tenant, stream))
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["renewals"], (tenant, stream))
         return int(rows[0][0]) if rows else 0
 
-    def read(self, query: Query) -> list[StoredEvent]:
+    def read(self, query: EventQuery) -> list[StoredEvent]:
         if query.stream is None:
-            with self.reading() as connection:
-                return _read_tenant(connection, self._tenant(connection, query.tenant), query)
+            with self.reader() as connection:
+                return _read_tenant(connection, self._tenant_id(connection, query.tenant), query)
         name = "events_of_stream_backwards" if query.backwards else "events_of_stream"
-        values = _bounds(query, query.tenant, query.stream, _types(query))
-        with self.reading(once=True) as connection:
-            rows = ask(connection, queries()[name], values)
-        return [stored_event(found, query.tenant, query.stream) for found in rows]
+        values = _query_values(query, query.tenant, query.stream, _encode_types(query))
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()[name], values)
+        return [event_from_row(found, query.tenant, query.stream) for found in rows]
 
-    def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
-        with self.reading(once=True) as connection:
-            rows = ask(connection, queries()["event_by_key"], (tenant, stream, key))
-        found = [stored_event(row, tenant, stream) for row in rows]
+    def events_by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["event_by_key"], (tenant, stream, key))
+        found = [event_from_row(row, tenant, stream) for row in rows]
         if not found or not found[0].rest:
             return found
         first, many = found[0].version, found[0].rest + 1
-        return self.read(Query(tenant=tenant, stream=stream, after=first - 1, until=first + many - 1, limit=many))
+        return self.read(EventQuery(tenant=tenant, stream=stream, after=first - 1, until=first + many - 1, limit=many))
 
     def snapshot(self) -> AbstractContextManager[None]:
         return self.connections.snapshot()
@@ -290,10 +310,10 @@ class SqliteJournal:
             return self.connections.position
         # `data_version` changes when any other connection, of any process, has committed. It is
         # cheap to poll; the table is only read when it changed.
-        with self._polling, self.connections.polling() as (connection, fresh):
+        with self._polling, self.connections.poller() as (connection, fresh):
             changed = connection.pragma("data_version")
             if fresh or changed != self._seen[0]:
-                ((newest,),) = ask(connection, queries()["position"])
+                ((newest,),) = fetch_rows(connection, queries()["position"])
                 self._seen = (changed, newest)
             return self._seen[1]
 
@@ -301,14 +321,14 @@ class SqliteJournal:
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)
 
-    def _tenant(self, connection: apsw.Connection, name: str) -> int:
+    def _tenant_id(self, connection: apsw.Connection, name: str) -> int:
         row = connection.execute("SELECT id FROM tenants WHERE name = ?", (name,)).fetchone()
         return -1 if row is None else int(row[0])
 
     # artifacts and subjects
 
     def artifact(self, tenant: str, name: bytes) -> bytes | None:
-        with self.reading() as connection:
+        with self.reader() as connection:
             row = connection.execute(queries()["get_artifact"], (tenant, name)).fetchone()
         if row is None:
             raise NotFound(f"There is no artifact {name.hex()} in this journal.")
@@ -324,82 +344,85 @@ class SqliteJournal:
         return Artifact(name=name, size=len(body), at=at, body=None)
 
     def withdraw_artifact(self, tenant: str, name: bytes) -> None:
-        maintenance.withdraw(self, tenant, name)
+        maintenance.withdraw_artifact(self, tenant, name)
 
     def collect(self, before_ms: int) -> int:
-        return maintenance.collect(self, before_ms)
+        return maintenance.collect_artifacts(self, before_ms)
 
     def subjects(self, tenant: str) -> list[Subject]:
-        with self.reading() as connection:
-            rows = ask(connection, queries()["subjects"], (tenant,))
+        with self.reader() as connection:
+            rows = fetch_rows(connection, queries()["subjects"], (tenant,))
         return [Subject(id=id, name=name) for id, name in rows]
 
-    def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
-        return sqlite_erase.erase(self, tenant, subject, marker, source)
+    def erase(
+        self, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source
+    ) -> Erasure:
+        return sqlite_erase.erase_subject(self, tenant, subject, marker, source)
 
     # the whole
 
     def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
-        return maintenance.rows(self, table)
+        return maintenance.iterate_rows(self, table)
 
     def rebuild(self, progress: Progress | None = None) -> int:
-        return sqlite_rebuild.rebuild(self, progress)
+        return sqlite_rebuild.rebuild_projections(self, progress)
 
     def check(self) -> Iterator[Finding]:
-        return sqlite_check.check(self)
+        return sqlite_check.check_database(self)
 
     def artifacts(self) -> Iterator[tuple[str, Artifact]]:
-        return maintenance.artifacts(self)
+        return maintenance.iterate_artifacts(self)
 
     def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
-        return maintenance.restore(self, secret, items)
+        return maintenance.restore_items(self, secret, items)
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        maintenance.backup(self, target, progress)
+        maintenance.back_up(self, target, progress)
 
     def close(self) -> None:
         self.connections.close()
 
 
-def _head(stream: str, row: Sequence[Any]) -> Head:
+def _make_head(stream: str, row: Sequence[Any]) -> Head:
     return Head(id=row[0], stream=stream, version=row[1], hash=row[2], epoch=row[3], holder=row[4], closed=bool(row[5]))
 
 
-def _names(found: Iterable[Any]) -> list[str]:
+def _check_tenant_names(found: Iterable[Any]) -> list[str]:
     names = list(found)
     if not all(isinstance(name, str) for name in names):
         raise Corrupt("A tenant has lost its name. Run `holdfast verify` and restore from a backup.")
     return sorted(names)
 
 
-def _types(query: Query) -> str | None:
+def _encode_types(query: EventQuery) -> str | None:
     return _JSON.encode(query.types).decode() if query.types else None
 
 
-def _bounds(query: Query, tenant: int | str, stream: int | str, types: str | None) -> tuple[Any, ...]:
-    until = _NEWEST if query.until is None else query.until
+def _query_values(query: EventQuery, tenant: int | str, stream: int | str, types: str | None) -> tuple[Any, ...]:
+    until = _MAX_SEQ if query.until is None else query.until
     return (tenant, stream, query.after, until, types, query.limit)
 
 
-def _read_tenant(connection: apsw.Connection, tenant: int, query: Query) -> list[StoredEvent]:
+def _read_tenant(connection: apsw.Connection, tenant: int, query: EventQuery) -> list[StoredEvent]:
     # A single type has its own index; several are filtered while walking the cursor.
     one = len(query.types) == 1
     name = "events_of_type" if one else "events_of_tenant"
-    types = query.types[0] if one else _types(query)
+    types = query.types[0] if one else _encode_types(query)
     sql = queries()[name + "_backwards" if query.backwards else name]
     return [
-        stored_event(row, query.tenant, row[-1]) for row in connection.execute(sql, _bounds(query, tenant, 0, types))
+        event_from_row(row, query.tenant, row[-1])
+        for row in connection.execute(sql, _query_values(query, tenant, 0, types))
     ]
 
 
-def _dicts(table: str, rows: Iterable[Sequence[Any]]) -> list[Row]:
-    names = ("tenant", "stream", *TABLES[table].names)
+def _row_dicts(table: str, rows: Iterable[Sequence[Any]]) -> list[Row]:
+    names = ("tenant", "stream", *TABLES[table].column_names)
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _hanging(connection: apsw.Connection, tenant: int, frames: list[Row]) -> dict[str, list[Row]]:
+def _frame_rows(connection: apsw.Connection, tenant: int, frames: list[Row]) -> dict[str, list[Row]]:
     ids = _JSON.encode([frame["frame_id"].hex() for frame in frames]).decode()  # type: ignore[union-attr]
     found: dict[str, list[Row]] = {}
-    for name, sql in zip(_PARTS, queries()["frame_parts"].split(";"), strict=True):
-        found[name] = _dicts(name, connection.execute(sql, (tenant, ids)))
+    for name, sql in zip(_FRAME_TABLES, queries()["frame_parts"].split(";"), strict=True):
+        found[name] = _row_dicts(name, connection.execute(sql, (tenant, ids)))
     return found

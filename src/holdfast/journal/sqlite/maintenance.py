@@ -12,43 +12,43 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from holdfast.core.journal.admit import head_after, new_head
+from holdfast.core.journal.admit import advance_head, new_head
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.journal.project import project
+from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
 from holdfast.journal.sqlite.rows import event_row, stream_row, subject_digest
 from holdfast.journal.sqlite.schema import meta_digest
-from holdfast.journal.sqlite.statements import bind, queries, select_all
+from holdfast.journal.sqlite.statements import bind_change, queries, select_all_sql
 from holdfast.records.batches import Artifact, Head, Row
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import Progress, Subject
-from holdfast.sqlite.connection import ask, create_file, translate
+from holdfast.sqlite.connection import create_file, fetch_rows, translate_error
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
-PAGES_A_STEP = 512
-ITEMS_A_STEP = 1_000
+PAGES_PER_STEP = 512
+ITEMS_PER_STEP = 1_000
 
 
-def rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
+def iterate_rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
     """Yield all rows of a projection, in order of tenant, stream and key."""
     table = TABLES[name]
-    with journal.reading() as connection:
-        for tenant, stream, *values in connection.execute(select_all(table)):
-            yield tenant, stream, dict(zip(table.names, values, strict=True))
+    with journal.reader() as connection:
+        for tenant, stream, *values in connection.execute(select_all_sql(table)):
+            yield tenant, stream, dict(zip(table.column_names, values, strict=True))
 
 
-def artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
+def iterate_artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
     """Yield artifacts one at a time, because bodies may be large."""
     after: tuple[int, bytes] = (-1, b"")
     while True:
-        with journal.reading() as connection:
+        with journal.reader() as connection:
             row = connection.execute(queries()["all_artifacts"], after).fetchone()
-            tenants = dict(ask(connection, queries()["tenant_ids"]))
+            tenants = dict(fetch_rows(connection, queries()["tenant_ids"]))
         if row is None:
             return
         tenant, name, size, at, file, erased, body = row
@@ -58,28 +58,28 @@ def artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
         yield tenant, Artifact(name=name, size=size, at=at, body=body, erased=bool(erased))
 
 
-def collect(journal: SqliteJournal, before_ms: int) -> int:
+def collect_artifacts(journal: SqliteJournal, before_ms: int) -> int:
     """Remove artifacts that nothing refers to, under the write lock, so that no new reference can appear."""
-    with journal.writing.transaction() as connection:
-        unused = ask(connection, queries()["unreferred_artifacts"], (before_ms,))
+    with journal.writer.transaction() as connection:
+        unused = fetch_rows(connection, queries()["unreferred_artifacts"], (before_ms,))
         for tenant, name, _ in unused:
             connection.execute(queries()["drop_artifact"], (tenant, name))
-        known = {journal.files.path(*row) for row in ask(connection, queries()["artifact_files"])}
-        doomed = [path for path in journal.files.old(before_ms) if path not in known]
+        known = {journal.files.path(*row) for row in fetch_rows(connection, queries()["artifact_files"])}
+        doomed = [path for path in journal.files.iterate_old(before_ms) if path not in known]
         # Within the lock, so that no append can rely on them; a crash here leaves files for the next run.
         for path in doomed:
             path.unlink(missing_ok=True)
     return len(doomed) + sum(not file for _, _, file in unused)
 
 
-def withdraw(journal: SqliteJournal, tenant: str, name: bytes) -> None:
+def withdraw_artifact(journal: SqliteJournal, tenant: str, name: bytes) -> None:
     """Remove a file that was placed for an append which did not need it."""
-    with journal.writing.transaction() as connection:
-        if not ask(connection, queries()["known_artifact"], (tenant, name)):
+    with journal.writer.transaction() as connection:
+        if not fetch_rows(connection, queries()["known_artifact"], (tenant, name)):
             journal.files.remove(tenant, name)
 
 
-def backup(journal: SqliteJournal, target: Path, progress: Progress | None = None) -> None:
+def back_up(journal: SqliteJournal, target: Path, progress: Progress | None = None) -> None:
     """Write a consistent copy of database and files while other writers go on. It appears whole or not at all."""
     for beside in (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm", "-artifacts"))):
         if beside.exists():
@@ -89,9 +89,9 @@ def backup(journal: SqliteJournal, target: Path, progress: Progress | None = Non
     create_file(partial)
     files = ArtifactFiles(target.with_name(target.name + "-artifacts"))
     try:
-        with journal.reading() as source:
-            wanted = ask(source, queries()["artifact_files"])  # The snapshot begins with the first read.
-            _copy(source, partial, progress)
+        with journal.reader() as source:
+            wanted = fetch_rows(source, queries()["artifact_files"])  # The snapshot begins with the first read.
+            _copy_database(source, partial, progress)
         _copy_files(journal, files, wanted)
         partial.replace(target)
         sync_folder(target.parent)
@@ -101,19 +101,19 @@ def backup(journal: SqliteJournal, target: Path, progress: Progress | None = Non
         raise
 
 
-def _copy(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
+def _copy_database(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
     try:
         copy = apsw.Connection(os.fspath(target))
         try:
             with copy.backup("main", source, "main") as run:
                 while not run.done:
-                    run.step(PAGES_A_STEP)
+                    run.step(PAGES_PER_STEP)
                     if progress is not None:
                         progress(run.page_count - run.remaining, run.page_count)
         finally:
             copy.close(True)
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate_error(error) from error
 
 
 def _copy_files(journal: SqliteJournal, copies: ArtifactFiles, wanted: Iterable[tuple[str, bytes]]) -> None:
@@ -127,27 +127,27 @@ def _copy_files(journal: SqliteJournal, copies: ArtifactFiles, wanted: Iterable[
         copies.write(tenant, name, body)
 
 
-def restore(
+def restore_items(
     journal: SqliteJournal, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]
 ) -> int:
     """Write exact copies in one transaction: a journal is restored whole or stays empty."""
-    with journal.writing.transaction() as connection:
+    with journal.writer.transaction() as connection:
         used = (
             "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM artifacts) + (SELECT count(*) FROM subjects)"
         )
         if connection.execute(used).fetchall()[0][0]:
             raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
         connection.execute(queries()["update_meta"], (secret, meta_digest("secret", secret), "secret"))
-        copy = _Copy(connection, journal, secret)
+        copy = _JournalCopy(connection, journal, secret)
         rest = iter(items)
-        while chunk := list(islice(rest, ITEMS_A_STEP)):
-            copy.take(chunk)
+        while chunk := list(islice(rest, ITEMS_PER_STEP)):
+            copy.add_items(chunk)
         copy.finish()
     journal.announce()
     return copy.count
 
 
-class _Copy:
+class _JournalCopy:
     """A writer of exact copies, which derives heads and projections from them."""
 
     def __init__(self, connection: apsw.Connection, journal: SqliteJournal, secret: bytes) -> None:
@@ -158,47 +158,57 @@ class _Copy:
         self._heads: dict[tuple[str, str], Head] = {}
         self.count = 0
 
-    def take(self, items: Sequence[tuple[str, Any]]) -> None:
+    def add_items(self, items: Sequence[tuple[str, Any]]) -> None:
         for tenant, item in items:
             if isinstance(item, Subject):
-                self._subject(tenant, item)
+                self._add_subject(tenant, item)
             elif isinstance(item, Artifact):
-                self._artifact(tenant, item)
+                self._add_artifact(tenant, item)
             else:
-                self._event(tenant, item)
+                self._add_event(tenant, item)
 
-    def _tenant(self, name: str) -> int:
+    def _tenant_id(self, name: str) -> int:
         if name not in self._tenants:
             self._tenants[name] = len(self._tenants) + 1
             self._connection.execute(queries()["insert_tenant"], (self._tenants[name], name))
         return self._tenants[name]
 
-    def _subject(self, tenant: str, subject: Subject) -> None:
+    def _add_subject(self, tenant: str, subject: Subject) -> None:
         digest = None if subject.name is None else subject_digest(self._secret, subject.name)
-        self._connection.execute(queries()["insert_subject"], (self._tenant(tenant), subject.id, subject.name, digest))
+        self._connection.execute(
+            queries()["insert_subject"], (self._tenant_id(tenant), subject.id, subject.name, digest)
+        )
 
-    def _artifact(self, tenant: str, artifact: Artifact) -> None:
+    def _add_artifact(self, tenant: str, artifact: Artifact) -> None:
         placed = artifact
         if artifact.body is not None:
             placed = self._journal.place_artifact(tenant, artifact.name, artifact.body, artifact.at)
         file = placed.body is None and not artifact.erased
-        values = (self._tenant(tenant), artifact.name, artifact.size, artifact.at, file, artifact.erased, placed.body)
+        values = (
+            self._tenant_id(tenant),
+            artifact.name,
+            artifact.size,
+            artifact.at,
+            file,
+            artifact.erased,
+            placed.body,
+        )
         self._connection.execute(queries()["put_artifact"], values)
 
-    def _event(self, tenant: str, event: StoredEvent) -> None:
-        number = self._tenant(tenant)
+    def _add_event(self, tenant: str, event: StoredEvent) -> None:
+        number = self._tenant_id(tenant)
         place = (tenant, event.stream)
         head = self._heads.get(place)
         if head is None:
             head = new_head(tenant, event.stream, len(self._heads) + 1)
-        after = head_after(head, event)
+        after = advance_head(head, event)
         if place not in self._heads:
             self._connection.execute(queries()["insert_stream"], stream_row(number, after))
         self._heads[place] = after
         self._connection.execute(queries()["insert_event"], event_row(event, number, head.id))
         facts = decode_facts(event.type, event.schema, event.facts)
-        for change in project(event.type, facts, event.version, event.at):
-            sql, values = bind(change, number, head.id)
+        for change in project_event(event.type, facts, event.version, event.at):
+            sql, values = bind_change(change, number, head.id)
             self._connection.execute(sql, values)
         self.count += 1
 
@@ -207,4 +217,4 @@ class _Copy:
             values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)
         if self._journal.settings.index_text:
-            search.repair(self._connection, self._journal.files)
+            search.repair_indexes(self._connection, self._journal.files)

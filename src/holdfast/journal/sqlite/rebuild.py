@@ -15,36 +15,38 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.journal.project import project
-from holdfast.core.journal.row_changes import Coalesced
+from holdfast.core.journal.project import project_event
+from holdfast.core.journal.row_changes import RowChangeSet
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import Busy, Corrupt, InvalidValue
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.schema import meta_digest
-from holdfast.journal.sqlite.statements import bind, drop, queries, rename
+from holdfast.journal.sqlite.statements import bind_change, drop_sql, queries, rename_sql
 from holdfast.records.reports import Progress
-from holdfast.sqlite.connection import ask
+from holdfast.sqlite.connection import fetch_rows
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
-SHADOW = "__new"
-REBUILD = "rebuild"
-BATCH = 5_000
+SHADOW_SUFFIX = "__new"
+REBUILD_KEY = "rebuild"
+REBUILD_BATCH = 5_000
 
 
-def rebuild(journal: SqliteJournal, progress: Progress | None = None) -> int:
+def rebuild_projections(journal: SqliteJournal, progress: Progress | None = None) -> int:
     """Rebuild every projection; return the number of events applied."""
     try:
-        with journal.connections.separate() as connection:
+        with journal.connections.extra_writer() as connection:
             connection.pragma("foreign_keys", 0)
-            return _Rebuild(connection, journal.files, progress, index=bool(journal.settings.index_text)).run()
+            return _ProjectionRebuild(
+                connection, journal.files, progress, index=bool(journal.settings.index_text)
+            ).run()
     finally:
         journal.announce()
 
 
-class _Rebuild:
+class _ProjectionRebuild:
     def __init__(
         self, connection: apsw.Connection, files: ArtifactFiles, progress: Progress | None, *, index: bool
     ) -> None:
@@ -57,13 +59,13 @@ class _Rebuild:
         self._token = secrets.token_bytes(16)
 
     def run(self) -> int:
-        self._in_transaction(self._make_shadows)
-        while self._newest() - self._applied > BATCH:
-            self._in_transaction(lambda: self._apply(BATCH))
-        self._in_transaction(self._finish)
+        self._run_in_transaction(self._make_shadows)
+        while self._newest_seq() - self._applied > REBUILD_BATCH:
+            self._run_in_transaction(lambda: self._apply(REBUILD_BATCH))
+        self._run_in_transaction(self._finish)
         return self._count
 
-    def _in_transaction(self, work: Any) -> None:
+    def _run_in_transaction(self, work: Any) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             if work != self._make_shadows and self._owner() != self._token:
@@ -75,44 +77,46 @@ class _Rebuild:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def _newest(self) -> int:
-        return int(ask(self._connection, queries()["position"])[0][0])
+    def _newest_seq(self) -> int:
+        return int(fetch_rows(self._connection, queries()["position"])[0][0])
 
     def _owner(self) -> bytes | None:
-        found = ask(self._connection, queries()["get_meta"], (REBUILD,))
+        found = fetch_rows(self._connection, queries()["get_meta"], (REBUILD_KEY,))
         return found[0][0] if found else None
 
     def _make_shadows(self) -> None:
         # The newest rebuild owns the shadow tables: an earlier one notices and stops.
-        self._connection.execute(queries()["drop_meta"], (REBUILD,))
-        digest = meta_digest(REBUILD, self._token)
-        self._connection.execute(queries()["insert_meta"], (REBUILD, self._token, digest))
+        self._connection.execute(queries()["drop_meta"], (REBUILD_KEY,))
+        digest = meta_digest(REBUILD_KEY, self._token)
+        self._connection.execute(queries()["insert_meta"], (REBUILD_KEY, self._token, digest))
         for table in PROJECTIONS:
-            self._connection.execute(drop("TABLE", table.name + SHADOW))
-            sql = self._sql("table", table.name)
-            self._connection.execute(sql.replace(table.name, table.name + SHADOW, 1))
+            self._connection.execute(drop_sql("TABLE", table.name + SHADOW_SUFFIX))
+            sql = self._schema_sql("table", table.name)
+            self._connection.execute(sql.replace(table.name, table.name + SHADOW_SUFFIX, 1))
 
-    def _sql(self, kind: str, name: str) -> str:
+    def _schema_sql(self, kind: str, name: str) -> str:
         wanted = "SELECT sql FROM sqlite_schema WHERE type = ? AND name = ?"
-        return str(ask(self._connection, wanted, (kind, name))[0][0])
+        return str(fetch_rows(self._connection, wanted, (kind, name))[0][0])
 
     def _apply(self, limit: int) -> int:
-        rows = ask(self._connection, queries()["events_after"], (self._applied, 2**62, limit))
-        coalesced = Coalesced()
+        rows = fetch_rows(self._connection, queries()["events_after"], (self._applied, 2**62, limit))
+        coalesced = RowChangeSet()
         for row in rows:
             try:
-                changes = project(row[6], decode_facts(row[6], row[7], row[18]), row[3], row[5])
+                changes = project_event(row[6], decode_facts(row[6], row[7], row[18]), row[3], row[5])
             except InvalidValue as error:
                 raise Corrupt(f"Event {row[0]} cannot be projected ({error}) Run `holdfast verify`.") from None
             for change in changes:
                 coalesced.add((row[1], row[2]), change)
         for table in PROJECTIONS:
-            self._execute([bind(change, *place, SHADOW) for place, change in coalesced.changes(table.name)])
+            self._execute(
+                [bind_change(change, *place, SHADOW_SUFFIX) for place, change in coalesced.changes(table.name)]
+            )
         if rows:
             self._applied = rows[-1][0]
             self._count += len(rows)
         if self._progress is not None:
-            self._progress(self._applied, self._newest())
+            self._progress(self._applied, self._newest_seq())
         return len(rows)
 
     def _execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
@@ -124,28 +128,28 @@ class _Rebuild:
             self._connection.executemany(sql, run)
 
     def _finish(self) -> None:
-        while self._apply(BATCH):
+        while self._apply(REBUILD_BATCH):
             pass
         names = [table.name for table in PROJECTIONS]
-        indexes = self._of_tables("index", names)
-        views = ask(self._connection, "SELECT name, sql FROM sqlite_schema WHERE type = 'view'")
+        indexes = self._table_sql("index", names)
+        views = fetch_rows(self._connection, "SELECT name, sql FROM sqlite_schema WHERE type = 'view'")
         for name, _ in views:
             # A view over a table that is being renamed would block the rename.
-            self._connection.execute(drop("VIEW", name))
+            self._connection.execute(drop_sql("VIEW", name))
         for name in reversed(names):
-            self._connection.execute(drop("TABLE", name))
+            self._connection.execute(drop_sql("TABLE", name))
         for name in names:
-            self._connection.execute(rename(name + SHADOW, name))
+            self._connection.execute(rename_sql(name + SHADOW_SUFFIX, name))
         for sql in (*indexes, *(sql for _, sql in views)):
             self._connection.execute(sql)
         if self._index:
-            search.repair(self._connection, self._files)
-        broken = ask(self._connection, "PRAGMA foreign_key_check")
-        self._connection.execute(queries()["drop_meta"], (REBUILD,))
+            search.repair_indexes(self._connection, self._files)
+        broken = fetch_rows(self._connection, "PRAGMA foreign_key_check")
+        self._connection.execute(queries()["drop_meta"], (REBUILD_KEY,))
         if broken:
             raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
 
-    def _of_tables(self, kind: str, tables: Iterable[str]) -> list[str]:
+    def _table_sql(self, kind: str, tables: Iterable[str]) -> list[str]:
         found = self._connection.execute(
             "SELECT tbl_name, sql FROM sqlite_schema WHERE type = ? AND sql IS NOT NULL", (kind,)
         )

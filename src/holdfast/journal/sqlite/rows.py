@@ -15,17 +15,16 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.core.journal.load import usage_of
-from holdfast.core.journal.tables import EFFECTS, OF_LINES, OF_SESSIONS, TABLES, kind_of
-from holdfast.journal.sqlite.statements import queries
-from holdfast.journal.sqlite.statements import span as span_sql
-from holdfast.records.batches import Found, Head, Row, SessionQuery, SessionRow, Span
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage
+from holdfast.core.journal.load import row_usage
+from holdfast.core.journal.tables import EFFECTS, SESSION_TABLES, TABLES, THREAD_TABLES, stream_kind
+from holdfast.journal.sqlite.statements import queries, span_sql
+from holdfast.records.batches import Head, Row, RowQuery, RowWithStream, SessionQuery, SessionRow
+from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.scope import parse_scope
-from holdfast.sqlite.connection import ask
+from holdfast.sqlite.connection import fetch_rows
 
-USED = (
+USAGE_COLUMNS = (
     "input_tokens",
     "cached_input_tokens",
     "cache_write_tokens",
@@ -38,52 +37,52 @@ USED = (
 """The totals of a thread, in the order of the query `session_lines`."""
 
 
-def state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str) -> dict[str, list[Row]]:
+def load_state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str) -> dict[str, list[Row]]:
     """Return the rows that make up the state of a session or thread; none for other streams."""
-    kind = kind_of(name)
+    kind = stream_kind(name)
     if kind is None:
         return {}
-    tables, block = (OF_SESSIONS, "session_rows") if kind == "session" else (OF_LINES, "line_rows")
+    tables, block = (SESSION_TABLES, "session_rows") if kind == "session" else (THREAD_TABLES, "line_rows")
     found: dict[str, list[Row]] = {}
     for table, sql in zip(tables, queries()[block].split(";"), strict=True):
-        names = ("tenant", "stream", *TABLES[table].names)
+        names = ("tenant", "stream", *TABLES[table].column_names)
         rows = [dict(zip(names, row, strict=True)) for row in connection.execute(sql, (tenant, stream))]
         found[table] = rows
     return found
 
 
-def event(connection: apsw.Connection, tenant: str, number: int, id: bytes) -> StoredEvent | None:
+def read_event(connection: apsw.Connection, tenant: str, number: int, id: bytes) -> StoredEvent | None:
     """Return one event by its id, or None."""
     place = connection.execute(queries()["event_by_id"], (number, id)).fetchone()
     if place is None:
         return None
-    (row,) = ask(connection, queries()["events_between"], (number, place[0], place[1], place[1]))
-    ((stream,),) = ask(connection, "SELECT name FROM streams WHERE id = ?", (place[0],))
-    return stored_event(row, tenant, stream)
+    (row,) = fetch_rows(connection, queries()["events_between"], (number, place[0], place[1], place[1]))
+    ((stream,),) = fetch_rows(connection, "SELECT name FROM streams WHERE id = ?", (place[0],))
+    return event_from_row(row, tenant, stream)
 
 
-def span(connection: apsw.Connection, tenant: str, stream: str, wanted: Span) -> list[Row]:
+def read_span(connection: apsw.Connection, tenant: str, stream: str, wanted: RowQuery) -> list[Row]:
     """Return rows of one stream between two versions."""
     table = TABLES[wanted.table]
     sql = span_sql(table, backwards=wanted.backwards, pinned=wanted.pinned)
     values = (tenant, stream, wanted.after, wanted.until, wanted.limit, *wanted.prefix)
-    names = table.names
-    return [dict(zip(names, row, strict=True)) for row in ask(connection, sql, values)]
+    names = table.column_names
+    return [dict(zip(names, row, strict=True)) for row in fetch_rows(connection, sql, values)]
 
 
-def sessions(connection: apsw.Connection, tenant: str, query: SessionQuery) -> list[SessionRow]:
+def list_sessions(connection: apsw.Connection, tenant: str, query: SessionQuery) -> list[SessionRow]:
     """Return one page of sessions, with the totals of each session's threads."""
     values = (tenant, *query.before, query.limit, query.user, query.status)
     name = "sessions_by_activity" if query.user is None else "sessions_of_user"
-    rows = ask(connection, queries()[name], values)
-    return [_session(connection, tenant, row) for row in rows]
+    rows = fetch_rows(connection, queries()[name], values)
+    return [_session_row(connection, tenant, row) for row in rows]
 
 
-def _session(connection: apsw.Connection, tenant: str, row: Any) -> SessionRow:
+def _session_row(connection: apsw.Connection, tenant: str, row: Any) -> SessionRow:
     stream, status, model, opened_at, title, user, active_at, place = row
-    lines = ask(connection, queries()["session_lines"], (tenant, parse_scope(stream).get("session")))
+    lines = fetch_rows(connection, queries()["session_lines"], (tenant, parse_scope(stream).get("session")))
     messages, *used = (sum(column) for column in zip(*lines, strict=True))
-    usage = usage_of(dict(zip(USED, used, strict=True)))
+    usage = row_usage(dict(zip(USAGE_COLUMNS, used, strict=True)))
     return SessionRow(
         stream=stream,
         status=status,
@@ -100,71 +99,72 @@ def _session(connection: apsw.Connection, tenant: str, row: Any) -> SessionRow:
 
 
 _JSON = msgspec.json.Encoder()
-_LAST = "\U0010ffff"
+_LAST_CHARACTER = "\U0010ffff"
 
 
-def entry(connection: apsw.Connection, tenant: str, stream: str, key: str) -> StoredEvent | None:
+def read_entry(connection: apsw.Connection, tenant: str, stream: str, key: str) -> StoredEvent | None:
     """Return the event that holds a key's value, or None."""
-    rows = ask(connection, queries()["entry"], (tenant, stream, key))
-    return stored_event(rows[0], tenant, stream) if rows else None
+    rows = fetch_rows(connection, queries()["entry"], (tenant, stream, key))
+    return event_from_row(rows[0], tenant, stream) if rows else None
 
 
-def entries(connection: apsw.Connection, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
+def list_entries(connection: apsw.Connection, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
     """Return the events of a page of live entries."""
     # A range instead of LIKE, which has wildcards and folds case: every key with a prefix lies before prefix + LAST.
     # No key lies between a key and the same key with a NUL, so a page begins right after the last key of the previous.
     first = page.prefix if page.after is None else max(page.prefix, page.after + "\0")
-    values = (tenant, stream, first, page.prefix + _LAST, page.now, page.lifetime, page.limit)
-    return [stored_event(row, tenant, stream) for row in ask(connection, queries()["entries"], values)]
+    values = (tenant, stream, first, page.prefix + _LAST_CHARACTER, page.now, page.lifetime, page.limit)
+    return [event_from_row(row, tenant, stream) for row in fetch_rows(connection, queries()["entries"], values)]
 
 
-def revisions(
+def list_revisions(
     connection: apsw.Connection, tenant: str, stream: str, key: str, before: int, limit: int
 ) -> list[StoredEvent]:
     """Return the events that changed a key, newest first."""
-    rows = ask(connection, queries()["revisions"], (tenant, stream, key, before, limit))
-    return [stored_event(row, tenant, stream) for row in rows]
+    rows = fetch_rows(connection, queries()["revisions"], (tenant, stream, key, before, limit))
+    return [event_from_row(row, tenant, stream) for row in rows]
 
 
-def edges(connection: apsw.Connection, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
+def list_edges(connection: apsw.Connection, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
     """Return the events that made the edges at some keys."""
     kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
     values = (tenant, query.scope, _JSON.encode(query.keys).decode(), kinds, query.limit)
     name = "edges_out" if query.direction == "out" else "edges_in"
-    return [stored_event(row, tenant, row[-1]) for row in ask(connection, queries()[name], values)]
+    return [event_from_row(row, tenant, row[-1]) for row in fetch_rows(connection, queries()[name], values)]
 
 
-def linked(connection: apsw.Connection, tenant: str, edge: Edge) -> bool:
+def has_edge(connection: apsw.Connection, tenant: str, edge: Edge) -> bool:
     """Return True if an edge exists."""
     name = (tenant, edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
-    return bool(ask(connection, queries()["linked"], name))
+    return bool(fetch_rows(connection, queries()["linked"], name))
 
 
-def expired(connection: apsw.Connection, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+def list_expired(connection: apsw.Connection, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
     """Return (stream, key, version) of expired entries."""
     return [
-        (stream, key, version) for stream, key, version in ask(connection, queries()["expired"], (tenant, now, limit))
+        (stream, key, version)
+        for stream, key, version in fetch_rows(connection, queries()["expired"], (tenant, now, limit))
     ]
 
 
-def scopes(connection: apsw.Connection, tenant: str, now: int, after: str, limit: int) -> list[str]:
+def list_scopes(connection: apsw.Connection, tenant: str, now: int, after: str, limit: int) -> list[str]:
     """Return the streams that have live entries."""
-    return [name for (name,) in ask(connection, queries()["scopes"], (tenant, now, after, limit))]
+    return [name for (name,) in fetch_rows(connection, queries()["scopes"], (tenant, now, after, limit))]
 
 
-def lanes(connection: apsw.Connection, tenant: str, sink: str | None) -> list[Found]:
+def list_lanes(connection: apsw.Connection, tenant: str, sink: str | None) -> list[RowWithStream]:
     """Return the first effect of every lane that has one."""
-    rows = ask(connection, queries()["lanes"], (tenant, sink))
-    return [(row[0], dict(zip(EFFECTS.names, row[1:], strict=True))) for row in rows]
+    rows = fetch_rows(connection, queries()["lanes"], (tenant, sink))
+    return [(row[0], dict(zip(EFFECTS.column_names, row[1:], strict=True))) for row in rows]
 
 
-def lane(connection: apsw.Connection, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
+def read_lane(connection: apsw.Connection, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
     """Return the effects of one lane in order."""
-    rows = ask(connection, queries()["lane"], (tenant, sink, stream, limit))
-    return [dict(zip(EFFECTS.names, row, strict=True)) for row in rows]
+    rows = fetch_rows(connection, queries()["lane"], (tenant, sink, stream, limit))
+    return [dict(zip(EFFECTS.column_names, row, strict=True)) for row in rows]
 
 
-_COLUMNS = len(StoredEvent.__struct_fields__)
+_EVENT_COLUMNS = len(StoredEvent.__struct_fields__)
 
 
 def subject_digest(secret: bytes, name: str) -> bytes:
@@ -208,10 +208,10 @@ def event_row(event: StoredEvent, tenant: int, stream: int) -> tuple[Any, ...]:
     )
 
 
-def stored_event(row: Sequence[Any], tenant: str, stream: str) -> StoredEvent:
+def event_from_row(row: Sequence[Any], tenant: str, stream: str) -> StoredEvent:
     """Return the event in a row of `events`."""
     # Positional: naming each field costs more than all the rest, and this runs for every event.
-    return StoredEvent(row[0], tenant, stream, *row[3:_COLUMNS])
+    return StoredEvent(row[0], tenant, stream, *row[3:_EVENT_COLUMNS])
 
 
 def read_append(
@@ -219,10 +219,10 @@ def read_append(
 ) -> list[StoredEvent]:
     """Return the events of one append to a stream whose first event has this version."""
     values = (tenant[1], stream[1], version, version)
-    (row,) = ask(connection, queries()["events_between"], values)
-    first = stored_event(row, tenant[0], stream[0])
+    (row,) = fetch_rows(connection, queries()["events_between"], values)
+    first = event_from_row(row, tenant[0], stream[0])
     if not first.rest:
         return [first]
     values = (tenant[1], stream[1], version, version + first.rest)
-    rows = ask(connection, queries()["events_between"], values)
-    return [stored_event(row, tenant[0], stream[0]) for row in rows]
+    rows = fetch_rows(connection, queries()["events_between"], values)
+    return [event_from_row(row, tenant[0], stream[0]) for row in rows]

@@ -10,30 +10,30 @@ import apsw
 
 from holdfast.errors import Corrupt, NewerSchema, NotAJournal
 from holdfast.journal.sqlite.statements import migrations, queries
-from holdfast.sqlite.connection import in_one_moment
+from holdfast.sqlite.connection import read_in_transaction
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 SECRET_BYTES = 32
 
 
-def latest() -> int:
+def latest_schema() -> int:
     """Return the number of the newest migration."""
     return migrations()[-1][0]
 
 
-def prepare(connection: apsw.Connection, path: Path) -> None:
+def prepare_schema(connection: apsw.Connection, path: Path) -> None:
     """Bring a file to the newest schema, creating it in a new file. Safe with several processes."""
-    if recognise(connection, path) == latest():
+    if recognise_schema(connection, path) == latest_schema():
         return
     for number, _, sql in migrations():
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Another process may have done this while we waited for the lock.
-            if recognise(connection, path) < number:
+            if recognise_schema(connection, path) < number:
                 for _ in connection.execute(sql):
                     pass
                 if number == 1:
-                    _mark(connection)
+                    _mark_file(connection)
                 connection.pragma("user_version", number)
             connection.execute("COMMIT")
         except BaseException:
@@ -42,18 +42,18 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
             raise
 
 
-def recognise(connection: apsw.Connection, path: Path) -> int:
+def recognise_schema(connection: apsw.Connection, path: Path) -> int:
     """Return the schema's number, 0 for an empty file. Reads only: a foreign file is refused untouched."""
-    return in_one_moment(connection, lambda: _recognise(connection, path))
+    return read_in_transaction(connection, lambda: _read_schema_number(connection, path))
 
 
-def _recognise(connection: apsw.Connection, path: Path) -> int:
+def _read_schema_number(connection: apsw.Connection, path: Path) -> int:
     application = connection.pragma("application_id")
     version: int = connection.pragma("user_version")
     if application == APPLICATION_ID:
-        if version > latest():
+        if version > latest_schema():
             raise NewerSchema(
-                f"{path} has schema {version}; this release knows {latest()}. Upgrade holdfast to open it."
+                f"{path} has schema {version}; this release knows {latest_schema()}. Upgrade holdfast to open it."
             )
         return version
     if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
@@ -63,7 +63,7 @@ def _recognise(connection: apsw.Connection, path: Path) -> int:
     return 0
 
 
-def _mark(connection: apsw.Connection) -> None:
+def _mark_file(connection: apsw.Connection) -> None:
     connection.pragma("application_id", APPLICATION_ID)
     secret = secrets.token_bytes(SECRET_BYTES)
     connection.execute(queries()["insert_meta"], ("secret", secret, meta_digest("secret", secret)))

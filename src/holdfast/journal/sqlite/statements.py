@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from holdfast.core.journal.tables import TABLES, Table
-from holdfast.records.batches import Bump, Change, Drop, Put, Replace, Update
+from holdfast.records.batches import RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
 
 _SQL = resources.files("holdfast.journal.sqlite") / "sql"
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -42,27 +42,27 @@ def migrations() -> tuple[tuple[int, str, str], ...]:
     return tuple(sorted(found))
 
 
-def bind(change: Change, tenant: int, stream: int, suffix: str = "") -> tuple[str, tuple[Any, ...]]:
+def bind_change(change: RowChange, tenant: int, stream: int, suffix: str = "") -> tuple[str, tuple[Any, ...]]:
     """Return a row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
-    if isinstance(change, Update):
+    if isinstance(change, RowUpdate):
         columns, amounts = change.values, change.amounts
-        sql = _update(change.table + suffix, TABLES[change.table], tuple(columns), tuple(amounts))
-        return sql, (*columns.values(), *amounts.values(), tenant, *change.key, *_stream(change.table, stream))
-    if isinstance(change, Put):
-        return _insert(change.table + suffix, tuple(change.row)), (tenant, stream, *change.row.values())
-    if isinstance(change, Replace):
-        sql = _replace(change.table + suffix, TABLES[change.table], tuple(change.row))
+        sql = _update_sql(change.table + suffix, TABLES[change.table], tuple(columns), tuple(amounts))
+        return sql, (*columns.values(), *amounts.values(), tenant, *change.key, *_stream_key(change.table, stream))
+    if isinstance(change, RowInsert):
+        return _insert_sql(change.table + suffix, tuple(change.row)), (tenant, stream, *change.row.values())
+    if isinstance(change, RowReplace):
+        sql = _replace_sql(change.table + suffix, TABLES[change.table], tuple(change.row))
         return sql, (tenant, stream, *change.row.values())
-    if isinstance(change, Bump):
+    if isinstance(change, RowIncrement):
         table = TABLES[change.table]
-        sql = _bump(change.table + suffix, table, tuple(change.amounts))
+        sql = _bump_sql(change.table + suffix, table, tuple(change.amounts))
         return sql, (tenant, stream, *change.key, *change.amounts.values())
-    assert isinstance(change, Drop)
-    sql = _drop(change.table + suffix, TABLES[change.table])
-    return sql, (tenant, *change.key, *_stream(change.table, stream))
+    assert isinstance(change, RowDelete)
+    sql = _delete_sql(change.table + suffix, TABLES[change.table])
+    return sql, (tenant, *change.key, *_stream_key(change.table, stream))
 
 
-def _stream(table: str, stream: int) -> tuple[int, ...]:
+def _stream_key(table: str, stream: int) -> tuple[int, ...]:
     return (stream,) if TABLES[table].per_stream else ()
 
 
@@ -71,44 +71,44 @@ def key_columns(table: Table) -> tuple[str, ...]:
     return ("tenant", *table.key, *(("stream",) if table.per_stream else ()))
 
 
-def _where(table: Table) -> str:
+def _key_condition(table: Table) -> str:
     return " AND ".join(f"{name} = ?" for name in key_columns(table))
 
 
 @cache
-def _insert(name: str, columns: tuple[str, ...]) -> str:
+def _insert_sql(name: str, columns: tuple[str, ...]) -> str:
     names = ("tenant", "stream", *columns)
     return f"INSERT INTO {name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
 @cache
-def _replace(name: str, table: Table, columns: tuple[str, ...]) -> str:
+def _replace_sql(name: str, table: Table, columns: tuple[str, ...]) -> str:
     others = [column for column in columns if column not in table.key] or [table.key[-1]]
     values = ", ".join(f"{column} = excluded.{column}" for column in others)
-    return f"{_insert(name, columns)} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
+    return f"{_insert_sql(name, columns)} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
 
 
 @cache
-def _bump(name: str, table: Table, columns: tuple[str, ...]) -> str:
+def _bump_sql(name: str, table: Table, columns: tuple[str, ...]) -> str:
     values = ", ".join(f"{column} = {column} + excluded.{column}" for column in columns)
-    insert = _insert(name, (*table.key, *columns))
+    insert = _insert_sql(name, (*table.key, *columns))
     return f"{insert} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
 
 
 @cache
-def _update(name: str, table: Table, columns: tuple[str, ...], amounts: tuple[str, ...]) -> str:
+def _update_sql(name: str, table: Table, columns: tuple[str, ...], amounts: tuple[str, ...]) -> str:
     values = ", ".join([*(f"{column} = ?" for column in columns), *(f"{column} = {column} + ?" for column in amounts)])
-    return f"UPDATE {name} SET {values} WHERE {_where(table)}"
+    return f"UPDATE {name} SET {values} WHERE {_key_condition(table)}"
 
 
 @cache
-def _drop(name: str, table: Table) -> str:
-    return f"DELETE FROM {name} WHERE {_where(table)}"
+def _delete_sql(name: str, table: Table) -> str:
+    return f"DELETE FROM {name} WHERE {_key_condition(table)}"
 
 
-def select_all(table: Table) -> str:
+def select_all_sql(table: Table) -> str:
     """Return the query for all rows with tenant and stream names, in order of tenant, stream and key."""
-    columns = ", ".join(f"p.{column}" for column in table.names)
+    columns = ", ".join(f"p.{column}" for column in table.column_names)
     order = ", ".join(("t.name", "s.name", *(f"p.{column}" for column in table.key)))
     return (
         f"SELECT t.name, s.name, {columns} FROM {table.name} AS p JOIN tenants AS t ON t.id = p.tenant "
@@ -117,9 +117,9 @@ def select_all(table: Table) -> str:
 
 
 @cache
-def find(table: Table, column: str | None) -> str:
+def find_sql(table: Table, column: str | None) -> str:
     """Return the query for rows by one column, or all, with stream names, in order of key; tenants are named."""
-    columns = ", ".join(f"p.{name}" for name in table.names)
+    columns = ", ".join(f"p.{name}" for name in table.column_names)
     where = "" if column is None else f"AND p.{column} = ?4 "
     return (
         f"SELECT s.name, {columns} FROM {table.name} AS p JOIN streams AS s ON s.id = p.stream "
@@ -129,7 +129,7 @@ def find(table: Table, column: str | None) -> str:
 
 
 @cache
-def span(table: Table, *, backwards: bool, pinned: bool) -> str:
+def span_sql(table: Table, *, backwards: bool, pinned: bool) -> str:
     """Return the query for rows of one stream between two versions.
 
     Bound are the names of tenant and stream, then after, until, limit and the prefix.
@@ -137,7 +137,7 @@ def span(table: Table, *, backwards: bool, pinned: bool) -> str:
     prefix = "".join(f"AND {name} = ?{number} " for number, name in enumerate(table.key[:-1], 6))
     hint, kept = (" INDEXED BY idx_messages_pinned", "AND pinned = 1 ") if pinned else ("", "")
     return (
-        f"SELECT {', '.join(table.names)} FROM {table.name}{hint} "
+        f"SELECT {', '.join(table.column_names)} FROM {table.name}{hint} "
         "WHERE tenant = (SELECT id FROM tenants WHERE name = ?1) "
         "AND stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant "
         "WHERE t.name = ?1 AND s.name = ?2) "
@@ -145,11 +145,11 @@ def span(table: Table, *, backwards: bool, pinned: bool) -> str:
     )
 
 
-def drop(kind: str, name: str) -> str:
+def drop_sql(kind: str, name: str) -> str:
     """Return the statement that drops a table or view, if it exists."""
     return f"DROP {kind} IF EXISTS {name}"
 
 
-def rename(old: str, new: str) -> str:
+def rename_sql(old: str, new: str) -> str:
     """Return the statement that renames a table."""
     return f"ALTER TABLE {old} RENAME TO {new}"

@@ -21,58 +21,58 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.core.journal.admit import half_written, new_head, place, refusal, repeats
+from holdfast.core.journal.admit import find_key_conflict, find_refusal, key_mismatch_error, new_head, place_part
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.journal.project import project
-from holdfast.core.journal.row_changes import Coalesced
+from holdfast.core.journal.project import project_event
+from holdfast.core.journal.row_changes import RowChangeSet
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
 from holdfast.journal import text_index
-from holdfast.journal.group_commit import Member, settle
+from holdfast.journal.group_commit import GroupMember, settle_members
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_row, read_append, stream_row, subject_digest
-from holdfast.journal.sqlite.search import around
-from holdfast.journal.sqlite.statements import bind, queries
-from holdfast.journal.text_index import Placed
-from holdfast.records.batches import Appended, Artifact, Batch, Head, Part
-from holdfast.records.batches import Placed as PlacedPart
+from holdfast.journal.sqlite.search import make_lookups
+from holdfast.journal.sqlite.statements import bind_change, queries
+from holdfast.journal.text_index import IndexedEvent
+from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, Head
+from holdfast.records.batches import PartPlacement as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.connection import ask, translate
-from holdfast.sqlite.pool import Connections
+from holdfast.sqlite.connection import fetch_rows, translate_error
+from holdfast.sqlite.pool import SqlitePool
 
 
-class Writing:
+class SqliteWriter:
     """The writer of a journal. It holds this process's write lock; SQLite's lock excludes other processes."""
 
-    def __init__(self, connections: Connections, files: ArtifactFiles, *, index: bool = True) -> None:
+    def __init__(self, connections: SqlitePool, files: ArtifactFiles, *, index: bool = True) -> None:
         self._connections = connections
         self._index = index
         self._files = files
         self._lock = threading.Lock()
         connections.after_fork.append(self._renew_lock)
 
-    def commit(self, members: Sequence[Member]) -> None:
+    def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group and settle every member of it."""
         with self._lock:
             try:
-                with self._connections.writing() as connection:
+                with self._connections.writer() as connection:
                     if not self._attempt(connection, members):
                         # The database itself refused a row: find out whose it was.
                         for member in members:
-                            if not member.settled:
+                            if not member.is_settled:
                                 self._attempt(connection, [member], alone=True)
             except HoldfastError as error:
                 for member in members:
-                    if not member.settled:
+                    if not member.is_settled:
                         member.error = error
 
-    def _attempt(self, connection: apsw.Connection, members: Sequence[Member], *, alone: bool = False) -> bool:
+    def _attempt(self, connection: apsw.Connection, members: Sequence[GroupMember], *, alone: bool = False) -> bool:
         """Run one transaction. False asks for another attempt, member by member."""
         committing = False
         try:
-            plan = Plan(connection, self._files, [member.batch for member in members], index=self._index)
-            answers = [(member, self._add(plan, member, by_id=alone)) for member in members]
-            if plan.empty:
+            plan = SqlitePlan(connection, self._files, [member.batch for member in members], index=self._index)
+            answers = [(member, self._add_member(plan, member, by_id=alone)) for member in members]
+            if plan.is_empty:
                 connection.execute("ROLLBACK")
             else:
                 plan.write()
@@ -85,16 +85,16 @@ class Writing:
             committing = committing and not isinstance(error, apsw.FullError)
             self._abandon(connection, error, committing=committing)
             if not isinstance(error, apsw.Error | HoldfastError | MemoryError | UnicodeDecodeError):
-                settle(members, OutcomeUnknown if committing else Unavailable)
+                settle_members(members, OutcomeUnknown if committing else Unavailable)
                 raise
-            if not alone and not committing and isinstance(translate(error), Refused):
+            if not alone and not committing and isinstance(translate_error(error), Refused):
                 return False
             for member in members:
-                if not member.settled:
-                    member.error = translate(error, committing=committing)
+                if not member.is_settled:
+                    member.error = translate_error(error, committing=committing)
         return True
 
-    def _add(self, plan: Plan, member: Member, *, by_id: bool) -> Appended | None:
+    def _add_member(self, plan: SqlitePlan, member: GroupMember, *, by_id: bool) -> AppendResult | None:
         try:
             return plan.add(member.batch, by_id=by_id)
         except HoldfastError as error:
@@ -115,7 +115,7 @@ class Writing:
     @contextmanager
     def transaction(self) -> Iterator[apsw.Connection]:
         """Yield the write connection in a transaction: committed at the end, rolled back on any error."""
-        with self._lock, self._connections.writing() as connection:
+        with self._lock, self._connections.writer() as connection:
             committing = False
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -126,29 +126,29 @@ class Writing:
                 committing = committing and not isinstance(error, apsw.FullError)
                 self._abandon(connection, error, committing=committing)
                 if isinstance(error, apsw.Error | UnicodeDecodeError):
-                    raise translate(error, committing=committing) from error
+                    raise translate_error(error, committing=committing) from error
                 raise
 
     @contextmanager
-    def exclusively(self) -> Iterator[apsw.Connection]:
+    def exclusive_connection(self) -> Iterator[apsw.Connection]:
         """Yield the write connection outside a transaction, for checkpoints."""
-        with self._lock, self._connections.writing() as connection:
+        with self._lock, self._connections.writer() as connection:
             try:
                 yield connection
             except apsw.Error as error:
-                raise translate(error) from error
+                raise translate_error(error) from error
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
 
 
-SAID = "message.appended"
+MESSAGE_APPENDED = "message.appended"
 _JSON = msgspec.json.Encoder()
 _BEGIN_AND_READ = "BEGIN IMMEDIATE;" + queries()["wanted_heads"]
 Statement = tuple[str, tuple[Any, ...]]
 
 
-class Plan:
+class SqlitePlan:
     """The writes of one transaction, built up member by member."""
 
     def __init__(
@@ -173,12 +173,12 @@ class Plan:
         self._changes: list[Statement] = []
         self._dirty: dict[tuple[str, str], bool] = {}
         self._index = index
-        self._texts: list[Placed] = []
-        self._read(batches, _BEGIN_AND_READ if begin else queries()["wanted_heads"])
+        self._texts: list[IndexedEvent] = []
+        self._read_heads(batches, _BEGIN_AND_READ if begin else queries()["wanted_heads"])
 
-    def _read(self, batches: Sequence[Batch], sql: str) -> None:
+    def _read_heads(self, batches: Sequence[Batch], sql: str) -> None:
         wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
-        found = ask(self._connection, sql, (_JSON.encode(wanted).decode(),))
+        found = fetch_rows(self._connection, sql, (_JSON.encode(wanted).decode(),))
         for index, tenant, stream, version, head, epoch, holder, closed, keyed, last, streams, secret in found:
             name, stream_name, key = wanted[index]
             self._tenants[name] = tenant
@@ -198,42 +198,44 @@ class Plan:
             self._secret = secret
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """True if there is nothing to write."""
         return not self._events
 
-    def add(self, batch: Batch, *, by_id: bool = False) -> Appended:
+    def add(self, batch: Batch, *, by_id: bool = False) -> AppendResult:
         """Add a batch, or raise and leave the plan as it was. `by_id` also looks for its event ids."""
-        earlier = self._earlier(batch, by_id=by_id)
+        earlier = self._find_earlier(batch, by_id=by_id)
         if earlier is not None:
             return earlier
         try:
             heads = self._admit(batch)
         except HoldfastError:
             # This very batch may have advanced the stream, and is sent again after an unknown outcome.
-            earlier = self._earlier(batch, by_id=True)
+            earlier = self._find_earlier(batch, by_id=True)
             if earlier is None:
                 raise
             return earlier
         self._check_files(batch)
         placed: list[PlacedPart] = []
-        written: list[tuple[Part, Head, list[StoredEvent]]] = []
-        seq, tenant = self._seq, self._tenant(batch.tenant)
+        written: list[tuple[BatchPart, Head, list[StoredEvent]]] = []
+        seq, tenant = self._seq, self._tenant_id(batch.tenant)
         for part in batch.parts:
             head = heads[part.stream]
-            events, after = place(batch, part, head, seq, lambda name: self._pseudonym(tenant, name))
+            events, after = place_part(batch, part, head, seq, lambda name: self._pseudonym(tenant, name))
             seq += len(events)
             heads[part.stream] = after
             written.append((part, after, events))
             placed.append(PlacedPart(stream=part.stream, first=events[0].version, last=events[-1].version, seq=seq - 1))
-        statements = [statement for _, head, events in written for statement in _rows(tenant, head.id, events)]
+        statements = [
+            statement for _, head, events in written for statement in _projection_statements(tenant, head.id, events)
+        ]
         # Nothing below can fail: the plan changes as a whole.
         self._changes.extend(statements)
-        self._first.extend(_artifact(tenant, artifact) for artifact in batch.artifacts)
+        self._first.extend(_artifact_statement(tenant, artifact) for artifact in batch.artifacts)
         for part, head, events in written:
-            self._note(batch.tenant, tenant, part, head, events)
+            self._note_part(batch.tenant, tenant, part, head, events)
         self._seq = seq
-        return Appended(parts=tuple(placed))
+        return AppendResult(parts=tuple(placed))
 
     def _admit(self, batch: Batch) -> dict[str, Head]:
         heads: dict[str, Head] = {}
@@ -243,7 +245,7 @@ class Plan:
             if head is None:
                 head = new_head(batch.tenant, part.stream, fresh)
                 fresh += 1
-            problem = refusal(part, head)
+            problem = find_refusal(part, head)
             if problem is not None:
                 raise problem
             heads[part.stream] = head
@@ -255,7 +257,7 @@ class Plan:
             if artifact.body is None and not self._files.path(batch.tenant, artifact.name).exists():
                 raise Unavailable("An artifact's file was removed before it was referred to. Try again.")
 
-    def _note(self, tenant_name: str, tenant: int, part: Part, head: Head, events: list[StoredEvent]) -> None:
+    def _note_part(self, tenant_name: str, tenant: int, part: BatchPart, head: Head, events: list[StoredEvent]) -> None:
         place = (tenant_name, part.stream)
         self._dirty.setdefault(place, place not in self._heads)
         self._heads[place] = head
@@ -264,30 +266,32 @@ class Plan:
         if part.key is not None:
             self._written[*place, part.key] = events
         if self._index:
-            self._texts += [Placed(tenant, head.id, event) for event in events if event.type in text_index.TYPES]
+            self._texts += [
+                IndexedEvent(tenant, head.id, event) for event in events if event.type in text_index.INDEXED_TYPES
+            ]
 
-    def _earlier(self, batch: Batch, *, by_id: bool) -> Appended | None:
-        found = [self._stored(batch.tenant, part, by_id=by_id) for part in batch.parts]
+    def _find_earlier(self, batch: Batch, *, by_id: bool) -> AppendResult | None:
+        found = [self._find_stored(batch.tenant, part, by_id=by_id) for part in batch.parts]
         if not any(found):
             return None
         # If one part is known, look for the others by their event ids as well.
         pairs = zip(found, batch.parts, strict=True)
-        found = [known or self._stored(batch.tenant, part, by_id=True) for known, part in pairs]
+        found = [known or self._find_stored(batch.tenant, part, by_id=True) for known, part in pairs]
         for part, stored in zip(batch.parts, found, strict=True):
-            problem = repeats(part, stored) if stored else half_written(part)
+            problem = find_key_conflict(part, stored) if stored else key_mismatch_error(part)
             if problem is not None:
                 raise problem
         parts = (PlacedPart(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
-        return Appended(parts=tuple(parts), repeated=True)
+        return AppendResult(parts=tuple(parts), repeated=True)
 
-    def _stored(self, tenant: str, part: Part, *, by_id: bool) -> list[StoredEvent]:
+    def _find_stored(self, tenant: str, part: BatchPart, *, by_id: bool) -> list[StoredEvent]:
         if part.key is not None:
             pending = self._written.get((tenant, part.stream, part.key))
             if pending is not None:
                 return pending
             version = self._keys.get((tenant, part.stream, part.key))
         elif by_id:
-            version = self._version_of(tenant, part)
+            version = self._find_version(tenant, part)
         else:
             return []
         if version is None:
@@ -295,7 +299,7 @@ class Plan:
         head = self._heads[tenant, part.stream]
         return read_append(self._connection, (tenant, self._tenants[tenant]), (part.stream, head.id), version)
 
-    def _version_of(self, tenant: str, part: Part) -> int | None:
+    def _find_version(self, tenant: str, part: BatchPart) -> int | None:
         head = self._heads.get((tenant, part.stream))
         if head is None:
             return None
@@ -303,10 +307,10 @@ class Plan:
         row = self._connection.execute(queries()["event_by_id"], values).fetchone()
         return row[1] if row is not None and row[0] == head.id else None
 
-    def _tenant(self, name: str) -> int:
+    def _tenant_id(self, name: str) -> int:
         known = self._tenants[name]
         if known is None:
-            ids = [id for _, id in ask(self._connection, queries()["tenant_ids"])]
+            ids = [id for _, id in fetch_rows(self._connection, queries()["tenant_ids"])]
             known = max([0, *ids, *(id for id in self._tenants.values() if id is not None)]) + 1
             self._tenants[name] = known
             self._first.append((queries()["insert_tenant"], (known, name)))
@@ -316,14 +320,14 @@ class Plan:
         known = self._subjects.get((tenant, name))
         if known is None:
             names = _JSON.encode([name]).decode()
-            ((_, known),) = ask(self._connection, queries()["find_subjects"], (names, tenant))
+            ((_, known),) = fetch_rows(self._connection, queries()["find_subjects"], (names, tenant))
             if known is None:
                 known = self._new_subject(tenant, name)
             self._subjects[tenant, name] = known
         return known
 
     def _new_subject(self, tenant: int, name: str) -> int:
-        ((fresh,),) = ask(self._connection, queries()["next_subject"], (tenant,))
+        ((fresh,),) = fetch_rows(self._connection, queries()["next_subject"], (tenant,))
         fresh = max([fresh, *(id + 1 for (owner, _), id in self._subjects.items() if owner == tenant)])
         digest = subject_digest(self._secret, name)
         self._first.append((queries()["insert_subject"], (tenant, fresh, name, digest)))
@@ -331,7 +335,7 @@ class Plan:
 
     def write(self) -> None:
         """Write everything but the commit, with one driver call per run of equal statements."""
-        for sql, values in _runs(self._first):
+        for sql, values in _group_statements(self._first):
             self._connection.executemany(sql, values)
         fresh, moved = [], []
         for (tenant, name), is_new in self._dirty.items():
@@ -344,36 +348,38 @@ class Plan:
         if fresh:
             self._connection.executemany(queries()["insert_stream"], fresh)
         self._connection.executemany(queries()["insert_event"], self._events)
-        for sql, values in _runs(self._changes):
+        for sql, values in _group_statements(self._changes):
             self._connection.executemany(sql, values)
         if moved:
             self._connection.executemany(queries()["update_stream"], moved)
         if self._texts:
-            text_index.index(self._connection, self._texts, around(self._connection, self._files))
+            text_index.index_events(self._connection, self._texts, make_lookups(self._connection, self._files))
 
 
-def _rows(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:
+def _projection_statements(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:
     changes = [
         change
         for event in events
-        for change in project(event.type, decode_facts(event.type, event.schema, event.facts), event.version, event.at)
+        for change in project_event(
+            event.type, decode_facts(event.type, event.schema, event.facts), event.version, event.at
+        )
     ]
-    if len(events) > 1 and all(event.type == SAID for event in events):
+    if len(events) > 1 and all(event.type == MESSAGE_APPENDED for event in events):
         # Many messages at once: one change for each row, so that their thread is updated once.
-        coalesced = Coalesced()
+        coalesced = RowChangeSet()
         for change in changes:
             coalesced.add((tenant, stream), change)
         changes = [change for table in PROJECTIONS for _, change in coalesced.changes(table.name)]
     for change in changes:
-        yield bind(change, tenant, stream)
+        yield bind_change(change, tenant, stream)
 
 
-def _artifact(tenant: int, artifact: Artifact) -> Statement:
+def _artifact_statement(tenant: int, artifact: Artifact) -> Statement:
     file = artifact.body is None and not artifact.erased
     values = (tenant, artifact.name, artifact.size, artifact.at, file, artifact.erased, artifact.body)
     return queries()["put_artifact"], values
 
 
-def _runs(statements: Sequence[Statement]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+def _group_statements(statements: Sequence[Statement]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
     for sql, run in itertools.groupby(statements, key=lambda statement: statement[0]):
         yield sql, [values for _, values in run]

@@ -128,7 +128,7 @@ class ContextPacked(Facts, frozen=True, kw_only=True):
     limited_by: str | None = None
     breakdown: dict[str, int] = {}
     manifest: tuple[PackedPiece, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[OmittedPiece, ...] = ()
     shown: int = 0
     """Number of messages of the thread that are shown."""
     truncated: int = 0
@@ -158,7 +158,7 @@ class PackedPiece(Facts, frozen=True, kw_only=True):
     priority: str | None = None
 
 
-class LeftOut(Facts, frozen=True, kw_only=True):
+class OmittedPiece(Facts, frozen=True, kw_only=True):
     """A candidate left out of a pack, with the reason in one word."""
 
     id: str

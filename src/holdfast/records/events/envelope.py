@@ -65,7 +65,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """The event's id if it is known before the write; otherwise one is generated."""
 
 
-class Sealed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SealedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A draft in canonical bytes with its id, time and salt: complete but for its position in the stream."""
 
     id: bytes

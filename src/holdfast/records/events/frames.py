@@ -97,7 +97,7 @@ class OutcomeContent(Content, frozen=True):
     value: Any = None
 
 
-class FrameSuspended(Facts, frozen=True):
+class FrameSuspendedFacts(Facts, frozen=True):
     """A frame was suspended to wait. `token` is the hash of a link token, never the token."""
 
     frame: str

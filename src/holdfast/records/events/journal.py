@@ -20,7 +20,7 @@ class LeaseReleased(Facts, frozen=True):
     owner: str
 
 
-class StreamClosed(Facts, frozen=True):
+class StreamClosedFacts(Facts, frozen=True):
     """The stream accepts no more events, for ever."""
 
 

@@ -67,7 +67,7 @@ class SessionOffered(Facts, frozen=True):
     given_up: bool = False
 
 
-class SessionClosed(Facts, frozen=True):
+class SessionClosedFacts(Facts, frozen=True):
     """A session has ended completely; after a `reset` its id may begin again."""
 
     reset: bool = False
@@ -92,7 +92,7 @@ class CallRef(msgspec.Struct, frozen=True, array_like=True):
     provider: str | None = None
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True):
+class SharedSegment(msgspec.Struct, frozen=True, array_like=True):
     """A segment of another thread: messages with `after` < version <= `until`, as that thread was at version `at`."""
 
     stream: str
@@ -109,7 +109,7 @@ class ThreadForked(Facts, frozen=True):
 
     parent: str
     version: int
-    shared: tuple[Segment, ...] = ()
+    shared: tuple[SharedSegment, ...] = ()
     position: int = 0
     generation: int = 0
     opened: tuple[CallRef, ...] = ()
@@ -171,7 +171,7 @@ class MessageRetracted(Facts, frozen=True):
     """The ranges of versions among them that belonged to the thread."""
     position: int = 0
     """Number of messages left before them."""
-    shared: tuple[Segment, ...] | None = None
+    shared: tuple[SharedSegment, ...] | None = None
     newest: int = 0
     cause: str = "rewind"
     voided: tuple[int, ...] = ()
@@ -187,7 +187,7 @@ class MessagePinned(Facts, frozen=True):
     pinned: bool = True
 
 
-class Stretch(msgspec.Struct, frozen=True, array_like=True):
+class MessageSpan(msgspec.Struct, frozen=True, array_like=True):
     """Messages `first` to `last` of a stream."""
 
     stream: str
@@ -211,7 +211,7 @@ class SummaryMade(Facts, frozen=True):
     trust: str = "external"
     method: str = "extractive"
     level: str = "moderate"
-    shared: tuple[Stretch, ...] = ()
+    shared: tuple[MessageSpan, ...] = ()
     replaces: tuple[int, ...] = ()
     """Versions of earlier summaries that this one replaces."""
 

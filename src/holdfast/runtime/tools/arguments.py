@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.msgspec_types import converted
-from holdfast.core.wire.tools import listed, shown
+from holdfast.core.msgspec_types import convert
+from holdfast.core.wire.tools import describe_parameters, preview_value
 from holdfast.errors import ArgumentsUnfit
-from holdfast.runtime.tools.schema import REFERENCE, Schema, is_pydantic, takes_null
+from holdfast.runtime.tools.schema import REFERENCE_PREFIX, Schema, is_pydantic, takes_null
 
-_SHOWN: Final = 60
-_MOST_PROBLEMS: Final = 5
-_WORDS: Final[Mapping[str, str]] = {
+_NAME_LIMIT: Final = 60
+_PROBLEM_LIMIT: Final = 5
+_JSON_WORDS: Final[Mapping[str, str]] = {
     "int": "a whole number",
     "float": "a number",
     "decimal": "a number as text",
@@ -43,7 +43,7 @@ def read_json(text: str) -> tuple[Any, str | None]:
     try:
         return msgspec.json.decode(text), None
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        return None, "nested too deeply" if isinstance(error, RecursionError) else _plain_words(str(error))
+        return None, "nested too deeply" if isinstance(error, RecursionError) else _translate_error(str(error))
 
 
 def read_object(name: str, arguments: str) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def read_object(name: str, arguments: str) -> dict[str, Any]:
     found, why = read_json(arguments)
     if why is not None:
         raise ArgumentsUnfit(
-            f"The arguments of {name} are not JSON ({why}): {quoted(arguments)}. Write one whole JSON object."
+            f"The arguments of {name} are not JSON ({why}): {quote(arguments)}. Write one whole JSON object."
         )
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ArgumentsUnfit(f"The arguments of {name} are not an object: {quoted(arguments)}. Write one JSON object.")
+        raise ArgumentsUnfit(f"The arguments of {name} are not an object: {quote(arguments)}. Write one JSON object.")
     return found
 
 
@@ -68,14 +68,14 @@ def read_arguments(name: str, arguments: str, schema: Schema, kinds: Mapping[str
     problems: list[str] = []
     found: dict[str, Any] = {}
     try:
-        meant = as_meant(schema, given, "", schema.get("$defs", {}), problems)
+        meant = interpret_value(schema, given, "", schema.get("$defs", {}), problems)
         problems += [f"{missing} is missing" for missing in schema["required"] if missing not in meant]
         for parameter, value in meant.items():
-            found[parameter] = _fitted(value, kinds[parameter], parameter, problems)
+            found[parameter] = _fit_value(value, kinds[parameter], parameter, problems)
     except RecursionError:
         problems = ["they are nested too deeply"]
     if problems:
-        raise _unfit(name, problems, schema)
+        raise _unfit_error(name, problems, schema)
     return found
 
 
@@ -84,8 +84,8 @@ def read_value(value: Any, schema: Schema, kind: Any, where: str = "") -> tuple[
     problems: list[str] = []
     found = None
     try:
-        meant = as_meant(schema, value, where, schema.get("$defs", {}), problems)
-        found = _fitted(meant, kind, where, problems)
+        meant = interpret_value(schema, value, where, schema.get("$defs", {}), problems)
+        found = _fit_value(meant, kind, where, problems)
     except RecursionError:
         problems = ["it is nested too deeply"]
     return found, problems
@@ -100,21 +100,22 @@ def check_required(name: str, schema: Schema, given: Mapping[str, Any]) -> None:
     if schema.get("additionalProperties") is False:
         problems += [f"{one} is not known" for one in given if one not in known]
     if problems:
-        raise _unfit(name, problems, schema)
+        raise _unfit_error(name, problems, schema)
 
 
-def _unfit(name: str, problems: Sequence[str], schema: Schema) -> ArgumentsUnfit:
+def _unfit_error(name: str, problems: Sequence[str], schema: Schema) -> ArgumentsUnfit:
     return ArgumentsUnfit(
-        f"The arguments do not fit {name}: {several(problems)}. They are {listed(schema)}. Correct them and call again."
+        f"The arguments do not fit {name}: {join_problems(problems)}. "
+        f"They are {describe_parameters(schema)}. Correct them and call again."
     )
 
 
-def several(problems: Sequence[str]) -> str:
+def join_problems(problems: Sequence[str]) -> str:
     """Join the first few problems on one line."""
-    return "; ".join(problems[:_MOST_PROBLEMS])
+    return "; ".join(problems[:_PROBLEM_LIMIT])
 
 
-class _Unfit(Exception):
+class _MisfitError(Exception):
     """A value that does not fit, with the place and the reason."""
 
     def __init__(self, where: str, why: str) -> None:
@@ -122,34 +123,36 @@ class _Unfit(Exception):
         super().__init__(why)
 
 
-def _fitted(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
+def _fit_value(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
     """Return a value converted to its type; if it does not fit, add a problem."""
     try:
-        return _converted(value, kind)
-    except _Unfit as unfit:
+        return _convert_value(value, kind)
+    except _MisfitError as unfit:
         at = f"{where}{unfit.where}".removeprefix(".")
-        problems.append(f"{at}: {unfit.why}, in {shown(value)}" if at else f"{unfit.why}, in {shown(value)}")
+        problems.append(
+            f"{at}: {unfit.why}, in {preview_value(value)}" if at else f"{unfit.why}, in {preview_value(value)}"
+        )
         return None
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def _convert_value(value: Any, kind: Any) -> Any:
     """Convert a value to its type; loosely only if it does not fit strictly."""
     try:
-        found = converted(value, kind, strict=True, str_keys=True, dec_hook=_validated)
+        found = convert(value, kind, strict=True, str_keys=True, dec_hook=_validate_pydantic)
     except msgspec.ValidationError:
         try:
-            found = converted(value, kind, strict=False, str_keys=True, dec_hook=_validated)
+            found = convert(value, kind, strict=False, str_keys=True, dec_hook=_validate_pydantic)
         except msgspec.ValidationError as error:
             text = str(error)
             at = _PATH.match(text)
-            raise _Unfit(at[2] if at else "", _plain_words(at[1] if at else text)) from None
-    for number in _numbers(found):
+            raise _MisfitError(at[2] if at else "", _translate_error(at[1] if at else text)) from None
+    for number in _find_numbers(found):
         if not math.isfinite(number):
-            raise _Unfit("", f"{number} is not a number that can be worked with")
+            raise _MisfitError("", f"{number} is not a number that can be worked with")
     return found
 
 
-def _validated(kind: Any, value: Any) -> Any:
+def _validate_pydantic(kind: Any, value: Any) -> Any:
     """Validate a value with its Pydantic model."""
     if not is_pydantic(kind):
         raise NotImplementedError
@@ -163,47 +166,47 @@ def _validated(kind: Any, value: Any) -> Any:
         raise ValueError("; ".join(said) or str(error)) from None
 
 
-def _numbers(value: Any) -> Iterator[float | decimal.Decimal]:
+def _find_numbers(value: Any) -> Iterator[float | decimal.Decimal]:
     """Yield every number in a value that may be NaN or infinite: those compare as false with everything."""
     if isinstance(value, float | decimal.Decimal):
         yield value
     elif isinstance(value, Mapping):
         for one in value.values():
-            yield from _numbers(one)
+            yield from _find_numbers(one)
     elif isinstance(value, list | tuple | set | frozenset):
         for one in value:
-            yield from _numbers(one)
+            yield from _find_numbers(one)
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
-            yield from _numbers(getattr(value, name))
+            yield from _find_numbers(getattr(value, name))
     elif hasattr(value, "__dataclass_fields__") or is_pydantic(type(value)):
-        yield from _numbers(vars(value))
+        yield from _find_numbers(vars(value))
 
 
-def _plain_words(text: str) -> str:
+def _translate_error(text: str) -> str:
     """Return msgspec's message in terms of JSON rather than of Python."""
     said = text if text.startswith("JSON") else text[:1].lower() + text[1:]
     if not said.startswith("expected"):
         return said
-    return _TICKED.sub(lambda found: " or ".join(_WORDS.get(one, one) for one in found[1].split(" | ")), said)
+    return _TICKED.sub(lambda found: " or ".join(_JSON_WORDS.get(one, one) for one in found[1].split(" | ")), said)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return the beginning of a text, in a form that can be stored."""
-    short = text[: _SHOWN + 1].encode("utf-8", "replace").decode().replace("\0", "\\0")
-    return short if len(short) <= _SHOWN else f"{short[:_SHOWN]} …"
+    short = text[: _NAME_LIMIT + 1].encode("utf-8", "replace").decode().replace("\0", "\\0")
+    return short if len(short) <= _NAME_LIMIT else f"{short[:_NAME_LIMIT]} …"
 
 
-def as_meant(schema: Schema, value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]) -> Any:
+def interpret_value(schema: Schema, value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]) -> Any:
     """Return a value without the nulls that stand for omitted properties; add a problem for each unknown name."""
     if "$ref" in schema:
-        schema = defs[schema["$ref"].removeprefix(REFERENCE)]
+        schema = defs[schema["$ref"].removeprefix(REFERENCE_PREFIX)]
     if "anyOf" in schema:
-        return _meant_by_one(schema["anyOf"], value, where, defs, problems)
+        return _interpret_union(schema["anyOf"], value, where, defs, problems)
     if isinstance(value, list) and schema.get("type") == "array":
         first = schema.get("prefixItems", ())
         return [
-            as_meant(first[at] if at < len(first) else schema["items"], one, f"{where}[{at}]", defs, problems)
+            interpret_value(first[at] if at < len(first) else schema["items"], one, f"{where}[{at}]", defs, problems)
             for at, one in enumerate(value)
         ]
     if not isinstance(value, dict) or schema.get("type") != "object":
@@ -215,31 +218,33 @@ def as_meant(schema: Schema, value: Any, where: str, defs: Mapping[str, Schema],
         if name in properties:
             if one is None and name not in schema.get("required", ()) and not takes_null(properties[name]):
                 continue
-            found[name] = as_meant(properties[name], one, below, defs, problems)
+            found[name] = interpret_value(properties[name], one, below, defs, problems)
         elif others is False:
-            problems.append(f"{below!r:.{_SHOWN}} is not known")
+            problems.append(f"{below!r:.{_NAME_LIMIT}} is not known")
         else:
-            found[name] = as_meant(others, one, below, defs, problems) if isinstance(others, dict) else one
+            found[name] = interpret_value(others, one, below, defs, problems) if isinstance(others, dict) else one
     return found
 
 
-def _meant_by_one(ways: list[Schema], value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]) -> Any:
+def _interpret_union(
+    ways: list[Schema], value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]
+) -> Any:
     """Interpret by the first alternative that fits; if none does, report the problems of the last matching kind."""
     noted: list[str] = []
     found = value
     for way in ways:
-        resolved = defs[way["$ref"].removeprefix(REFERENCE)] if "$ref" in way else way
-        if isinstance(value, dict | list) and not _is_kind(resolved, value):
+        resolved = defs[way["$ref"].removeprefix(REFERENCE_PREFIX)] if "$ref" in way else way
+        if isinstance(value, dict | list) and not _could_match(resolved, value):
             continue
         noted = []
-        found = as_meant(resolved, value, where, defs, noted)
+        found = interpret_value(resolved, value, where, defs, noted)
         if not noted:
             return found
     problems += noted
     return found
 
 
-def _is_kind(schema: Schema, value: Any) -> bool:
+def _could_match(schema: Schema, value: Any) -> bool:
     """Return True if an object or list could be meant by a schema: by its kind, and its tag if it has one."""
     if "anyOf" in schema or not schema.keys() - {"description"}:
         return True

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.aio.executor import Threads
+from holdfast.aio.executor import ThreadPools
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.frame import Frame
 from holdfast.core.journal.codec import encode
@@ -54,7 +54,7 @@ class ToolCall:
 
     def sleep(self, seconds: float, *, key: str | None = None) -> None:
         """Pause the tool without a waiting process. After that time it runs again and passes this point."""
-        until = self.frame._ports.clock.now_ms() + round(_seconds(seconds) * 1000)
+        until = self.frame._ports.clock.now_ms() + round(_check_seconds(seconds) * 1000)
         self.frame.ask(f"Sleeping for {seconds:g} seconds.", key=self._question_key(key), kind="timer", until=until)
 
     def _question_key(self, key: str | None) -> str:
@@ -74,7 +74,7 @@ class ToolCall:
         known = {name: how.pop(name, None) for name in ("description", "target", "body")}
         if key is None:
             key = f"attached-{hashlib.sha256(encode([kind, known, how])).hexdigest()[:32]}"
-        self.frame._check_awake(key)
+        self.frame._check_not_suspended(key)
         return calls.add_handle(
             self.frame._ports,
             self.frame._acting,
@@ -83,7 +83,7 @@ class ToolCall:
             HandleContent(**known),
             trust="tool",
             call=self.key,
-            key=self.frame._own(key),
+            key=self.frame._frame_key(key),
             **how,
         )
 
@@ -94,7 +94,7 @@ class ToolCall:
 class AsyncToolCall:
     """The call, for tools made with `async def`: methods that wait for the journal are awaited."""
 
-    def __init__(self, call: ToolCall, threads: Threads) -> None:
+    def __init__(self, call: ToolCall, threads: ThreadPools) -> None:
         self._call, self._threads = call, threads
         self.frame = AsyncFrame(call.frame, threads)
         self.name, self.session, self.attempt, self.answer = call.name, call.session, call.attempt, call.answer
@@ -132,7 +132,7 @@ class AsyncToolCall:
         return f"Async{self._call!r}"
 
 
-def _seconds(seconds: float) -> float:
+def _check_seconds(seconds: float) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 10**9:
         raise InvalidValue(f"Sleep for a number of seconds, 0 or more, not {seconds!r:.40}.")
     return float(seconds)

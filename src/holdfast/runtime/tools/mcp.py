@@ -30,14 +30,14 @@ from typing import Any, Final, Self, cast
 
 import msgspec
 
-from holdfast.core.values import words
-from holdfast.core.wire.tools import LONGEST
+from holdfast.core.values import exception_text
+from holdfast.core.wire.tools import MAX_NAME_CHARS
 from holdfast.errors import EffectFailed, InvalidValue, Unsupported
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.tool import AnyTool, Approval, Bytes, IfInterrupted, Tool, ToolFailed, ToolInterrupted
 
-_MOST_PAGES: Final = 100
-_ODD: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_PAGE_LIMIT: Final = 100
+_INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer:
@@ -62,16 +62,16 @@ class McpServer:
         timeout: float | None = 120.0,
         connect_timeout: float = 30.0,
     ) -> None:
-        self._target = target_of(command, url, env, cwd, headers)
+        self._target = check_target(command, url, env, cwd, headers)
         self._said = f"The MCP server {self._target.shown}"
         self._prefix, self._timeout, self._connect_timeout = prefix, timeout, connect_timeout
         self._needs_approval, self._if_interrupted = needs_approval, if_interrupted
-        self._links: list[Link] = []
+        self._links: list[McpConnection] = []
         """One for each loop, and those that are being closed."""
 
     async def __aenter__(self) -> Self:
         """Connect now rather than on the first request for tools."""
-        await self._link()
+        await self._connect()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -84,93 +84,95 @@ class McpServer:
 
     async def tools(self) -> list[AnyTool]:
         """Return the tools that the server has now, with the server's own parameters."""
-        listed = await self._listed()
+        listed = await self._list_tools()
         known = {one.name for one in listed}
         for option in (self._needs_approval, self._if_interrupted):
             if isinstance(option, Mapping) and not option.keys() <= known:
                 odd = ", ".join(sorted(option.keys() - known))
                 raise InvalidValue(f"{self._said} has no tool {odd}. It has {', '.join(sorted(known))}.")
-        return [self._tool(one) for one in listed]
+        return [self._make_tool(one) for one in listed]
 
-    async def _listed(self) -> list[mcp_types.Tool]:
+    async def _list_tools(self) -> list[mcp_types.Tool]:
         found: list[mcp_types.Tool] = []
         cursor: str | None = None
-        link = await self._link()
+        link = await self._connect()
         try:
-            for _ in range(_MOST_PAGES):
+            for _ in range(_PAGE_LIMIT):
                 page = await link.client.list_tools(cursor=cursor, cache_mode="refresh")
                 found += page.tools
                 cursor = page.next_cursor
                 if cursor is None:
                     return found
         except Exception as error:
-            raise EffectFailed(f"{self._lost(link, error, 'did not list its tools')}.") from error
-        raise EffectFailed(f"{self._said} lists its tools on more than {_MOST_PAGES} pages. Correct the server.")
+            raise EffectFailed(f"{self._describe_failure(link, error, 'did not list its tools')}.") from error
+        raise EffectFailed(f"{self._said} lists its tools on more than {_PAGE_LIMIT} pages. Correct the server.")
 
-    def _tool(self, one: mcp_types.Tool) -> AnyTool:
+    def _make_tool(self, one: mcp_types.Tool) -> AnyTool:
         async def run(**arguments: Any) -> Any:
-            return await self._call(one.name, arguments)
+            return await self._call_tool(one.name, arguments)
 
         definition = ToolDef(
-            name=_ODD.sub("_", f"{self._prefix}{one.name}")[:LONGEST],
+            name=_INVALID_CHARACTERS.sub("_", f"{self._prefix}{one.name}")[:MAX_NAME_CHARS],
             description=one.description or one.title,
             parameters={"properties": {}, **one.input_schema, "type": "object"},
         )
         return Tool(
             run,
             definition,
-            needs_approval=cast("Approval", _of_one(self._needs_approval, one.name, False)),
-            if_interrupted=_of_one(self._if_interrupted, one.name, None) or _hinted(one.annotations),
+            needs_approval=cast("Approval", _option_for(self._needs_approval, one.name, False)),
+            if_interrupted=_option_for(self._if_interrupted, one.name, None) or _policy_from_hints(one.annotations),
             timeout=self._timeout,
         )
 
-    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+    async def _call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         try:
-            link = await self._link()
+            link = await self._connect()
         except EffectFailed as error:
             raise ToolFailed(f"{error} {name} was not called.") from error
         try:
             result = await link.client.call_tool(name, arguments)
         except Exception as error:
-            kind = ToolInterrupted if is_unknown(error) else ToolFailed
-            why = self._lost(link, error, f"gave no result of {name}")
+            kind = ToolInterrupted if is_outcome_unknown(error) else ToolFailed
+            why = self._describe_failure(link, error, f"gave no result of {name}")
             raise kind(f"{why}. It may or may not have taken effect.") from error
-        given = _content(result)
+        given = _read_content(result)
         if result.is_error:
-            raise ToolFailed(_text_of(given) or f"{name} failed and did not say why.")
+            raise ToolFailed(_join_text(given) or f"{name} failed and did not say why.")
         return given
 
-    async def _link(self) -> Link:
+    async def _connect(self) -> McpConnection:
         """Return the connection of the running loop, connecting if necessary."""
         loop = asyncio.get_running_loop()
-        self._links = [link for link in self._links if not link.over]
-        found = next((link for link in self._links if link.loop is loop and link.usable), None)
+        self._links = [link for link in self._links if not link.is_over]
+        found = next((link for link in self._links if link.loop is loop and link.is_usable), None)
         if found is None:
-            found = Link(self._target)
+            found = McpConnection(self._target)
             self._links.append(found)
         try:
             await found.connect(self._connect_timeout)
         except Exception as error:
             found.give_up()
-            raise EffectFailed(f"{self._said} cannot be reached: {said_by(error)}. Check that it runs.") from error
+            raise EffectFailed(
+                f"{self._said} cannot be reached: {describe_error(error)}. Check that it runs."
+            ) from error
         return found
 
-    def _lost(self, link: Link, error: Exception, what: str) -> str:
+    def _describe_failure(self, link: McpConnection, error: Exception, what: str) -> str:
         """Describe a failed request. A lost connection is given up, so that the next call makes another."""
-        if not is_gone(error):
-            return f"{self._said} {what}: {said_by(error)}"
+        if not is_connection_lost(error):
+            return f"{self._said} {what}: {describe_error(error)}"
         link.give_up()
-        return f"{self._said} is gone and {what}: {said_by(error)}"
+        return f"{self._said} is gone and {what}: {describe_error(error)}"
 
     def __repr__(self) -> str:
         return f"McpServer({self._target.shown!r})"
 
 
-def _of_one(option: Any, name: str, otherwise: Any) -> Any:
+def _option_for(option: Any, name: str, otherwise: Any) -> Any:
     return option.get(name, otherwise) if isinstance(option, Mapping) else option
 
 
-def _hinted(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted | None:
+def _policy_from_hints(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted | None:
     """Return the policy that a server's hints imply; None without hints, which leaves the default.
 
     Only a tool that changes nothing, or nothing more, is retried without asking. A destructive one is always asked
@@ -181,9 +183,9 @@ def _hinted(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted | None:
     return "ask" if hints is not None and hints.destructive_hint else None
 
 
-def _content(result: mcp_types.CallToolResult) -> Any:
+def _read_content(result: mcp_types.CallToolResult) -> Any:
     """Return the content of a result: text, or texts and files in order, or data if there is nothing else."""
-    found = [_read(block) for block in result.content]
+    found = [_read_block(block) for block in result.content]
     if not found and result.structured_content is not None:
         return result.structured_content
     texts = [one for one in found if isinstance(one, str)]
@@ -192,28 +194,28 @@ def _content(result: mcp_types.CallToolResult) -> Any:
     return "\n".join(texts) if len(texts) == len(found) else found
 
 
-def _read(block: Any) -> str | Bytes:
+def _read_block(block: Any) -> str | Bytes:
     if isinstance(block, mcp_types.TextContent):
         return block.text
     if isinstance(block, mcp_types.ImageContent | mcp_types.AudioContent):
-        return _decoded(block.data, block.mime_type, block.type)
+        return _decode_file(block.data, block.mime_type, block.type)
     if isinstance(block, mcp_types.ResourceLink):
         return f"[{block.title or block.name}: {block.uri}]"
     resource = block.resource
     if isinstance(resource, mcp_types.TextResourceContents):
         return resource.text
     name = resource.uri.rpartition("/")[2] or "result"
-    return _decoded(resource.blob, resource.mime_type or "application/octet-stream", name)
+    return _decode_file(resource.blob, resource.mime_type or "application/octet-stream", name)
 
 
-def _decoded(text: str, media_type: str, name: str) -> str | Bytes:
+def _decode_file(text: str, media_type: str, name: str) -> str | Bytes:
     try:
         return Bytes(base64.b64decode(text, validate=True), media_type, name)
     except (binascii.Error, ValueError):
         return f"[{name} that is not valid base64]"
 
 
-def _text_of(given: Any) -> str:
+def _join_text(given: Any) -> str:
     if isinstance(given, list):
         return "\n".join(one for one in given if isinstance(one, str))
     return given if isinstance(given, str) else str(given)
@@ -228,20 +230,28 @@ try:
 except ImportError:  # An optional extra.
     mcp_types = None  # type: ignore[assignment]
 
-__all__ = ["Link", "Target", "is_gone", "is_unknown", "mcp_types", "said_by", "target_of"]
+__all__ = [
+    "McpConnection",
+    "McpTarget",
+    "is_connection_lost",
+    "is_outcome_unknown",
+    "mcp_types",
+    "describe_error",
+    "check_target",
+]
 
-_CONNECTING: Final = 30.0
-_READING: Final = 300.0
+_CONNECT_TIMEOUT: Final = 30.0
+_READ_TIMEOUT: Final = 300.0
 """Seconds of silence over HTTP: a server may take long to answer while it works."""
-_PARTING: Final = 2.0
+_GOODBYE_TIMEOUT: Final = 2.0
 """Seconds for a clean goodbye, before the server's process is stopped or its connection is dropped."""
-_STUCK: Final = 0.5
+_STUCK_AFTER: Final = 0.5
 """Seconds after which a cancelled wait is considered stuck."""
-_ENDING: Final = 10.0
+_CLOSE_TIMEOUT: Final = 10.0
 """Seconds within which all of a connection has ended: the SDK bounds each wait for a process."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class McpTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a server: a command that starts it, or a URL."""
 
     shown: str
@@ -252,13 +262,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] | None = None
 
 
-def target_of(
+def check_target(
     command: Sequence[str] | None,
     url: str | None,
     env: Mapping[str, str] | None,
     cwd: str | Path | None,
     headers: Mapping[str, str] | None,
-) -> Target:
+) -> McpTarget:
     """Check the address of a server."""
     if mcp_types is None:
         raise Unsupported("MCP servers need the SDK. Run: pip install 'holdfast[mcp]'")
@@ -267,35 +277,35 @@ def target_of(
     if url is not None:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")) or env or cwd:
             raise InvalidValue(f"url is {url!r:.80}. Give an http or https address, without env and cwd.")
-        return Target(shown=url.partition("?")[0], url=url, headers=dict(headers) if headers else None)
+        return McpTarget(shown=url.partition("?")[0], url=url, headers=dict(headers) if headers else None)
     given = None if isinstance(command, str) else tuple(command or ())
     if not given or not all(isinstance(word, str) for word in given) or headers:
         raise InvalidValue(f"command is {command!r:.80}. Give a list of texts, program first, without headers.")
     place = None if cwd is None else str(cwd)
-    return Target(shown=Path(given[0]).name, command=given, env=dict(env) if env else None, cwd=place)
+    return McpTarget(shown=Path(given[0]).name, command=given, env=dict(env) if env else None, cwd=place)
 
 
-class Link:
+class McpConnection:
     """A connection that is being made, is open, or was lost."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: McpTarget) -> None:
         self.loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Client] = self.loop.create_future()
-        self._ready.add_done_callback(_seen)
+        self._ready.add_done_callback(_retrieve_exception)
         self._stop = asyncio.Event()
         self._talking = anyio.CancelScope()
         self._talks, self._lost = False, False
         self._over: Future[None] = Future()
-        self._task = _Holding(self._hold(target), self.loop, self._interrupted)
+        self._task = _ConnectionTask(self._hold(target), self.loop, self._handle_interrupt)
         self._task.add_done_callback(lambda _: self._over.set_result(None))
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """True if nothing is known to be wrong with it."""
         return not self._lost and not self.loop.is_closed()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if nothing of it is left that could still be closed."""
         return self._over.done() or self.loop.is_closed()
 
@@ -322,16 +332,16 @@ class Link:
     def _end(self) -> None:
         self._stop.set()
         if self._ready.done():
-            self._talking.deadline = self.loop.time() + _PARTING
+            self._talking.deadline = self.loop.time() + _GOODBYE_TIMEOUT
         else:
             self._talking.cancel()
 
-    def _interrupted(self) -> None:
+    def _handle_interrupt(self) -> None:
         """Close without a goodbye: the loop is about to end."""
         self._lost = True
         self._stop.set()
         self._talking.cancel()
-        self.loop.call_later(_STUCK, self._unstick)
+        self.loop.call_later(_STUCK_AFTER, self._unstick)
 
     def _unstick(self) -> None:
         """Cancel waits that would never end.
@@ -342,15 +352,15 @@ class Link:
         """
         if self._talks:
             self._task.cancel("It never began.")
-            self.loop.call_later(_STUCK, self._unstick)
+            self.loop.call_later(_STUCK_AFTER, self._unstick)
 
     async def close(self) -> None:
         """Close it and wait until nothing of it is left, unless it belongs to a loop that does not run."""
         self.give_up()
         if self.loop.is_running():
-            await asyncio.wait({asyncio.wrap_future(self._over)}, timeout=_ENDING)
+            await asyncio.wait({asyncio.wrap_future(self._over)}, timeout=_CLOSE_TIMEOUT)
 
-    async def _hold(self, target: Target) -> None:
+    async def _hold(self, target: McpTarget) -> None:
         try:
             async with AsyncExitStack() as stack:
                 if not self._stop.is_set():
@@ -363,11 +373,11 @@ class Link:
             if not self._ready.done():
                 self._ready.set_exception(ConnectionError("the connection was given up"))
 
-    async def _talk(self, stack: AsyncExitStack, target: Target) -> None:
+    async def _talk(self, stack: AsyncExitStack, target: McpTarget) -> None:
         """Talk to the server until told to stop. Only this is ever cancelled: the transport is closed in order."""
         self._talks = True
         try:
-            transport = await _transport(stack, target)
+            transport = await _open_transport(stack, target)
             with self._talking:
                 async with Client(transport) as client:
                     if not self._ready.done():
@@ -377,7 +387,7 @@ class Link:
             self._talks = False
 
 
-class _Holding(asyncio.Task[None]):
+class _ConnectionTask(asyncio.Task[None]):
     """A task that ends in order when it is cancelled, as `asyncio.run` does with all tasks left at its end.
 
     A cancellation while a process is being stopped would leave that process behind, and one while it starts would make
@@ -399,39 +409,39 @@ class _Holding(asyncio.Task[None]):
         return False
 
 
-async def _transport(stack: AsyncExitStack, target: Target) -> AbstractAsyncContextManager[Any]:
+async def _open_transport(stack: AsyncExitStack, target: McpTarget) -> AbstractAsyncContextManager[Any]:
     if not target.url:
         program, *arguments = target.command
         how = StdioServerParameters(command=program, args=arguments, env=target.env, cwd=target.cwd)
         # The server writes its errors where this process does. In a notebook, sys.stderr is no file it could inherit.
         started = stdio_client(how, errlog=sys.__stderr__ or sys.stderr)
         return nullcontext(await stack.enter_async_context(started))
-    patience = httpx2.Timeout(_CONNECTING, read=_READING)
+    patience = httpx2.Timeout(_CONNECT_TIMEOUT, read=_READ_TIMEOUT)
     http = await stack.enter_async_context(httpx2.AsyncClient(headers=target.headers, timeout=patience))
     return streamable_http_client(target.url, http_client=http)
 
 
-def is_gone(error: BaseException) -> bool:
+def is_connection_lost(error: BaseException) -> bool:
     """Return True if an error means that the connection is lost, rather than that the server refused a request."""
     if isinstance(error, MCPError):
         return error.code == mcp_types.CONNECTION_CLOSED
     return isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError | OSError | httpx2.HTTPError)
 
 
-def is_unknown(error: BaseException) -> bool:
+def is_outcome_unknown(error: BaseException) -> bool:
     """Return True if an error leaves the outcome of a request unknown: it may have reached the server."""
-    return is_gone(error) or (isinstance(error, MCPError) and error.code == mcp_types.REQUEST_TIMEOUT)
+    return is_connection_lost(error) or (isinstance(error, MCPError) and error.code == mcp_types.REQUEST_TIMEOUT)
 
 
-def said_by(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's message, shortened and without a full stop."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = str(error) if isinstance(error, MCPError) else words(error)
+    text = str(error) if isinstance(error, MCPError) else exception_text(error)
     return " ".join(text.split())[:300].rstrip(".")
 
 
-def _seen(ready: asyncio.Future[Client]) -> None:
+def _retrieve_exception(ready: asyncio.Future[Client]) -> None:
     """Retrieve the exception, so that the loop does not log a failure that has no waiter."""
     if not ready.cancelled():
         ready.exception()

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.values import plain, words
+from holdfast.core.values import exception_text, to_plain
 from holdfast.core.wire.parts import is_parts
 from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
 from holdfast.records.messages import Part
@@ -28,10 +28,10 @@ MOST_TEXT: Final = 1_000_000
 """Characters of a result that is kept as one text; a longer one is stored as a file."""
 MOST_BYTES: Final = 64_000_000
 """Bytes that one artifact holds unless the settings say otherwise."""
-_MOST_DATA: Final = 100_000
+_DATA_LIMIT: Final = 100_000
 _HEAD: Final = 8_000
 _TAIL: Final = 2_000
-_RAN: Final = "The tool ran, but what it gave cannot be shown:"
+_CANNOT_SHOW: Final = "The tool ran, but what it gave cannot be shown:"
 
 
 class Bytes(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Bytes(msgspec.Struct, frozen=True):
     name: str = "result"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A result for a model. `result` is text, parts (with the bytes of images and documents as `data`) or plain data.
 
     `files` are stored as artifacts by the driver: no model can be shown them. The result names them.
@@ -53,35 +53,35 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[Bytes, ...] = ()
 
 
-def outcome_of(value: Any, *, most_text: int = MOST_TEXT, most_bytes: int = MOST_BYTES) -> Outcome:
+def build_outcome(value: Any, *, most_text: int = MOST_TEXT, most_bytes: int = MOST_BYTES) -> ToolOutcome:
     """Convert a tool's return value to a result. Never raises."""
     try:
-        return _outcome(value, most_text, most_bytes)
+        return _convert_result(value, most_text, most_bytes)
     except Exception as error:  # noqa: BLE001  it is the caller's own object, to the last attribute
         if inspect.iscoroutine(value):
             value.close()
-        return Outcome(result=f"{_RAN} {_why(error)}", is_error=True)
+        return ToolOutcome(result=f"{_CANNOT_SHOW} {_explain(error)}", is_error=True)
 
 
-def _outcome(value: Any, most_text: int, most_bytes: int) -> Outcome:
+def _convert_result(value: Any, most_text: int, most_bytes: int) -> ToolOutcome:
     if value is None:
-        return Outcome(result=DONE)
+        return ToolOutcome(result=DONE)
     if isinstance(value, str) and not isinstance(value, enum.Enum):
-        return _text(clean(value), most_text, most_bytes)
+        return _text_outcome(clean_text(value), most_text, most_bytes)
     if isinstance(value, bytes | bytearray | memoryview):
         value = Bytes(bytes(value))
     if isinstance(value, Bytes):
-        return _mixed([value], most_bytes)
+        return _combine_parts([value], most_bytes)
     if isinstance(value, list | tuple) and any(isinstance(one, Bytes | bytes) for one in value):
-        return _mixed(value, most_bytes)
+        return _combine_parts(value, most_bytes)
     if is_parts(value):
-        return Outcome(result=value)
-    return _data(_plain(value), most_text, most_bytes)
+        return ToolOutcome(result=value)
+    return _data_outcome(_to_plain(value), most_text, most_bytes)
 
 
-def _text(text: str, most_text: int, most_bytes: int) -> Outcome:
+def _text_outcome(text: str, most_text: int, most_bytes: int) -> ToolOutcome:
     if len(text) <= most_text:
-        return Outcome(result=text)
+        return ToolOutcome(result=text)
     whole = text.encode()
     left = len(text) - _HEAD - _TAIL
     kept = Bytes(whole, "text/plain", "result.txt")
@@ -90,17 +90,19 @@ def _text(text: str, most_text: int, most_bytes: int) -> Outcome:
             f"it is {len(whole):,} bytes of text. Return less, or write it to a file and return its name"
         )
     marker = f"\n[… {left:,} of {len(text):,} characters left out; the whole text is kept as the file {kept.name} …]\n"
-    return Outcome(result=text[:_HEAD] + marker + text[-_TAIL:], files=(kept,))
+    return ToolOutcome(result=text[:_HEAD] + marker + text[-_TAIL:], files=(kept,))
 
 
-def _mixed(given: Iterable[Any], most_bytes: int) -> Outcome:
+def _combine_parts(given: Iterable[Any], most_bytes: int) -> ToolOutcome:
     """Combine texts and files: as parts where a model can be shown them, as words where not."""
     parts: list[Part] = []
     files: list[Bytes] = []
     for one in given:
         file = Bytes(one) if isinstance(one, bytes) else one
         if not isinstance(file, Bytes):
-            parts.append({"type": "text", "text": clean(one if isinstance(one, str) else _json(_plain(one)))})
+            parts.append(
+                {"type": "text", "text": clean_text(one if isinstance(one, str) else _to_json(_to_plain(one)))}
+            )
             continue
         if len(file.data) > most_bytes:
             raise InvalidValue(f"the file {file.name} is {len(file.data):,} bytes. Return less")
@@ -110,33 +112,34 @@ def _mixed(given: Iterable[Any], most_bytes: int) -> Outcome:
             parts.append({"type": "file", "data": file.data, "media_type": file.media_type, "name": file.name})
         else:
             files.append(file)
-            said = f"[file {clean(file.name)}, {clean(file.media_type)}, {len(file.data):,} bytes: kept, not shown]"
+            name, kind = clean_text(file.name), clean_text(file.media_type)
+            said = f"[file {name}, {kind}, {len(file.data):,} bytes: kept, not shown]"
             parts.append({"type": "text", "text": said})
     if all(part["type"] == "text" for part in parts):
-        return Outcome(result="\n".join(part["text"] for part in parts), files=tuple(files))
-    return Outcome(result=parts, files=tuple(files))
+        return ToolOutcome(result="\n".join(part["text"] for part in parts), files=tuple(files))
+    return ToolOutcome(result=parts, files=tuple(files))
 
 
-def _data(found: Any, most_text: int, most_bytes: int) -> Outcome:
+def _data_outcome(found: Any, most_text: int, most_bytes: int) -> ToolOutcome:
     """Return plain data as it is, if it can be stored so; else as the JSON text that a model would be shown anyway."""
     try:
-        small = len(encode(found)) <= _MOST_DATA
+        small = len(encode(found)) <= _DATA_LIMIT
     except InvalidValue:
         small = False
-    return Outcome(result=found) if small else _text(clean(_json(found)), most_text, most_bytes)
+    return ToolOutcome(result=found) if small else _text_outcome(clean_text(_to_json(found)), most_text, most_bytes)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     _refuse_unread(value)
-    return plain(msgspec.to_builtins(value, str_keys=True, enc_hook=_apart))
+    return to_plain(msgspec.to_builtins(value, str_keys=True, enc_hook=_dump_object))
 
 
-def _json(found: Any) -> str:
+def _to_json(found: Any) -> str:
     # Not msgspec: it would write NaN as null, and refuse large integers.
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
-def _apart(value: Any) -> Any:
+def _dump_object(value: Any) -> Any:
     """Convert objects of other libraries to plain values."""
     _refuse_unread(value)
     for name, how in (("model_dump", {"mode": "json"}), ("tolist", {})):
@@ -153,17 +156,17 @@ def _refuse_unread(value: Any) -> None:
         raise InvalidValue(f"it is an iterator ({type(value).__name__}). Return a list")
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return text that can be stored: NUL, and what is not Unicode, are written as escapes."""
     if text.isascii() and "\0" not in text:
         return str.__str__(text)
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
-def _why(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it holds itself, or is nested too deeply."
-    text = str(error) if isinstance(error, InvalidValue) else words(error)
+    text = str(error) if isinstance(error, InvalidValue) else exception_text(error)
     return f"{text.rstrip('.')[:400]}."
 
 
@@ -177,12 +180,12 @@ def failure_text(error: BaseException) -> str:
     """Return an exception of a tool as the text of an error result: its type and message, shortened."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = " ".join(words(error).split())
+    text = " ".join(exception_text(error).split())
     if isinstance(error, ArgumentsUnfit | ToolFailed | ToolTimedOut):
         # These messages were written for readers: a class name would add nothing.
-        return _cut(text.removeprefix(f"{type(error).__name__}: "), MOST_SAID)
-    return _cut(text, MOST_SHOWN)
+        return _shorten(text.removeprefix(f"{type(error).__name__}: "), MOST_SAID)
+    return _shorten(text, MOST_SHOWN)
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 2]} …"

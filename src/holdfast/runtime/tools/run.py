@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import ToolFailed, ToolTimedOut
 
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+ThreadRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A runner of functions in a thread. Cancelling the await must abandon the thread, even while the function goes on."""
 
 
@@ -23,7 +23,7 @@ async def run_function(
     name: str,
     function: Callable[..., Any],
     given: dict[str, Any],
-    in_thread: InThread,
+    in_thread: ThreadRunner,
     *,
     is_async: bool,
     timeout: float | None,
@@ -32,9 +32,9 @@ async def run_function(
     try:
         async with asyncio.timeout(timeout if is_async else None) as timer:
             if is_async:
-                return await _awaited(name, function, given)
-            begun = _starting(timer, timeout)
-            return await in_thread(lambda: begun() or _called(name, function, given))
+                return await _run_async(name, function, given)
+            begun = _make_timer_start(timer, timeout)
+            return await in_thread(lambda: begun() or _run_sync(name, function, given))
     except TimeoutError:
         if not timer.expired():
             raise  # The tool's own: something it waited for timed out.
@@ -43,7 +43,7 @@ async def run_function(
         ) from None
 
 
-def _starting(timer: asyncio.Timeout, timeout: float | None) -> Callable[[], None]:
+def _make_timer_start(timer: asyncio.Timeout, timeout: float | None) -> Callable[[], None]:
     """Return the function that starts the time limit, called by the thread when it begins."""
     loop = asyncio.get_running_loop()
 
@@ -59,24 +59,24 @@ def _starting(timer: asyncio.Timeout, timeout: float | None) -> Callable[[], Non
     return begun
 
 
-async def _awaited(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+async def _run_async(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
     own = asyncio.current_task()
     try:
         return await function(**given)
     except (SystemExit, KeyboardInterrupt) as error:
-        raise _leaving(name, error) from None
+        raise _exit_failure(name, error) from None
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise  # A cancellation from outside.
-        raise _cancelled(name) from None
+        raise _cancellation_failure(name) from None
     except GeneratorExit:
-        if own is None or _task() is not own:
+        if own is None or _current_task() is not own:
             raise  # The coroutine is being closed, and must not go on.
-        raise _exiting(name) from None
+        raise _generator_exit_failure(name) from None
 
 
-def _task() -> asyncio.Task[Any] | None:
+def _current_task() -> asyncio.Task[Any] | None:
     """Return the current task, if there is one."""
     try:
         return asyncio.current_task()
@@ -84,28 +84,28 @@ def _task() -> asyncio.Task[Any] | None:
         return None
 
 
-def _called(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+def _run_sync(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
     try:
         return function(**given)
     except (SystemExit, KeyboardInterrupt) as error:
-        raise _leaving(name, error) from None
+        raise _exit_failure(name, error) from None
     except asyncio.CancelledError:
-        raise _cancelled(name) from None
+        raise _cancellation_failure(name) from None
     except GeneratorExit:
-        raise _exiting(name) from None
+        raise _generator_exit_failure(name) from None
     except StopIteration as error:
         raise ToolFailed(f"{name} raised StopIteration: it asked an iterator for more than it had.") from error
 
 
-def _leaving(name: str, error: SystemExit | KeyboardInterrupt) -> ToolFailed:
+def _exit_failure(name: str, error: SystemExit | KeyboardInterrupt) -> ToolFailed:
     if isinstance(error, KeyboardInterrupt):
         return ToolFailed(f"{name} raised KeyboardInterrupt, as if somebody had wanted the whole process to end.")
     return ToolFailed(f"{name} tried to end the whole process (exit {error.code!r:.80}) and was kept from it.")
 
 
-def _exiting(name: str) -> ToolFailed:
+def _generator_exit_failure(name: str) -> ToolFailed:
     return ToolFailed(f"{name} raised GeneratorExit, as if it were a generator that is being closed.")
 
 
-def _cancelled(name: str) -> ToolFailed:
+def _cancellation_failure(name: str) -> ToolFailed:
     return ToolFailed(f"{name} was cancelled by something that it waited for.")

@@ -26,7 +26,7 @@ from msgspec import inspect as types
 from holdfast.errors import InvalidValue
 
 Schema = dict[str, Any]
-REFERENCE: Final = "#/$defs/"
+REFERENCE_PREFIX: Final = "#/$defs/"
 
 _PLAIN: Final[Mapping[type, Schema]] = {
     types.AnyType: {},
@@ -57,18 +57,18 @@ _RECORDS: Final = (types.StructType, types.DataclassType, types.TypedDictType)
 _NAMES: Final[Mapping[type, str]] = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
 
 
-def schema_of(kind: Any) -> Schema:
+def build_schema(kind: Any) -> Schema:
     """Return the schema of one type, with `$defs` if it is recursive."""
-    shapes = Shapes()
-    found = shapes.of(kind)
+    shapes = SchemaBuilder()
+    found = shapes.build(kind)
     if not shapes.named:
         return found
     # A bare reference at the top says nothing: inline what it refers to.
-    whole = shapes.named[found["$ref"].removeprefix(REFERENCE)] if "$ref" in found else found
+    whole = shapes.named[found["$ref"].removeprefix(REFERENCE_PREFIX)] if "$ref" in found else found
     return {**whole, "$defs": shapes.named}
 
 
-class Shapes:
+class SchemaBuilder:
     """A builder of schemas for types that belong together, so that they share `$defs`."""
 
     def __init__(self) -> None:
@@ -76,50 +76,50 @@ class Shapes:
         self._open: list[object] = []
         self._names: dict[object, str] = {}
 
-    def of(self, kind: Any) -> Schema:
+    def build(self, kind: Any) -> Schema:
         """Return the schema of one type; raise an InvalidValue that says what to use instead."""
         try:
             msgspec.json.Decoder(kind, dec_hook=lambda _kind, _value: None)
-            return self._of(types.type_info(kind))
+            return self._build(types.type_info(kind))
         except (TypeError, NameError, RecursionError) as error:
             why = " ".join(str(error).split())
-            raise InvalidValue(f"{named(kind)} cannot be read from JSON: {why}") from None
+            raise InvalidValue(f"{type_name(kind)} cannot be read from JSON: {why}") from None
 
-    def _of(self, info: types.Type) -> Schema:
+    def _build(self, info: types.Type) -> Schema:
         kind = type(info)
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
         if isinstance(info, types.Metadata):
-            return {**self._of(info.type), **(info.extra_json_schema or {})}
+            return {**self._build(info.type), **(info.extra_json_schema or {})}
         if isinstance(info, types.IntType | types.FloatType):
-            return {"type": "integer" if kind is types.IntType else "number", **_limits(info, _NUMBER)}
+            return {"type": "integer" if kind is types.IntType else "number", **_read_limits(info, _NUMBER)}
         if isinstance(info, types.StrType):
-            return {"type": "string", **_limits(info, _TEXT)}
+            return {"type": "string", **_read_limits(info, _TEXT)}
         if isinstance(info, types.EnumType):
-            return _one_of([member.value for member in info.cls])
+            return _enum_schema([member.value for member in info.cls])
         if isinstance(info, types.LiteralType):
-            return _one_of(info.values)
+            return _enum_schema(info.values)
         if isinstance(info, types.UnionType):
-            return {"anyOf": [self._of(one) for one in info.types]}
-        return self._of_many(info)
+            return {"anyOf": [self._build(one) for one in info.types]}
+        return self._build_container(info)
 
-    def _of_many(self, info: types.Type) -> Schema:
+    def _build_container(self, info: types.Type) -> Schema:
         """Return the schema of a type that holds others."""
         if isinstance(info, _LISTS):
             unique = {"uniqueItems": True} if isinstance(info, _SETS) else {}
-            return {"type": "array", "items": self._of(info.item_type), **unique, **_limits(info, _LIST)}
+            return {"type": "array", "items": self._build(info.item_type), **unique, **_read_limits(info, _LIST)}
         if isinstance(info, types.TupleType):
-            return self._of_tuple([self._of(one) for one in info.item_types])
+            return self._build_tuple([self._build(one) for one in info.item_types])
         if isinstance(info, types.DictType | types.FrozenDictType):
-            return self._of_dict(info)
+            return self._build_dict(info)
         if isinstance(info, _RECORDS):
-            return self._once(info.cls, lambda: self._of_record(info))
+            return self._build_once(info.cls, lambda: self._build_record(info))
         if isinstance(info, types.CustomType) and is_pydantic(info.cls):
-            return self._of_model(info.cls)
-        what = named(getattr(info, "cls", type(info)))
+            return self._build_pydantic(info.cls)
+        what = type_name(getattr(info, "cls", type(info)))
         raise InvalidValue(f"{what} has no form in JSON. Use plain types, dataclasses or TypedDicts instead.")
 
-    def _of_tuple(self, items: list[Schema]) -> Schema:
+    def _build_tuple(self, items: list[Schema]) -> Schema:
         size = {"minItems": len(items), "maxItems": len(items)}
         alike = all(item == items[0] for item in items)
         if alike:
@@ -127,62 +127,62 @@ class Shapes:
         # `items` adds nothing to `prefixItems`, but is there for readers that know only `items`.
         return {"type": "array", "prefixItems": items, "items": {"anyOf": items}, **size}
 
-    def _of_dict(self, info: Any) -> Schema:
-        key, value = self._of(info.key_type), self._of(info.value_type)
+    def _build_dict(self, info: Any) -> Schema:
+        key, value = self._build(info.key_type), self._build(info.value_type)
         if key.get("type") == "integer":
             key = {"pattern": "^-?[0-9]+$"}
         keys = {"propertyNames": key} if key and key != {"type": "string"} else {}
-        return {"type": "object", "additionalProperties": value or True, **keys, **_limits(info, _DICT)}
+        return {"type": "object", "additionalProperties": value or True, **keys, **_read_limits(info, _DICT)}
 
-    def _of_record(self, info: Any) -> Schema:
+    def _build_record(self, info: Any) -> Schema:
         if getattr(info, "array_like", False):
-            raise InvalidValue(f"{named(info.cls)} is written as a list. Leave array_like out.")
-        doc, about = described(_own_doc(info.cls))
+            raise InvalidValue(f"{type_name(info.cls)} is written as a list. Leave array_like out.")
+        doc, about = parse_docstring(_own_doc(info.cls))
         properties: dict[str, Schema] = {}
         required: list[str] = []
         if getattr(info, "tag_field", None) is not None:
-            properties[info.tag_field] = _one_of([info.tag])
+            properties[info.tag_field] = _enum_schema([info.tag])
             required.append(info.tag_field)
         for field in info.fields:
-            shown = self._of(field.type)
+            shown = self._build(field.type)
             if field.name in about:
                 shown.setdefault("description", about[field.name])
-            properties[field.encode_name] = {**shown, **default_of(field.default)}
+            properties[field.encode_name] = {**shown, **default_entry(field.default)}
             if field.required:
                 required.append(field.encode_name)
-        return {**({"description": doc} if doc else {}), **object_of(properties, required)}
+        return {**({"description": doc} if doc else {}), **object_schema(properties, required)}
 
-    def _of_model(self, model: Any) -> Schema:
+    def _build_pydantic(self, model: Any) -> Schema:
         whole = model.model_json_schema()
-        found: Schema = self._resolved(whole, whole.get("$defs", {}), model)
+        found: Schema = self._resolve(whole, whole.get("$defs", {}), model)
         return found
 
-    def _resolved(self, node: Any, defs: Mapping[str, Any], model: Any) -> Any:
+    def _resolve(self, node: Any, defs: Mapping[str, Any], model: Any) -> Any:
         """Return a Pydantic schema with its references inlined, and without keywords that few providers understand."""
         if isinstance(node, list):
-            return [self._resolved(one, defs, model) for one in node]
+            return [self._resolve(one, defs, model) for one in node]
         if not isinstance(node, dict):
             return node
         if isinstance(node.get("$ref"), str):
-            name = node["$ref"].removeprefix(REFERENCE)
-            found = self._once((model, name), lambda: self._resolved(defs[name], defs, model))
+            name = node["$ref"].removeprefix(REFERENCE_PREFIX)
+            found = self._build_once((model, name), lambda: self._resolve(defs[name], defs, model))
             return {**found, **{key: value for key, value in node.items() if key not in ("$ref", "$defs", "title")}}
         kept: Schema = {}
         for key, value in node.items():
             if key == "properties":
-                kept[key] = {name: self._resolved(one, defs, model) for name, one in value.items()}
+                kept[key] = {name: self._resolve(one, defs, model) for name, one in value.items()}
             elif key in ("default", "examples", "enum", "const"):
                 kept[key] = value
             elif key not in ("$defs", "title", "discriminator"):
-                kept["anyOf" if key == "oneOf" else key] = self._resolved(value, defs, model)
+                kept["anyOf" if key == "oneOf" else key] = self._resolve(value, defs, model)
         if "properties" in kept:
             kept.setdefault("additionalProperties", False)
         return kept
 
-    def _once(self, place: object, make: Callable[[], Schema]) -> Schema:
+    def _build_once(self, place: object, make: Callable[[], Schema]) -> Schema:
         """Return the schema written out, or a reference if it is already being written out."""
         if place in self._open:
-            return {"$ref": f"{REFERENCE}{self._name(place)}"}
+            return {"$ref": f"{REFERENCE_PREFIX}{self._reference_name(place)}"}
         self._open.append(place)
         try:
             made = make()
@@ -191,9 +191,9 @@ class Shapes:
         if place not in self._names:
             return made
         self.named[self._names[place]] = made
-        return {"$ref": f"{REFERENCE}{self._names[place]}"}
+        return {"$ref": f"{REFERENCE_PREFIX}{self._names[place]}"}
 
-    def _name(self, place: Any) -> str:
+    def _reference_name(self, place: Any) -> str:
         if place not in self._names:
             name = place[1] if isinstance(place, tuple) else place.__name__
             taken = set(self._names.values())
@@ -202,7 +202,7 @@ class Shapes:
         return self._names[place]
 
 
-def object_of(properties: dict[str, Schema], required: list[str]) -> Schema:
+def object_schema(properties: dict[str, Schema], required: list[str]) -> Schema:
     """Return the schema of an object with only these properties. Their `$defs` move to the top."""
     named = {name: one for schema in properties.values() for name, one in schema.get("$defs", {}).items()}
     bare = {name: {word: one for word, one in schema.items() if word != "$defs"} for name, schema in properties.items()}
@@ -216,23 +216,23 @@ def is_pydantic(kind: Any) -> bool:
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
-def named(kind: Any) -> str:
+def type_name(kind: Any) -> str:
     """Return a type's name as its user wrote it."""
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
 
 
-def _limits(info: Any, words: Mapping[str, str]) -> Schema:
+def _read_limits(info: Any, words: Mapping[str, str]) -> Schema:
     found = {word: getattr(info, name, None) for name, word in words.items()}
     return {word: limit for word, limit in found.items() if limit is not None}
 
 
-def _one_of(values: Iterable[Any]) -> Schema:
+def _enum_schema(values: Iterable[Any]) -> Schema:
     listed = list(values)
     kinds = sorted({_NAMES[type(value)] for value in listed})
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": listed}
 
 
-def default_of(value: Any) -> Schema:
+def default_entry(value: Any) -> Schema:
     """Return a default as a schema entry; empty if it has no form in JSON or comes from a factory."""
     if value is msgspec.NODEFAULT or value is msgspec.UNSET:
         return {}
@@ -249,40 +249,40 @@ def _own_doc(kind: Any) -> str | None:
     return None if not isinstance(doc, str) or doc.startswith(f"{cls.__name__}(") else doc
 
 
-_UNKNOWN: Final = frozenset({"uniqueItems", "contentEncoding", "propertyNames", "default", "examples"})
+_UNSUPPORTED: Final = frozenset({"uniqueItems", "contentEncoding", "propertyNames", "default", "examples"})
 _FORMATS: Final = frozenset({"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
-_INSTEAD: Final = "Use types with named fields, or leave strict out."
+_STRICT_ADVICE: Final = "Use types with named fields, or leave strict out."
 
 
-def strict_form(schema: Schema) -> Schema:
+def to_strict(schema: Schema) -> Schema:
     """Convert a schema for strict mode; raise an InvalidValue that says what it cannot enforce."""
     if not any(word in schema for word in ("type", "anyOf", "enum", "const", "$ref")):
-        raise InvalidValue(f"strict cannot hold a model to a value of any type. {_INSTEAD}")
+        raise InvalidValue(f"strict cannot hold a model to a value of any type. {_STRICT_ADVICE}")
     if "prefixItems" in schema:
-        raise InvalidValue(f"strict cannot hold a model to a tuple of different types. {_INSTEAD}")
+        raise InvalidValue(f"strict cannot hold a model to a tuple of different types. {_STRICT_ADVICE}")
     kept: Schema = {}
     for word, value in schema.items():
-        if word in _UNKNOWN or (word == "format" and value not in _FORMATS):
+        if word in _UNSUPPORTED or (word == "format" and value not in _FORMATS):
             continue
-        kept[word] = _below(word, value)
+        kept[word] = _to_strict_value(word, value)
     if kept.get("type") == "object":
-        return _closed(schema, kept)
+        return _require_all(schema, kept)
     return kept
 
 
-def _below(word: str, value: Any) -> Any:
+def _to_strict_value(word: str, value: Any) -> Any:
     if word == "anyOf":
-        return [strict_form(one) for one in value]
+        return [to_strict(one) for one in value]
     if word == "items":
-        return strict_form(value)
+        return to_strict(value)
     if word in ("properties", "$defs"):
-        return {name: strict_form(one) for name, one in value.items()}
+        return {name: to_strict(one) for name, one in value.items()}
     return value
 
 
-def _closed(schema: Schema, kept: Schema) -> Schema:
+def _require_all(schema: Schema, kept: Schema) -> Schema:
     if schema.get("additionalProperties") is not False or "properties" not in schema:
-        raise InvalidValue(f"strict cannot hold a model to an object with any keys, such as a dict. {_INSTEAD}")
+        raise InvalidValue(f"strict cannot hold a model to an object with any keys, such as a dict. {_STRICT_ADVICE}")
     needed = schema.get("required", [])
     properties = {
         name: one if name in needed or takes_null(one) else {"anyOf": [one, {"type": "null"}]}
@@ -309,10 +309,10 @@ _SPHINX: Final = re.compile(r"^:(?:param|parameter|arg|argument|key|keyword)\s+(
 _FIELD: Final = re.compile(r"^:\w[^:]*:")
 
 
-def described(doc: str | None) -> tuple[str | None, dict[str, str]]:
+def parse_docstring(doc: str | None) -> tuple[str | None, dict[str, str]]:
     """Return the description in a docstring, if there is one, and the description of each parameter it names."""
     lines = inspect.cleandoc(doc).splitlines() if doc else []
-    found = {**dict(_google(lines)), **dict(_numpy(lines)), **dict(_sphinx(lines))}
+    found = {**dict(_parse_google(lines)), **dict(_parse_numpy(lines)), **dict(_parse_sphinx(lines))}
     return _first_paragraph(lines), {name.lstrip("*"): text for name, text in found.items() if text}
 
 
@@ -335,14 +335,14 @@ def _is_underlined(lines: list[str], at: int) -> bool:
     return at + 1 < len(lines) and bool(lines[at].strip()) and _RULE.match(lines[at + 1].strip()) is not None
 
 
-def _google(lines: list[str]) -> Iterator[tuple[str, str]]:
+def _parse_google(lines: list[str]) -> Iterator[tuple[str, str]]:
     for at, line in enumerate(lines):
         heading = line.strip()
         if heading.endswith(":") and heading[:-1].lower() in _SECTIONS and line == line.lstrip():
-            yield from _entries(_indented_below(lines[at + 1 :]))
+            yield from _parse_entries(_take_indented(lines[at + 1 :]))
 
 
-def _indented_below(lines: list[str]) -> list[str]:
+def _take_indented(lines: list[str]) -> list[str]:
     """Return the indented lines that follow a heading."""
     taken = []
     for line in lines:
@@ -352,7 +352,7 @@ def _indented_below(lines: list[str]) -> list[str]:
     return taken
 
 
-def _entries(lines: list[str]) -> Iterator[tuple[str, str]]:
+def _parse_entries(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yield `name (type): text` entries, each with the deeper lines that continue it."""
     depth = min((_indent(line) for line in lines if line.strip()), default=0)
     name, words = "", list[str]()
@@ -362,35 +362,35 @@ def _entries(lines: list[str]) -> Iterator[tuple[str, str]]:
             words.append(line.strip())
             continue
         if name:
-            yield name, _joined(words)
+            yield name, _join_words(words)
         name, words = started[1], [started[2]]
     if name:
-        yield name, _joined(words)
+        yield name, _join_words(words)
 
 
-def _numpy(lines: list[str]) -> Iterator[tuple[str, str]]:
+def _parse_numpy(lines: list[str]) -> Iterator[tuple[str, str]]:
     inside, names, words = False, list[str](), list[str]()
     for at, line in enumerate(lines):
         if _is_underlined(lines, at):
-            yield from _shared(names, words)
+            yield from _share_text(names, words)
             inside, names, words = line.strip().lower() in _SECTIONS, [], []
         elif inside and line.strip() and line == line.lstrip() and not _RULE.match(line):
-            yield from _shared(names, words)
+            yield from _share_text(names, words)
             named = _NUMPY.match(line)
             names, words = [one.strip() for one in named[1].split(",")] if named else [], []
         elif inside and not _RULE.match(line.strip()):
             words.append(line.strip())
-    yield from _shared(names, words)
+    yield from _share_text(names, words)
 
 
-def _shared(names: list[str], words: list[str]) -> Iterator[tuple[str, str]]:
+def _share_text(names: list[str], words: list[str]) -> Iterator[tuple[str, str]]:
     """Yield one text for several names: `x, y : int` describes both."""
-    text = _joined(words)
+    text = _join_words(words)
     for name in names:
         yield name, text
 
 
-def _sphinx(lines: list[str]) -> Iterator[tuple[str, str]]:
+def _parse_sphinx(lines: list[str]) -> Iterator[tuple[str, str]]:
     name, words = "", list[str]()
     for line in lines:
         started = _SPHINX.match(line.strip())
@@ -398,15 +398,15 @@ def _sphinx(lines: list[str]) -> Iterator[tuple[str, str]]:
             words.append(line.strip())
             continue
         if name:
-            yield name, _joined(words)
+            yield name, _join_words(words)
         name, words = (started[1], [started[2]]) if started else ("", [])
     if name:
-        yield name, _joined(words)
+        yield name, _join_words(words)
 
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _joined(words: list[str]) -> str:
+def _join_words(words: list[str]) -> str:
     return " ".join(word for word in words if word)

@@ -12,12 +12,12 @@ import msgspec
 from holdfast.core.wire.tools import is_tool_name
 from holdfast.errors import InvalidValue
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
-from holdfast.runtime.tools.schema import Schema, Shapes, default_of, described, object_of
+from holdfast.runtime.tools.schema import Schema, SchemaBuilder, default_entry, object_schema, parse_docstring
 
-_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NAMED_KINDS: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
+class ToolSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a tool, read from its function. `call` names the parameter that receives the call itself."""
 
     name: str
@@ -28,12 +28,12 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     call: str | None
 
 
-def signature_of(function: Any, name: str | None = None, description: str | None = None) -> Signature:
+def read_signature(function: Any, name: str | None = None, description: str | None = None) -> ToolSignature:
     """Read the signature of a typed function; raise an InvalidValue that says what to change."""
-    title = _named(function, name)
-    parameters, hints = _parameters(title, function), _hints(title, function)
-    text, about = described(inspect.getdoc(function))
-    shapes = Shapes()
+    title = _tool_name(function, name)
+    parameters, hints = _read_parameters(title, function), _resolve_hints(title, function)
+    text, about = parse_docstring(inspect.getdoc(function))
+    shapes = SchemaBuilder()
     properties: dict[str, Schema] = {}
     kinds: dict[str, Any] = {}
     call = None
@@ -44,13 +44,13 @@ def signature_of(function: Any, name: str | None = None, description: str | None
                 f"{parameter.name} of the tool {title} has no type. Write one, as in {_example(parameter)}."
             )
         if _is_call(kind):
-            call = _call(title, parameter.name, kind, call, inspect.iscoroutinefunction(function))
+            call = _check_call_parameter(title, parameter.name, kind, call, inspect.iscoroutinefunction(function))
             continue
         kinds[parameter.name] = kind
-        properties[parameter.name] = _property(title, shapes, parameter, kind, about.get(parameter.name))
+        properties[parameter.name] = _build_property(title, shapes, parameter, kind, about.get(parameter.name))
     defaults = {one.name: one.default for one in parameters if one.name in kinds and _has_default(one)}
-    schema = object_of(properties, [one for one in kinds if one not in defaults])
-    return Signature(
+    schema = object_schema(properties, [one for one in kinds if one not in defaults])
+    return ToolSignature(
         name=title,
         description=text if description is None else description,
         schema={**schema, "$defs": shapes.named} if shapes.named else schema,
@@ -60,7 +60,7 @@ def signature_of(function: Any, name: str | None = None, description: str | None
     )
 
 
-def check_name(name: Any) -> str:
+def check_tool_name(name: Any) -> str:
     """Return a name that every provider accepts; refuse others."""
     if not isinstance(name, str) or not is_tool_name(name):
         raise InvalidValue(
@@ -70,19 +70,19 @@ def check_name(name: Any) -> str:
     return name
 
 
-def _named(function: Any, name: str | None) -> str:
+def _tool_name(function: Any, name: str | None) -> str:
     if isinstance(function, type) or not (inspect.isfunction(function) or inspect.ismethod(function)):
         raise InvalidValue(f"{function!r:.80} cannot be a tool. Give a function made with def or async def.")
-    title = check_name(function.__name__ if name is None else name)
+    title = check_tool_name(function.__name__ if name is None else name)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidValue(f"The tool {title} is a generator. Return a list instead of yielding.")
     return title
 
 
-def _parameters(title: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+def _read_parameters(title: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
     found = list(inspect.signature(function).parameters.values())
     for one in found:
-        if one.kind not in _BY_NAME:
+        if one.kind not in _NAMED_KINDS:
             raise InvalidValue(
                 f"{one} of the tool {title} cannot be given by name. Models give every argument by its name: "
                 "write each parameter out, without *, ** and /."
@@ -92,7 +92,7 @@ def _parameters(title: str, function: Callable[..., Any]) -> list[inspect.Parame
     return found
 
 
-def _hints(title: str, function: Callable[..., Any]) -> dict[str, Any]:
+def _resolve_hints(title: str, function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except Exception as error:  # noqa: BLE001  annotations are any code at all
@@ -102,14 +102,16 @@ def _hints(title: str, function: Callable[..., Any]) -> dict[str, Any]:
         ) from None
 
 
-def _property(title: str, shapes: Shapes, parameter: inspect.Parameter, kind: Any, about: str | None) -> Schema:
+def _build_property(
+    title: str, shapes: SchemaBuilder, parameter: inspect.Parameter, kind: Any, about: str | None
+) -> Schema:
     try:
-        found = shapes.of(kind)
+        found = shapes.build(kind)
     except InvalidValue as error:
         raise InvalidValue(f"{parameter.name} of the tool {title}: {error}") from None
     if about is not None and "description" not in found:
         found = {**found, "description": about}
-    return {**found, **default_of(parameter.default)} if _has_default(parameter) else found
+    return {**found, **default_entry(parameter.default)} if _has_default(parameter) else found
 
 
 def _is_call(kind: Any) -> bool:
@@ -118,7 +120,7 @@ def _is_call(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, ToolCall | AsyncToolCall)
 
 
-def _call(title: str, name: str, kind: Any, known: str | None, is_async: bool) -> str:
+def _check_call_parameter(title: str, name: str, kind: Any, known: str | None, is_async: bool) -> str:
     if known is not None:
         raise InvalidValue(f"The tool {title} asks for its call twice: {known} and {name}. Keep one of them.")
     right, made = (AsyncToolCall, "async def") if is_async else (ToolCall, "def")

@@ -13,12 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.aio.frame import AsyncHistoryTools
 from holdfast.client.history_tools import HistoryTools
-from holdfast.core.packs.history_tools import HISTORY_TOOLS, as_meant
+from holdfast.core.packs.history_tools import HISTORY_TOOLS, parse_arguments
 from holdfast.errors import InvalidValue
-from holdfast.flow.packs.visibility import line_of_frame
+from holdfast.flow.packs.visibility import frame_thread
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.call import ToolCall
-from holdfast.runtime.tools.run import InThread
+from holdfast.runtime.tools.run import ThreadRunner
 from holdfast.runtime.tools.tool import AnyTool, Tool, tool
 
 
@@ -32,30 +32,30 @@ class ToolSource(Protocol):
 ToolLike = AnyTool | Callable[..., Any] | HistoryTools | AsyncHistoryTools | ToolSource
 
 
-def given_tools(given: Iterable[ToolLike] | str) -> tuple[AnyTool | ToolSource, ...]:
+def check_tools(given: Iterable[ToolLike] | str) -> tuple[AnyTool | ToolSource, ...]:
     """Check the given tools: functions become tools, and sources stay as they are. No I/O."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InvalidValue("tools must be a list of functions, tools or sources of tools.")
     found: list[AnyTool | ToolSource] = []
     for one in given:
-        found += _tools_of(one)
-    _by_name([one for one in found if isinstance(one, Tool)])
+        found += _to_tools(one)
+    _index_by_name([one for one in found if isinstance(one, Tool)])
     return tuple(found)
 
 
-async def tools_from(given: Iterable[ToolLike]) -> dict[str, AnyTool]:
+async def load_tools(given: Iterable[ToolLike]) -> dict[str, AnyTool]:
     """Return all tools by name, in the order given, with the current tools of the sources."""
     found: list[AnyTool] = []
-    for one in given_tools(given):
-        found += [one] if isinstance(one, Tool) else await _asked(one)
-    return _by_name(found)
+    for one in check_tools(given):
+        found += [one] if isinstance(one, Tool) else await _load_source(one)
+    return _index_by_name(found)
 
 
-def _tools_of(one: Any) -> list[AnyTool | ToolSource]:
+def _to_tools(one: Any) -> list[AnyTool | ToolSource]:
     if isinstance(one, Tool):
         return [one]
     if isinstance(one, HistoryTools | AsyncHistoryTools):
-        return [_of_history(one, definition) for definition in one.definitions]
+        return [_make_history_tool(one, definition) for definition in one.definitions]
     if inspect.isroutine(one):
         return [tool(one)]
     if isinstance(one, ToolSource) and not isinstance(one, type):
@@ -65,7 +65,7 @@ def _tools_of(one: Any) -> list[AnyTool | ToolSource]:
     )
 
 
-async def _asked(source: ToolSource) -> list[AnyTool]:
+async def _load_source(source: ToolSource) -> list[AnyTool]:
     found = list(await source.tools())
     for one in found:
         if not isinstance(one, Tool):
@@ -73,7 +73,7 @@ async def _asked(source: ToolSource) -> list[AnyTool]:
     return found
 
 
-def _by_name(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
+def _index_by_name(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
     found: dict[str, AnyTool] = {}
     for one in tools:
         if found.setdefault(one.name, one) is not one:
@@ -84,7 +84,7 @@ def _by_name(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
     return found
 
 
-def _of_history(history: HistoryTools | AsyncHistoryTools, definition: ToolDef) -> AnyTool:
+def _make_history_tool(history: HistoryTools | AsyncHistoryTools, definition: ToolDef) -> AnyTool:
     """Make a tool of one history tool. It changes nothing, so it may run again."""
     if isinstance(history, AsyncHistoryTools):
 
@@ -103,24 +103,24 @@ class HistoryTool(Tool[..., str]):
     """A tool for the agent's own past. Any call, however malformed, gets an answer that says what to do instead."""
 
     def __init__(self, definition: ToolDef) -> None:
-        super().__init__(_look, definition, if_interrupted="retry")
+        super().__init__(_answer_call, definition, if_interrupted="retry")
 
     def read(self, arguments: str) -> dict[str, Any]:
         """Return the arguments unparsed: they are interpreted when the tool runs."""
         return {"arguments": arguments}
 
-    async def run(self, args: Mapping[str, Any], call: object, in_thread: InThread) -> str:
+    async def run(self, args: Mapping[str, Any], call: object, in_thread: ThreadRunner) -> str:
         """Run the call and return its answer."""
         assert isinstance(call, ToolCall), "a tool that is not async gets the plain call"
-        found: str = await in_thread(lambda: _look(call, self.name, args["arguments"]))
+        found: str = await in_thread(lambda: _answer_call(call, self.name, args["arguments"]))
         return found
 
 
-def _look(call: ToolCall, name: str, arguments: str) -> str:
+def _answer_call(call: ToolCall, name: str, arguments: str) -> str:
     turn = call.turn
-    line = line_of_frame(turn._ports, turn._acting, turn.id)
+    line = frame_thread(turn._ports, turn._acting, turn.id)
     tools = HistoryTools(turn._ports, turn._acting, line, frame=turn.id)
-    given, problem = as_meant(name, arguments)
+    given, problem = parse_arguments(name, arguments)
     return problem or tools.answer(name, given)
 
 

@@ -17,28 +17,28 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
-from holdfast.core.wire.tools import unsaid
+from holdfast.core.wire.tools import default_arguments
 from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolInterrupted, ToolTimedOut
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.arguments import check_required, read_arguments, read_object
-from holdfast.runtime.tools.result import Bytes, Outcome, failure_text, outcome_of
-from holdfast.runtime.tools.run import InThread, run_function
-from holdfast.runtime.tools.schema import Schema, strict_form
-from holdfast.runtime.tools.signature import Signature, check_name, signature_of
+from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome, failure_text
+from holdfast.runtime.tools.run import ThreadRunner, run_function
+from holdfast.runtime.tools.schema import Schema, to_strict
+from holdfast.runtime.tools.signature import ToolSignature, check_tool_name, read_signature
 
 __all__ = [
     "AnyTool",
     "ArgumentsUnfit",
     "Bytes",
     "IfInterrupted",
-    "InThread",
-    "Outcome",
+    "ThreadRunner",
+    "ToolOutcome",
     "Tool",
     "ToolFailed",
     "ToolInterrupted",
     "ToolTimedOut",
     "failure_text",
-    "outcome_of",
+    "build_outcome",
     "tool",
 ]
 
@@ -46,7 +46,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 IfInterrupted = Literal["ask", "retry", "fail"]
-_WAYS: Final = get_args(IfInterrupted)
+_POLICIES: Final = get_args(IfInterrupted)
 
 
 class Tool(Generic[P, R]):
@@ -57,19 +57,19 @@ class Tool(Generic[P, R]):
         function: Callable[P, R],
         definition: ToolDef,
         *,
-        signature: Signature | None = None,
+        signature: ToolSignature | None = None,
         needs_approval: Approval = False,
         if_interrupted: IfInterrupted | None = None,
         timeout: float | None = None,
         tokens: int | None = None,
     ) -> None:
-        check_name(definition.name)
+        check_tool_name(definition.name)
         self.function, self.definition = function, definition
-        self.needs_approval = approving(definition.name, needs_approval, signature.kinds if signature else None)
-        self.if_interrupted: IfInterrupted = _way(definition.name, if_interrupted, "ask")
-        self.if_unknown: IfInterrupted = _way(definition.name, if_interrupted, "fail")
-        self.timeout = _seconds(definition.name, timeout)
-        self.tokens = _grant(definition.name, tokens)
+        self.needs_approval = check_approval(definition.name, needs_approval, signature.kinds if signature else None)
+        self.if_interrupted: IfInterrupted = _check_policy(definition.name, if_interrupted, "ask")
+        self.if_unknown: IfInterrupted = _check_policy(definition.name, if_interrupted, "fail")
+        self.timeout = _check_timeout(definition.name, timeout)
+        self.tokens = _check_tokens(definition.name, tokens)
         self.is_async = inspect.iscoroutinefunction(function)
         self._signature = signature
         self.__wrapped__ = function
@@ -108,15 +108,17 @@ class Tool(Generic[P, R]):
         check_required(self.name, self.parameters, given)
         return given
 
-    def unsaid(self, args: Mapping[str, Any]) -> dict[str, Any]:
+    def default_arguments(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the defaults of arguments that are not among these values, as far as they have a form in JSON."""
-        return unsaid(self.parameters if self._signature is None else self._signature.schema, args)
+        return default_arguments(self.parameters if self._signature is None else self._signature.schema, args)
 
-    def approval_needed(self, args: Mapping[str, Any]) -> bool:
+    def requires_approval(self, args: Mapping[str, Any]) -> bool:
         """Return True if a person must approve a run with these values. A predicate that fails counts as True."""
-        return is_needed(self.needs_approval, {**(self._signature.defaults if self._signature else {}), **args})
+        return is_approval_needed(
+            self.needs_approval, {**(self._signature.defaults if self._signature else {}), **args}
+        )
 
-    async def run(self, args: Mapping[str, Any], call: object, in_thread: InThread) -> R:
+    async def run(self, args: Mapping[str, Any], call: object, in_thread: ThreadRunner) -> R:
         """Run the tool with values from `read`: an `async def` right here, a `def` in a thread.
 
         Raises ToolTimedOut after its timeout. A thread cannot be stopped: its work then goes on, and its result is
@@ -176,8 +178,8 @@ def tool(
     def made(function: Callable[..., Any]) -> AnyTool:
         if isinstance(function, Tool):
             raise InvalidValue(f"{function.name} is a tool already. Make it once, with all its options.")
-        signature = signature_of(function, name, description)
-        parameters = strict_form(signature.schema) if strict else signature.schema
+        signature = read_signature(function, name, description)
+        parameters = to_strict(signature.schema) if strict else signature.schema
         definition = ToolDef(
             name=signature.name, description=signature.description, parameters=parameters, strict=strict
         )
@@ -194,15 +196,15 @@ def tool(
     return made if function is None else made(function)
 
 
-def _way(name: str, given: Any, otherwise: IfInterrupted) -> Any:
+def _check_policy(name: str, given: Any, otherwise: IfInterrupted) -> Any:
     if given is None:
         return otherwise
-    if given not in _WAYS:
+    if given not in _POLICIES:
         raise InvalidValue(f"if_interrupted of {name} is {given!r:.40}. Say 'ask', 'retry' or 'fail'.")
     return given
 
 
-def _seconds(name: str, given: Any) -> float | None:
+def _check_timeout(name: str, given: Any) -> float | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
@@ -210,7 +212,7 @@ def _seconds(name: str, given: Any) -> float | None:
     return float(given)
 
 
-def _grant(name: str, given: int | None) -> int | None:
+def _check_tokens(name: str, given: int | None) -> int | None:
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
         raise InvalidValue(f"tokens of {name} is {given!r:.40}. Give a whole number of tokens, or None.")
     return given
@@ -218,10 +220,10 @@ def _grant(name: str, given: int | None) -> int | None:
 
 Approval = bool | Callable[..., bool]
 
-_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def approving(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:
+def check_approval(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:
     """Check `needs_approval`: a bool, or a function of some of the arguments by name, or of `args` as a mapping."""
     if isinstance(given, bool):
         return given
@@ -229,7 +231,7 @@ def approving(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Ap
         raise InvalidValue(f"needs_approval of {tool} is {given!r:.40}. Say True, False, or give a function.")
     if inspect.iscoroutinefunction(given):
         raise InvalidValue(f"needs_approval of {tool} is async. Give a plain function: it decides by the arguments.")
-    wanted = _wanted(given)
+    wanted = _parameter_names(given)
     unknown = [name for name in wanted or () if parameters is not None and name not in parameters]
     if unknown and wanted != ["args"]:
         raise InvalidValue(
@@ -239,12 +241,12 @@ def approving(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Ap
     return given  # type: ignore[no-any-return]
 
 
-def is_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
+def is_approval_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
     """Return True if these arguments need approval. A predicate that fails, or does not decide, counts as True."""
     if isinstance(needs, bool):
         return needs
     try:
-        wanted = _wanted(needs)
+        wanted = _parameter_names(needs)
         if wanted == ["args"] and "args" not in args:
             verdict: Any = needs(dict(args))
         else:
@@ -257,7 +259,7 @@ def is_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
         return True
 
 
-def _wanted(predicate: Callable[..., Any]) -> list[str] | None:
+def _parameter_names(predicate: Callable[..., Any]) -> list[str] | None:
     """Return the names of the arguments that a predicate takes; None if it takes all."""
     try:
         parameters = inspect.signature(predicate).parameters
@@ -265,4 +267,4 @@ def _wanted(predicate: Callable[..., Any]) -> list[str] | None:
         return None
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return None
-    return [name for name, one in parameters.items() if one.kind not in _MANY]
+    return [name for name, one in parameters.items() if one.kind not in _VARIADIC_KINDS]

@@ -20,29 +20,29 @@ from typing import NoReturn
 
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, ReadOnly, Refused, StorageFull, Unavailable
 
-_ONLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _ONLY
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _ONLY
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ONLY
-UNFINISHED = ".new-"
+_SAFE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _SAFE_FLAGS
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS
+UNFINISHED_PREFIX = ".new-"
 """The prefix of unfinished files' names. No key's file begins with a dot."""
 
 _numbers = itertools.count()
 
 
-def sync(handle: int) -> None:
+def sync_handle(handle: int) -> None:
     """Flush a file's bytes, or a folder's names, to disk."""
     os.fsync(handle)
 
 
-class Tree:
+class FileTree:
     """A folder and everything below it. Paths are tuples of names."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._gate = threading.Lock()
-        with reporting(root):
-            self._handle: int | None = os.open(root, _FOLDER)
+        with translate_os_errors(root):
+            self._handle: int | None = os.open(root, _FOLDER_FLAGS)
 
     def after_fork(self) -> None:
         """Replace the lock, which another thread of the parent may have held."""
@@ -55,7 +55,7 @@ class Tree:
         if handle is not None:
             os.close(handle)
 
-    def top(self) -> int:
+    def open_root(self) -> int:
         """Return a handle of the root folder, which the caller closes."""
         with self._gate:
             if self._handle is None:
@@ -80,10 +80,10 @@ class Tree:
 
     def open(self, names: Sequence[str], *, make: bool = False) -> int | None:
         """Return a folder's handle, which the caller closes, or None as `folder` does."""
-        handle = self.top()
+        handle = self.open_root()
         for depth in range(len(names)):
             try:
-                child = self.step(handle, names, depth, make=make)
+                child = self.open_child(handle, names, depth, make=make)
             finally:
                 os.close(handle)
             if child is None:
@@ -91,12 +91,12 @@ class Tree:
             handle = child
         return handle
 
-    def step(self, above: int, names: Sequence[str], depth: int, *, make: bool = False) -> int | None:
+    def open_child(self, above: int, names: Sequence[str], depth: int, *, make: bool = False) -> int | None:
         """Open the folder at this depth of the path from its parent's handle."""
         name = names[depth]
         for _ in range(2):
             try:
-                return os.open(name, _FOLDER, dir_fd=above)
+                return os.open(name, _FOLDER_FLAGS, dir_fd=above)
             except FileNotFoundError:
                 if not make:
                     return None
@@ -106,7 +106,7 @@ class Tree:
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
                 pass  # Another process has just made it.
-            sync(above)
+            sync_handle(above)
         raise Unavailable(f"{self.path(names)} vanishes as soon as it is made. Nothing was written.")
 
     def _refuse(self, above: int, names: Sequence[str], error: OSError, wanted: str) -> NoReturn:
@@ -116,7 +116,7 @@ class Tree:
                 mode = os.stat(names[-1], dir_fd=above, follow_symlinks=False).st_mode
             except OSError:
                 raise error from None
-            raise in_the_way(self.path(names), mode, wanted) from None
+            raise obstacle_error(self.path(names), mode, wanted) from None
         raise error
 
     def remove_empty(self, names: Sequence[str]) -> None:
@@ -136,7 +136,7 @@ class Tree:
     def read(self, folder: int, names: Sequence[str]) -> bytes | None:
         """Return a file's bytes, or None if it does not exist. The last of the names is the file's."""
         try:
-            handle = os.open(names[-1], _READ, dir_fd=folder)
+            handle = os.open(names[-1], _READ_FLAGS, dir_fd=folder)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -144,30 +144,30 @@ class Tree:
         try:
             mode = os.fstat(handle).st_mode
             if not stat.S_ISREG(mode):
-                raise in_the_way(self.path(names), mode, "a file")
+                raise obstacle_error(self.path(names), mode, "a file")
             with os.fdopen(handle, "rb", closefd=False) as file:
                 return file.read()
         finally:
             os.close(handle)
 
-    def has(self, folder: int, names: Sequence[str]) -> bool:
+    def has_file(self, folder: int, names: Sequence[str]) -> bool:
         """Return True if the file exists."""
         try:
             mode = os.stat(names[-1], dir_fd=folder, follow_symlinks=False).st_mode
         except FileNotFoundError:
             return False
         if not stat.S_ISREG(mode):
-            raise in_the_way(self.path(names), mode, "a file")
+            raise obstacle_error(self.path(names), mode, "a file")
         return True
 
     def write(self, folder: int, name: str, body: bytes) -> None:
         """Write a whole file and return once it is on disk."""
-        handle, unfinished = _create(folder)
+        handle, unfinished = _create_unfinished(folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(body)
                 file.flush()
-                sync(handle)
+                sync_handle(handle)
             os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             try:
@@ -175,34 +175,34 @@ class Tree:
             except OSError:
                 pass  # An unfinished file that stays behind is removed when it is old.
             raise
-        settle(folder)
+        sync_names(folder)
 
     def unlink(self, folder: int, name: str) -> None:
         """Delete a file durably."""
         os.unlink(name, dir_fd=folder)
-        settle(folder)
+        sync_names(folder)
 
 
-def _create(folder: int) -> tuple[int, str]:
+def _create_unfinished(folder: int) -> tuple[int, str]:
     while True:
-        name = f"{UNFINISHED}{os.getpid()}-{next(_numbers)}"
+        name = f"{UNFINISHED_PREFIX}{os.getpid()}-{next(_numbers)}"
         try:
-            return os.open(name, _CREATE, 0o600, dir_fd=folder), name
+            return os.open(name, _CREATE_FLAGS, 0o600, dir_fd=folder), name
         except FileExistsError:
             pass  # Left by a killed process with the same id.
 
 
-def settle(folder: int) -> None:
+def sync_names(folder: int) -> None:
     """Sync a folder whose names changed. On an error it is unknown whether the change survives."""
     try:
-        sync(folder)
+        sync_handle(folder)
     except OSError as error:
-        raise unsettled(error) from error
+        raise sync_error(error) from error
 
 
-def make_private(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Create a private folder unless it exists; its parent must exist."""
-    with reporting(folder):
+    with translate_os_errors(folder):
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
@@ -213,7 +213,7 @@ def make_private(folder: Path) -> None:
             raise Refused(f"The folder {folder.parent} does not exist. Create it first.") from None
         handle = os.open(folder.parent, os.O_RDONLY)
         try:
-            sync(handle)
+            sync_handle(handle)
         finally:
             os.close(handle)
 
@@ -224,7 +224,7 @@ ABANDONED_SECONDS = 3600
 Names = tuple[str, ...]
 
 
-def walk(tree: Tree, home: Sequence[str], enter: Callable[[Names], bool], now: float) -> list[Names]:
+def walk_files(tree: FileTree, home: Sequence[str], enter: Callable[[Names], bool], now: float) -> list[Names]:
     """Return the relative paths of all files below a folder, entering only folders that `enter` accepts."""
     found: list[Names] = []
     waiting: list[Names] = [()]
@@ -236,12 +236,12 @@ def walk(tree: Tree, home: Sequence[str], enter: Callable[[Names], bool], now: f
             names = (*home, *path)
             # From the parent's handle where that is still open: keys can be hundreds of folders deep.
             near = handle is not None and path and path[:-1] == at
-            child = tree.step(handle, names, len(names) - 1) if near and handle is not None else tree.open(names)
+            child = tree.open_child(handle, names, len(names) - 1) if near and handle is not None else tree.open(names)
             if handle is not None:
                 os.close(handle)
             at, handle = path, child
             if handle is not None:
-                files, folders = _listed(tree, handle, names, now)
+                files, folders = _list_folder(tree, handle, names, now)
                 found += ((*path, name) for name in files)
                 waiting += (below for name in folders if enter(below := (*path, name)))
     finally:
@@ -250,14 +250,14 @@ def walk(tree: Tree, home: Sequence[str], enter: Callable[[Names], bool], now: f
     return found
 
 
-def _listed(tree: Tree, folder: int, names: Sequence[str], now: float) -> tuple[list[str], list[str]]:
+def _list_folder(tree: FileTree, folder: int, names: Sequence[str], now: float) -> tuple[list[str], list[str]]:
     files, folders = [], []
     with os.scandir(folder) as items:
         for item in items:
             if item.name.startswith("."):
-                _forget(folder, item, now)
+                _remove_abandoned(folder, item, now)
             elif item.is_symlink():
-                raise in_the_way(tree.path((*names, item.name)), stat.S_IFLNK, "")
+                raise obstacle_error(tree.path((*names, item.name)), stat.S_IFLNK, "")
             elif item.is_dir(follow_symlinks=False):
                 folders.append(item.name)
             else:
@@ -265,16 +265,19 @@ def _listed(tree: Tree, folder: int, names: Sequence[str], now: float) -> tuple[
     return files, folders
 
 
-def _forget(folder: int, item: os.DirEntry[str], now: float) -> None:
+def _remove_abandoned(folder: int, item: os.DirEntry[str], now: float) -> None:
     """Remove a killed writer's unfinished file, once it is too old to be in use."""
     try:
-        if item.name.startswith(UNFINISHED) and item.stat(follow_symlinks=False).st_mtime < now - ABANDONED_SECONDS:
+        if (
+            item.name.startswith(UNFINISHED_PREFIX)
+            and item.stat(follow_symlinks=False).st_mtime < now - ABANDONED_SECONDS
+        ):
             os.unlink(item.name, dir_fd=folder)
     except OSError:
         pass  # Another process removed it, or the folder is read-only.
 
 
-def may_hold(text: str | None, prefix: str, after: str | None) -> bool:
+def may_hold_keys(text: str | None, prefix: str, after: str | None) -> bool:
     """Return True if a folder whose keys begin with `text` can hold keys of a page; None means unknown."""
     if text is None:
         return True
@@ -284,15 +287,15 @@ def may_hold(text: str | None, prefix: str, after: str | None) -> bool:
 
 
 @contextmanager
-def reporting(place: Path) -> Iterator[None]:
+def translate_os_errors(place: Path) -> Iterator[None]:
     """Translate errors of the operating system into holdfast's own."""
     try:
         yield
     except OSError as error:
-        raise _translated(error, place) from error
+        raise _translate_os_error(error, place) from error
 
 
-def _translated(error: OSError, place: Path) -> HoldfastError:
+def _translate_os_error(error: OSError, place: Path) -> HoldfastError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull()
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -304,13 +307,13 @@ def _translated(error: OSError, place: Path) -> HoldfastError:
     return Unavailable(f"{place} cannot be used ({error.strerror}). Nothing was written; try again later.")
 
 
-def in_the_way(place: Path, mode: int, wanted: str) -> Refused:
+def obstacle_error(place: Path, mode: int, wanted: str) -> Refused:
     """Return the error for something that is in the place of a file or folder of the store."""
     what = "a symbolic link, and none is followed" if stat.S_ISLNK(mode) else f"not {wanted}"
     return Refused(f"{place} is {what}. Remove it; nothing was read or written through it.")
 
 
-def unsettled(error: OSError) -> OutcomeUnknown:
+def sync_error(error: OSError) -> OutcomeUnknown:
     """Return the error for a change that was made but may not be on disk."""
     return OutcomeUnknown(
         f"The folder could not be synced ({error.strerror}), so the change may be lost with the power. "

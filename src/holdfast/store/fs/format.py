@@ -24,19 +24,19 @@ import msgspec
 from msgspec.structs import fields
 
 from holdfast.errors import InvalidValue
-from holdfast.records.entries import Stored
-from holdfast.records.scope import KINDS, parse_scope
+from holdfast.records.entries import StoredEntry
+from holdfast.records.scope import SCOPE_KINDS, parse_scope
 
 _ENCODER = msgspec.json.Encoder()
 _FENCE = (b"```json\n", b"\n```\n")
 _RULE = b"---\n"
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """A file does not hold an entry."""
 
 
-class _File(msgspec.Struct, kw_only=True):
+class _FileContent(msgspec.Struct, kw_only=True):
     """The content of an entry's file. `body` tells the kind of text below the front matter."""
 
     key: str
@@ -56,17 +56,17 @@ class _File(msgspec.Struct, kw_only=True):
     value: msgspec.Raw = msgspec.Raw()
 
 
-_FIELDS = {field.encode_name: field.default for field in fields(_File) if field.name not in ("body", "value")}
-_DECODER = msgspec.json.Decoder(_File)
+_FIELDS = {field.encode_name: field.default for field in fields(_FileContent) if field.name not in ("body", "value")}
+_DECODER = msgspec.json.Decoder(_FileContent)
 
 
-def written(kind: str, key: str, entry: Stored) -> bytes:
+def encode_entry(kind: str, key: str, entry: StoredEntry) -> bytes:
     """Return the bytes of an entry's file."""
     try:
         value = msgspec.json.decode(entry.value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidValue(f"The value of {key!r} is not JSON. Encode it before it is stored.") from None
-    lines = _lines(key, entry)
+    lines = _field_lines(key, entry)
     if kind == "json":
         lines.append(("value", entry.value))
         return b"{\n" + b",\n".join(b'  "%s": %s' % (name.encode(), data) for name, data in lines) + b"\n}\n"
@@ -76,28 +76,28 @@ def written(kind: str, key: str, entry: Stored) -> bytes:
     return _RULE + b"".join(b"%s: %s\n" % (name.encode(), data) for name, data in lines) + _RULE + body
 
 
-def _lines(key: str, entry: Stored) -> list[tuple[str, bytes]]:
+def _field_lines(key: str, entry: StoredEntry) -> list[tuple[str, bytes]]:
     given: dict[str, Any] = {name: getattr(entry, name, None) for name in _FIELDS}
     given["key"] = key
     return [(name, _ENCODER.encode(value)) for name, value in given.items() if value != _FIELDS[name]]
 
 
-def read(kind: str, data: bytes) -> tuple[str, Stored]:
+def decode_entry(kind: str, data: bytes) -> tuple[str, StoredEntry]:
     """Return the key and the entry of a file; raise DamagedFile if it holds none."""
     try:
         return _read_json(data) if kind == "json" else _read_markdown(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise Damaged(str(error)) from None
+        raise DamagedFile(str(error)) from None
 
 
-def _read_json(data: bytes) -> tuple[str, Stored]:
+def _read_json(data: bytes) -> tuple[str, StoredEntry]:
     file = _DECODER.decode(data)
     if not bytes(file.value):
         raise ValueError("it has no value")
-    return _entry(file, bytes(file.value))
+    return _make_entry(file, bytes(file.value))
 
 
-def _read_markdown(data: bytes) -> tuple[str, Stored]:
+def _read_markdown(data: bytes) -> tuple[str, StoredEntry]:
     before, rule, rest = data.partition(_RULE)
     front, end, body = rest.partition(b"\n" + _RULE)
     if before or not rule or not end:
@@ -105,77 +105,77 @@ def _read_markdown(data: bytes) -> tuple[str, Stored]:
     lines = [line.partition(b": ") for line in front.split(b"\n")]
     file = _DECODER.decode(b"{%s}" % b",".join(b'"%s":%s' % (name, value) for name, _, value in lines))
     if file.body == "text":
-        return _entry(file, _ENCODER.encode(body.removesuffix(b"\n").decode()))
+        return _make_entry(file, _ENCODER.encode(body.removesuffix(b"\n").decode()))
     if file.body != "json" or not body.startswith(_FENCE[0]) or not body.endswith(_FENCE[1]):
         raise ValueError("its body is neither text nor a block of JSON")
     value = body[len(_FENCE[0]) : -len(_FENCE[1])]
     msgspec.json.decode(value)
-    return _entry(file, value)
+    return _make_entry(file, value)
 
 
-def _entry(file: _File, value: bytes) -> tuple[str, Stored]:
+def _make_entry(file: _FileContent, value: bytes) -> tuple[str, StoredEntry]:
     kept = {name: getattr(file, name) for name in _FIELDS if name != "key"}
-    return file.key, Stored(value=value, **kept)
+    return file.key, StoredEntry(value=value, **kept)
 
 
-Path = tuple[str, ...]
+PathNames = tuple[str, ...]
 
 SUFFIXES: Final = {"json": ".json", "markdown": ".md"}
-KINDS_OF_FILE: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
-LONGEST: Final = 200
+FILE_KINDS: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
+MAX_SEGMENT_BYTES: Final = 200
 """The longest encoded segment in bytes. File systems take 255, and a suffix follows it."""
 
-_EMPTY = "%empty"
-_DIGEST = "%sha256-"
+_EMPTY_NAME = "%empty"
+_DIGEST_PREFIX = "%sha256-"
 _PLAIN = re.compile(r"[a-z0-9_-]+")
-_ODD = re.compile(r"[^a-z0-9_.-]|\A\.|\.\Z|\.(?=\.)|(?<=\.)\.|\.(?=(?:json|md)\Z)")
+_UNSAFE_CHARACTERS = re.compile(r"[^a-z0-9_.-]|\A\.|\.\Z|\.(?=\.)|(?<=\.)\.|\.(?=(?:json|md)\Z)")
 _DEVICES = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
 )
 """The names that Windows takes for devices, also with a suffix."""
 
 
-def key_path(key: str) -> Path:
+def key_path(key: str) -> PathNames:
     """Return the folders of a key below its scope, and its file name without suffix."""
     segments = key.split("/")
-    names = [encoded(segment) for segment in segments]
+    names = [encode_segment(segment) for segment in segments]
     # `thread/t1` in session/s1 is a key. Scope session/s1/thread/t1 has that very folder, so the key's name is escaped.
-    if len(names) > 1 and segments[0] in KINDS:
-        names[0] = _spelled(names[0])
+    if len(names) > 1 and segments[0] in SCOPE_KINDS:
+        names[0] = _escape_first(names[0])
     return tuple(names)
 
 
-def key_of(names: Sequence[str]) -> str | None:
+def key_from_path(names: Sequence[str]) -> str | None:
     """Return the key of a path, or None if the path is no key's, such as a foreign file's."""
-    segments = [_decoded(name) for name in names]
+    segments = [_decode_segment(name) for name in names]
     if None in segments:
         return None
     key = "/".join(segment for segment in segments if segment is not None)
     return key if key_path(key) == tuple(names) else None
 
 
-def digested(names: Sequence[str]) -> bool:
+def is_digest(names: Sequence[str]) -> bool:
     """Return True if a path holds only the digest of a key, which is then stored in the file."""
-    return any(name.startswith(_DIGEST) for name in names)
+    return any(name.startswith(_DIGEST_PREFIX) for name in names)
 
 
-def folder_text(names: Sequence[str]) -> str | None:
+def folder_prefix(names: Sequence[str]) -> str | None:
     """Return the common prefix of all keys in a folder, or None if its names do not tell."""
-    segments = [_decoded(name) for name in names]
+    segments = [_decode_segment(name) for name in names]
     return None if None in segments else "".join(f"{segment}/" for segment in segments)
 
 
 @lru_cache(maxsize=1024)
-def scope_paths(scope: str) -> tuple[Path, ...]:
+def scope_paths(scope: str) -> tuple[PathNames, ...]:
     """Return the folder of a scope, and older ones it may be in: operators were once called agents."""
     parts = parse_scope(scope).parts
     if not parts:
         return (("global",),)
-    path = tuple(name for kind, id in parts for name in (kind, encoded(id)))
+    path = tuple(name for kind, id in parts for name in (kind, encode_segment(id)))
     return (path, ("agent", *path[1:])) if parts[0][0] == "operator" else (path,)
 
 
-def homes_of(home: Path) -> tuple[Path, ...]:
+def equivalent_homes(home: PathNames) -> tuple[PathNames, ...]:
     """Return the same folders as `scope_paths`, from one of them."""
     if home[:1] not in (("operator",), ("agent",)):
         return (home,)
@@ -183,22 +183,22 @@ def homes_of(home: Path) -> tuple[Path, ...]:
 
 
 @lru_cache(maxsize=8192)
-def encoded(segment: str) -> str:
+def encode_segment(segment: str) -> str:
     """Return one segment as the name of a file or folder."""
     if not segment:
-        return _EMPTY
-    name = _ODD.sub(lambda found: _percent(found[0]), segment)
+        return _EMPTY_NAME
+    name = _UNSAFE_CHARACTERS.sub(lambda found: _percent_encode(found[0]), segment)
     if segment.partition(".")[0] in _DEVICES:
-        name = _spelled(name)
-    return name if len(name) <= LONGEST else _DIGEST + hashlib.sha256(segment.encode()).hexdigest()
+        name = _escape_first(name)
+    return name if len(name) <= MAX_SEGMENT_BYTES else _DIGEST_PREFIX + hashlib.sha256(segment.encode()).hexdigest()
 
 
-def _decoded(name: str) -> str | None:
+def _decode_segment(name: str) -> str | None:
     if _PLAIN.fullmatch(name):
         return name
-    if name == _EMPTY:
+    if name == _EMPTY_NAME:
         return ""
-    if name.startswith(_DIGEST):
+    if name.startswith(_DIGEST_PREFIX):
         return None
     try:
         return unquote(name, errors="strict")
@@ -206,9 +206,9 @@ def _decoded(name: str) -> str | None:
         return None
 
 
-def _spelled(name: str) -> str:
-    return _percent(name[0]) + name[1:]
+def _escape_first(name: str) -> str:
+    return _percent_encode(name[0]) + name[1:]
 
 
-def _percent(text: str) -> str:
+def _percent_encode(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode())

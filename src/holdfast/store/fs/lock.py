@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from holdfast.errors import Busy, Unavailable
-from holdfast.store.fs.files import Tree, reporting, sync
+from holdfast.store.fs.files import FileTree, sync_handle, translate_os_errors
 from holdfast.system import SystemClock, renew_in_child
 
 try:
@@ -24,69 +24,69 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-NAME = ".lock"
+LOCK_FILE = ".lock"
 """The name of the lock file. No scope's folder begins with a dot."""
 
-PATIENCE = 30.0
+LOCK_TIMEOUT = 30.0
 """The seconds to wait for other writers, as long as for a journal's lock."""
 
-_MOST_BYTES = 1 << 16
-_DIGITS = 19
+_MAX_NOTE_BYTES = 1 << 16
+_MAX_DIGITS = 19
 
 
-class Turn:
+class FolderWriter:
     """The right to change files. Each change is recorded in the lock file first."""
 
-    def __init__(self, tree: Tree, handle: int) -> None:
+    def __init__(self, tree: FileTree, handle: int) -> None:
         self._tree = tree
         self._handle = handle
-        self._newest, self._unfinished = _noted(handle)
+        self._newest, self._unfinished = _read_note(handle)
 
-    def version(self, previous: int) -> int:
+    def next_version(self, previous: int) -> int:
         """Return the next version: larger than any before, including deleted entries' and other folders'."""
         self._newest = max(previous, self._newest, SystemClock().now_ms() * 1000) + 1
         return self._newest
 
     @contextmanager
-    def changing(self, names: Sequence[str]) -> Iterator[None]:
+    def record_change(self, names: Sequence[str]) -> Iterator[None]:
         """Record a folder while it is changed. An error leaves the record behind, as a killed process does."""
         if self._unfinished:
-            self._finish(self._unfinished.split("/"))
+            self._sync_unfinished(self._unfinished.split("/"))
             self._unfinished = ""
-        self._note("/".join(names))
+        self._write_note("/".join(names))
         yield
         try:
-            self._note("")
+            self._write_note("")
         except OSError:
             pass  # The change is done; the next writer syncs it once more.
 
-    def _finish(self, names: Sequence[str]) -> None:
+    def _sync_unfinished(self, names: Sequence[str]) -> None:
         """Sync every folder on the path that a killed writer left."""
         for depth in range(len(names) + 1):
             with self._tree.folder(names[:depth]) as folder:
                 if folder is None:
                     return
-                sync(folder)
+                sync_handle(folder)
 
-    def _note(self, unfinished: str) -> None:
+    def _write_note(self, unfinished: str) -> None:
         # A line, read up to its end: bytes behind it may briefly remain of an earlier, longer line.
         line = f"{self._newest} {unfinished}\n".encode()
         os.pwrite(self._handle, line, 0)
         os.ftruncate(self._handle, len(line))
 
 
-def _noted(handle: int) -> tuple[int, str]:
-    line, end, _ = os.pread(handle, _MOST_BYTES, 0).partition(b"\n")
+def _read_note(handle: int) -> tuple[int, str]:
+    line, end, _ = os.pread(handle, _MAX_NOTE_BYTES, 0).partition(b"\n")
     newest, space, unfinished = line.partition(b" ")
-    if not (end and space and newest.isdigit() and len(newest) < _DIGITS and unfinished.isascii()):
+    if not (end and space and newest.isdigit() and len(newest) < _MAX_DIGITS and unfinished.isascii()):
         return 0, ""  # New or foreign: versions go on from the clock.
     return int(newest), unfinished.decode("ascii")
 
 
-class Turns:
+class FolderLock:
     """The write lock. Threads wait on a mutex, processes on the lock file."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: FileTree) -> None:
         self._tree = tree
         self._lock = threading.Lock()
         self._handle: int | None = None
@@ -101,15 +101,15 @@ class Turns:
             self._handle = None
 
     @contextmanager
-    def take(self) -> Iterator[Turn]:
+    def acquire(self) -> Iterator[FolderWriter]:
         """Wait for the lock and yield the right to write; release it at the end."""
-        if not self._lock.acquire(timeout=PATIENCE):
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT):
             raise Busy
         try:
-            with reporting(self._tree.root):
-                self._handle = self._open()
-                _wait(self._handle)
-                yield Turn(self._tree, self._handle)
+            with translate_os_errors(self._tree.root):
+                self._handle = self._open_file()
+                _wait_for_lock(self._handle)
+                yield FolderWriter(self._tree, self._handle)
         finally:
             if self._handle is not None:
                 handle, self._handle = self._handle, None
@@ -118,16 +118,16 @@ class Turns:
                 os.close(handle)
             self._lock.release()
 
-    def _open(self) -> int:
-        top = self._tree.top()
+    def _open_file(self) -> int:
+        top = self._tree.open_root()
         try:
-            return os.open(NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=top)
+            return os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=top)
         finally:
             os.close(top)
 
 
-def _wait(handle: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+def _wait_for_lock(handle: int) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

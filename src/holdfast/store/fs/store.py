@@ -17,29 +17,29 @@ from typing import Literal, NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
-from holdfast.core.search.words import indexed, spaced
+from holdfast.core.search.words import index_text, space_letters
 from holdfast.errors import Corrupt, InvalidValue, OutcomeUnknown, Unsupported
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
-from holdfast.records.scope import KINDS
+from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
+from holdfast.records.scope import SCOPE_KINDS
 from holdfast.store.fs import format as file_format
-from holdfast.store.fs.files import Names, Tree, make_private, may_hold, reporting, walk
+from holdfast.store.fs.files import FileTree, Names, make_private_folder, may_hold_keys, translate_os_errors, walk_files
 from holdfast.store.fs.format import (
-    KINDS_OF_FILE,
+    FILE_KINDS,
     SUFFIXES,
-    digested,
-    folder_text,
-    homes_of,
-    key_of,
+    equivalent_homes,
+    folder_prefix,
+    is_digest,
+    key_from_path,
     key_path,
     scope_paths,
 )
-from holdfast.store.fs.lock import Turn, Turns
+from holdfast.store.fs.lock import FolderLock, FolderWriter
 from holdfast.system import SystemClock
 
 Format = Literal["json", "markdown"]
 
 
-class _File(NamedTuple):
+class _EntryFile(NamedTuple):
     """A file that holds, or may hold, an entry."""
 
     folder: Names
@@ -63,9 +63,9 @@ class FsStore:
         self._search = search
         # Resolved once: a store stays where it was opened, whatever the current folder is later.
         self.root = Path(root).resolve()
-        make_private(self.root)
-        self._tree = Tree(self.root)
-        self._turns = Turns(self._tree)
+        make_private_folder(self.root)
+        self._tree = FileTree(self.root)
+        self._turns = FolderLock(self._tree)
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -73,17 +73,17 @@ class FsStore:
 
     # reading
 
-    def get(self, scope: str, key: str) -> Stored | None:
-        with reporting(self.root):
-            return self._newest(scope, key)[0]
+    def get(self, scope: str, key: str) -> StoredEntry | None:
+        with translate_os_errors(self.root):
+            return self._read_newest(scope, key)[0]
 
-    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
-        with reporting(self.root):
-            found: list[tuple[str, Stored]] = []
+    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
+        with translate_os_errors(self.root):
+            found: list[tuple[str, StoredEntry]] = []
             for key in self._keys(scope, page.prefix, page.after):
-                entry = self._newest(scope, key)[0]
+                entry = self._read_newest(scope, key)[0]
                 # Entries deleted meanwhile are skipped.
-                if entry is None or not entry.live(page.now):
+                if entry is None or not entry.is_live(page.now):
                     continue
                 if page.lifetime is None or entry.lifetime == page.lifetime:
                     found.append((key, entry))
@@ -91,77 +91,77 @@ class FsStore:
                     break
             return found
 
-    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return live entries scored by the number of terms found, also as prefixes of words; no other ranking."""
         if not self._search:
             return []
-        terms = [_searched(spaced(term)) for term in wanted.terms]
+        terms = [_space_words(space_letters(term)) for term in wanted.terms]
         found = []
-        with reporting(self.root):
+        with translate_os_errors(self.root):
             for key in self._keys(scope, "", None):
-                entry = self._newest(scope, key)[0]
-                if entry is None or not entry.live(wanted.now):
+                entry = self._read_newest(scope, key)[0]
+                if entry is None or not entry.is_live(wanted.now):
                     continue
-                words = _searched(indexed(entry.words or ""))
+                words = _space_words(index_text(entry.words or ""))
                 score = sum(term in words for term in terms)
                 if score:
-                    found.append(Match(key=key, entry=entry, text=float(score)))
+                    found.append(EntryMatch(key=key, entry=entry, text=float(score)))
         return sorted(found, key=lambda match: (-match.text, match.key))[: wanted.limit]
 
     # writing
 
     def put(
-        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+        self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
-        with self._turns.take() as turn:
-            known, files = self._newest(scope, key)
+        with self._turns.acquire() as turn:
+            known, files = self._read_newest(scope, key)
             previous = 0 if known is None else known.version
             if expected is not None and expected != previous:
                 return None
-            version = turn.version(previous)
-            body = file_format.written(self._format, key, replace(entry, version=version))
-            place = self._place(scope, key)
-            with turn.changing(place.folder), self._tree.folder(place.folder, make=True) as folder:
+            version = turn.next_version(previous)
+            body = file_format.encode_entry(self._format, key, replace(entry, version=version))
+            place = self._target_file(scope, key)
+            with turn.record_change(place.folder), self._tree.folder(place.folder, make=True) as folder:
                 assert folder is not None
                 self._tree.write(folder, place.name, body)
             try:
                 # Old files in the other format, or in the former `agent` folder, may go: the new one is on disk.
-                self._remove(turn, [file for file in files if file != place])
+                self._remove_files(turn, [file for file in files if file != place])
             except (OSError, OutcomeUnknown):
                 pass  # An older file is ignored. The next write tries to remove it again.
             return version
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
-        with self._turns.take() as turn:
+        with self._turns.acquire() as turn:
             if expected is None:
                 # Without reading, so that a damaged entry can be deleted.
-                files = [file for file, folder in self._files(scope, key) if self._tree.has(folder, file.names)]
+                files = [file for file, folder in self._files(scope, key) if self._tree.has_file(folder, file.names)]
             else:
-                known, files = self._newest(scope, key)
+                known, files = self._read_newest(scope, key)
                 if expected != (0 if known is None else known.version):
                     return None
-            self._remove(turn, files)
+            self._remove_files(turn, files)
             return bool(files)
 
     def purge(self, now: int) -> int:
         """Read every file and delete expired entries, each under its own lock. Damaged files are left."""
-        with reporting(self.root):
-            over = sorted(expired(self._tree, now))
-        return sum(self._end(homes, key, now) for homes, key in over)
+        with translate_os_errors(self.root):
+            over = sorted(find_expired(self._tree, now))
+        return sum(self._purge_entry(homes, key, now) for homes, key in over)
 
-    def _end(self, homes: tuple[Names, ...], key: str, now: int) -> bool:
-        with self._turns.take() as turn:
+    def _purge_entry(self, homes: tuple[Names, ...], key: str, now: int) -> bool:
+        with self._turns.acquire() as turn:
             try:
-                known, files = self._newest_in(homes, key)
+                known, files = self._read_newest_in(homes, key)
             except Corrupt:
                 return False
-            over = known is not None and not known.live(now)
-            self._remove(turn, files if over else [])
+            over = known is not None and not known.is_live(now)
+            self._remove_files(turn, files if over else [])
             return over
 
-    def _remove(self, turn: Turn, files: list[_File]) -> None:
+    def _remove_files(self, turn: FolderWriter, files: list[_EntryFile]) -> None:
         for file in files:
-            with turn.changing(file.folder):
+            with turn.record_change(file.folder):
                 with self._tree.folder(file.folder) as folder:
                     if folder is not None:
                         self._tree.unlink(folder, file.name)
@@ -170,62 +170,62 @@ class FsStore:
     # the graph, which files do not have
 
     def link(self, edge: Edge) -> None:
-        _no_graph()
+        _refuse_graph()
 
     def unlink(self, edge: Edge) -> bool:
-        _no_graph()
+        _refuse_graph()
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
-        _no_graph()
+        _refuse_graph()
 
     def close(self) -> None:
         self._tree.close()
 
     # where things are
 
-    def _place(self, scope: str, key: str) -> _File:
+    def _target_file(self, scope: str, key: str) -> _EntryFile:
         *folders, name = key_path(key)
-        return _File((*scope_paths(scope)[0], *folders), name + SUFFIXES[self._format], self._format)
+        return _EntryFile((*scope_paths(scope)[0], *folders), name + SUFFIXES[self._format], self._format)
 
-    def _files(self, scope: str, key: str) -> Iterator[tuple[_File, int]]:
+    def _files(self, scope: str, key: str) -> Iterator[tuple[_EntryFile, int]]:
         """Yield every file that may hold an entry, with its open folder."""
         return self._files_in(scope_paths(scope), key)
 
-    def _files_in(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_File, int]]:
+    def _files_in(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_EntryFile, int]]:
         *folders, name = key_path(key)
         for home in homes:
             path = (*home, *folders)
             with self._tree.folder(path) as folder:
                 if folder is not None:
-                    yield from ((_File(path, name + suffix, kind), folder) for kind, suffix in SUFFIXES.items())
+                    yield from ((_EntryFile(path, name + suffix, kind), folder) for kind, suffix in SUFFIXES.items())
 
-    def _newest(self, scope: str, key: str) -> tuple[Stored | None, list[_File]]:
+    def _read_newest(self, scope: str, key: str) -> tuple[StoredEntry | None, list[_EntryFile]]:
         """Return an entry and its files. If a killed writer left several, the newest counts."""
-        return self._newest_in(scope_paths(scope), key)
+        return self._read_newest_in(scope_paths(scope), key)
 
-    def _newest_in(self, homes: tuple[Names, ...], key: str) -> tuple[Stored | None, list[_File]]:
+    def _read_newest_in(self, homes: tuple[Names, ...], key: str) -> tuple[StoredEntry | None, list[_EntryFile]]:
         found = []
         for file, folder in self._files_in(homes, key):
             data = self._tree.read(folder, file.names)
             if data is not None:
-                found.append((self._read(file, data, key), file))
+                found.append((self._read_entry(file, data, key), file))
         # Oldest first: they are removed in this order, so that an old value cannot come back.
         found.sort(key=lambda each: each[0].version)
         return (found[-1][0] if found else None), [file for _, file in found]
 
-    def _read(self, file: _File, data: bytes, key: str | None) -> Stored:
-        inside, entry = self._parsed(file, data)
+    def _read_entry(self, file: _EntryFile, data: bytes, key: str | None) -> StoredEntry:
+        inside, entry = self._parse_file(file, data)
         if inside != key:
-            raise self._damaged(file, f"it holds {inside!r}")
+            raise self._damage_error(file, f"it holds {inside!r}")
         return entry
 
-    def _parsed(self, file: _File, data: bytes) -> tuple[str, Stored]:
+    def _parse_file(self, file: _EntryFile, data: bytes) -> tuple[str, StoredEntry]:
         try:
-            return file_format.read(file.kind, data)
-        except file_format.Damaged as error:
-            raise self._damaged(file, str(error)) from None
+            return file_format.decode_entry(file.kind, data)
+        except file_format.DamagedFile as error:
+            raise self._damage_error(file, str(error)) from None
 
-    def _damaged(self, file: _File, why: str) -> Corrupt:
+    def _damage_error(self, file: _EntryFile, why: str) -> Corrupt:
         path = self._tree.path(file.names)
         return Corrupt(f"{path} is damaged: {why}. Restore it from a backup, or delete the entry.")
 
@@ -235,10 +235,10 @@ class FsStore:
         now = SystemClock().now_ms() / 1000
 
         def enter(path: Names) -> bool:
-            return not (len(path) == 1 and path[0] in KINDS) and may_hold(folder_text(path), prefix, after)
+            return not (len(path) == 1 and path[0] in SCOPE_KINDS) and may_hold_keys(folder_prefix(path), prefix, after)
 
         for home in scope_paths(scope):
-            for path in walk(self._tree, home, enter, now):
+            for path in walk_files(self._tree, home, enter, now):
                 key = self._key(home, path)
                 if key is not None and key.startswith(prefix) and (after is None or key > after):
                     keys.add(key)
@@ -247,55 +247,55 @@ class FsStore:
     def _key(self, home: Names, path: Names) -> str | None:
         """Return the key of a file, or None if the file is foreign."""
         stem, dot, suffix = path[-1].rpartition(".")
-        kind = KINDS_OF_FILE.get(dot + suffix)
+        kind = FILE_KINDS.get(dot + suffix)
         if kind is None:
             return None
         names = (*path[:-1], stem)
-        if not digested(names):
-            return key_of(names)
-        file = _File((*home, *path[:-1]), path[-1], kind)
+        if not is_digest(names):
+            return key_from_path(names)
+        file = _EntryFile((*home, *path[:-1]), path[-1], kind)
         with self._tree.folder(file.folder) as folder:
             data = None if folder is None else self._tree.read(folder, file.names)
         if data is None:
             return None
-        key = self._parsed(file, data)[0]
+        key = self._parse_file(file, data)[0]
         if key_path(key) != names:
-            raise self._damaged(file, f"it holds {key!r}")
+            raise self._damage_error(file, f"it holds {key!r}")
         return key
 
 
-def _searched(text: str) -> str:
+def _space_words(text: str) -> str:
     """Return words with one space before each, so that a term matches only at the beginning of a word."""
     return " " + " ".join(text.split())
 
 
-def _no_graph() -> NoReturn:
+def _refuse_graph() -> NoReturn:
     raise Unsupported("Files hold no graph. Use a sqlite, memory or cozo store for edges.")
 
 
-Place = tuple[tuple[Names, ...], str]
+ExpiredPlace = tuple[tuple[Names, ...], str]
 """The folders that a scope may be in, and a key."""
 
 
-def expired(tree: Tree, now: int) -> set[Place]:
+def find_expired(tree: FileTree, now: int) -> set[ExpiredPlace]:
     """Return the places of possibly expired entries; the caller checks each again under the write lock."""
-    paths = walk(tree, (), lambda _: True, SystemClock().now_ms() / 1000)
-    places = (_place(tree, path, now) for path in paths)
+    paths = walk_files(tree, (), lambda _: True, SystemClock().now_ms() / 1000)
+    places = (_expiry_place(tree, path, now) for path in paths)
     return {place for place in places if place is not None}
 
 
-def _place(tree: Tree, path: Names, now: int) -> Place | None:
+def _expiry_place(tree: FileTree, path: Names, now: int) -> ExpiredPlace | None:
     stem, dot, suffix = path[-1].rpartition(".")
-    kind = KINDS_OF_FILE.get(dot + suffix)
+    kind = FILE_KINDS.get(dot + suffix)
     if kind is None:
         return None
     with tree.folder(path[:-1]) as folder:
         data = None if folder is None else tree.read(folder, path)
     try:
-        key, entry = file_format.read(kind, data or b"")
-    except file_format.Damaged:
+        key, entry = file_format.decode_entry(kind, data or b"")
+    except file_format.DamagedFile:
         return None
     names = key_path(key)
     home = path[: -len(names)]
     ours = home and (*path[:-1], stem)[len(home) :] == names
-    return (homes_of(home), key) if ours and not entry.live(now) else None
+    return (equivalent_homes(home), key) if ours and not entry.is_live(now) else None

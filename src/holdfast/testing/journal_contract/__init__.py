@@ -15,13 +15,13 @@ No test is skipped: a declared capability must work, and an undeclared one must 
 from __future__ import annotations
 
 from holdfast.testing.journal_contract.append import AppendContract
-from holdfast.testing.journal_contract.fixtures import dump, pushed, stored
-from holdfast.testing.journal_contract.maintenance import WholeContract
+from holdfast.testing.journal_contract.fixtures import dump_projections, make_push, read_events
+from holdfast.testing.journal_contract.maintenance import MaintenanceContract
 from holdfast.testing.journal_contract.read import FindContract, ReadContract
 from holdfast.testing.journal_contract.sessions import ConversationContract, SessionContract
 from holdfast.testing.journal_contract.state import StateContract
 
-__all__ = ["JournalContract", "dump", "pushed", "stored"]
+__all__ = ["JournalContract", "dump_projections", "make_push", "read_events"]
 
 
 class JournalContract(
@@ -31,6 +31,6 @@ class JournalContract(
     ConversationContract,
     SessionContract,
     StateContract,
-    WholeContract,
+    MaintenanceContract,
 ):
     """The whole contract of a journal."""

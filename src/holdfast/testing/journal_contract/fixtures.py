@@ -12,7 +12,7 @@ from holdfast.ports.journal import Journal
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.frames import FramePushed, GoalContent
 from holdfast.records.ids import ulid_text
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.testing.writer import Writer
 
 STREAM = "session/s1"
@@ -20,23 +20,23 @@ OTHER = "session/s2"
 ACTOR = "actor/main"
 
 
-def dump(journal: Journal) -> list[tuple[str, list[Any]]]:
+def dump_projections(journal: Journal) -> list[tuple[str, list[Any]]]:
     """Dump every projection completely: two journals are equal if their dumps are."""
     return [(table.name, list(journal.rows(table.name))) for table in PROJECTIONS]
 
 
-def stored(journal: Journal, stream: str = STREAM, tenant: str = "default", **query: Any) -> list[StoredEvent]:
+def read_events(journal: Journal, stream: str = STREAM, tenant: str = "default", **query: Any) -> list[StoredEvent]:
     """Read one page of a stream's events."""
-    return journal.read(Query(tenant=tenant, stream=stream, **query))
+    return journal.read(EventQuery(tenant=tenant, stream=stream, **query))
 
 
-def pushed(writer: Writer, **facts: Any) -> Draft:
+def make_push(writer: Writer, **facts: Any) -> Draft:
     """Make a draft that pushes a root frame."""
     frame = ulid_text(writer.ports.ids.ulid())
     return Draft(type="frame.pushed", facts=FramePushed(frame=frame, **facts), content=GoalContent(goal="g"))
 
 
-class Fixtures:
+class JournalFixtures:
     """Fixtures for a new journal and a writer on it."""
 
     @pytest.fixture

@@ -10,37 +10,37 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.journal.admit import new_head
-from holdfast.core.journal.chain import link
+from holdfast.core.journal.chain import link_hash
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import KeyReused, NotFound, Refused, Unsupported
 from holdfast.flow.journal import artifacts, transfer
 from holdfast.flow.journal.verify import verify
 from holdfast.ports.journal import Journal
 from holdfast.records.ids import ulid_text
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.journal_contract.fixtures import STREAM, Fixtures, dump, stored
-from holdfast.testing.writer import Writer, note
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.journal_contract.fixtures import STREAM, JournalFixtures, dump_projections, read_events
+from holdfast.testing.writer import Writer, make_note
 
 
-class WholeContract(Fixtures):
+class MaintenanceContract(JournalFixtures):
     """The contract of maintenance: rebuild, verify, artifacts, erasure, copies."""
 
     def test_rebuilt_equals_live(self, writer: Writer, journal: Journal) -> None:
         for number in range(4):
-            story = Story(Random(number), writer.ports.ids, subjects=("alice", "bob"))  # noqa: S311
+            story = FrameGenerator(Random(number), writer.ports.ids, subjects=("alice", "bob"))  # noqa: S311
             for _ in range(60):
                 writer.append(f"actor/a{number}", *story.step())
-        live = dump(journal)
+        live = dump_projections(journal)
         assert any(rows for _, rows in live)
         assert journal.rebuild() == journal.position()
-        assert dump(journal) == live
+        assert dump_projections(journal) == live
         assert verify(writer.ports).findings == ()
 
     def test_artifacts_are_kept_once_and_read_back(self, writer: Writer, journal: Journal) -> None:
         small, large = b"s" * 100, b"L" * 300_000
         for _ in range(2):
-            placed = [artifacts.prepare(writer.ports, writer.acting, body) for body in (small, large)]
-            writer.append(STREAM, note(artifacts=[one.name.hex() for one in placed]), artifacts=placed)
+            placed = [artifacts.prepare_artifact(writer.ports, writer.acting, body) for body in (small, large)]
+            writer.append(STREAM, make_note(artifacts=[one.name.hex() for one in placed]), artifacts=placed)
         assert [journal.artifact("default", one.name) for one in placed] == [small, large]
         assert sorted(one.size for _, one in journal.artifacts()) == [100, 300_000]
         with pytest.raises(NotFound):
@@ -49,70 +49,70 @@ class WholeContract(Fixtures):
         assert verify(writer.ports).artifacts == 2
 
     def test_erasing_removes_content_and_keeps_the_chain(self, writer: Writer, journal: Journal) -> None:
-        placed = [artifacts.prepare(writer.ports, writer.acting, body) for body in (b"own", b"shared")]
+        placed = [artifacts.prepare_artifact(writer.ports, writer.acting, body) for body in (b"own", b"shared")]
         names = [one.name.hex() for one in placed]
-        writer.append(STREAM, note("secret", subject="alice", artifacts=names), artifacts=placed, key="k")
-        writer.append(STREAM, note("public", subject="bob", artifacts=names[1:]))
-        before = dump(journal)
-        erasure = artifacts.erase(writer.ports, writer.acting, "alice")
+        writer.append(STREAM, make_note("secret", subject="alice", artifacts=names), artifacts=placed, key="k")
+        writer.append(STREAM, make_note("public", subject="bob", artifacts=names[1:]))
+        before = dump_projections(journal)
+        erasure = artifacts.erase_subject(writer.ports, writer.acting, "alice")
         assert (erasure.events, erasure.artifacts) == (1, 1)
-        first, second = stored(journal)
+        first, second = read_events(journal)
         assert first.erased
         assert (first.content, first.salt) == (None, None)
         assert second.content is not None
         assert journal.artifact("default", placed[0].name) is None
         assert journal.artifact("default", placed[1].name) == b"shared"
         assert [subject.name for subject in journal.subjects("default")] == [None, "bob"]
-        assert dump(journal) == before
+        assert dump_projections(journal) == before
         assert verify(writer.ports).findings == ()
         journal.rebuild()
-        assert dump(journal) == before
-        (marker,) = stored(journal, "global")
+        assert dump_projections(journal) == before
+        (marker,) = read_events(journal, "global")
         assert marker.type == "subject.erased"
 
     def test_after_erasure_a_key_is_compared_by_facts_alone(self, writer: Writer, journal: Journal) -> None:
-        writer.append(STREAM, note("secret", subject="alice", n=1), key="k")
-        artifacts.erase(writer.ports, writer.acting, "alice")
-        assert writer.append(STREAM, note("anything", subject="alice", n=1), key="k").repeated
+        writer.append(STREAM, make_note("secret", subject="alice", n=1), key="k")
+        artifacts.erase_subject(writer.ports, writer.acting, "alice")
+        assert writer.append(STREAM, make_note("anything", subject="alice", n=1), key="k").repeated
         with pytest.raises(KeyReused):
-            writer.append(STREAM, note("anything", subject="alice", n=2), key="k")
+            writer.append(STREAM, make_note("anything", subject="alice", n=2), key="k")
 
     def test_who_comes_back_after_erasure_is_somebody_else(self, writer: Writer, journal: Journal) -> None:
-        writer.append(STREAM, note(subject="alice"))
-        artifacts.erase(writer.ports, writer.acting, "alice")
-        writer.append(STREAM, note(subject="alice"))
-        assert [event.subject for event in stored(journal)] == [1, 2]
+        writer.append(STREAM, make_note(subject="alice"))
+        artifacts.erase_subject(writer.ports, writer.acting, "alice")
+        writer.append(STREAM, make_note(subject="alice"))
+        assert [event.subject for event in read_events(journal)] == [1, 2]
         with pytest.raises(NotFound):
-            artifacts.erase(writer.ports, writer.acting, "nobody")
+            artifacts.erase_subject(writer.ports, writer.acting, "nobody")
         assert verify(writer.ports).findings == ()
 
     def test_an_exact_copy_verifies_and_equals(self, writer: Writer, make_journal: Callable[[], Journal]) -> None:
         journal = writer.ports.journal
-        self._live_a_little(writer)
+        self._fill_journal(writer)
         copy = make_journal()
         lines = list(transfer.export_lines(writer.ports))
         assert copy.restore(*transfer.parse_lines(lines)) == journal.position()
         twin = Writer(copy)
-        assert dump(copy) == dump(journal)
+        assert dump_projections(copy) == dump_projections(journal)
         assert verify(twin.ports).findings == ()
         assert list(transfer.export_lines(twin.ports)) == lines
-        writer.append(STREAM, note("later"))
-        twin.append(STREAM, note("later"))
+        writer.append(STREAM, make_note("later"))
+        twin.append(STREAM, make_note("later"))
         with pytest.raises(Refused):
             copy.restore(*transfer.parse_lines(lines))
         copy.close()
 
     def test_a_copy_ends_where_it_is_told_to(self, writer: Writer, make_journal: Callable[[], Journal]) -> None:
-        self._live_a_little(writer)
+        self._fill_journal(writer)
         for until in (1, 20, 50):
             copy = make_journal()
-            copy.restore(writer.ports.journal.secret, transfer.items(writer.ports, until))
+            copy.restore(writer.ports.journal.secret, transfer.read_items(writer.ports, until))
             assert copy.position() == until
             assert verify(Writer(copy).ports).findings == ()
             copy.close()
 
     def test_a_copy_that_breaks_off_leaves_nothing(self, writer: Writer, make_journal: Callable[[], Journal]) -> None:
-        self._live_a_little(writer)
+        self._fill_journal(writer)
         copy = make_journal()
         lines = [*transfer.export_lines(writer.ports), b"{broken"]
         with pytest.raises(Refused):
@@ -122,20 +122,20 @@ class WholeContract(Fixtures):
         copy.close()
 
     def test_unknown_event_types_are_kept(self, writer: Writer, make_journal: Callable[[], Journal]) -> None:
-        writer.append(STREAM, note())
-        (event,) = stored(writer.ports.journal)
+        writer.append(STREAM, make_note())
+        (event,) = read_events(writer.ports.journal)
         later = replace(event, type="future.happened", facts=b'{"what":"ever"}', content=None, salt=None)
-        later = replace(later, hash=link(new_head("default", STREAM, 1).hash, later))
+        later = replace(later, hash=link_hash(new_head("default", STREAM, 1).hash, later))
         copy = make_journal()
         copy.restore(bytes(32), [("default", later)])
-        assert decode_event(stored(copy)[0]).facts == {"what": "ever"}
+        assert decode_event(read_events(copy)[0]).facts == {"what": "ever"}
         assert copy.rebuild() == 1
         assert verify(Writer(copy).ports).findings == ()
-        Writer(copy).append(STREAM, note())
+        Writer(copy).append(STREAM, make_note())
         copy.close()
 
     def test_backup_is_declared_or_unsupported(self, writer: Writer, journal: Journal, tmp_path: Path) -> None:
-        writer.append(STREAM, note())
+        writer.append(STREAM, make_note())
         target = tmp_path / "backup.db"
         if "backup" in journal.capabilities:
             journal.backup(target)
@@ -146,14 +146,14 @@ class WholeContract(Fixtures):
             with pytest.raises(Unsupported):
                 journal.backup(target)
 
-    def _live_a_little(self, writer: Writer) -> None:
+    def _fill_journal(self, writer: Writer) -> None:
         other = Writer(writer.ports.journal, tenant="acme", user="carol", ids=writer.ports.ids)
         for number in range(3):
-            story = Story(Random(number), writer.ports.ids, subjects=("alice", "bob"))  # noqa: S311
+            story = FrameGenerator(Random(number), writer.ports.ids, subjects=("alice", "bob"))  # noqa: S311
             for _ in range(20):
                 writer.append(f"actor/a{number}", *story.step(), key=ulid_text(writer.ports.ids.ulid()))
-            other.append(STREAM, note(str(number)))
+            other.append(STREAM, make_note(str(number)))
         for size in (10, 300_000):
-            body = artifacts.prepare(writer.ports, writer.acting, b"x" * size)
-            writer.append(STREAM, note(subject="alice", artifacts=[body.name.hex()]), artifacts=[body])
-        artifacts.erase(writer.ports, writer.acting, "bob")
+            body = artifacts.prepare_artifact(writer.ports, writer.acting, b"x" * size)
+            writer.append(STREAM, make_note(subject="alice", artifacts=[body.name.hex()]), artifacts=[body])
+        artifacts.erase_subject(writer.ports, writer.acting, "bob")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.fold import fold_all
+from holdfast.core.journal.fold import fold_events
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import Closed, NotFound, StaleEpoch
 from holdfast.flow.journal import artifacts
@@ -20,44 +20,48 @@ from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
-from holdfast.records.reports import Query
-from holdfast.testing.generate_frames import Story
-from holdfast.testing.journal_contract.fixtures import ACTOR, OTHER, STREAM, Fixtures, pushed, stored
-from holdfast.testing.writer import Writer, note
+from holdfast.records.reports import EventQuery
+from holdfast.testing.generate_frames import FrameGenerator
+from holdfast.testing.journal_contract.fixtures import ACTOR, OTHER, STREAM, JournalFixtures, make_push, read_events
+from holdfast.testing.writer import Writer, make_note
 
 
-class ReadContract(Fixtures):
+class ReadContract(JournalFixtures):
     """The contract of reading: pages, bounds, tenants, states."""
 
     def test_pages_run_both_ways_to_the_end(self, writer: Writer, journal: Journal) -> None:
         for number in range(25):
-            writer.append(STREAM if number % 2 else OTHER, note(str(number)))
-        forwards = stored(journal, limit=5) + stored(journal, after=5, limit=5) + stored(journal, after=10, limit=5)
-        backwards = stored(journal, backwards=True, limit=100)
+            writer.append(STREAM if number % 2 else OTHER, make_note(str(number)))
+        forwards = (
+            read_events(journal, limit=5)
+            + read_events(journal, after=5, limit=5)
+            + read_events(journal, after=10, limit=5)
+        )
+        backwards = read_events(journal, backwards=True, limit=100)
         assert [event.version for event in forwards] == list(range(1, 13))
         assert backwards == forwards[::-1]
-        everything = journal.read(Query(tenant="default", limit=100))
+        everything = journal.read(EventQuery(tenant="default", limit=100))
         assert [event.seq for event in everything] == list(range(1, 26))
-        assert journal.read(Query(tenant="default", limit=100, backwards=True)) == everything[::-1]
-        assert journal.read(Query(tenant="default", after=20, until=22)) == everything[20:22]
-        assert stored(journal, after=3, until=4) == forwards[3:4]
+        assert journal.read(EventQuery(tenant="default", limit=100, backwards=True)) == everything[::-1]
+        assert journal.read(EventQuery(tenant="default", after=20, until=22)) == everything[20:22]
+        assert read_events(journal, after=3, until=4) == forwards[3:4]
 
     def test_types_can_be_asked_for(self, writer: Writer, journal: Journal) -> None:
         for _ in range(3):
-            writer.append(ACTOR, pushed(writer), note())
+            writer.append(ACTOR, make_push(writer), make_note())
         for types, count in ((("app.noted",), 3), (("frame.pushed", "app.noted"), 6), (("frame.popped",), 0)):
             for backwards in (False, True):
-                of_tenant = journal.read(Query(tenant="default", types=types, backwards=backwards))
+                of_tenant = journal.read(EventQuery(tenant="default", types=types, backwards=backwards))
                 assert len(of_tenant) == count
-                assert stored(journal, ACTOR, types=types, backwards=backwards) == of_tenant
+                assert read_events(journal, ACTOR, types=types, backwards=backwards) == of_tenant
 
     def test_tenants_see_nothing_of_each_other(self, writer: Writer, journal: Journal) -> None:
         other = Writer(journal, tenant="acme", user="bob")
-        placed = artifacts.prepare(other.ports, other.acting, b"body")
-        other.append(ACTOR, pushed(other), note(artifacts=[placed.name.hex()]), artifacts=[placed], key="k")
-        before = _answers(journal)
-        writer.append(STREAM, note())
-        assert _answers(journal)[1:] == before[1:]
+        placed = artifacts.prepare_artifact(other.ports, other.acting, b"body")
+        other.append(ACTOR, make_push(other), make_note(artifacts=[placed.name.hex()]), artifacts=[placed], key="k")
+        before = _read_as_default_tenant(journal)
+        writer.append(STREAM, make_note())
+        assert _read_as_default_tenant(journal)[1:] == before[1:]
         assert before == ([], None, StreamState(), [], [], [])
         with pytest.raises(NotFound):
             journal.artifact("default", placed.name)
@@ -65,7 +69,7 @@ class ReadContract(Fixtures):
 
     def test_streams_are_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
         for name in ("c", "a", "b"):
-            writer.append(f"session/{name}", note())
+            writer.append(f"session/{name}", make_note())
         assert [head.stream for head in journal.heads("default", "", 2)] == ["session/a", "session/b"]
         assert [head.stream for head in journal.heads("default", "session/b", 2)] == ["session/c"]
 
@@ -73,48 +77,53 @@ class ReadContract(Fixtures):
         calls: list[int] = []
         unwatch = journal.watch(lambda: calls.append(1))
         assert journal.position() == 0
-        writer.append(STREAM, note())
+        writer.append(STREAM, make_note())
         assert journal.position() == 1
         unwatch()
-        writer.append(STREAM, note())
+        writer.append(STREAM, make_note())
         assert (journal.position(), len(calls)) == (2, 1)
 
     @pytest.mark.parametrize("seed", range(5))
     def test_loading_gives_what_folding_gives(self, writer: Writer, journal: Journal, seed: int) -> None:
-        story = Story(Random(seed), writer.ports.ids)  # noqa: S311
+        story = FrameGenerator(Random(seed), writer.ports.ids)  # noqa: S311
         for _ in range(120):
             writer.append(ACTOR, *story.step())
-        events = [decode_event(event) for event in stored(journal, ACTOR, limit=10_000)]
-        assert journal.load("default", ACTOR) == fold_all(events)
+        events = [decode_event(event) for event in read_events(journal, ACTOR, limit=10_000)]
+        assert journal.load("default", ACTOR) == fold_events(events)
         assert journal.load("default", "actor/nobody") == StreamState()
 
     def test_a_closed_journal_says_so(self, writer: Writer, journal: Journal) -> None:
-        writer.append(STREAM, note())
+        writer.append(STREAM, make_note())
         journal.close()
         journal.close()
-        for call in (lambda: writer.append(STREAM, note()), lambda: stored(journal), journal.position, journal.tenants):
+        for call in (
+            lambda: writer.append(STREAM, make_note()),
+            lambda: read_events(journal),
+            journal.position,
+            journal.tenants,
+        ):
             with pytest.raises(Closed):
                 call()
 
 
-def _answers(journal: Journal) -> tuple[Any, ...]:
+def _read_as_default_tenant(journal: Journal) -> tuple[Any, ...]:
     """Return what the default tenant reads of things that exist only for another tenant."""
     return (
-        journal.read(Query(tenant="default")),
+        journal.read(EventQuery(tenant="default")),
         journal.head("default", ACTOR),
         journal.load("default", ACTOR),
-        journal.by_key("default", ACTOR, "k"),
+        journal.events_by_key("default", ACTOR, "k"),
         journal.subjects("default"),
         [head for head in journal.heads("default", "", 10) if head.stream == ACTOR],
     )
 
 
-class FindContract(Fixtures):
+class FindContract(JournalFixtures):
     """The contract of lookups: rows without knowing their stream, and owners without asking them."""
 
     def test_a_row_is_found_by_each_column_that_its_table_declares(self, writer: Writer, journal: Journal) -> None:
-        frame, question, token = _suspended(writer, ACTOR)
-        _suspended(writer, "actor/other")
+        frame, question, token = _suspend_frame(writer, ACTOR)
+        _suspend_frame(writer, "actor/other")
         for column, value in (("frame_id", frame), ("question_id", question), ("token_id", token)):
             ((stream, row),) = journal.find("default", "suspended_frames", column, value, b"", 10)
             assert stream == ACTOR
@@ -123,7 +132,7 @@ class FindContract(Fixtures):
             assert journal.find("default", "suspended_frames", column, bytes(len(value)), b"", 10) == []
 
     def test_rows_are_found_in_pages_in_order_of_key(self, writer: Writer, journal: Journal) -> None:
-        made = sorted(_suspended(writer, f"actor/a{number % 3}")[0] for number in range(7))
+        made = sorted(_suspend_frame(writer, f"actor/a{number % 3}")[0] for number in range(7))
         found, after = [], b""
         while page := journal.find("default", "suspended_frames", None, None, after, 3):
             found += [row["frame_id"] for _, row in page]
@@ -133,18 +142,18 @@ class FindContract(Fixtures):
     def test_a_lookup_that_would_read_a_whole_table_is_a_defect(self, journal: Journal) -> None:
         for table in PROJECTIONS:
             for column in table.columns:
-                if column not in table.found_by:
+                if column not in table.lookup_columns:
                     with pytest.raises(AssertionError):
                         journal.find("default", table.name, column, 1, b"", 1)
 
     def test_streams_with_live_frames_are_listed_with_their_ends(self, writer: Writer, journal: Journal) -> None:
         for name in ("actor/c", "actor/a", "actor/b"):
-            writer.append(name, pushed(writer), pushed(writer))
+            writer.append(name, make_push(writer), make_push(writer))
         for _ in range(2):
-            _pop(writer, "actor/b")
-        _pop(writer, "actor/a")
-        writer.append(STREAM, note())
-        Writer(journal, tenant="acme").append("actor/theirs", pushed(writer))
+            _pop_frame(writer, "actor/b")
+        _pop_frame(writer, "actor/a")
+        writer.append(STREAM, make_note())
+        Writer(journal, tenant="acme").append("actor/theirs", make_push(writer))
         first, second = journal.streams_with_work("default", 0, 10)
         assert [first, second] == [journal.head("default", name) for name in ("actor/c", "actor/a")]
         assert first.id < second.id
@@ -158,79 +167,79 @@ class FindContract(Fixtures):
         for name in ("b", "a", "idle", "done"):
             other = Writer(journal, tenant=name)
             for stream in ("actor/one", "actor/two"):
-                other.append(stream, note() if name == "idle" else pushed(writer))
+                other.append(stream, make_note() if name == "idle" else make_push(writer))
         for stream in ("actor/one", "actor/two"):
-            _pop(writer, stream, "done")
-        _pop(writer, "actor/one", "a")
+            _pop_frame(writer, stream, "done")
+        _pop_frame(writer, "actor/one", "a")
         assert journal.tenants_with_work() == ["a", "b"]
 
     def test_the_versions_of_some_streams_are_those_of_their_heads(self, writer: Writer, journal: Journal) -> None:
-        writer.append(STREAM, note(), note())
-        writer.append(OTHER, note())
-        writer.append(ACTOR, note(), note(), note())
-        Writer(journal, tenant="acme").append(STREAM, note())
+        writer.append(STREAM, make_note(), make_note())
+        writer.append(OTHER, make_note())
+        writer.append(ACTOR, make_note(), make_note(), make_note())
+        Writer(journal, tenant="acme").append(STREAM, make_note())
         assert journal.versions("default", [STREAM, "session/none", ACTOR]) == {STREAM: 2, ACTOR: 3}
         assert journal.versions("acme", (OTHER, STREAM)) == {STREAM: 1}
         assert journal.versions("nobody", [STREAM]) == {}
         assert journal.versions("default", []) == {}
 
     def test_the_head_says_who_holds_the_lease(self, writer: Writer, journal: Journal) -> None:
-        writer.append(ACTOR, _taken(1, "w1"), pushed(writer), expected=0)
-        assert [event.epoch for event in stored(journal, ACTOR)] == [None, 1]
-        _owner(journal, 1, "w1")
-        writer.append(ACTOR, _taken(2, "w2"))
-        _owner(journal, 2, "w2")
+        writer.append(ACTOR, _make_lease_taken(1, "w1"), make_push(writer), expected=0)
+        assert [event.epoch for event in read_events(journal, ACTOR)] == [None, 1]
+        _check_owner(journal, 1, "w1")
+        writer.append(ACTOR, _make_lease_taken(2, "w2"))
+        _check_owner(journal, 2, "w2")
         with pytest.raises(StaleEpoch):
-            writer.append(ACTOR, _released(1, "w1"), epoch=1)
-        writer.append(ACTOR, _released(2, "w2"), epoch=2)
-        _owner(journal, 2, None)
+            writer.append(ACTOR, _make_lease_released(1, "w1"), epoch=1)
+        writer.append(ACTOR, _make_lease_released(2, "w2"), epoch=2)
+        _check_owner(journal, 2, None)
 
     def test_only_the_present_owner_gives_signs_of_life(
         self, make_journal: Callable[[], Journal], writer: Writer, journal: Journal
     ) -> None:
-        assert not journal.renew("default", ACTOR, 0)
-        writer.append(ACTOR, _taken(1, "w1"))
+        assert not journal.renew_lease("default", ACTOR, 0)
+        writer.append(ACTOR, _make_lease_taken(1, "w1"))
         before = (journal.position(), journal.head("default", ACTOR))
         assert journal.renewals("default", ACTOR) == 0
-        assert journal.renew("default", ACTOR, 1)
-        assert journal.renew("default", ACTOR, 1)
+        assert journal.renew_lease("default", ACTOR, 1)
+        assert journal.renew_lease("default", ACTOR, 1)
         assert journal.renewals("default", ACTOR) == 2
         assert (journal.position(), journal.head("default", ACTOR)) == before
-        assert not journal.renew("acme", ACTOR, 1)
-        writer.append(ACTOR, _taken(2, "w2"))
-        assert not journal.renew("default", ACTOR, 1)
-        assert journal.renew("default", ACTOR, 2)
-        writer.append(ACTOR, _released(2, "w2"), epoch=2)
-        assert not journal.renew("default", ACTOR, 2)
+        assert not journal.renew_lease("acme", ACTOR, 1)
+        writer.append(ACTOR, _make_lease_taken(2, "w2"))
+        assert not journal.renew_lease("default", ACTOR, 1)
+        assert journal.renew_lease("default", ACTOR, 2)
+        writer.append(ACTOR, _make_lease_released(2, "w2"), epoch=2)
+        assert not journal.renew_lease("default", ACTOR, 2)
         assert journal.renewals("default", ACTOR) == 3
         assert journal.renewals("default", "actor/unknown") == 0
 
 
-def _owner(journal: Journal, epoch: int, holder: str | None) -> None:
+def _check_owner(journal: Journal, epoch: int, holder: str | None) -> None:
     head, state = journal.head("default", ACTOR), journal.load("default", ACTOR)
     assert head is not None
     assert (head.epoch, head.holder) == (state.epoch, state.holder) == (epoch, holder)
 
 
-def _taken(epoch: int, owner: str) -> Draft:
+def _make_lease_taken(epoch: int, owner: str) -> Draft:
     return Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner))
 
 
-def _released(epoch: int, owner: str) -> Draft:
+def _make_lease_released(epoch: int, owner: str) -> Draft:
     return Draft(type="lease.released", facts=LeaseReleased(epoch=epoch, owner=owner))
 
 
-def _suspended(writer: Writer, stream: str) -> tuple[bytes, bytes, bytes]:
+def _suspend_frame(writer: Writer, stream: str) -> tuple[bytes, bytes, bytes]:
     frame, question, token = writer.ports.ids.ulid(), writer.ports.ids.ulid(), secrets.token_bytes(32)
     push = Draft(type="frame.pushed", facts=frames.FramePushed(frame=ulid_text(frame)))
-    facts = frames.FrameSuspended(
+    facts = frames.FrameSuspendedFacts(
         frame=ulid_text(frame), question=ulid_text(question), kind="input", prior="active", token=token.hex()
     )
     writer.append(stream, push, Draft(type="frame.suspended", facts=facts))
     return frame, question, token
 
 
-def _pop(writer: Writer, stream: str, tenant: str = "default") -> None:
+def _pop_frame(writer: Writer, stream: str, tenant: str = "default") -> None:
     frame = next(iter(writer.ports.journal.load(tenant, stream).frames))
     assert ulid_bytes(frame)
     facts = frames.FramePopped(frame=frame, status="completed")

@@ -10,99 +10,99 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.fold import fold
+from holdfast.core.journal.fold import fold_event
 from holdfast.core.journal.tables import TABLES
 from holdfast.core.search.documents import TextSearch
-from holdfast.core.search.words import terms
+from holdfast.core.search.words import query_terms
 from holdfast.errors import Closed, Refused
 from holdfast.flow.journal import artifacts
-from holdfast.flow.journal.append import Decided
+from holdfast.flow.journal.append import StreamWrite
 from holdfast.flow.journal.verify import verify
 from holdfast.ports.journal import Journal
-from holdfast.records.batches import Row, SessionQuery, SessionRow, Span
+from holdfast.records.batches import Row, RowQuery, SessionQuery, SessionRow
 from holdfast.records.events import sessions as event_sessions
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.sessions import MessageAppended, MessageContent, ThreadOpened
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
-from holdfast.records.reports import Query
+from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.generate_sessions import TOKENIZERS, ConversationStory, check_told
-from holdfast.testing.journal_contract.fixtures import ACTOR, Fixtures, dump, pushed, stored
+from holdfast.testing.generate_sessions import TOKENIZERS, SessionGenerator, check_session
+from holdfast.testing.journal_contract.fixtures import ACTOR, JournalFixtures, dump_projections, make_push, read_events
 from holdfast.testing.writer import Writer
 
-SPANNED = ("messages", "message_counts", "summaries")
+SPAN_TABLES = ("messages", "message_counts", "summaries")
 
 
-class ConversationContract(Fixtures):
+class ConversationContract(JournalFixtures):
     """The contract of conversations: which messages stand, in which order, for which tenant."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_loading_gives_what_folding_gives_after_every_step(
         self, writer: Writer, journal: Journal, seed: int
     ) -> None:
-        story = ConversationStory(Random(seed), writer.ports.ids)  # noqa: S311
+        story = SessionGenerator(Random(seed), writer.ports.ids)  # noqa: S311
         states: dict[str, StreamState] = {}
         for _ in range(25):
             parts = story.step(2)
             writer.write(*parts)
             for part in parts:
                 state = states.get(part.stream, StreamState())
-                for event in stored(journal, part.stream, after=state.version, limit=1_000):
-                    state = fold(state, decode_event(event))
+                for event in read_events(journal, part.stream, after=state.version, limit=1_000):
+                    state = fold_event(state, decode_event(event))
                 states[part.stream] = state
                 assert journal.load("default", part.stream) == state
-        assert all(states[line.stream].line is not None for line in story.lines.values())
+        assert all(states[line.stream].thread is not None for line in story.threads.values())
         assert journal.load("default", "session/nobody") == StreamState()
 
     def test_a_journal_says_what_was_told_also_after_erasure_and_rebuilding(
         self, writer: Writer, journal: Journal
     ) -> None:
-        stories = _told(writer, steps=80)
+        stories = _write_sessions(writer, steps=80)
         for story in stories:
-            check_told(writer.ports, writer.acting, story)
-        live = dump(journal)
+            check_session(writer.ports, writer.acting, story)
+        live = dump_projections(journal)
         for subject in ("alice", "bob"):
-            assert artifacts.erase(writer.ports, writer.acting, subject).events
-        assert dump(journal) == live
+            assert artifacts.erase_subject(writer.ports, writer.acting, subject).events
+        assert dump_projections(journal) == live
         assert verify(writer.ports).findings == ()
         journal.rebuild()
-        assert dump(journal) == live
+        assert dump_projections(journal) == live
         for story in stories:
-            check_told(writer.ports, writer.acting, story)
+            check_session(writer.ports, writer.acting, story)
 
-    @pytest.mark.parametrize("table", SPANNED)
+    @pytest.mark.parametrize("table", SPAN_TABLES)
     def test_a_span_is_what_its_bounds_say(self, writer: Writer, journal: Journal, table: str) -> None:
-        (story,) = _told(writer, steps=300, sessions=1)
-        _told(Writer(journal, tenant="acme"), steps=30)
+        (story,) = _write_sessions(writer, steps=300, sessions=1)
+        _write_sessions(Writer(journal, tenant="acme"), steps=30)
         random, found = Random(7), 0  # noqa: S311
         for _ in range(150):
-            stream, span = random.choice(story.streams), _any_span(random, table)
+            stream, span = random.choice(story.streams), _random_span(random, table)
             rows = journal.span("default", stream, span)
-            assert rows == _expected(journal, stream, span), (stream, span)
+            assert rows == _scan_span(journal, stream, span), (stream, span)
             found += len(rows)
         assert found > 20
 
     def test_a_span_shows_nothing_of_other_tenants_and_streams(self, writer: Writer, journal: Journal) -> None:
         other = Writer(journal, tenant="acme")
-        (story,) = _told(other, steps=40, sessions=1)
-        everything = Span(table="messages", limit=1_000)
+        (story,) = _write_sessions(other, steps=40, sessions=1)
+        everything = RowQuery(table="messages", limit=1_000)
         assert sum(len(journal.span("acme", stream, everything)) for stream in story.streams) > 10
-        writer.append(story.lines["main"].stream, Draft(type="thread.opened", facts=ThreadOpened()))
+        writer.append(story.threads["main"].stream, Draft(type="thread.opened", facts=ThreadOpened()))
         for stream in (*story.streams, "session/nobody", "session/s0/thread/nothing", ACTOR):
-            for table in SPANNED:
+            for table in SPAN_TABLES:
                 prefix = (TOKENIZERS[0],) if table == "message_counts" else ()
-                assert journal.span("default", stream, Span(table=table, prefix=prefix)) == []
-                assert journal.span("nobody", stream, Span(table=table, prefix=prefix)) == []
+                assert journal.span("default", stream, RowQuery(table=table, prefix=prefix)) == []
+                assert journal.span("nobody", stream, RowQuery(table=table, prefix=prefix)) == []
 
     def test_an_event_is_found_by_its_id(self, writer: Writer, journal: Journal) -> None:
         other = Writer(journal, tenant="acme", ids=writer.ports.ids)
-        _told(writer, steps=10)
-        _told(other, steps=10)
+        _write_sessions(writer, steps=10)
+        _write_sessions(other, steps=10)
         for tenant, stranger in (("default", "acme"), ("acme", "default")):
-            events = journal.read(Query(tenant=tenant, limit=1_000))
+            events = journal.read(EventQuery(tenant=tenant, limit=1_000))
             assert len(events) > 10
             for event in events:
                 assert journal.event(tenant, event.id) == event
@@ -111,57 +111,61 @@ class ConversationContract(Fixtures):
         assert journal.event("default", bytes(16)) is None
         assert journal.event("default", b"") is None
 
-    def test_the_line_of_a_frame_is_a_line(self, writer: Writer, journal: Journal) -> None:
+    def test_the_stream_of_a_frame_is_a_thread(self, writer: Writer, journal: Journal) -> None:
         stream = f"frame/{ulid_text(writer.ports.ids.ulid())}"
-        writer.append(stream, Draft(type="thread.opened", facts=ThreadOpened()), said(1), said(2))
-        line = journal.load("default", stream).line
+        writer.append(stream, Draft(type="thread.opened", facts=ThreadOpened()), make_message(1), make_message(2))
+        line = journal.load("default", stream).thread
         assert line is not None
         assert (line.messages, line.newest) == (2, 3)
-        assert [row["version"] for row in journal.span("default", stream, Span(table="messages"))] == [2, 3]
+        assert [row["version"] for row in journal.span("default", stream, RowQuery(table="messages"))] == [2, 3]
         assert journal.sessions("default", SessionQuery()) == []
 
-    def test_a_line_that_begins_twice_is_refused_with_nothing_written(self, writer: Writer, journal: Journal) -> None:
+    def test_a_thread_that_begins_twice_is_refused_with_nothing_written(self, writer: Writer, journal: Journal) -> None:
         opened = Draft(type="thread.opened", facts=ThreadOpened())
-        writer.append("session/s/thread/main", opened, said(1))
-        before = (dump(journal), journal.position(), journal.load("default", "session/s/thread/main"))
+        writer.append("session/s/thread/main", opened, make_message(1))
+        before = (dump_projections(journal), journal.position(), journal.load("default", "session/s/thread/main"))
         with pytest.raises(Refused):
-            writer.append("session/s/thread/main", said(2), opened)
-        assert (dump(journal), journal.position(), journal.load("default", "session/s/thread/main")) == before
+            writer.append("session/s/thread/main", make_message(2), opened)
+        assert (
+            dump_projections(journal),
+            journal.position(),
+            journal.load("default", "session/s/thread/main"),
+        ) == before
 
     @pytest.mark.parametrize("size", [300, 300_000])
     def test_a_text_that_lies_in_an_artifact_is_found_until_it_is_erased(
         self, writer: Writer, journal: Journal, size: int
     ) -> None:
-        placed = artifacts.prepare(writer.ports, writer.acting, b"a heliotrope " + b"x" * size)
+        placed = artifacts.prepare_artifact(writer.ports, writer.acting, b"a heliotrope " + b"x" * size)
         facts = MessageAppended(role="user", position=1, artifacts=(placed.name.hex(),))
         content = MessageContent(parts=[{"type": "text", "artifact": placed.name.hex(), "whole": True}])
         large = Draft(type="message.appended", facts=facts, content=content, subject="carol")
         opened = Draft(type="thread.opened", facts=ThreadOpened())
-        writer.append("session/s/thread/main", opened, large, said(2), artifacts=[placed])
-        wanted = TextSearch(terms=terms("heliotrope"), now=1)
+        writer.append("session/s/thread/main", opened, large, make_message(2), artifacts=[placed])
+        wanted = TextSearch(terms=query_terms("heliotrope"), now=1)
         for _ in range(2):
             # The next message is short, and is also found by the end of the text before it.
             assert 2 in [hit.event.version for hit in journal.search("default", wanted)]
             journal.rebuild()
-        artifacts.erase(writer.ports, writer.acting, "carol")
+        artifacts.erase_subject(writer.ports, writer.acting, "carol")
         for _ in range(2):
             assert journal.search("default", wanted) == []
             journal.rebuild()
 
     def test_frames_and_conversations_do_not_touch_each_other(self, writer: Writer, journal: Journal) -> None:
-        (story,) = _told(writer, steps=20, sessions=1)
+        (story,) = _write_sessions(writer, steps=20, sessions=1)
         before = [journal.load("default", stream) for stream in story.streams]
-        writer.append("actor/a/session/s0/thread/main", pushed(writer))
+        writer.append("actor/a/session/s0/thread/main", make_push(writer))
         assert [journal.load("default", stream) for stream in story.streams] == before
         assert all(state.frames == {} for state in before)
-        assert journal.load("default", "actor/a/session/s0/thread/main").line is None
+        assert journal.load("default", "actor/a/session/s0/thread/main").thread is None
 
     def test_a_closed_journal_says_so_about_conversations(self, writer: Writer, journal: Journal) -> None:
-        _told(writer, steps=3, sessions=1)
+        _write_sessions(writer, steps=3, sessions=1)
         journal.close()
         for call in (
             lambda: journal.event("default", bytes(16)),
-            lambda: journal.span("default", "session/s0", Span(table="messages")),
+            lambda: journal.span("default", "session/s0", RowQuery(table="messages")),
             lambda: journal.sessions("default", SessionQuery()),
             lambda: journal.idle_sessions("default", 0, "", 1),
         ):
@@ -169,25 +173,25 @@ class ConversationContract(Fixtures):
                 call()
 
 
-def said(position: int, role: str = "user", **facts: Any) -> Draft:
+def make_message(position: int, role: str = "user", **facts: Any) -> Draft:
     """Make a draft of a message."""
     made = MessageAppended(role=role, position=position, **facts)
     return Draft(type="message.appended", facts=made, content=MessageContent(text="hello"))
 
 
-def _told(writer: Writer, *, steps: int, sessions: int = 2) -> list[ConversationStory]:
+def _write_sessions(writer: Writer, *, steps: int, sessions: int = 2) -> list[SessionGenerator]:
     """Write random sessions in a few commits; return their generators."""
     ids = writer.ports.ids
-    stories = [ConversationStory(Random(n), ids, f"s{n}", ("alice", "bob")) for n in range(sessions)]  # noqa: S311
+    stories = [SessionGenerator(Random(n), ids, f"s{n}", ("alice", "bob")) for n in range(sessions)]  # noqa: S311
     for story in stories:
         for _ in range(0, steps, 10):
             writer.write(*story.step(min(10, steps)))
     return stories
 
 
-def _any_span(random: Random, table: str) -> Span:
+def _random_span(random: Random, table: str) -> RowQuery:
     first = random.choice((0, random.randint(0, 60)))
-    return Span(
+    return RowQuery(
         table=table,
         after=first,
         until=random.choice((first - 1, first, first + random.randint(0, 40), 2**62)),
@@ -198,7 +202,7 @@ def _any_span(random: Random, table: str) -> Span:
     )
 
 
-def _expected(journal: Journal, stream: str, span: Span) -> list[Row]:
+def _scan_span(journal: Journal, stream: str, span: RowQuery) -> list[Row]:
     """Compute the same span by scanning every row of the table."""
     names = TABLES[span.table].key[:-1]
     rows = [row for owner, name, row in journal.rows(span.table) if (owner, name) == ("default", stream)]
@@ -209,11 +213,11 @@ def _expected(journal: Journal, stream: str, span: Span) -> list[Row]:
 
 
 STATUSES = ("open", "closing", "ended", "closed")
-STRANGE = ("a", "ab", "a/b", "a%2Fb", "née", "A", "a b", "..")
+UNUSUAL_IDS = ("a", "ab", "a/b", "a%2Fb", "née", "A", "a b", "..")
 """Ids that share a beginning, or are escaped within a stream's name."""
 
 
-class SessionContract(Fixtures):
+class SessionContract(JournalFixtures):
     """The contract of lists of sessions."""
 
     @pytest.fixture
@@ -227,38 +231,40 @@ class SessionContract(Fixtures):
         self, writer: Writer, journal: Journal, clock: FrozenClock
     ) -> None:
         for name in "abc":
-            _open(writer, name)
+            _open_session(writer, name)
             clock.advance(5)
-        assert _names(journal) == ["c", "b", "a"]
-        _say(writer, "a")
-        assert _names(journal) == ["a", "c", "b"]
+        assert _list_ids(journal) == ["c", "b", "a"]
+        _append_message(writer, "a")
+        assert _list_ids(journal) == ["a", "c", "b"]
         clock.advance(5)
         # Retractions, pins and changed settings do not count as activity.
         retracted = event_sessions.MessageRetracted(first=2, last=2, spans=((2, 2),))
-        writer.append(_line("b"), Draft(type="message.retracted", facts=retracted))
+        writer.append(_thread_stream("b"), Draft(type="message.retracted", facts=retracted))
         writer.append(
             Scope.session("c").text, Draft(type="session.changed", facts=event_sessions.SessionOpened(model="m"))
         )
-        assert _names(journal) == ["a", "c", "b"]
+        assert _list_ids(journal) == ["a", "c", "b"]
         assert [row.model for row in journal.sessions("default", SessionQuery())] == [None, "m", None]
 
     def test_sessions_of_one_moment_have_an_order_too(self, writer: Writer, journal: Journal) -> None:
-        for name in STRANGE:
-            _open(writer, name)
-            _add(writer, name, "another", messages=1)
-        assert _names(journal) == list(STRANGE[::-1])
+        for name in UNUSUAL_IDS:
+            _open_session(writer, name)
+            _add_thread(writer, name, "another", messages=1)
+        assert _list_ids(journal) == list(UNUSUAL_IDS[::-1])
         for limit in (1, 3):
-            assert [_id(row) for row in _pages(journal, limit)] == list(STRANGE[::-1])
+            assert [_session_id(row) for row in _iterate_pages(journal, limit)] == list(UNUSUAL_IDS[::-1])
 
     def test_sessions_that_began_in_one_commit_are_told_apart(self, writer: Writer, journal: Journal) -> None:
         opened = Draft(type="session.opened", facts=event_sessions.SessionOpened(idle_timeout_ms=1))
         line = Draft(type="thread.opened", facts=event_sessions.ThreadOpened())
-        parts = [(Scope.session(name).text, opened) for name in "abc"] + [(_line(name), line) for name in "abc"]
-        writer.write(*(Decided(stream=stream, events=(draft,)) for stream, draft in parts))
-        assert [_id(row) for row in _pages(journal, 1)] == ["c", "b", "a"]
+        parts = [(Scope.session(name).text, opened) for name in "abc"] + [
+            (_thread_stream(name), line) for name in "abc"
+        ]
+        writer.write(*(StreamWrite(stream=stream, events=(draft,)) for stream, draft in parts))
+        assert [_session_id(row) for row in _iterate_pages(journal, 1)] == ["c", "b", "a"]
         # A session without a thread has never been active: it is in no list, and is not idle.
         writer.append("session/without", opened)
-        assert _names(journal) == ["c", "b", "a"]
+        assert _list_ids(journal) == ["c", "b", "a"]
         assert journal.idle_sessions("default", 2**60, "session/c", 10) == []
 
     @pytest.mark.parametrize("limit", [1, 2, 7])
@@ -268,86 +274,88 @@ class SessionContract(Fixtures):
         quiet = [f"quiet{number}" for number in range(9)]
         busy = [f"busy{number}" for number in range(4)]
         for name in (*quiet[:5], *busy, *quiet[5:]):
-            _open(writer, name)
+            _open_session(writer, name)
             clock.advance(3)
         seen: list[str] = []
-        for number, row in enumerate(_pages(journal, limit)):
-            seen.append(_id(row))
+        for number, row in enumerate(_iterate_pages(journal, limit)):
+            seen.append(_session_id(row))
             clock.advance(3)
-            _say(writer, busy[number % len(busy)])
+            _append_message(writer, busy[number % len(busy)])
             if number < 3:
-                _open(writer, f"new{number}")
+                _open_session(writer, f"new{number}")
         assert [name for name in seen if name in quiet] == quiet[::-1]
         assert len(seen) == len(set(seen))
         assert not [name for name in seen if name.startswith("new")]
 
-    def test_lines_are_counted_together_and_their_session_once(
+    def test_threads_are_counted_together_and_their_session_once(
         self, writer: Writer, journal: Journal, clock: FrozenClock
     ) -> None:
-        _open(writer, "s", messages=2)
-        _open(writer, "t", messages=1)
+        _open_session(writer, "s", messages=2)
+        _open_session(writer, "t", messages=1)
         opened = clock.now_ms()
         for thread in ("x", "y"):
             clock.advance(10)
-            _add(writer, "s", thread, messages=3)
+            _add_thread(writer, "s", thread, messages=3)
         newest = clock.now_ms()
         # An actor's frames and a frame's messages are not threads of the session.
         clock.advance(10)
-        writer.append("actor/a/session/s/thread/main", pushed(writer))
+        writer.append("actor/a/session/s/thread/main", make_push(writer))
         ours, others = journal.sessions("default", SessionQuery())
         assert (ours.stream, ours.messages, ours.threads) == ("session/s", 8, 3)
         assert ours.usage == Usage(input=80, output=16, cost=24)
         assert (ours.opened_at, ours.active_at) == (opened, newest)
         assert (others.stream, others.messages, others.threads) == ("session/t", 1, 1)
-        assert [row.stream for row in _pages(journal, 1)] == ["session/s", "session/t"]
+        assert [row.stream for row in _iterate_pages(journal, 1)] == ["session/s", "session/t"]
 
     def test_sessions_are_found_by_whoever_opened_them(self, writer: Writer, journal: Journal) -> None:
         alice, bob = (Writer(journal, user=name, ids=writer.ports.ids) for name in ("alice", "bob"))
         for owner, name in ((alice, "a1"), (bob, "b1"), (writer, "n1"), (alice, "a2")):
-            _open(owner, name)
-            _add(owner, name, "another", messages=1)
+            _open_session(owner, name)
+            _add_thread(owner, name, "another", messages=1)
         # Users who write later or reopen the session are not its opener.
-        _say(bob, "a1")
+        _append_message(bob, "a1")
         for generation, owner in ((1, bob), (2, alice)):
             anew = event_sessions.SessionOpened(generation=generation)
             owner.append("session/a1", Draft(type="session.opened", facts=anew))
-        assert sorted(_names(journal, user="alice")) == ["a1", "a2"]
-        assert _names(journal, user="bob") == ["b1"]
-        assert _names(journal, user="nobody") == []
-        assert [_id(row) for row in _pages(journal, 1, user="alice")] == _names(journal, user="alice")
+        assert sorted(_list_ids(journal, user="alice")) == ["a1", "a2"]
+        assert _list_ids(journal, user="bob") == ["b1"]
+        assert _list_ids(journal, user="nobody") == []
+        assert [_session_id(row) for row in _iterate_pages(journal, 1, user="alice")] == _list_ids(
+            journal, user="alice"
+        )
 
     def test_whoever_was_erased_is_found_no_more_and_their_sessions_stay(
         self, writer: Writer, journal: Journal
     ) -> None:
         for name in ("alice", "bob"):
-            _open(Writer(journal, user=name, ids=writer.ports.ids), f"of {name}", title="secret")
+            _open_session(Writer(journal, user=name, ids=writer.ports.ids), f"of {name}", title="secret")
         before = journal.sessions("default", SessionQuery())
-        artifacts.erase(writer.ports, writer.acting, "alice")
-        assert _names(journal, user="alice") == []
-        assert _names(journal, user="bob") == ["of bob"]
+        artifacts.erase_subject(writer.ports, writer.acting, "alice")
+        assert _list_ids(journal, user="alice") == []
+        assert _list_ids(journal, user="bob") == ["of bob"]
         assert journal.sessions("default", SessionQuery()) == before
         journal.rebuild()
         assert journal.sessions("default", SessionQuery()) == before
-        _open(Writer(journal, user="alice", ids=writer.ports.ids), "of another alice")
-        assert _names(journal, user="alice") == ["of another alice"]
+        _open_session(Writer(journal, user="alice", ids=writer.ports.ids), "of another alice")
+        assert _list_ids(journal, user="alice") == ["of another alice"]
         assert len({row.user for row in journal.sessions("default", SessionQuery())}) == 3
 
     def test_sessions_are_found_by_status(self, writer: Writer, journal: Journal) -> None:
         for status in STATUSES:
-            _open(writer, status)
-            _end(writer, status)
+            _open_session(writer, status)
+            _reach_status(writer, status)
         for status in STATUSES:
             (row,) = journal.sessions("default", SessionQuery(status=status))
             assert (row.stream, row.status) == (f"session/{status}", status)
         assert journal.sessions("default", SessionQuery(status="unknown")) == []
-        assert sorted(row.status for row in _pages(journal, 3)) == sorted(STATUSES)
+        assert sorted(row.status for row in _iterate_pages(journal, 3)) == sorted(STATUSES)
 
     def test_tenants_do_not_see_each_others_sessions(self, writer: Writer, journal: Journal) -> None:
-        _open(Writer(journal, tenant="acme", user="carol"), "s", idle_timeout_ms=1)
+        _open_session(Writer(journal, tenant="acme", user="carol"), "s", idle_timeout_ms=1)
         assert journal.sessions("default", SessionQuery()) == []
         assert journal.idle_sessions("default", 2**60, "", 10) == []
-        _open(writer, "s", messages=2, idle_timeout_ms=1)
-        _say(writer, "s")
+        _open_session(writer, "s", messages=2, idle_timeout_ms=1)
+        _append_message(writer, "s")
         (ours,), (theirs,) = (journal.sessions(tenant, SessionQuery()) for tenant in ("default", "acme"))
         assert (ours.messages, theirs.messages) == (3, 1)
         assert journal.sessions("default", SessionQuery(user="carol")) == []
@@ -357,16 +365,16 @@ class SessionContract(Fixtures):
     def test_a_session_is_idle_exactly_when_its_time_is_up(
         self, writer: Writer, journal: Journal, clock: FrozenClock
     ) -> None:
-        _open(writer, "s", idle_timeout_ms=1_000)
-        _open(writer, "for ever")
+        _open_session(writer, "s", idle_timeout_ms=1_000)
+        _open_session(writer, "for ever")
         began = clock.now_ms()
         clock.advance(400)
-        _add(writer, "s", "other", messages=1)
+        _add_thread(writer, "s", "other", messages=1)
         for newest in (began + 400, clock.now_ms()):
             assert journal.idle_sessions("default", newest + 999, "", 10) == []
             assert journal.idle_sessions("default", newest + 1_000, "", 10) == ["session/s"]
         clock.advance(100)
-        _say(writer, "s")
+        _append_message(writer, "s")
         assert journal.idle_sessions("default", began + 1_499, "", 10) == []
         assert journal.idle_sessions("default", began + 1_500, "", 10) == ["session/s"]
         settings = event_sessions.SessionOpened(idle_timeout_ms=2_000)
@@ -376,67 +384,69 @@ class SessionContract(Fixtures):
 
     def test_only_open_sessions_are_idle_and_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
         for status in STATUSES:
-            _open(writer, status, idle_timeout_ms=1)
-            _end(writer, status)
+            _open_session(writer, status, idle_timeout_ms=1)
+            _reach_status(writer, status)
         for name in ("c", "a", "b"):
-            _open(writer, name, idle_timeout_ms=1)
+            _open_session(writer, name, idle_timeout_ms=1)
         wanted = ["session/a", "session/b", "session/c", "session/open"]
         assert journal.idle_sessions("default", 2**60, "", 10) == wanted
         assert journal.idle_sessions("default", 2**60, "session/a", 2) == wanted[1:3]
         assert journal.idle_sessions("default", 2**60, "session/open", 2) == []
 
 
-def _line(session: str, thread: str = "main") -> str:
+def _thread_stream(session: str, thread: str = "main") -> str:
     return Scope.thread(session, thread).text
 
 
-def _messages(count: int, first: int = 1) -> list[Draft]:
+def _make_messages(count: int, first: int = 1) -> list[Draft]:
     usage = Usage(input=10, output=2, cost=3)
     made = [event_sessions.MessageAppended(role="assistant", position=first + n, usage=usage) for n in range(count)]
     return [Draft(type="message.appended", facts=facts) for facts in made]
 
 
-def _open(writer: Writer, session: str, *, messages: int = 1, title: str | None = None, **settings: Any) -> None:
+def _open_session(
+    writer: Writer, session: str, *, messages: int = 1, title: str | None = None, **settings: Any
+) -> None:
     texts = () if title is None else ("title",)
     content = None if title is None else event_sessions.SessionContent(title=title)
     opened = Draft(type="session.opened", facts=event_sessions.SessionOpened(texts=texts, **settings), content=content)
-    _add(writer, session, "main", messages=messages, before=(opened,))
+    _add_thread(writer, session, "main", messages=messages, before=(opened,))
 
 
-def _add(writer: Writer, session: str, thread: str, *, messages: int, before: tuple[Draft, ...] = ()) -> None:
+def _add_thread(writer: Writer, session: str, thread: str, *, messages: int, before: tuple[Draft, ...] = ()) -> None:
     added = Draft(type="thread.added", facts=event_sessions.ThreadAdded(thread=thread))
     opened = Draft(type="thread.opened", facts=event_sessions.ThreadOpened())
     writer.write(
-        Decided(stream=Scope.session(session).text, events=(*before, added)),
-        Decided(stream=_line(session, thread), events=(opened, *_messages(messages))),
+        StreamWrite(stream=Scope.session(session).text, events=(*before, added)),
+        StreamWrite(stream=_thread_stream(session, thread), events=(opened, *_make_messages(messages))),
     )
 
 
-def _say(writer: Writer, session: str) -> None:
-    line = writer.ports.journal.load(writer.acting.tenant, _line(session)).line
+def _append_message(writer: Writer, session: str) -> None:
+    line = writer.ports.journal.load(writer.acting.tenant, _thread_stream(session)).thread
     assert line is not None
-    writer.append(_line(session), *_messages(1, line.messages + 1))
+    writer.append(_thread_stream(session), *_make_messages(1, line.messages + 1))
 
 
-def _end(writer: Writer, status: str) -> None:
+def _reach_status(writer: Writer, status: str) -> None:
     """Bring a session that is named after a status into that status."""
     reset = status == "ended"
     closing = Draft(type="session.closing", facts=event_sessions.SessionClosing(cause="close", reset=reset))
-    closed = Draft(type="session.closed", facts=event_sessions.SessionClosed(reset=reset))
+    closed = Draft(type="session.closed", facts=event_sessions.SessionClosedFacts(reset=reset))
     drafts = {"open": [], "closing": [closing], "ended": [closing, closed], "closed": [closing, closed]}[status]
     if drafts:
         writer.append(Scope.session(status).text, *drafts)
 
 
-def _names(journal: Journal, **query: Any) -> list[str]:
-    return [_id(row) for row in journal.sessions("default", SessionQuery(**query))]
+def _list_ids(journal: Journal, **query: Any) -> list[str]:
+    return [_session_id(row) for row in journal.sessions("default", SessionQuery(**query))]
 
 
-def _id(row: SessionRow) -> str:
+def _session_id(row: SessionRow) -> str:
     return str(parse_scope(row.stream).get("session"))
 
 
-def _pages(journal: Journal, limit: int, **query: Any) -> Iterator[SessionRow]:
+def _iterate_pages(journal: Journal, limit: int, **query: Any) -> Iterator[SessionRow]:
     wanted = SessionQuery(limit=limit, **query)
     while page := journal.sessions("default", wanted):
         assert len(page) <= limit

@@ -10,76 +10,78 @@ import pytest
 
 from holdfast.core.journal.codec import decode, decode_event
 from holdfast.core.search.documents import TextSearch
-from holdfast.core.search.words import terms
+from holdfast.core.search.words import query_terms
 from holdfast.flow.journal import artifacts
 from holdfast.ports.journal import Journal
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage
+from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events import state
 from holdfast.records.events.envelope import Draft, StoredEvent
-from holdfast.records.reports import Query
-from holdfast.testing.generate_state import FAR, KEYS, KINDS, SINKS, StateStory
-from holdfast.testing.journal_contract.fixtures import Fixtures, dump
+from holdfast.records.reports import EventQuery
+from holdfast.testing.generate_state import FAR_FUTURE_MS, KEYS, KINDS, SINKS, StateGenerator
+from holdfast.testing.journal_contract.fixtures import JournalFixtures, dump_projections
 from holdfast.testing.writer import Writer
 
 SCOPE = "user/42"
-NOW = 1
+NOW_MS = 1
 
 
-def kept(key: str, value: Any, **facts: Any) -> Draft:
+def make_write(key: str, value: Any, **facts: Any) -> Draft:
     """Make a draft that writes a key."""
     return Draft(
         type="state.written", facts=state.StateWritten(key=key, **facts), content=state.ValueContent(value=value)
     )
 
 
-def _told(writer: Writer, seed: int, steps: int = 150, scope: str = SCOPE) -> list[StoredEvent]:
-    story = StateStory(Random(seed), writer.ports.ids, scope, ("alice", "bob"))  # noqa: S311
+def _write_random_state(writer: Writer, seed: int, steps: int = 150, scope: str = SCOPE) -> list[StoredEvent]:
+    story = StateGenerator(Random(seed), writer.ports.ids, scope, ("alice", "bob"))  # noqa: S311
     for _ in range(steps):
         writer.append(scope, *story.step())
-    return writer.ports.journal.read(_all(scope))
+    return writer.ports.journal.read(_query_all(scope))
 
 
-def _all(scope: str) -> Query:
-    return Query(tenant="default", stream=scope, limit=10_000)
+def _query_all(scope: str) -> EventQuery:
+    return EventQuery(tenant="default", stream=scope, limit=10_000)
 
 
-def _keys(events: list[StoredEvent]) -> list[tuple[str, int]]:
+def _keys_and_versions(events: list[StoredEvent]) -> list[tuple[str, int]]:
     return [(decode_event(event).facts.key, event.version) for event in events]
 
 
-class StateContract(Fixtures):
+class StateContract(JournalFixtures):
     """The contract of entries, edges and effects: random histories, compared with their events."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_entries_are_what_the_events_left(self, writer: Writer, journal: Journal, seed: int) -> None:
         wanted: dict[str, int] = {}
-        for stored in _told(writer, seed):
+        for stored in _write_random_state(writer, seed):
             event = decode_event(stored)
             if event.type == "state.written":
                 wanted[event.facts.key] = event.version
             elif event.type == "state.deleted":
                 wanted.pop(event.facts.key, None)
-        assert _keys(journal.entries("default", SCOPE, EntryPage(now=NOW))) == sorted(wanted.items())
+        assert _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == sorted(
+            wanted.items()
+        )
         for key in KEYS:
             found = journal.entry("default", SCOPE, key)
             assert (None if found is None else found.version) == wanted.get(key)
-        assert journal.entries("acme", SCOPE, EntryPage(now=NOW)) == []
+        assert journal.entries("acme", SCOPE, EntryPageQuery(now=NOW_MS)) == []
         assert journal.entry("default", "user/4", "prefs") is None
 
     def test_what_is_over_is_listed_for_its_tenant_alone(self, writer: Writer, journal: Journal) -> None:
         for scope, key, ends in (("user/1", "a", 10), ("user/1", "b", 20), ("user/2", "a", 30), ("user/2", "c", None)):
-            writer.append(scope, kept(key, 1, expires_at=ends))
-        writer.append("user/1", kept("a", 2, expires_at=15))
-        assert journal.expired("default", 9, 10) == []
-        assert sorted(journal.expired("default", 20, 10)) == [("user/1", "a", 3), ("user/1", "b", 2)]
-        assert len(journal.expired("default", 100, 2)) == 2
-        assert journal.expired("acme", 100, 10) == journal.expired("nobody", 100, 10) == []
+            writer.append(scope, make_write(key, 1, expires_at=ends))
+        writer.append("user/1", make_write("a", 2, expires_at=15))
+        assert journal.find_expired("default", 9, 10) == []
+        assert sorted(journal.find_expired("default", 20, 10)) == [("user/1", "a", 3), ("user/1", "b", 2)]
+        assert len(journal.find_expired("default", 100, 2)) == 2
+        assert journal.find_expired("acme", 100, 10) == journal.find_expired("nobody", 100, 10) == []
 
     def test_scopes_are_streams_with_something_to_read(self, writer: Writer, journal: Journal) -> None:
         for number in (3, 1, 2):
-            writer.append(f"user/{number}", kept("k", 1, expires_at=10 * number))
-        writer.append("user/4", kept("k", 1), Draft(type="state.deleted", facts=state.StateDeleted(key="k")))
-        writer.append("user/5", kept("k", 1))
+            writer.append(f"user/{number}", make_write("k", 1, expires_at=10 * number))
+        writer.append("user/4", make_write("k", 1), Draft(type="state.deleted", facts=state.StateDeleted(key="k")))
+        writer.append("user/5", make_write("k", 1))
         assert journal.scopes("default", 0, "", 10) == ["user/1", "user/2", "user/3", "user/5"]
         assert journal.scopes("default", 0, "user/1", 2) == ["user/2", "user/3"]
         assert journal.scopes("default", 20, "", 10) == ["user/3", "user/5"]
@@ -87,7 +89,7 @@ class StateContract(Fixtures):
 
     @pytest.mark.parametrize("seed", range(3))
     def test_one_edge_can_be_asked_for(self, writer: Writer, journal: Journal, seed: int) -> None:
-        _told(writer, seed)
+        _write_random_state(writer, seed)
         query = EdgeQuery(scope=SCOPE, keys=KEYS)
         made = [decode_event(event).facts for event in journal.edges("default", query)]
         found = {(facts.source, facts.kind, facts.target_scope, facts.target) for facts in made}
@@ -95,41 +97,45 @@ class StateContract(Fixtures):
         for source, kind, target in product(KEYS, KINDS, KEYS):
             for scope in {name[2] for name in found} | {"user/nobody"}:
                 edge = Edge(scope=SCOPE, source=source, kind=kind, target_scope=scope, target=target)
-                assert journal.linked("default", edge) is ((source, kind, scope, target) in found)
-                assert not journal.linked("acme", edge)
+                assert journal.has_edge("default", edge) is ((source, kind, scope, target) in found)
+                assert not journal.has_edge("acme", edge)
 
     @pytest.mark.parametrize("seed", range(3))
     def test_pages_by_prefix_and_key_are_the_whole(self, writer: Writer, journal: Journal, seed: int) -> None:
-        _told(writer, seed)
+        _write_random_state(writer, seed)
         for prefix in ("", "user_", "user_%", "p", "P", "日", "\U0010ffff", "nothing"):
-            whole = _keys(journal.entries("default", SCOPE, EntryPage(now=NOW, prefix=prefix)))
+            whole = _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS, prefix=prefix)))
             assert whole == [
                 item
-                for item in _keys(journal.entries("default", SCOPE, EntryPage(now=NOW)))
+                for item in _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS)))
                 if item[0].startswith(prefix)
             ]
             found: list[tuple[str, int]] = []
             while True:
                 after = found[-1][0] if found else None
-                page = EntryPage(now=NOW, prefix=prefix, after=after, limit=2)
-                more = _keys(journal.entries("default", SCOPE, page))
+                page = EntryPageQuery(now=NOW_MS, prefix=prefix, after=after, limit=2)
+                more = _keys_and_versions(journal.entries("default", SCOPE, page))
                 if not more:
                     break
                 found += more
             assert found == whole
 
     def test_time_and_lifetime_are_honoured(self, writer: Writer, journal: Journal) -> None:
-        writer.append(SCOPE, kept("a", 1, expires_at=100), kept("b", 2, lifetime="session"), kept("c", 3))
+        writer.append(
+            SCOPE, make_write("a", 1, expires_at=100), make_write("b", 2, lifetime="session"), make_write("c", 3)
+        )
         for now, wanted in ((99, ["a", "b", "c"]), (100, ["b", "c"])):
-            assert [key for key, _ in _keys(journal.entries("default", SCOPE, EntryPage(now=now)))] == wanted
-        page = EntryPage(now=NOW, lifetime="session")
-        assert [key for key, _ in _keys(journal.entries("default", SCOPE, page))] == ["b"]
+            assert [
+                key for key, _ in _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=now)))
+            ] == wanted
+        page = EntryPageQuery(now=NOW_MS, lifetime="session")
+        assert [key for key, _ in _keys_and_versions(journal.entries("default", SCOPE, page))] == ["b"]
 
     @pytest.mark.parametrize("seed", range(2))
     def test_the_history_of_a_key_is_every_event_that_changed_it(
         self, writer: Writer, journal: Journal, seed: int
     ) -> None:
-        events = [decode_event(event) for event in _told(writer, seed)]
+        events = [decode_event(event) for event in _write_random_state(writer, seed)]
         for key in KEYS:
             changed = [e.version for e in events if e.type in ("state.written", "state.deleted") and e.facts.key == key]
             found = [event.version for event in journal.revisions("default", SCOPE, key, 2**62, 1_000)]
@@ -142,7 +148,7 @@ class StateContract(Fixtures):
     @pytest.mark.parametrize("seed", range(3))
     def test_edges_are_found_from_both_ends(self, writer: Writer, journal: Journal, seed: int) -> None:
         edges: dict[tuple[str, str, str], int] = {}
-        for stored in _told(writer, seed):
+        for stored in _write_random_state(writer, seed):
             event = decode_event(stored)
             if event.type in ("state.linked", "state.unlinked"):
                 edge = (event.facts.source, event.facts.kind, event.facts.target)
@@ -162,7 +168,7 @@ class StateContract(Fixtures):
     @pytest.mark.parametrize("seed", range(3))
     def test_a_lane_holds_what_is_not_settled_in_order(self, writer: Writer, journal: Journal, seed: int) -> None:
         waiting: dict[str, tuple[str, int]] = {}
-        for stored in _told(writer, seed):
+        for stored in _write_random_state(writer, seed):
             event = decode_event(stored)
             if event.type == "effect.declared":
                 waiting[event.facts.effect] = (event.facts.sink, event.version)
@@ -180,20 +186,25 @@ class StateContract(Fixtures):
         assert journal.lanes("acme") == journal.lanes("default", "nobody") == []
 
     def test_only_what_stands_is_found(self, writer: Writer, journal: Journal) -> None:
-        writer.append(SCOPE, kept("a", "a purple lamp"), kept("b", "a purple chair", expires_at=FAR), kept("a", "gone"))
-        writer.append("user/43", kept("a", "a purple table"))
-        Writer(journal, tenant="acme").append(SCOPE, kept("a", "a purple door"))
-        assert self._found(journal, "purple") == [(SCOPE, 2)]
-        assert self._found(journal, "purple", now=FAR) == []
-        assert self._found(journal, "lamp") == []
-        assert self._found(journal, "gone") == [(SCOPE, 3)]
+        writer.append(
+            SCOPE,
+            make_write("a", "a purple lamp"),
+            make_write("b", "a purple chair", expires_at=FAR_FUTURE_MS),
+            make_write("a", "gone"),
+        )
+        writer.append("user/43", make_write("a", "a purple table"))
+        Writer(journal, tenant="acme").append(SCOPE, make_write("a", "a purple door"))
+        assert self._search_scope(journal, "purple") == [(SCOPE, 2)]
+        assert self._search_scope(journal, "purple", now=FAR_FUTURE_MS) == []
+        assert self._search_scope(journal, "lamp") == []
+        assert self._search_scope(journal, "gone") == [(SCOPE, 3)]
         writer.append(SCOPE, Draft(type="state.deleted", facts=state.StateDeleted(key="a")))
-        assert self._found(journal, "gone") == []
-        everywhere = journal.search("default", TextSearch(terms=terms("purple"), now=NOW))
+        assert self._search_scope(journal, "gone") == []
+        everywhere = journal.search("default", TextSearch(terms=query_terms("purple"), now=NOW_MS))
         assert sorted((hit.event.stream, hit.event.version) for hit in everywhere) == [(SCOPE, 2), ("user/43", 1)]
 
-    def _found(self, journal: Journal, words: str, now: int = NOW) -> list[tuple[str, int]]:
-        hits = journal.search("default", TextSearch(terms=terms(words), now=now, scopes=(SCOPE,)))
+    def _search_scope(self, journal: Journal, words: str, now: int = NOW_MS) -> list[tuple[str, int]]:
+        hits = journal.search("default", TextSearch(terms=query_terms(words), now=now, scopes=(SCOPE,)))
         return sorted((hit.event.stream, hit.event.version) for hit in hits)
 
     def test_what_was_erased_is_neither_read_nor_found(self, writer: Writer, journal: Journal) -> None:
@@ -203,28 +214,28 @@ class StateContract(Fixtures):
             content=state.ValueContent(value="a heliotrope"),
             subject="carol",
         )
-        writer.append(SCOPE, draft, kept("y", "an iris"))
-        assert self._found(journal, "heliotrope") == [(SCOPE, 1)]
+        writer.append(SCOPE, draft, make_write("y", "an iris"))
+        assert self._search_scope(journal, "heliotrope") == [(SCOPE, 1)]
         journal.keep_vectors("default", SCOPE, "e", [(1, b"d", b"\1"), (2, b"f", b"\2")])
-        artifacts.erase(writer.ports, writer.acting, "carol")
-        assert self._found(journal, "heliotrope") == []
+        artifacts.erase_subject(writer.ports, writer.acting, "carol")
+        assert self._search_scope(journal, "heliotrope") == []
         assert journal.entry("default", SCOPE, "x") is None
-        assert _keys(journal.entries("default", SCOPE, EntryPage(now=NOW))) == [("y", 2)]
+        assert _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == [("y", 2)]
         assert [seq for seq, _ in journal.vectors("default", SCOPE, "e", 0)] == [2]
-        before = dump(journal)
+        before = dump_projections(journal)
         journal.rebuild()
-        assert dump(journal) == before
-        assert self._found(journal, "iris") == [(SCOPE, 2)]
+        assert dump_projections(journal) == before
+        assert self._search_scope(journal, "iris") == [(SCOPE, 2)]
 
     def test_vectors_are_kept_by_event_and_known_by_digest(self, writer: Writer, journal: Journal) -> None:
-        writer.append(SCOPE, kept("a", "one"), kept("b", "two"), kept("a", "three"))
-        missing = journal.unembedded("default", SCOPE, "e", 10)
+        writer.append(SCOPE, make_write("a", "one"), make_write("b", "two"), make_write("a", "three"))
+        missing = journal.find_unembedded("default", SCOPE, "e", 10)
         assert [decode(event.content or b"")["value"] for event in missing] == ["two", "three"]
         journal.keep_vectors("default", SCOPE, "e", [(event.seq, b"d%d" % event.seq, b"\7") for event in missing])
-        assert journal.unembedded("default", SCOPE, "e", 10) == []
-        assert len(journal.unembedded("default", SCOPE, "another", 10)) == 2
-        assert journal.known_vectors("default", "e", [b"d2", b"d9"]) == {b"d2": b"\7"}
-        assert journal.known_vectors("acme", "e", [b"d2"]) == {}
+        assert journal.find_unembedded("default", SCOPE, "e", 10) == []
+        assert len(journal.find_unembedded("default", SCOPE, "another", 10)) == 2
+        assert journal.vectors_by_digest("default", "e", [b"d2", b"d9"]) == {b"d2": b"\7"}
+        assert journal.vectors_by_digest("acme", "e", [b"d2"]) == {}
         assert journal.vectors("default", SCOPE, "e", 2) == [(3, b"\7")]
         journal.drop_vectors("acme", [3])
         journal.drop_vectors("default", [2])
@@ -232,7 +243,7 @@ class StateContract(Fixtures):
 
     @pytest.mark.parametrize("seed", range(2))
     def test_a_rebuild_finds_the_same(self, writer: Writer, journal: Journal, seed: int) -> None:
-        _told(writer, seed)
-        before = (dump(journal), self._found(journal, "refund nuts plan"))
+        _write_random_state(writer, seed)
+        before = (dump_projections(journal), self._search_scope(journal, "refund nuts plan"))
         journal.rebuild()
-        assert (dump(journal), self._found(journal, "refund nuts plan")) == before
+        assert (dump_projections(journal), self._search_scope(journal, "refund nuts plan")) == before

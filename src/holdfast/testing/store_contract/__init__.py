@@ -16,8 +16,8 @@ undeclared search finds nothing. `scale` multiplies the volumes of the randomise
 
 from __future__ import annotations
 
-from holdfast.testing.store_contract.lifetimes import LifeContract
-from holdfast.testing.store_contract.list import ListContract, PlaceContract
+from holdfast.testing.store_contract.lifetimes import LifetimeContract
+from holdfast.testing.store_contract.list import CapabilityContract, ListContract
 from holdfast.testing.store_contract.search import GraphContract, SearchContract
 from holdfast.testing.store_contract.values import ValueContract, VersionContract
 
@@ -25,6 +25,6 @@ __all__ = ["StoreContract"]
 
 
 class StoreContract(
-    ValueContract, VersionContract, LifeContract, ListContract, GraphContract, SearchContract, PlaceContract
+    ValueContract, VersionContract, LifetimeContract, ListContract, GraphContract, SearchContract, CapabilityContract
 ):
     """The whole contract of a store."""

@@ -21,8 +21,8 @@ OpenAt = Callable[..., StateStore]
 
 SCOPE: Final = "user/42"
 LETTERS: Final = "aZ09 _-./\\\"'%{}[]<>&\n\t\u00e9\u4e16\u05d0\u2028\ufeff\uffff🙂"
-WHOLE: Final = (0, -1, 2**53 + 1, 2**63 - 1, -(2**63))
-BROKEN: Final = (-0.0, 0.1, 1.0, 5e-324, 1.7976931348623157e308, 1e16)
+INTEGERS: Final = (0, -1, 2**53 + 1, 2**63 - 1, -(2**63))
+FLOATS: Final = (-0.0, 0.1, 1.0, 5e-324, 1.7976931348623157e308, 1e16)
 
 
 class StoreFixtures:
@@ -69,43 +69,43 @@ class StoreFixtures:
         return store(SCOPE)
 
 
-def port_of(store: StateStore) -> Store:
+def store_backend(store: StateStore) -> Store:
     """Return the backend below the public store."""
     return store._storage.store
 
 
-def seen(state: State) -> list[Entry]:
+def list_entries(state: State) -> list[Entry]:
     """Return everything a reader can see of a scope; a refused call must leave it unchanged."""
     return list(state.entries())
 
 
-def same(one: Any, other: Any) -> bool:
+def is_identical(one: Any, other: Any) -> bool:
     """Return True if two values are equal and of the same types: 1 is not 1.0, and -0.0 is not 0.0."""
     return encode(one) == encode(other)
 
 
-def any_text(random: Random, most: int = 12) -> str:
+def random_text(random: Random, most: int = 12) -> str:
     """Return random text of characters that other formats treat specially."""
     return "".join(random.choices(LETTERS, k=random.randrange(most)))
 
 
-def any_value(random: Random, depth: int = 0) -> Any:
+def random_value(random: Random, depth: int = 0) -> Any:
     """Return a random JSON value of any kind."""
     kind = random.randrange(6 if depth > 4 else 9)
     if kind < 2:
         return random.choice((None, True, False, "", [], {}))
     if kind == 2:
-        return random.choice((*WHOLE, *BROKEN, random.randrange(-(2**63), 2**63)))
+        return random.choice((*INTEGERS, *FLOATS, random.randrange(-(2**63), 2**63)))
     if kind == 3:
         return random.uniform(-1, 1) * 10.0 ** random.randrange(-300, 300)
     if kind < 6:
-        return any_text(random)
+        return random_text(random)
     if kind == 6:
-        return [any_value(random, depth + 1) for _ in range(random.randrange(4))]
-    return {any_text(random): any_value(random, depth + 1) for _ in range(random.randrange(4))}
+        return [random_value(random, depth + 1) for _ in range(random.randrange(4))]
+    return {random_text(random): random_value(random, depth + 1) for _ in range(random.randrange(4))}
 
 
-def at_once(threads: int, act: Callable[[int], None]) -> None:
+def run_in_threads(threads: int, act: Callable[[int], None]) -> None:
     """Run a function in threads that start together; an error of one of them is raised here."""
     errors: list[BaseException] = []
     gate = threading.Barrier(threads)
@@ -135,9 +135,9 @@ class ToyEmbedder:
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
         """Return a vector for each text; words without a known meaning get a direction from their letters."""
-        return [self._one(text) for text in texts]
+        return [self._embed_one(text) for text in texts]
 
-    def _one(self, text: str) -> bytes:
+    def _embed_one(self, text: str) -> bytes:
         numbers = [0.0] * self.dimensions
         for word in text.lower().split():
             letters = sum(word.encode()) % (self.dimensions - 3) + 3

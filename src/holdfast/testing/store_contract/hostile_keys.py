@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-BY_KIND: Final[dict[str, tuple[str, ...]]] = {
+HOSTILE_KEYS_BY_KIND: Final[dict[str, tuple[str, ...]]] = {
     "traversal": (
         "..",
         "../escape",
@@ -93,18 +93,18 @@ BY_KIND: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 
-HOSTILE_KEYS: Final[tuple[str, ...]] = tuple(key for keys in BY_KIND.values() for key in keys)
+HOSTILE_KEYS: Final[tuple[str, ...]] = tuple(key for keys in HOSTILE_KEYS_BY_KIND.values() for key in keys)
 
-REFUSED: Final = frozenset(
+REFUSED_KEYS: Final = frozenset(
     {
         "l" * 513,
         "世" * 342,
         "cafe\u0301",
         "\u212b",
-        *BY_KIND["control characters"],
-        *BY_KIND["lone surrogates"],
+        *HOSTILE_KEYS_BY_KIND["control characters"],
+        *HOSTILE_KEYS_BY_KIND["lone surrogates"],
         "---\n# front matter",
     }
 )
 
-ACCEPTED: Final[tuple[str, ...]] = tuple(key for key in HOSTILE_KEYS if key not in REFUSED)
+ACCEPTED_KEYS: Final[tuple[str, ...]] = tuple(key for key in HOSTILE_KEYS if key not in REFUSED_KEYS)

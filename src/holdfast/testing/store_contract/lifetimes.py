@@ -13,10 +13,10 @@ from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, VersionConfli
 from holdfast.records.entries import Reducer
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract.fixtures import SCOPE, OpenAt, StoreFixtures, port_of, seen
+from holdfast.testing.store_contract.fixtures import SCOPE, OpenAt, StoreFixtures, list_entries, store_backend
 
 
-class LifeContract(StoreFixtures):
+class LifetimeContract(StoreFixtures):
     """The contract of an entry's options and lifetime."""
 
     def test_options_are_kept_and_belong_to_one_write(self, state: State, clock: FrozenClock) -> None:
@@ -29,19 +29,19 @@ class LifeContract(StoreFixtures):
             state.write("k", "v", **options)  # type: ignore[arg-type]
             entry = state.entry("k")
             assert entry is not None
-            assert seen(state) == [entry]
+            assert list_entries(state) == [entry]
             for name in ("tier", "lifetime", "content_kind", "salience"):
                 assert getattr(entry, name) == options.get(name), name
             assert entry.expires_at == (clock.now_ms() + 1_500 if "ttl" in options else None)
 
     def test_options_that_mean_nothing_are_refused_and_change_nothing(self, state: State) -> None:
         state.write("k", "v")
-        before = seen(state)
+        before = list_entries(state)
         for name, values in REFUSED_OPTIONS.items():
             for value in values:
                 with pytest.raises(InvalidValue, match=name):
                     state.write("k", "changed", **{name: value})  # type: ignore[arg-type]
-        assert seen(state) == before
+        assert list_entries(state) == before
 
     def test_only_what_is_in_a_session_can_live_as_long_as_one(self, store: StateStore) -> None:
         for scope in ("s", "session/s/thread/t"):
@@ -49,7 +49,7 @@ class LifeContract(StoreFixtures):
         for scope in ("user/42", "global", "actor/a/session/s", "session/s/user/42"):
             with pytest.raises(InvalidValue, match="session"):
                 store(scope).write("k", 1, lifetime="session")
-            assert seen(store(scope)) == []
+            assert list_entries(store(scope)) == []
 
     def test_what_has_expired_is_gone_for_every_reader(self, state: State, clock: FrozenClock) -> None:
         old = state.write("k", 40, ttl=1.5)
@@ -63,7 +63,7 @@ class LifeContract(StoreFixtures):
             state.require("k")
         assert state.entry("k") is None
         assert "k" not in state
-        assert state.list() == list(state) == [entry.key for entry in seen(state)] == ["l"]
+        assert state.list() == list(state) == [entry.key for entry in list_entries(state)] == ["l"]
         assert state.list(limit=1) == ["l"]
         assert state.search("40") == []
         with pytest.raises(VersionConflict):
@@ -79,7 +79,7 @@ class LifeContract(StoreFixtures):
         state.write("list", 2, reducer="append")
         state.write("object", {"b": 2}, reducer="merge")
         state.write("new", 2, expected_version=0)
-        assert [entry.value for entry in seen(state)] == [[2], 2, {"b": 2}, 2]
+        assert [entry.value for entry in list_entries(state)] == [[2], 2, {"b": 2}, 2]
 
     def test_every_write_begins_its_time_anew(self, state: State, clock: FrozenClock) -> None:
         state.write("kept", 1, ttl=1)
@@ -90,12 +90,12 @@ class LifeContract(StoreFixtures):
         state.write("longer", 2, ttl=1)
         state.write("sum", 1, ttl=1, reducer="sum")
         clock.advance(900)
-        assert [(entry.key, entry.value) for entry in seen(state)] == [("kept", 1), ("longer", 2), ("sum", 2)]
+        assert [(entry.key, entry.value) for entry in list_entries(state)] == [("kept", 1), ("longer", 2), ("sum", 2)]
         clock.advance(100)
         assert state.list() == ["kept"]
 
     def test_a_reducer_keeps_what_the_write_does_not_say(self, state: State, clock: FrozenClock) -> None:
-        for key, before, more, reducer in REDUCED:
+        for key, before, more, reducer in REDUCER_CASES:
             kept = {"tier": "hot", "content_kind": "episodic", "salience": 0.25, "lifetime": "durable"}
             state.write(key, before, ttl=10, **kept)  # type: ignore[arg-type]
             ends = clock.now_ms() + 10_000
@@ -155,14 +155,14 @@ class LifeContract(StoreFixtures):
         state.delete("gone")
         clock.advance(1_000)
         state.write("again", 2)
-        before = [seen(one) for one in (state, *others)]
-        old = port_of(store).get(SCOPE, "soon/over")
+        before = [list_entries(one) for one in (state, *others)]
+        old = store_backend(store).get(SCOPE, "soon/over")
         # Later writes may have removed some.
-        there = [port_of(store).get(one.scope, "soon/over") for one in (state, *others)]
+        there = [store_backend(store).get(one.scope, "soon/over") for one in (state, *others)]
         assert store.purge() == sum(entry is not None for entry in there)
-        assert [seen(one) for one in (state, *others)] == before
+        assert [list_entries(one) for one in (state, *others)] == before
         assert state.read("again") == 2
-        assert all(port_of(store).get(one.scope, "soon/over") is None for one in (state, *others))
+        assert all(store_backend(store).get(one.scope, "soon/over") is None for one in (state, *others))
         assert store.purge() == 0
         version = state.write("soon/over", 3, expected_version=0)
         assert old is None or version > old.version
@@ -172,7 +172,7 @@ class LifeContract(StoreFixtures):
             state.write(f"k{number}", number, ttl=1 + number % 2)
         clock.advance(1_000)
         store.purge()
-        assert all(port_of(store).get(SCOPE, f"k{number}") is None for number in range(0, 60 * self.scale, 2))
+        assert all(store_backend(store).get(SCOPE, f"k{number}") is None for number in range(0, 60 * self.scale, 2))
         assert len(state.list()) == 30 * self.scale
 
     def test_transient_entries_lie_over_what_is_stored(self, state: State) -> None:
@@ -183,10 +183,14 @@ class LifeContract(StoreFixtures):
         assert state.list() == ["k", "only"]
         assert state.list(limit=1) == state.list("k") == ["k"]
         assert state.list(after="k") == ["only"]
-        assert [(entry.value, entry.lifetime, entry.tier) for entry in seen(state)] == [("over", "transient", None)] * 2
+        assert [(entry.value, entry.lifetime, entry.tier) for entry in list_entries(state)] == [
+            ("over", "transient", None)
+        ] * 2
         assert state.clear_transient() == 2
         assert state.clear_transient() == 0
-        assert [(entry.value, entry.version, entry.tier) for entry in seen(state)] == [("stored", version, "cold")]
+        assert [(entry.value, entry.version, entry.tier) for entry in list_entries(state)] == [
+            ("stored", version, "cold")
+        ]
 
     def test_transient_entries_begin_with_what_they_lie_over(self, state: State, clock: FrozenClock) -> None:
         state.write("n", 5)
@@ -229,7 +233,7 @@ class LifeContract(StoreFixtures):
         assert state.read("k") == "over"
         assert state.delete("k", expected_version=version)
         assert state.delete("only")
-        assert seen(state) == []
+        assert list_entries(state) == []
         state.write("k", "over", lifetime="transient", ttl=1)
         clock.advance(1_000)
         assert not state.delete("k")
@@ -266,24 +270,24 @@ class LifeContract(StoreFixtures):
         mine.write("turned durable", 1, lifetime="session")
         mine.write("turned durable", 2)
         mine.write("kept", "over", lifetime="transient")
-        before = [seen(state) for state in others]
+        before = [list_entries(state) for state in others]
         clock.advance(1_000)
         assert store.end_session("s1") == 1
-        assert [(entry.key, entry.value) for entry in seen(mine)] == [("kept", 1), ("turned durable", 2)]
-        assert [seen(state) for state in others] == before
+        assert [(entry.key, entry.value) for entry in list_entries(mine)] == [("kept", 1), ("turned durable", 2)]
+        assert [list_entries(state) for state in others] == before
         assert store.end_session("s1") == 0
         assert store.end_session("never begun") == 0
 
 
-REDUCED: tuple[tuple[str, object, object, Reducer], ...] = (
+REDUCER_CASES: tuple[tuple[str, object, object, Reducer], ...] = (
     ("sum", 1, 1, "sum"),
     ("list", [], 1, "append"),
     ("object", {}, {"a": 1}, "merge"),
 )
-_NO_NUMBERS: tuple[object, ...] = (float("nan"), float("inf"), "1", True, [1], 10**5_000)
+_INVALID_NUMBERS: tuple[object, ...] = (float("nan"), float("inf"), "1", True, [1], 10**5_000)
 REFUSED_OPTIONS: dict[str, tuple[object, ...]] = {
-    "ttl": (0, -1, -0.5, 0.0001, 10**12, *_NO_NUMBERS),
-    "salience": (1.5, -0.1, 2, *_NO_NUMBERS),
+    "ttl": (0, -1, -0.5, 0.0001, 10**12, *_INVALID_NUMBERS),
+    "salience": (1.5, -0.1, 2, *_INVALID_NUMBERS),
     "tier": ("lukewarm", "", 1, "HOT", ["hot"]),
     "lifetime": ("eternal", "", 1),
     "content_kind": ("", "k" * 65, "a\nb", 1, "\ud800"),

@@ -13,14 +13,21 @@ import pytest
 
 from holdfast.client.state import State, StateStore
 from holdfast.errors import Closed, InvalidValue, KeyReused, Unsupported
-from holdfast.records.entries import CAPABILITIES, EntryPage, Reducer, Revision
+from holdfast.records.entries import CAPABILITIES, EntryPageQuery, Reducer, Revision
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract.fixtures import SCOPE, OpenAt, StoreFixtures, at_once, port_of, seen
-from holdfast.testing.store_contract.hostile_keys import ACCEPTED, HOSTILE_KEYS, REFUSED
+from holdfast.testing.store_contract.fixtures import (
+    SCOPE,
+    OpenAt,
+    StoreFixtures,
+    list_entries,
+    run_in_threads,
+    store_backend,
+)
+from holdfast.testing.store_contract.hostile_keys import ACCEPTED_KEYS, HOSTILE_KEYS, REFUSED_KEYS
 
 KEY_LETTERS = "aAbZ_%/.é\uff5a🙂"
-SCOPES = (
+SEPARATE_SCOPES = (
     *("global", "session/a", "session/ab", "session/a/thread/b", "session/A", "thread/b", "user/a", "operator/a"),
     *("workflow/a", "workflow/a/operator/a", "actor/a", "actor/a/session/a", "custom/a/id/b", "custom/b/id/a"),
 )
@@ -34,10 +41,10 @@ class ListContract(StoreFixtures):
         for key in reversed(keys):
             state.write(key, key)
         assert state.list() == keys
-        assert [entry.value for entry in seen(state)] == keys
+        assert [entry.value for entry in list_entries(state)] == keys
         assert list(state) == keys
-        assert [key for page in _pages(state, "", 3) for key in page] == keys
-        assert [key for key, _ in port_of(store).page(state.scope, EntryPage(now=clock.now_ms()))] == keys
+        assert [key for page in _list_pages(state, "", 3) for key in page] == keys
+        assert [key for key, _ in store_backend(store).page(state.scope, EntryPageQuery(now=clock.now_ms()))] == keys
 
     def test_a_prefix_is_compared_exactly(self, state: State) -> None:
         for key in ("user_%", "user_%x", "user_1", "user", "userX1", "User_1", "USER_1", "\u00e9t", "\u00e9T", "[u]*?"):
@@ -66,7 +73,7 @@ class ListContract(StoreFixtures):
             whole = state.list(prefix)
             assert set(whole) <= {key for key in keys if key.startswith(prefix)}
             for size in (1, 2, 3, 7, len(keys)):
-                pages = _pages(state, prefix, size)
+                pages = _list_pages(state, prefix, size)
                 assert [key for page in pages for key in page] == whole
                 assert all(len(page) == size for page in pages[:-1])
 
@@ -85,41 +92,41 @@ class ListContract(StoreFixtures):
         assert found == sorted({*keys, "k05x"} - {"k09"})
 
     def test_the_port_gives_pages_of_what_is_live(self, store: StateStore, state: State, clock: FrozenClock) -> None:
-        port, now = port_of(store), clock.now_ms()
+        port, now = store_backend(store), clock.now_ms()
         for key, ttl in (("a1", 1), ("a2", None), ("a3", 1), ("a4", 5), ("b", None)):
             state.write(key, key, ttl=ttl)
         store("user/4").write("a2", 1)
         for page, keys in (
-            (EntryPage(now=now, limit=2), ["a1", "a2"]),
-            (EntryPage(now=now, after="a1", limit=2), ["a2", "a3"]),
-            (EntryPage(now=now + 1_000, prefix="a", limit=2), ["a2", "a4"]),
-            (EntryPage(now=now + 1_000, prefix="a", after="a2", limit=9), ["a4"]),
-            (EntryPage(now=now + 5_000, limit=9), ["a2", "b"]),
-            (EntryPage(now=now, after="b", limit=9), []),
-            (EntryPage(now=now, lifetime="session", limit=9), []),
+            (EntryPageQuery(now=now, limit=2), ["a1", "a2"]),
+            (EntryPageQuery(now=now, after="a1", limit=2), ["a2", "a3"]),
+            (EntryPageQuery(now=now + 1_000, prefix="a", limit=2), ["a2", "a4"]),
+            (EntryPageQuery(now=now + 1_000, prefix="a", after="a2", limit=9), ["a4"]),
+            (EntryPageQuery(now=now + 5_000, limit=9), ["a2", "b"]),
+            (EntryPageQuery(now=now, after="b", limit=9), []),
+            (EntryPageQuery(now=now, lifetime="session", limit=9), []),
         ):
             assert [key for key, _ in port.page(state.scope, page)] == keys
 
     def test_scopes_do_not_see_each_other(self, store: StateStore) -> None:
-        for scope in SCOPES:
+        for scope in SEPARATE_SCOPES:
             store(scope).write("k", scope)
             store(scope).write("k/k", scope)
-        for scope in SCOPES:
-            assert [(entry.key, entry.value) for entry in seen(store(scope))] == [("k", scope), ("k/k", scope)]
+        for scope in SEPARATE_SCOPES:
+            assert [(entry.key, entry.value) for entry in list_entries(store(scope))] == [("k", scope), ("k/k", scope)]
         store("session/a").write("k", "changed")
         store("session/a").delete("k/k")
-        for scope in SCOPES[2:]:
+        for scope in SEPARATE_SCOPES[2:]:
             assert store(scope).list() == ["k", "k/k"]
             assert store(scope).read("k") == scope
         assert store("a").read("k") == store(Scope.session("a")).read("k") == "changed"
 
     def test_scopes_of_hostile_ids_do_not_meet(self, store: StateStore) -> None:
-        ids = [key for key in ACCEPTED if len(key) <= 128]
+        ids = [key for key in ACCEPTED_KEYS if len(key) <= 128]
         for number, name in enumerate(ids):
             store(Scope.user(name)).write("k", number)
         for number, name in enumerate(ids):
             scope = Scope.user(name)
-            assert [(entry.key, entry.value) for entry in seen(store(scope.text))] == [("k", number)]
+            assert [(entry.key, entry.value) for entry in list_entries(store(scope.text))] == [("k", number)]
 
     def test_a_scope_that_is_none_is_refused(self, store: StateStore) -> None:
         for scope in (
@@ -140,7 +147,7 @@ class ListContract(StoreFixtures):
     def test_hostile_keys_are_kept_each_in_its_own_place(self, state: State) -> None:
         assert len(set(HOSTILE_KEYS)) == 108
         for number, key in enumerate(HOSTILE_KEYS):
-            if key in REFUSED:
+            if key in REFUSED_KEYS:
                 for refused in (state.read, state.entry, state.require, state.delete):
                     with pytest.raises(InvalidValue):
                         refused(key)
@@ -148,14 +155,16 @@ class ListContract(StoreFixtures):
                     state.write(key, number)
             else:
                 state.write(key, number)
-        assert state.list() == sorted(ACCEPTED)
+        assert state.list() == sorted(ACCEPTED_KEYS)
         for number, key in enumerate(HOSTILE_KEYS):
-            if key not in REFUSED:
+            if key not in REFUSED_KEYS:
                 assert state.read(key) == number, key
-        assert [(entry.key, HOSTILE_KEYS[entry.value]) for entry in seen(state)] == [(key, key) for key in state.list()]
-        for key in ACCEPTED[::2]:
+        assert [(entry.key, HOSTILE_KEYS[entry.value]) for entry in list_entries(state)] == [
+            (key, key) for key in state.list()
+        ]
+        for key in ACCEPTED_KEYS[::2]:
             assert state.delete(key), key
-        assert state.list() == sorted(ACCEPTED[1::2])
+        assert state.list() == sorted(ACCEPTED_KEYS[1::2])
 
     def test_what_cannot_be_listed_is_refused(self, state: State) -> None:
         for limit in (0, -1, 10_001, 1.0, True, "1", 10**5_000):
@@ -181,7 +190,7 @@ class ListContract(StoreFixtures):
         assert (entry.value, entry.salience) == (3, None)
 
 
-def _pages(state: State, prefix: str, size: int) -> list[list[str]]:
+def _list_pages(state: State, prefix: str, size: int) -> list[list[str]]:
     found: list[list[str]] = []
     after = None
     while page := state.list(prefix, after=after, limit=size):
@@ -191,7 +200,7 @@ def _pages(state: State, prefix: str, size: int) -> list[list[str]]:
     return found
 
 
-class PlaceContract(StoreFixtures):
+class CapabilityContract(StoreFixtures):
     """The contract of opening, closing and the remaining capabilities."""
 
     def test_what_is_declared_is_known(self, store: StateStore) -> None:
@@ -208,14 +217,14 @@ class PlaceContract(StoreFixtures):
         if "graph" in store.capabilities:
             state.link("k", "to", "é/🙂", data=[1])
         state.clear_transient()
-        before, found, capabilities = seen(state), state.search("needle"), store.capabilities
+        before, found, capabilities = list_entries(state), state.search("needle"), store.capabilities
         store.close()
         again = open_at()
         assert again.capabilities == capabilities
         if "durable" not in capabilities:
-            assert "shared" in capabilities or seen(again(SCOPE)) == []
+            assert "shared" in capabilities or list_entries(again(SCOPE)) == []
             return
-        assert seen(again(SCOPE)) == before
+        assert list_entries(again(SCOPE)) == before
         assert again(SCOPE).search("needle") == found
         assert again(SCOPE).write("gone", 3) > gone
         if "graph" in capabilities:
@@ -259,7 +268,7 @@ class PlaceContract(StoreFixtures):
         store("user/43").write("k", 2)
         reader = state.reader()
         assert (reader.read("k"), reader.require("k"), reader.list()) == (1, 1, ["k"])
-        assert (reader.entry("k"), list(reader.entries())) == (state.entry("k"), seen(state))
+        assert (reader.entry("k"), list(reader.entries())) == (state.entry("k"), list_entries(state))
         assert list(reader.search("k")) == list(state.search("k"))
         assert reader("user/43").read("k") == store.reader("user/43").read("k") == 2
         assert not hasattr(reader, "write")
@@ -267,13 +276,13 @@ class PlaceContract(StoreFixtures):
     def test_a_key_makes_a_retry_safe(self, store: StateStore, state: State) -> None:
         if "keys" not in store.capabilities:
             state.write("k", 1)
-            before = seen(state)
+            before = list_entries(state)
             for lifetime in (None, "transient"):
                 with pytest.raises(Unsupported, match="key="):
                     state.write("k", 2, key="once", lifetime=lifetime)
             with pytest.raises(Unsupported, match="key="):
                 state.delete("k", key="once")
-            assert seen(state) == before
+            assert list_entries(state) == before
             return
         version = state.write("k", 1, key="once", expected_version=0)
         state.write("k", 2)
@@ -282,7 +291,7 @@ class PlaceContract(StoreFixtures):
         assert state.delete("k", key="away")
         state.write("k", 3)
         assert state.delete("k", key="away")
-        assert [(entry.key, entry.value) for entry in seen(state)] == [("k", 3), ("n", 1)]
+        assert [(entry.key, entry.value) for entry in list_entries(state)] == [("k", 3), ("n", 1)]
         assert store("user/43").write("k", 9, key="once") > 0
         assert store("user/43").read("k") == 9
 
@@ -297,10 +306,10 @@ class PlaceContract(StoreFixtures):
             given.append(store(SCOPE).write("n", 1, reducer="sum", key="add"))
             gone.append(store(SCOPE).delete("k", key="away"))
 
-        at_once(6, call)
+        run_in_threads(6, call)
         assert len(set(given)) == 1
         assert gone == [True] * 6
-        assert [(entry.key, entry.value) for entry in seen(store(SCOPE))] == [("n", 1)]
+        assert [(entry.key, entry.value) for entry in list_entries(store(SCOPE))] == [("n", 1)]
 
     def test_a_deletion_that_found_nothing_finds_nothing_again(self, store: StateStore, state: State) -> None:
         if "keys" not in store.capabilities:
@@ -326,7 +335,7 @@ class PlaceContract(StoreFixtures):
         if "keys" not in store.capabilities:
             return
         state.write("k", {"a": 1}, key="once")
-        before = seen(state)
+        before = list_entries(state)
         calls: tuple[tuple[str, Any, Reducer], ...] = (
             *(("k", {"a": 2}, "overwrite"), ("l", {"a": 1}, "overwrite")),
             *(("k", {"a": 1}, "merge"), ("k", {"a": 1}, "append")),
@@ -341,7 +350,7 @@ class PlaceContract(StoreFixtures):
                 state.write("k", 1, key=key)  # type: ignore[arg-type]
         with pytest.raises(InvalidValue, match="transient"):
             state.write("k", 1, key="new", lifetime="transient")
-        assert seen(state) == before
+        assert list_entries(state) == before
 
     def test_history_tells_what_a_key_held(self, store: StateStore, state: State, clock: FrozenClock) -> None:
         if "history" not in store.capabilities:

@@ -13,10 +13,17 @@ import pytest
 
 from holdfast.client.state import State, StateStore
 from holdfast.errors import InvalidValue, TooLarge, Unsupported
-from holdfast.records.entries import DIRECTIONS, Edge, EdgeQuery, Wanted
+from holdfast.records.entries import DIRECTIONS, Edge, EdgeQuery, EntrySearchQuery
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract.fixtures import SCOPE, OpenAt, StoreFixtures, ToyEmbedder, port_of, same
+from holdfast.testing.store_contract.fixtures import (
+    SCOPE,
+    OpenAt,
+    StoreFixtures,
+    ToyEmbedder,
+    is_identical,
+    store_backend,
+)
 
 HOSTILE_QUERIES = (
     *('durable-execution "AND C++', "*", "NEAR(", "NEAR(a b, 2)", '"', "'", "''", "(", ")", "^a", "a*", "-a", "+", ":"),
@@ -161,77 +168,85 @@ class SearchContract(StoreFixtures):
             state.write(key, "needle")
         store("user/4").write("other", "needle")
         clock.advance(1_000)
-        found = port_of(store).search(SCOPE, Wanted(now=clock.now_ms(), terms=("needle",)))
+        found = store_backend(store).search(SCOPE, EntrySearchQuery(now=clock.now_ms(), terms=("needle",)))
         assert sorted(match.key for match in found) == (["a", "b", "c"] if "text" in store.capabilities else [])
-        assert all(match.text > 0 and match.entry == port_of(store).get(SCOPE, match.key) for match in found)
-        assert len(port_of(store).search(SCOPE, Wanted(now=clock.now_ms(), terms=("needle",), limit=2))) <= 2
+        assert all(match.text > 0 and match.entry == store_backend(store).get(SCOPE, match.key) for match in found)
+        assert (
+            len(store_backend(store).search(SCOPE, EntrySearchQuery(now=clock.now_ms(), terms=("needle",), limit=2)))
+            <= 2
+        )
 
 
-OTHER = "workflow/w"
-Node = tuple[str, str]
+OTHER_SCOPE = "workflow/w"
+NodeAddress = tuple[str, str]
 
 
 class GraphContract(StoreFixtures):
     """The contract of edges; a store that does not declare them refuses every call."""
 
     def test_where_nothing_was_linked_there_is_nothing(self, state: State) -> None:
-        if offers_graph(state):
+        if has_graph(state):
             assert state.neighbours("a") == []
             assert state.traverse("a") == []
             assert state.unlink("a", "to", "b") is False
 
     def test_edges_are_found_from_both_ends(self, store: StateStore, state: State) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         state.link("a", "knows", "b", weight=0.5, data={"since": [2024]})
         state.link("a", "likes", "c")
         state.link("b", "knows", "a")
-        state.link("a", "knows", "b", target_scope=OTHER)
-        assert _ends(state.neighbours("a")) == [
+        state.link("a", "knows", "b", target_scope=OTHER_SCOPE)
+        assert _edge_tuples(state.neighbours("a")) == [
             (SCOPE, "a", "knows", SCOPE, "b"),
-            (SCOPE, "a", "knows", OTHER, "b"),
+            (SCOPE, "a", "knows", OTHER_SCOPE, "b"),
             (SCOPE, "a", "likes", SCOPE, "c"),
         ]
         first = state.neighbours("a")[0]
         assert (first.weight, first.data) == (0.5, {"since": [2024]})
-        assert _ends(state.neighbours("a", direction="in")) == [(SCOPE, "b", "knows", SCOPE, "a")]
+        assert _edge_tuples(state.neighbours("a", direction="in")) == [(SCOPE, "b", "knows", SCOPE, "a")]
         assert len(state.neighbours("a", direction="both")) == 4
-        assert _ends(state.neighbours("a", kinds=["likes"])) == [(SCOPE, "a", "likes", SCOPE, "c")]
+        assert _edge_tuples(state.neighbours("a", kinds=["likes"])) == [(SCOPE, "a", "likes", SCOPE, "c")]
         assert len(state.neighbours("a", kinds=["likes", "knows"], direction="both")) == 4
         assert state.neighbours("a", kinds=["Likes"]) == []
-        assert _ends(store(OTHER).neighbours("b", direction="in")) == [(SCOPE, "a", "knows", OTHER, "b")]
-        assert store(OTHER).neighbours("b") == store(OTHER).neighbours("a", direction="both") == []
+        assert _edge_tuples(store(OTHER_SCOPE).neighbours("b", direction="in")) == [
+            (SCOPE, "a", "knows", OTHER_SCOPE, "b")
+        ]
+        assert store(OTHER_SCOPE).neighbours("b") == store(OTHER_SCOPE).neighbours("a", direction="both") == []
 
     def test_the_same_edge_again_takes_new_data(self, state: State) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         for weight, data in ((1, "one"), (None, None), (-2.5, [None, {"a": 2**63 - 1}]), (0, "")):
             state.link("a", "to", "b", weight=weight, data=data)
             (edge,) = state.neighbours("a")
             assert edge.weight == weight
-            assert same(edge.data, data)
+            assert is_identical(edge.data, data)
         assert state.unlink("a", "to", "b")
         assert not state.unlink("a", "to", "b")
         assert state.neighbours("b", direction="both") == []
 
     def test_taking_an_edge_away_leaves_the_others(self, store: StateStore, state: State) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         state.link("a", "to", "b")
         state.link("a", "To", "b")
-        state.link("a", "to", "b", target_scope=OTHER)
-        store(OTHER).link("a", "to", "b", target_scope=SCOPE)
+        state.link("a", "to", "b", target_scope=OTHER_SCOPE)
+        store(OTHER_SCOPE).link("a", "to", "b", target_scope=SCOPE)
         for source, kind, target in (("a", "to", "B"), ("b", "to", "a"), ("a", "to ", "b")):
             assert not state.unlink(source, kind, target)
         assert state.unlink("a", "to", "b")
-        assert _ends(state.neighbours("a")) == [(SCOPE, "a", "To", SCOPE, "b"), (SCOPE, "a", "to", OTHER, "b")]
-        assert _ends(state.neighbours("b", direction="in")) == [
+        assert _edge_tuples(state.neighbours("a")) == [
             (SCOPE, "a", "To", SCOPE, "b"),
-            (OTHER, "a", "to", SCOPE, "b"),
+            (SCOPE, "a", "to", OTHER_SCOPE, "b"),
+        ]
+        assert _edge_tuples(state.neighbours("b", direction="in")) == [
+            (SCOPE, "a", "To", SCOPE, "b"),
+            (OTHER_SCOPE, "a", "to", SCOPE, "b"),
         ]
 
     def test_walks_end_also_in_circles(self, state: State) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         for source, target in (("a", "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "a"), ("d", "e")):
             state.link(source, "to", target)
@@ -244,9 +259,9 @@ class GraphContract(StoreFixtures):
         assert len(state.neighbours("a", direction="both")) == 4
 
     def test_walks_are_those_of_the_plainest_walk(self, store: StateStore, state: State, random: Random) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
-        nodes = [(scope, key) for scope in (SCOPE, OTHER) for key in ("a", "b%", "é", "a/b", "🙂")]
+        nodes = [(scope, key) for scope in (SCOPE, OTHER_SCOPE) for key in ("a", "b%", "é", "a/b", "🙂")]
         known: dict[tuple[str, ...], Edge] = {}
         for _ in range(40 * self.scale):
             (scope, source), (target_scope, target) = random.choice(nodes), random.choice(nodes)
@@ -262,28 +277,30 @@ class GraphContract(StoreFixtures):
             start, direction = random.choice(nodes), random.choice(DIRECTIONS)
             kinds, depth = random.choice((None, ["to"], ["of", "to"])), random.randrange(1, 5)
             walked = store(start[0]).traverse(start[1], depth=depth, kinds=kinds, direction=direction)
-            assert {(one.scope, one.key): one.depth for one in walked} == _walk(known, start, direction, kinds, depth)
+            assert {(one.scope, one.key): one.depth for one in walked} == _walk_edges(
+                known, start, direction, kinds, depth
+            )
             for one in walked:
                 _check_path(start, (one.scope, one.key), one.path, one.depth)
 
     def test_the_port_gives_edges_in_order_up_to_a_limit(self, store: StateStore, state: State) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         for source in ("b", "a", "\uff5a", "🙂"):
             for target in ("y", "x"):
                 state.link(source, "to", target)
         keys = ("🙂", "\uff5a", "b", "a", "none")
-        found = port_of(store).edges(EdgeQuery(scope=SCOPE, keys=keys))
+        found = store_backend(store).edges(EdgeQuery(scope=SCOPE, keys=keys))
         assert [(edge.source, edge.target) for edge in found] == [
             (source, target) for source in ("a", "b", "\uff5a", "🙂") for target in ("x", "y")
         ]
-        assert port_of(store).edges(EdgeQuery(scope=SCOPE, keys=keys, limit=3)) == found[:3]
-        into = port_of(store).edges(EdgeQuery(scope=SCOPE, keys=("x",), direction="in", limit=3))
+        assert store_backend(store).edges(EdgeQuery(scope=SCOPE, keys=keys, limit=3)) == found[:3]
+        into = store_backend(store).edges(EdgeQuery(scope=SCOPE, keys=("x",), direction="in", limit=3))
         assert [edge.source for edge in into] == ["a", "b", "\uff5a"]
-        assert port_of(store).edges(EdgeQuery(scope=SCOPE, keys=())) == []
+        assert store_backend(store).edges(EdgeQuery(scope=SCOPE, keys=())) == []
 
     def test_neighbours_can_be_asked_for_a_few(self, state: State) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         for number in range(5):
             state.link("a", "to", f"b{number}")
@@ -299,7 +316,7 @@ class GraphContract(StoreFixtures):
 
     def test_edges_that_cannot_be_are_refused(self, open_at: OpenAt) -> None:
         state = open_at("small", settings=Settings(event_bytes=4_000))(SCOPE)
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         bad: list[tuple[Any, Any, Any, dict[str, Any]]] = [
             *(("", "to", "b", {}), ("a", "", "b", {}), ("a", "to", "\0", {}), ("a", 5, "b", {})),
@@ -321,7 +338,7 @@ class GraphContract(StoreFixtures):
         assert state.neighbours("a", direction="both") == []
 
     def test_edges_stay_when_a_value_goes(self, state: State) -> None:
-        if not offers_graph(state):
+        if not has_graph(state):
             return
         state.write("a", 1)
         state.link("a", "to", "b")
@@ -330,7 +347,7 @@ class GraphContract(StoreFixtures):
         assert state.list() == []
 
 
-def offers_graph(state: State) -> bool:
+def has_graph(state: State) -> bool:
     """Return True if the store declares a graph; else assert that every graph call is refused."""
     try:
         state.neighbours("a")
@@ -343,13 +360,13 @@ def offers_graph(state: State) -> bool:
     return True
 
 
-def _ends(edges: Any) -> list[tuple[str, ...]]:
+def _edge_tuples(edges: Any) -> list[tuple[str, ...]]:
     return [(edge.scope, edge.source, edge.kind, edge.target_scope, edge.target) for edge in edges]
 
 
-def _walk(
-    edges: dict[tuple[str, ...], Edge], start: Node, direction: str, kinds: list[str] | None, depth: int
-) -> dict[Node, int]:
+def _walk_edges(
+    edges: dict[tuple[str, ...], Edge], start: NodeAddress, direction: str, kinds: list[str] | None, depth: int
+) -> dict[NodeAddress, int]:
     """Return every key within `depth` edges, by trying every edge at every step."""
     found = {start: 0}
     for distance in range(1, depth + 1):
@@ -363,7 +380,7 @@ def _walk(
     return found
 
 
-def _check_path(start: Node, end: Node, path: tuple[Edge, ...], depth: int) -> None:
+def _check_path(start: NodeAddress, end: NodeAddress, path: tuple[Edge, ...], depth: int) -> None:
     """Assert that a path leads from one end to the other, by as many edges as it says."""
     at = start
     for edge in path:

@@ -17,37 +17,37 @@ import pytest
 from holdfast.client.state import State, StateStore
 from holdfast.core.values import register_type
 from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, ValueMismatch, VersionConflict
-from holdfast.records.entries import EntryPage, Stored
+from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.store_contract.fixtures import (
     SCOPE,
     OpenAt,
     StoreFixtures,
-    any_value,
-    at_once,
-    port_of,
-    same,
-    seen,
+    is_identical,
+    list_entries,
+    random_value,
+    run_in_threads,
+    store_backend,
 )
 
 
 @dataclass
-class Address:
+class PostalAddress:
     """A user's dataclass."""
 
     street: str
     numbers: list[int] = field(default_factory=list)
 
 
-class Profile(msgspec.Struct):
+class CustomerProfile(msgspec.Struct):
     """A user's record."""
 
     name: str
-    address: Address | None = None
+    address: PostalAddress | None = None
 
 
-class Model:
+class PydanticLikeModel:
     """An object like a Pydantic model: it can dump and validate itself."""
 
     def __init__(self, total: int) -> None:
@@ -73,7 +73,7 @@ class Prefs(msgspec.Struct):
     colour: str
 
 
-def not_json() -> list[Any]:
+def invalid_values() -> list[Any]:
     """Return values that no store accepts."""
     deep: Any = "bottom"
     for _ in range(65):
@@ -82,7 +82,7 @@ def not_json() -> list[Any]:
     itself += [itself, itself]
     alone: list[Any] = [
         *(float("nan"), float("inf"), -float("inf"), 2**63, -(2**63) - 1),
-        *({1}, b"bytes", bytearray(b"x"), object(), Decimal(1), 1j, range(3), iter(()), Address, len),
+        *({1}, b"bytes", bytearray(b"x"), object(), Decimal(1), 1j, range(3), iter(()), PostalAddress, len),
         *("a\0b", "\ud800", {"a\0": 1}, {"\udfff": 1}, {1: 2}, {None: 1}, {("a",): 1}, deep, itself),
     ]
     return alone + [{"inside": [value]} for value in alone]
@@ -93,10 +93,10 @@ class ValueContract(StoreFixtures):
 
     def test_every_json_value_is_read_as_it_was_written(self, state: State, random: Random) -> None:
         for number in range(25 * self.scale):
-            value = any_value(random)
+            value = random_value(random)
             state.write(f"key {number % 7}", value)
-            assert same(state.read(f"key {number % 7}"), value), value
-            assert same(state.require(f"key {number % 7}"), value)
+            assert is_identical(state.read(f"key {number % 7}"), value), value
+            assert is_identical(state.require(f"key {number % 7}"), value)
 
     def test_sixty_four_levels_and_nearly_a_megabyte_fit(self, state: State) -> None:
         deep: Any = "bottom"
@@ -105,29 +105,29 @@ class ValueContract(StoreFixtures):
         wide = {"text": "word 世 " * 90_000, "list": list(range(1_000))}
         for value in (deep, wide):
             state.write("k", value)
-            assert same(state.read("k"), value)
+            assert is_identical(state.read("k"), value)
 
     def test_what_is_not_json_is_refused_and_changes_nothing(self, state: State) -> None:
         state.write("k", "before")
-        before = seen(state)
-        for value in not_json():
+        before = list_entries(state)
+        for value in invalid_values():
             for reducer in ("overwrite", "append"):
                 with pytest.raises(InvalidValue):
                     state.write("k", value, reducer=reducer)
                 with pytest.raises(InvalidValue):
                     state.write("new", value, reducer=reducer, lifetime="transient")
-        assert seen(state) == before
+        assert list_entries(state) == before
 
     def test_a_value_over_the_limit_is_refused_and_changes_nothing(self, open_at: OpenAt) -> None:
         state = open_at("small", settings=Settings(event_bytes=4_000))(SCOPE)
         state.write("k", "x" * 3_000)
-        before = seen(state)
+        before = list_entries(state)
         with pytest.raises(TooLarge):
             state.write("k", "x" * 4_000)
         state.write("list", ["x" * 3_000])
         with pytest.raises(TooLarge):
             state.write("list", "x" * 1_000, reducer="append")
-        assert seen(state)[:1] == before
+        assert list_entries(state)[:1] == before
         assert state.read("list") == ["x" * 3_000]
 
     def test_a_missing_key_is_none_or_the_default_and_null_is_a_value(self, state: State) -> None:
@@ -144,23 +144,27 @@ class ValueContract(StoreFixtures):
         assert "k" in state
 
     def test_objects_come_back_as_their_types(self, state: State) -> None:
-        address = Address("Main St", [1, 2])
-        profile = Profile("Ann", address)
+        address = PostalAddress("Main St", [1, 2])
+        profile = CustomerProfile("Ann", address)
         state.write("dataclass", address)
         state.write("struct", profile)
-        state.write("model", Model(3))
-        state.write("nested", {"all": [address, Model(4)], "pair": (1, 2)})
-        assert state.read("dataclass", as_=Address) == address
-        assert state.require("struct", as_=Profile) == profile
-        assert state.require("model", as_=Model).total == 3
+        state.write("model", PydanticLikeModel(3))
+        state.write("nested", {"all": [address, PydanticLikeModel(4)], "pair": (1, 2)})
+        assert state.read("dataclass", as_=PostalAddress) == address
+        assert state.require("struct", as_=CustomerProfile) == profile
+        assert state.require("model", as_=PydanticLikeModel).total == 3
         assert state.read("nested") == {"all": [{"street": "Main St", "numbers": [1, 2]}, {"total": 4}], "pair": [1, 2]}
-        assert state.read("none", as_=Profile) is None
+        assert state.read("none", as_=CustomerProfile) is None
         assert state.read("struct") == {"name": "Ann", "address": {"street": "Main St", "numbers": [1, 2]}}
 
     def test_a_type_that_does_not_fit_is_named_with_its_field_and_what_to_do(self, state: State) -> None:
         state.write("k", {"street": 5})
         state.write("m", {"total": "much"})
-        for key, kind, part in (("k", Address, "street"), ("k", Profile, "name"), ("m", Model, "total")):
+        for key, kind, part in (
+            ("k", PostalAddress, "street"),
+            ("k", CustomerProfile, "name"),
+            ("m", PydanticLikeModel, "total"),
+        ):
             with pytest.raises(ValueMismatch) as refused:
                 state.read(key, as_=kind)
             for word in (repr(key), SCOPE, kind.__name__, part, "register_type"):
@@ -190,7 +194,7 @@ class ValueContract(StoreFixtures):
 
 
 ADDITIONS = 6
-OPTIONS = ("tier", "lifetime", "content_kind", "salience", "schema")
+OPTION_NAMES = ("tier", "lifetime", "content_kind", "salience", "schema")
 
 
 class VersionContract(StoreFixtures):
@@ -219,7 +223,7 @@ class VersionContract(StoreFixtures):
     def test_a_write_that_expects_another_version_changes_nothing(self, state: State, clock: FrozenClock) -> None:
         old = state.write("k", 1, ttl=5, tier="hot")
         new = state.write("k", 2, ttl=5, tier="hot")
-        before = seen(state)
+        before = list_entries(state)
         clock.advance(1)
         for expected in (0, old, new + 1, 2**63 - 1):
             for reducer in ("overwrite", "sum"):
@@ -230,7 +234,7 @@ class VersionContract(StoreFixtures):
                 state.delete("k", expected_version=expected)
         with pytest.raises(VersionConflict):
             state.write("other", 1, expected_version=1)
-        assert seen(state) == before
+        assert list_entries(state) == before
 
     def test_after_a_deletion_there_is_no_version(self, state: State) -> None:
         version = state.write("k", 1)
@@ -241,17 +245,17 @@ class VersionContract(StoreFixtures):
             with pytest.raises(VersionConflict):
                 state.delete("k", expected_version=expected)
         assert not state.delete("k", expected_version=0)
-        assert seen(state) == []
+        assert list_entries(state) == []
 
     def test_what_is_no_version_is_refused(self, state: State) -> None:
         state.write("k", 1)
-        before = seen(state)
+        before = list_entries(state)
         for expected in (-1, 1.0, "1", True, 2**63, 10**5_000):
             with pytest.raises(InvalidValue):
                 state.write("k", 2, expected_version=expected)  # type: ignore[arg-type]
             with pytest.raises(InvalidValue):
                 state.delete("k", expected_version=expected)  # type: ignore[arg-type]
-        assert seen(state) == before
+        assert list_entries(state) == before
 
     def test_reducers_make_the_new_value_of_the_old_one(self, state: State) -> None:
         state.write("list", 1, reducer="append")
@@ -269,7 +273,7 @@ class VersionContract(StoreFixtures):
     def test_a_reducer_on_the_wrong_type_changes_nothing(self, state: State) -> None:
         for key, value in (("text", "x"), ("none", None), ("true", True), ("most", 2**63 - 1)):
             state.write(key, value)
-        before = seen(state)
+        before = list_entries(state)
         for key, given, reducer in (
             *(("text", 1, "append"), ("none", 1, "append"), ("text", {}, "merge"), ("text", 1, "sum")),
             *(("none", 1, "sum"), ("true", 1, "sum"), ("new", "1", "sum"), ("new", True, "sum"), ("new", [], "merge")),
@@ -278,7 +282,7 @@ class VersionContract(StoreFixtures):
             for lifetime in (None, "transient"):
                 with pytest.raises(InvalidValue):
                     state.write(key, given, reducer=reducer, lifetime=lifetime)  # type: ignore[arg-type]
-        assert seen(state) == before
+        assert list_entries(state) == before
 
     def test_threads_that_add_lose_nothing(self, store: StateStore, clock: FrozenClock) -> None:
         def add(number: int) -> None:
@@ -289,7 +293,7 @@ class VersionContract(StoreFixtures):
                 if step % 3 == 0:
                     mine.write("list", [number, step], reducer="append")
 
-        at_once(8, add)
+        run_in_threads(8, add)
         state = store(SCOPE)
         assert state.read("sum") == state.read("transient") == 8 * ADDITIONS * self.scale
         added = sorted(state.read("list"))
@@ -305,7 +309,7 @@ class VersionContract(StoreFixtures):
             except VersionConflict:
                 pass
 
-        at_once(8, claim)
+        run_in_threads(8, claim)
         assert won == [store(SCOPE).read("claimed")]
 
     def test_a_shared_place_is_seen_by_both_and_loses_nothing(self, open_at: OpenAt) -> None:
@@ -321,17 +325,17 @@ class VersionContract(StoreFixtures):
             for _ in range(ADDITIONS * self.scale):
                 (one, two)[number % 2](SCOPE).write("sum", 1, reducer="sum")
 
-        at_once(4, add)
+        run_in_threads(4, add)
         assert one(SCOPE).read("sum") == two(SCOPE).read("sum") == 4 * ADDITIONS * self.scale
 
     def test_the_port_compares_versions(self, store: StateStore, clock: FrozenClock) -> None:
-        port, entry = port_of(store), Stored(value=b'"v"', written_at=clock.now_ms())
+        port, entry = store_backend(store), StoredEntry(value=b'"v"', written_at=clock.now_ms())
         assert port.put(SCOPE, "k", entry, 1) is None
         assert port.get(SCOPE, "k") is None
         version = port.put(SCOPE, "k", entry, 0)
         assert version is not None
-        assert port.put(SCOPE, "k", Stored(value=b"2"), 0) is None
-        assert port.put(SCOPE, "k", Stored(value=b"2"), version + 1) is None
+        assert port.put(SCOPE, "k", StoredEntry(value=b"2"), 0) is None
+        assert port.put(SCOPE, "k", StoredEntry(value=b"2"), version + 1) is None
         assert port.drop(SCOPE, "k", version + 1) is None
         kept = port.get(SCOPE, "k")
         assert kept is not None
@@ -341,8 +345,8 @@ class VersionContract(StoreFixtures):
         assert port.drop(SCOPE, "k", version) is None
 
     def test_the_port_keeps_every_part_of_an_entry(self, store: StateStore, clock: FrozenClock) -> None:
-        port, now = port_of(store), clock.now_ms()
-        full = Stored(
+        port, now = store_backend(store), clock.now_ms()
+        full = StoredEntry(
             value=b'{"a":1}',
             written_at=now,
             expires_at=now + 5,
@@ -353,11 +357,11 @@ class VersionContract(StoreFixtures):
             schema="prefs@2",
             applied=("effect",),
         )
-        for key, entry in (("bare", Stored(value=b"null", written_at=now)), ("full", full)):
+        for key, entry in (("bare", StoredEntry(value=b"null", written_at=now)), ("full", full)):
             version = port.put(SCOPE, key, entry)
-            ((listed, paged),) = port.page(SCOPE, EntryPage(now=now, prefix=key, limit=5))
+            ((listed, paged),) = port.page(SCOPE, EntryPageQuery(now=now, prefix=key, limit=5))
             for kept in (port.get(SCOPE, key), paged):
                 assert kept is not None
                 assert (listed, kept.version) == (key, version)
-                for part in ("value", "written_at", "expires_at", *OPTIONS, "applied"):
+                for part in ("value", "written_at", "expires_at", *OPTION_NAMES, "applied"):
                     assert getattr(kept, part) == getattr(entry, part), part
