@@ -48,13 +48,13 @@ def middle(work: Callable[[], object], times: int) -> float:
 def run(quick: bool) -> list[Line]:
     """Alone and beside, holdfast and the raw insert, in the same rounds."""
     times, count = (20, 2) if quick else (40, 5)
-    with folder() as place, journal(place) as ports:
-        way = ways(ports)[PUSH]
+    with folder() as place, journal(place) as env:
+        way = ways(env)[PUSH]
 
         def push() -> None:
             way.append(way.make())
 
-        with raw_insert(place, payload(ports)) as raw:
+        with raw_insert(place, payload(env)) as raw:
             contenders = {
                 "append alone": lambda: middle(push, times),
                 "append beside": lambda: _beside(push, times),

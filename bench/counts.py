@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.counting import Counts, counting
-from bench.journals import ACTING, fresh
+from bench.journals import fresh
 from bench.report import Line, at_most
 from bench.workload import fill, pushed, turns
 from holdfast.flow.journal.append import StreamWrite, append_events
-from holdfast.ports import Ports
+from holdfast.ports import Env
+from holdfast.records.events.envelope import DEFAULT_TENANT
 
 TITLE = "What an append asks of SQLite"
 SAMPLE = 360
@@ -18,51 +19,49 @@ SAMPLE = 360
 Work = Callable[[int], object]
 
 
-def push_of(ports: Ports, name: str) -> Work:
+def push_of(env: Env, name: str) -> Work:
     """Appends one root frame per call, to one of twenty streams that exist."""
 
     def work(number: int) -> None:
         stream = f"actor/{name}-{number % 20}"
-        append_events(ports, ACTING, [StreamWrite(stream=stream, events=(pushed(ports.ids),))])
+        append_events(env, [StreamWrite(stream=stream, events=(pushed(env.ids),))])
 
     return work
 
 
-def turn_of(ports: Ports, name: str) -> Work:
+def turn_of(env: Env, name: str) -> Work:
     """Appends the next event of a turn, with a key, to one stream."""
-    drafts = turns(ports.ids)
+    drafts = turns(env.ids)
 
     def work(number: int) -> None:
-        append_events(
-            ports, ACTING, [StreamWrite(stream=f"actor/{name}", events=(next(drafts),), key=f"{name}-{number}")]
-        )
+        append_events(env, [StreamWrite(stream=f"actor/{name}", events=(next(drafts),), key=f"{name}-{number}")])
 
     return work
 
 
-def load_of(ports: Ports, name: str) -> Work:
+def load_of(env: Env, name: str) -> Work:
     """Loads a stream with one live frame from its rows."""
-    append_events(ports, ACTING, [StreamWrite(stream=f"actor/{name}", events=(pushed(ports.ids),))])
+    append_events(env, [StreamWrite(stream=f"actor/{name}", events=(pushed(env.ids),))])
 
     def work(number: int) -> None:
-        assert len(ports.journal.load(ACTING.tenant, f"actor/{name}").frames) == 1
+        assert len(env.journal.load(DEFAULT_TENANT, f"actor/{name}").frames) == 1
 
     return work
 
 
-KINDS: dict[str, Callable[[Ports, str], Work]] = {
+KINDS: dict[str, Callable[[Env, str], Work]] = {
     "one frame.pushed": push_of,
     "one event of a turn, with key": turn_of,
     "load of a stream": load_of,
 }
 
 
-def counted(ports: Ports, kind: str, name: str, sample: int = SAMPLE) -> Counts:
+def counted(env: Env, kind: str, name: str, sample: int = SAMPLE) -> Counts:
     """One operation's counts, averaged over many. `name` keeps this sample's streams apart."""
-    work = KINDS[kind](ports, name)
+    work = KINDS[kind](env, name)
     for number in range(40):
         work(-number - 1)
-    with counting(ports.journal) as counts:
+    with counting(env.journal) as counts:
         for number in range(sample):
             work(number)
     return counts.per(sample)
@@ -77,11 +76,11 @@ def run(quick: bool) -> list[Line]:
     """Every kind of operation at both sizes."""
     small, large = 1_000, 10_000 if quick else 100_000
     found: dict[str, list[Counts]] = {kind: [] for kind in KINDS}
-    with fresh() as ports:
+    with fresh() as env:
         for size, first in ((small, 0), (large, small)):
-            fill(ports, size - ports.journal.position(), first=first)
+            fill(env, size - env.journal.position(), first=first)
             for index, kind in enumerate(KINDS):
-                found[kind].append(counted(ports, kind, f"counted-{size}-{index}"))
+                found[kind].append(counted(env, kind, f"counted-{size}-{index}"))
     return [line for kind, (few, many) in found.items() for line in _lines(kind, few, many, f"{small:,}", f"{large:,}")]
 
 

@@ -18,7 +18,7 @@ from eventsourcing.domain import Aggregate, event
 from bench.counting import Counts, counting
 from bench.counts import difference
 from bench.harness import Contender, ratios, repeated, rounds, spread, timed
-from bench.journals import ACTING, folder, fresh, journal, raw_insert
+from bench.journals import folder, fresh, journal, raw_insert
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL
 from holdfast.client.holdfast import Holdfast
@@ -27,8 +27,8 @@ from holdfast.flow.frames import lifecycle as flow
 from holdfast.flow.frames import takeover
 from holdfast.flow.frames.push import push_frame
 from holdfast.flow.journal.append import StreamWrite, append_events
-from holdfast.ports import Ports
-from holdfast.records.events.envelope import Draft
+from holdfast.ports import Env
+from holdfast.records.events.envelope import DEFAULT_TENANT, Draft
 from holdfast.records.events.frames import FrameSpent, OutcomeContent
 from holdfast.records.reports import EventQuery
 from holdfast.records.usage import Usage
@@ -43,27 +43,27 @@ WRAPPED = 1_300
 LONG = "actor/long"
 
 
-def bodies(ports: Ports) -> list[bytes]:
+def bodies(env: Env) -> list[bytes]:
     """The bytes of one push and of one pop: facts and content."""
-    frame = push_frame(ports, ACTING, "actor/payload", GOAL, tokens=1000)
-    flow.pop_frame(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
-    stored = ports.journal.read(EventQuery(tenant=ACTING.tenant, stream="actor/payload"))
+    frame = push_frame(env, "actor/payload", GOAL, tokens=1000)
+    flow.pop_frame(env, frame, "completed", OutcomeContent(summary="done"))
+    stored = env.journal.read(EventQuery(tenant=DEFAULT_TENANT, stream="actor/payload"))
     return [event.facts + (event.content or b"") for event in stored]
 
 
-def ways(ports: Ports) -> dict[str, Callable[[], object]]:
+def ways(env: Env) -> dict[str, Callable[[], object]]:
     """Ways to push and pop one frame."""
     numbers = itertools.count()
-    index = Holdfast(ports, ACTING, owner=False).index
-    roots = [push_frame(ports, ACTING, f"actor/roots-{number}", GOAL, tokens=10**9) for number in range(STREAMS)]
+    index = Holdfast(env, owner=False).index
+    roots = [push_frame(env, f"actor/roots-{number}", GOAL, tokens=10**9) for number in range(STREAMS)]
 
     def plain() -> None:
-        frame = push_frame(ports, ACTING, f"actor/flow-{next(numbers) % STREAMS}", GOAL, tokens=1000)
-        flow.pop_frame(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
+        frame = push_frame(env, f"actor/flow-{next(numbers) % STREAMS}", GOAL, tokens=1000)
+        flow.pop_frame(env, frame, "completed", OutcomeContent(summary="done"))
 
     def child() -> None:
-        frame = push_frame(ports, ACTING, None, GOAL, parent=roots[next(numbers) % STREAMS], tokens=1000)
-        flow.pop_frame(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
+        frame = push_frame(env, None, GOAL, parent=roots[next(numbers) % STREAMS], tokens=1000)
+        flow.pop_frame(env, frame, "completed", OutcomeContent(summary="done"))
 
     def through_the_index() -> None:
         scope = f"actor/index-{next(numbers) % STREAMS}"
@@ -78,13 +78,13 @@ def pushing(quick: bool) -> list[Line]:
     times, count = (40, 5) if quick else (120, 25)
     with ExitStack() as exits:
         place = exits.enter_context(folder())
-        ports = exits.enter_context(journal(place))
+        env = exits.enter_context(journal(place))
         raws = []
-        for number, body in enumerate(bodies(ports)):
+        for number, body in enumerate(bodies(env)):
             (place / str(number)).mkdir()
             raws.append(exits.enter_context(raw_insert(place / str(number), body)))
         raw: Contender = repeated(lambda: [one() for one in raws], times)
-        ours = {name: repeated(way, times) for name, way in ways(ports).items()}
+        ours = {name: repeated(way, times) for name, way in ways(env).items()}
         samples = rounds({RAW: raw, **ours}, count, warm_up=WRAPPED // times + 1)
     lines = [Line(what=RAW, value=1e6 * spread(samples[RAW]).median, unit="us", note="two commits")]
     for name in ours:
@@ -119,25 +119,25 @@ def replay_seconds(events: int, times: int) -> float:
     return min(timed(lambda: application.repository.get(worker.id)) for _ in range(times))
 
 
-def resume_counts(ports: Ports) -> Counts:
+def resume_counts(env: Env) -> Counts:
     """What one cold resume asks of SQLite."""
-    with counting(ports.journal) as counts:
-        ports.states.clear()
-        assert len(takeover.resume_actor(ports, ACTING, LONG).frames) == 3
+    with counting(env.journal) as counts:
+        env.states.clear()
+        assert len(takeover.resume_actor(env, LONG).frames) == 3
     return counts.per(1)
 
 
-def grow(ports: Ports, events: int) -> None:
+def grow(env: Env, events: int) -> None:
     """A long history of one actor, in its own stream."""
-    live = ports.journal.load(ACTING.tenant, LONG).frames
+    live = env.journal.load(DEFAULT_TENANT, LONG).frames
     if not live:
-        root = push_frame(ports, ACTING, LONG, GOAL, tokens=10**9)
-        child = push_frame(ports, ACTING, None, GOAL, parent=root, tokens=10**6)
-        push_frame(ports, ACTING, None, GOAL, parent=child, tokens=10**3)
-    leaf = stack.leaves(ports.journal.load(ACTING.tenant, LONG).frames)[0].id
+        root = push_frame(env, LONG, GOAL, tokens=10**9)
+        child = push_frame(env, None, GOAL, parent=root, tokens=10**6)
+        push_frame(env, None, GOAL, parent=child, tokens=10**3)
+    leaf = stack.leaves(env.journal.load(DEFAULT_TENANT, LONG).frames)[0].id
     spent = Draft(type="frame.spent", facts=FrameSpent(frame=leaf, usage=Usage(output=1)))
-    while (missing := events - ports.journal.position()) > 0:
-        append_events(ports, ACTING, [StreamWrite(stream=LONG, events=(spent,) * min(500, missing))])
+    while (missing := events - env.journal.position()) > 0:
+        append_events(env, [StreamWrite(stream=LONG, events=(spent,) * min(500, missing))])
 
 
 def resuming(quick: bool) -> list[Line]:
@@ -145,11 +145,11 @@ def resuming(quick: bool) -> list[Line]:
     small, large = 1_000, 10_000 if quick else 100_000
     found: list[Counts] = []
     seconds: list[float] = []
-    with fresh() as ports:
+    with fresh() as env:
         for size in (small, large):
-            grow(ports, size)
-            found.append(resume_counts(ports))
-            seconds.append(min(timed(lambda: resume_counts(ports)) for _ in range(20)))
+            grow(env, size)
+            found.append(resume_counts(env))
+            seconds.append(min(timed(lambda: resume_counts(env)) for _ in range(20)))
     few, many = found
     lines = []
     for name in ("calls", "statements", "vm_steps"):

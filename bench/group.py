@@ -16,15 +16,15 @@ from contextlib import contextmanager
 import msgspec
 
 from bench.harness import Samples, ratios, rounds, spread
-from bench.journals import ACTING, folder, fresh
+from bench.journals import folder, fresh
 from bench.report import Line, at_least, at_most, ratio_line
 from bench.workload import GOAL, pushed
 from holdfast.aio.holdfast import AsyncHoldfast, ThreadPools
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Ports
+from holdfast.ports import Env
 from holdfast.records.settings import Settings
 from holdfast.testing.disk import Disk
 
@@ -40,7 +40,7 @@ class Shares(msgspec.Struct):
     syncs: list[float] = msgspec.field(default_factory=list)
 
 
-def threads_rate(ports: Ports, callers: int, seconds: float) -> tuple[float, list[int]]:
+def threads_rate(env: Env, callers: int, seconds: float) -> tuple[float, list[int]]:
     """Appends per second of so many threads together, and how many each of them did."""
     done = [0] * callers
     gate = threading.Barrier(callers + 1)
@@ -50,7 +50,7 @@ def threads_rate(ports: Ports, callers: int, seconds: float) -> tuple[float, lis
         stream = f"actor/thread-{index}"
         gate.wait()
         while time.perf_counter() < until:
-            append_events(ports, ACTING, [StreamWrite(stream=stream, events=(pushed(ports.ids),))])
+            append_events(env, [StreamWrite(stream=stream, events=(pushed(env.ids),))])
             done[index] += 1
 
     workers = [threading.Thread(target=work, args=(index,)) for index in range(callers)]
@@ -64,11 +64,11 @@ def threads_rate(ports: Ports, callers: int, seconds: float) -> tuple[float, lis
     return sum(done) / (time.perf_counter() - start), done
 
 
-async def tasks_rate(ports: Ports, callers: int, seconds: float) -> tuple[float, list[int]]:
+async def tasks_rate(env: Env, callers: int, seconds: float) -> tuple[float, list[int]]:
     """The same with asyncio tasks on one client."""
     content = {"goal": GOAL.goal, "inputs": GOAL.inputs}
     threads = ThreadPools()
-    hf = AsyncHoldfast(Holdfast(ports, ACTING, owner=False), threads)
+    hf = AsyncHoldfast(Holdfast(env, owner=False), threads)
 
     async def work(index: int) -> int:
         done = 0
@@ -86,12 +86,12 @@ async def tasks_rate(ports: Ports, callers: int, seconds: float) -> tuple[float,
 
 
 @contextmanager
-def slow_journal() -> Iterator[tuple[Ports, Disk]]:
+def slow_journal() -> Iterator[tuple[Env, Disk]]:
     """A journal on a disk whose every sync takes longer, and that disk."""
     with folder() as place, Disk(place, sync_delay=DELAY) as disk:
         journal = SqliteJournal(place / "journal.db", vfs=disk.name)
         try:
-            yield assemble_ports(journal, Settings()), disk
+            yield assemble_env(journal, Settings()), disk
         finally:
             journal.close()
 
@@ -119,15 +119,15 @@ def run(quick: bool) -> list[Line]:
     lines: list[Line] = []
     for what, bar, runner in (("threads", 4.0, threads_rate), ("asyncio tasks", 2.5, _tasks)):
         shares = Shares()
-        with slow_journal() as (ports, disk):
-            rate = _on(runner, ports, seconds)
+        with slow_journal() as (env, disk):
+            rate = _on(runner, env, seconds)
             samples = rounds(contenders(rate, shares, disk), count)
         lines.append(_gain(f"eight {what}, each sync 2 ms", samples, bar))
         syncs = spread(shares.syncs)
         lines.append(Line(what=f"syncs per append, eight {what}", value=syncs.median, bar=at_most(0.25)))
     shares = Shares()
-    with fresh() as ports:
-        samples = rounds(contenders(_on(threads_rate, ports, seconds), shares), count)
+    with fresh() as env:
+        samples = rounds(contenders(_on(threads_rate, env, seconds), shares), count)
     lines.append(_gain("eight threads, this disk", samples, 0.9))
     fairness = spread(shares.fairness)
     note = f"half of the rounds {fairness}"
@@ -137,12 +137,12 @@ def run(quick: bool) -> list[Line]:
     return lines
 
 
-def _tasks(ports: Ports, callers: int, seconds: float) -> tuple[float, list[int]]:
-    return asyncio.run(tasks_rate(ports, callers, seconds))
+def _tasks(env: Env, callers: int, seconds: float) -> tuple[float, list[int]]:
+    return asyncio.run(tasks_rate(env, callers, seconds))
 
 
-def _on(runner: Callable[[Ports, int, float], tuple[float, list[int]]], ports: Ports, seconds: float) -> Rate:
-    return lambda callers: runner(ports, callers, seconds)
+def _on(runner: Callable[[Env, int, float], tuple[float, list[int]]], env: Env, seconds: float) -> Rate:
+    return lambda callers: runner(env, callers, seconds)
 
 
 def _gain(what: str, samples: Samples, bar: float) -> Line:

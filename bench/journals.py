@@ -16,10 +16,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.connect import connect
-from holdfast.ports import Acting, Ports
-from holdfast.records.events.envelope import DEFAULT_TENANT
-
-ACTING = Acting(tenant=DEFAULT_TENANT)
+from holdfast.ports import Env
 
 
 @contextmanager
@@ -30,20 +27,20 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def journal(place: Path, name: str = "journal.db", *, durability: str = "full") -> Iterator[Ports]:
+def journal(place: Path, name: str = "journal.db", *, durability: str = "full") -> Iterator[Env]:
     """A journal with everything around it, closed at the end."""
-    ports = connect(place / name, durability=durability)
+    env = connect(place / name, durability=durability)
     try:
-        yield ports
+        yield env
     finally:
-        ports.journal.close()
+        env.journal.close()
 
 
 @contextmanager
-def fresh(name: str = "journal.db", *, durability: str = "full") -> Iterator[Ports]:
+def fresh(name: str = "journal.db", *, durability: str = "full") -> Iterator[Env]:
     """A journal in a folder of its own."""
-    with folder() as place, journal(place, name, durability=durability) as ports:
-        yield ports
+    with folder() as place, journal(place, name, durability=durability) as env:
+        yield env
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Contender, Samples, ratios, rounds, spread
-from bench.journals import ACTING, journal
+from bench.journals import journal
 from bench.report import Line, at_most, ratio_line
 from bench.session_packs import BUDGET, forget, name_of
 from bench.session_texts import POOL, role, text
 from holdfast.client.holdfast import Holdfast
-from holdfast.ports import Ports
+from holdfast.ports import Env
 
 FIRST = "first pack, nothing remembered"
 SECOND = "second pack, after one new round"
@@ -36,10 +36,10 @@ SAMPLE = 15
 class Loop:
     """A conversation that goes on, and what is measured of it."""
 
-    def __init__(self, ports: Ports, stack: ExitStack) -> None:
-        self._ports = ports
+    def __init__(self, env: Env, stack: ExitStack) -> None:
+        self._env = env
         self._numbers = itertools.count(POOL, step=2)
-        client = Holdfast(ports, ACTING, owner=False)
+        client = Holdfast(env, owner=False)
         self._session: Any = client.session("alice", create=False)
         self._frame: Any = stack.enter_context(client.frame("find the parcel", session="alice"))
         self._calls: list[Any] = []
@@ -54,7 +54,7 @@ class Loop:
     def first(self) -> float:
         """As the first pack of a process that has its client."""
         self._round()
-        forget(self._ports)
+        forget(self._env)
         return _seconds(self._pack)
 
     def second(self) -> float:
@@ -119,8 +119,8 @@ def _averaged(act: Contender) -> Contender:
 def lines(place: Path, messages: int, quick: bool) -> list[Line]:
     """All of it on a copy of the conversation, since it grows."""
     shutil.copy(place / name_of(messages), place / "packs-loop.db")
-    with journal(place, "packs-loop.db") as ports, ExitStack() as stack:
-        samples = rounds(Loop(ports, stack).contenders(), 5 if quick else 15)
+    with journal(place, "packs-loop.db") as env, ExitStack() as stack:
+        samples = rounds(Loop(env, stack).contenders(), 5 if quick else 15)
     both = " and ".join(f"{_milliseconds(samples, name):.2f} ms" for name in (FIRST, SECOND))
     found = [ratio_line(f"{SECOND}, against the first", ratios(samples, SECOND, FIRST), at_most(HALF), both)]
     compared = ((JOURNALED, APPEND), (REBUILT, FIRST), (HANDLES, FIRST))

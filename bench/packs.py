@@ -21,7 +21,7 @@ from bench.pack_peers import ADK, ADK_OTHER, ADK_RECENT, KINDS, LANGGRAPH, LANGG
 from bench.peer_process import PeerProcess, peer_process
 from bench.report import Bar, Line, at_least, at_most, ratio_line
 from bench.session_packs import BUDGET, forget, name_of, packing
-from holdfast.ports import Ports
+from holdfast.ports import Env
 
 TITLE = "Context packs beside their peers"
 MESSAGES = 10_000
@@ -42,15 +42,15 @@ QUICKER: dict[str, Bar | None] = {
 """How many times as quick as the peer a pack must be."""
 
 
-def ours(ports: Ports) -> tuple[dict[str, Contender], int]:
+def ours(env: Env) -> tuple[dict[str, Contender], int]:
     """A pack that has nothing to build on, one that has, and how many messages are shown."""
-    pack = packing(ports)
+    pack = packing(env)
     shown = pack()
 
     def first() -> float:
         seconds = 0.0
         for _ in range(SAMPLE):
-            forget(ports)
+            forget(env)
             seconds += timed(pack)
         return seconds / SAMPLE
 
@@ -78,8 +78,8 @@ def run(quick: bool) -> list[Line]:
     """Beside peers, after a new round, and at other lengths."""
     with folder() as place:
         session_packs.build(place, MESSAGES)
-        with journal(place, name_of(MESSAGES)) as ports, peer_process(place, "bench.pack_peers") as peers:
-            contenders, shown = ours(ports)
+        with journal(place, name_of(MESSAGES)) as env, peer_process(place, "bench.pack_peers") as peers:
+            contenders, shown = ours(env)
             given: dict[str, int] = {}
             if peers is not None:
                 beside, given = theirs(place, peers, shown)

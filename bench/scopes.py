@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench.journals import ACTING, fresh
+from bench.journals import fresh
 from bench.report import Line, at_most
 from bench.workload import pushed
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
-from holdfast.ports import Ports
+from holdfast.ports import Env
 
 TITLE = "Many scopes through the cache of 1,000"
 STATM = Path("/proc/self/statm")
@@ -39,15 +39,15 @@ def resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * PAGE
 
 
-def walk(ports: Ports, count: int) -> Iterator[int]:
+def walk(env: Env, count: int) -> Iterator[int]:
     """Push one frame in each of so many scopes, as a flow does."""
     for number in range(count):
         stream = f"actor/scope-{number}"
 
         def decide(states: States, stream: str = stream) -> Drafts:
-            return {stream: [pushed(ports.ids)]}
+            return {stream: [pushed(env.ids)]}
 
-        decide_and_append(ports, ACTING, [stream], decide)
+        decide_and_append(env, [stream], decide)
         yield number + 1
 
 
@@ -55,13 +55,13 @@ def observe(count: int) -> Observed:
     """Look at memory at every twentieth of the way."""
     found = Observed(scopes=[], resident=[], cached=0)
     # Durability does not touch memory, and waiting for the disk would only make this longer.
-    with fresh(durability="fast") as ports:
-        for done in walk(ports, count):
+    with fresh(durability="fast") as env:
+        for done in walk(env, count):
             if done % max(1, count // 20) == 0:
                 gc.collect()
                 found.scopes.append(done)
                 found.resident.append(resident_bytes())
-        found.cached = len(ports.states)  # type: ignore[arg-type]
+        found.cached = len(env.states)  # type: ignore[arg-type]
     return found
 
 

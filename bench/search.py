@@ -19,7 +19,7 @@ import numpy
 
 import holdfast
 from bench.harness import Samples, ratios, rounds, timed
-from bench.journals import ACTING, folder, journal
+from bench.journals import folder, journal
 from bench.report import Line, ratio_line
 from bench.store_items import LIMIT, QUESTIONS, key, question, text, value
 from holdfast.core.journal.codec import encode
@@ -30,6 +30,7 @@ from holdfast.journal.text_index import index_table
 from holdfast.model.embedders import resolve_embedder
 from holdfast.ports import Embedder
 from holdfast.records.entries import StoredEntry
+from holdfast.records.events.envelope import DEFAULT_TENANT
 
 TITLE = "Search in much that was said and kept"
 COUNT, QUICK_COUNT = 100_000, 5_000
@@ -54,12 +55,12 @@ def load_messages(path: Path, count: int) -> None:
 
 def load_entries(path: Path, count: int) -> None:
     """So many entries of one scope, appended as the events that writes append, many at a time."""
-    with journal(path.parent, path.name, durability="fast") as ports:
+    with journal(path.parent, path.name, durability="fast") as env:
         for first in range(0, count, TOGETHER):
             some = range(first, min(first + TOGETHER, count))
             entries = ((key(number), StoredEntry(value=encode(value(number)), written_at=0)) for number in some)
             drafts = tuple(write_draft(SCOPE, name, entry) for name, entry in entries)
-            append_events(ports, ACTING, [StreamWrite(stream=SCOPE, events=drafts)])
+            append_events(env, [StreamWrite(stream=SCOPE, events=drafts)])
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def bare(path: Path, what: str, model: Embedder) -> Iterator[tuple[Ask, Ask]]:
     """The same words on the same table, and the same vectors as one matrix."""
     connection = apsw.Connection(os.fspath(path))
     try:
-        ((tenant,),) = connection.execute("SELECT id FROM tenants WHERE name = ?", (ACTING.tenant,)).fetchall()
+        ((tenant,),) = connection.execute("SELECT id FROM tenants WHERE name = ?", (DEFAULT_TENANT,)).fetchall()
         name = index_table(tenant)
         sql = (
             f"SELECT rowid, bm25({name}, 1.0, 0.5, 2.0, 0.0) AS score FROM {name} "

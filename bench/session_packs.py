@@ -13,12 +13,12 @@ from pathlib import Path
 from bench.counting import Counts, counting
 from bench.counts import difference
 from bench.harness import Contender, ratios, repeated, rounds, spread
-from bench.journals import ACTING, journal
+from bench.journals import journal
 from bench.report import Line, at_most, ratio_line
 from bench.session_size import MODEL, SYSTEM
 from bench.session_texts import POOL, role, text
 from holdfast.client.holdfast import Holdfast
-from holdfast.ports import Ports
+from holdfast.ports import Env
 
 BUDGET = 8_000
 OTHER = 6_000
@@ -39,34 +39,34 @@ def build(place: Path, messages: int) -> None:
     if (place / name_of(messages)).exists():
         return
     made = [{"role": role(number), "content": text(number)} for number in range(POOL)]
-    with journal(place, name_of(messages), durability="fast") as ports:
-        session = Holdfast(ports, ACTING, owner=False).session("alice", system=SYSTEM, model=MODEL)
+    with journal(place, name_of(messages), durability="fast") as env:
+        session = Holdfast(env, owner=False).session("alice", system=SYSTEM, model=MODEL)
         for _ in range(messages // POOL):
             session.append(made)
 
 
-def packing(ports: Ports, budget: int = BUDGET) -> Callable[[], int]:
+def packing(env: Env, budget: int = BUDGET) -> Callable[[], int]:
     """Packs the newest tokens; gives how many messages that is."""
-    session = Holdfast(ports, ACTING, owner=False).session("alice", create=False)
+    session = Holdfast(env, owner=False).session("alice", create=False)
     return lambda: session.pack(budget).conversation.message_count
 
 
-def forget(ports: Ports) -> None:
+def forget(env: Env) -> None:
     """Let go of everything that packs left: ends of conversations, and what a model is told first."""
-    if ports.recent is not None:
-        ports.recent.clear()
+    if env.recent is not None:
+        env.recent.clear()
 
 
 def warm(place: Path, messages: int, *, known: bool = False) -> tuple[Counts, int]:
     """What one pack of a client at work asks of SQLite, and how much it shows; `known`, it packed the same before."""
     total = Counts()
-    with journal(place, name_of(messages)) as ports:
-        pack, other = packing(ports), packing(ports, OTHER)
+    with journal(place, name_of(messages)) as env:
+        pack, other = packing(env), packing(env, OTHER)
         shown = pack()
         for _ in range(SAMPLE):
             if not known:
                 other()
-            with counting(ports.journal) as counts:
+            with counting(env.journal) as counts:
                 assert pack() == shown
             total.add(counts)
     return total.per(SAMPLE), shown
@@ -74,8 +74,8 @@ def warm(place: Path, messages: int, *, known: bool = False) -> tuple[Counts, in
 
 def cold(place: Path, messages: int) -> Counts:
     """What taking the session up and the first pack ask."""
-    with journal(place, name_of(messages)) as ports, counting(ports.journal) as counts:
-        packing(ports)()
+    with journal(place, name_of(messages)) as env, counting(env.journal) as counts:
+        packing(env)()
     return counts
 
 
@@ -101,12 +101,12 @@ def lines(place: Path, quick: bool) -> list[Line]:
     return [*found, ratio_line(what, ratios(samples, str(large), str(SMALL)), None, times)]
 
 
-def _anew(ports: Ports) -> Contender:
+def _anew(env: Env) -> Contender:
     """Seconds of one pack, many in a row, each as if it were the first."""
-    pack = packing(ports)
+    pack = packing(env)
 
     def act() -> None:
-        forget(ports)
+        forget(env)
         pack()
 
     return repeated(act, SAMPLE)

@@ -21,12 +21,12 @@ from eventsourcing.persistence import StoredEvent
 from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
 
 from bench.harness import Contender, Samples, ratios, repeated, rounds, spread, timed
-from bench.journals import ACTING, folder, journal, raw_insert, sync_seconds
+from bench.journals import folder, journal, raw_insert, sync_seconds
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL, pushed
 from holdfast.client.holdfast import Holdfast
 from holdfast.flow.journal.append import StreamWrite, append_events, decide_and_append, seal_batch
-from holdfast.ports import Ports
+from holdfast.ports import Env
 
 TITLE = "Append of one event with its rows, chain and FULL commit"
 RAW = "raw apsw insert of the same bytes"
@@ -50,23 +50,21 @@ class Way(NamedTuple):
     append: Callable[[Any], object]
 
 
-def ways(ports: Ports) -> dict[str, Way]:
+def ways(env: Env) -> dict[str, Way]:
     """The ways in which holdfast appends one event, each to streams of its own."""
     numbers = itertools.count()
-    view = Holdfast(ports, ACTING, owner=False).journal
+    view = Holdfast(env, owner=False).journal
     content = {"goal": GOAL.goal, "inputs": GOAL.inputs}
 
     def push(name: str, key: str | None = None) -> list[StreamWrite]:
-        return [StreamWrite(stream=f"actor/{name}-{next(numbers) % STREAMS}", events=(pushed(ports.ids),), key=key)]
+        return [StreamWrite(stream=f"actor/{name}-{next(numbers) % STREAMS}", events=(pushed(env.ids),), key=key)]
 
     def decide_and_push(stream: str) -> object:
-        return decide_and_append(ports, ACTING, [stream], lambda states: {stream: [pushed(ports.ids)]})
+        return decide_and_append(env, [stream], lambda states: {stream: [pushed(env.ids)]})
 
     return {
-        PUSH: Way(lambda: push("push"), lambda decided: append_events(ports, ACTING, decided)),
-        KEYED: Way(
-            lambda: push("keyed", f"request-{next(numbers)}"), lambda decided: append_events(ports, ACTING, decided)
-        ),
+        PUSH: Way(lambda: push("push"), lambda decided: append_events(env, decided)),
+        KEYED: Way(lambda: push("keyed", f"request-{next(numbers)}"), lambda decided: append_events(env, decided)),
         CHANGE: Way(lambda: f"actor/change-{next(numbers)}", decide_and_push),
         APP: Way(lambda: f"actor/app-{next(numbers) % STREAMS}", lambda at: view.append(at, "app.noted", content)),
     }
@@ -82,9 +80,9 @@ def each(way: Way, times: int) -> Contender:
     return run
 
 
-def payload(ports: Ports) -> bytes:
+def payload(env: Env) -> bytes:
     """The bytes of one push: facts and content."""
-    batch = seal_batch(ports, ACTING, [StreamWrite(stream="actor/payload", events=(pushed(ports.ids),))])
+    batch = seal_batch(env, [StreamWrite(stream="actor/payload", events=(pushed(env.ids),))])
     event = batch.parts[0].events[0]
     return event.facts + (event.content or b"")
 
@@ -117,12 +115,12 @@ def run(quick: bool) -> list[Line]:
     times, count = (60, 5) if quick else (200, 25)
     with ExitStack() as stack:
         place = stack.enter_context(folder())
-        ports = stack.enter_context(journal(place))
-        body = payload(ports)
+        env = stack.enter_context(journal(place))
+        body = payload(env)
         insert, level = stack.enter_context(peer_insert(place, body))
         raw = stack.enter_context(raw_insert(place, body))
         peers = {RAW: repeated(raw, times), PEER: repeated(insert, times)}
-        ours = {name: each(way, times) for name, way in ways(ports).items()}
+        ours = {name: each(way, times) for name, way in ways(env).items()}
         samples = rounds({**peers, **ours}, count, warm_up=WRAPPED // times + 1)
         sync = spread(sync_seconds(place))
     lines = [

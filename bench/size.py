@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.journals import ACTING, checkpointed_bytes, folder, journal
+from bench.journals import checkpointed_bytes, folder, journal
 from bench.report import Line, at_most
 from bench.single import payload
 from bench.workload import pushed
 from holdfast.flow.journal.append import StreamWrite, append_events
-from holdfast.ports import Ports
+from holdfast.ports import Env
 
 TITLE = "Bytes on disk per event, after a checkpoint"
 BATCH = 50
@@ -18,26 +18,26 @@ BATCH = 50
 def written(place: Path, events: int, streams: int, *, keyed: bool = False) -> tuple[float, int]:
     """Bytes per event of a journal of pushes, taking turns among streams, and the payload of one."""
     name = f"size-{streams}-{keyed}.db"
-    with journal(place, name, durability="fast") as ports:
-        size = len(payload(ports))
+    with journal(place, name, durability="fast") as env:
+        size = len(payload(env))
         for start in range(0, events, BATCH):
-            _append(ports, range(start, start + BATCH), streams, keyed)
+            _append(env, range(start, start + BATCH), streams, keyed)
     return checkpointed_bytes(place / name) / events, size
 
 
-def _append(ports: Ports, numbers: range, streams: int, keyed: bool) -> None:
+def _append(env: Env, numbers: range, streams: int, keyed: bool) -> None:
     parts: dict[int, list[int]] = {}
     for number in numbers:
         parts.setdefault(number % streams, []).append(number)
     decided = [
         StreamWrite(
             stream=f"actor/sized-{stream}",
-            events=tuple(pushed(ports.ids) for _ in mine),
+            events=tuple(pushed(env.ids) for _ in mine),
             key=f"request-{mine[0]}" if keyed else None,
         )
         for stream, mine in parts.items()
     ]
-    append_events(ports, ACTING, decided)
+    append_events(env, decided)
 
 
 def run(quick: bool) -> list[Line]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 
 from bench.harness import ratios, rounds, spread, timed
-from bench.journals import ACTING, folder, journal
+from bench.journals import folder, journal
 from bench.report import Line, at_least, ratio_line
 from bench.workload import fill
 from holdfast.client.holdfast import Holdfast
@@ -34,10 +34,10 @@ def read_and_decode(path: Path) -> int:
 def run(quick: bool) -> list[Line]:
     """Rates over one journal of frame events, in the same rounds."""
     size, count = (9_000, 2) if quick else (54_000, 5)
-    with folder() as place, journal(place) as ports:
-        fill(ports, size)
-        events = ports.journal.position()
-        view = Holdfast(ports, ACTING, owner=False).journal
+    with folder() as place, journal(place) as env:
+        fill(env, size)
+        events = env.journal.position()
+        view = Holdfast(env, owner=False).journal
         assert read_and_decode(place / "journal.db") == events
         contenders = {
             READ: lambda: events / timed(lambda: read_and_decode(place / "journal.db")),

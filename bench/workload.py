@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.journals import ACTING
 from holdfast.flow.journal.append import StreamWrite, append_events
-from holdfast.ports import Ids, Ports
+from holdfast.ports import Env, Ids
 from holdfast.records.events.calls import CallContent, ToolRequested, ToolReturned
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import (
@@ -101,7 +100,7 @@ def turns(ids: Ids) -> Iterator[Draft]:
         yield from turn(ids)
 
 
-def fill(ports: Ports, events: int, *, first: int = 0) -> int:
+def fill(env: Env, events: int, *, first: int = 0) -> int:
     """Write whole turns until there are about so many events more; returns how many there are.
 
     Streams `actor/filled-0`, `-1`, … get a few turns each, so their number grows with the journal.
@@ -109,8 +108,8 @@ def fill(ports: Ports, events: int, *, first: int = 0) -> int:
     written = 0
     stream = first
     while written < events:
-        drafts = [draft for _ in range(EVENTS_A_STREAM // TURN) for draft in turn(ports.ids)]
-        append_events(ports, ACTING, [StreamWrite(stream=f"actor/filled-{stream}", events=tuple(drafts))])
+        drafts = [draft for _ in range(EVENTS_A_STREAM // TURN) for draft in turn(env.ids)]
+        append_events(env, [StreamWrite(stream=f"actor/filled-{stream}", events=tuple(drafts))])
         stream += 1
         written += len(drafts)
     return written

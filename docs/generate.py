@@ -387,7 +387,7 @@ MIGRATING = """
 `len` and iteration are those of the list. See [Moving from a message list](../howto/moving.md).
 """
 
-PORTS = """
+ENV = """
 What may be given when a journal is opened:
 
 - `tokenizer`: a name, a function, or an object with `name`, `exact` and `count(text) -> int`. See
@@ -563,7 +563,7 @@ def python() -> str:
         "Python",
         "Everything that `import holdfast` offers. What is not on this page is not public.",
         _functions("Opening", "", holdfast.open, holdfast.open_async, holdfast.restore, *STORES),
-        PORTS,
+        ENV,
         _methods("Holdfast", Holdfast),
         _methods("Session", Session, TALK),
         _methods("ContextPack", holdfast.ContextPack, PACK),

@@ -8,7 +8,7 @@
     journal/     backends of the journal: memory, sqlite
     store/       backends of state: memory, files, SQLite, Redis, Cozo
     model/       models over HTTP and scripted, tokenizers, prices, summarizers, embedders
-    connect.py   the composition root: a URL becomes ports
+    connect.py   the composition root: a URL becomes an environment
     system.py    the clock and randomness, read here and nowhere else
     client/      Holdfast, its sessions, turns, frames, packs, state; aio/ the same for asyncio
     runtime/     agents and tools: recovery at start, draining at the end

@@ -1,4 +1,4 @@
-"""The composition root: a URL becomes ports, or a store with its rules. The only module that names a backend.
+"""The composition root: a URL becomes an environment, or a store with its rules. The only module that names a backend.
 
 Settings come from the call, else from the environment, else from their defaults. Only the requested
 backend is imported.
@@ -31,7 +31,7 @@ from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.vectors import StreamVectorCache
 from holdfast.flow.turns.queue import TurnQueue
-from holdfast.ports import Clock, Embedder, Ids, Model, Models, Ports, Store, Summarizer, Tokenizer
+from holdfast.ports import Clock, Embedder, Env, Ids, Model, Models, Store, Summarizer, Tokenizer
 from holdfast.ports.journal import Journal
 from holdfast.records.compaction import STRATEGIES
 from holdfast.records.events.envelope import DEFAULT_TENANT
@@ -263,17 +263,22 @@ def check_strategies(given: Any) -> dict[str, Callable[..., Any]]:
     return dict(named)
 
 
-def assemble_ports(
+def assemble_env(
     journal: Journal,
     settings: Settings,
     clock: Clock | None = None,
     ids: Ids | None = None,
     beside: ClientExtensions | None = None,
-) -> Ports:
-    """Return ports around a journal, with every other part made from `beside` or from defaults."""
+    *,
+    tenant: str = DEFAULT_TENANT,
+    user: str | None = None,
+) -> Env:
+    """Build the environment around a journal, with every other part made from `beside` or from defaults."""
     clock = clock or SystemClock()
     beside = beside or ClientExtensions()
-    return Ports(
+    return Env(
+        tenant=tenant,
+        user=user,
         journal=journal,
         clock=clock,
         ids=ids or SystemIds(clock),
@@ -314,8 +319,8 @@ def connect(
     clock: Clock | None = None,
     ids: Ids | None = None,
     beside: ClientExtensions | None = None,
-) -> Ports:
-    """Open the journal at a URL and return its ports."""
+) -> Env:
+    """Open the journal at a URL and return its environment."""
     settings = check_settings(settings or settings_from_environment())
     if beside is not None:
         check_hook(beside.redact)
@@ -328,7 +333,7 @@ def connect(
         for method in ("span", "begin_call", "end_call"):
             check_port("telemetry", beside.telemetry, method)
         check_strategies(beside.strategies)
-    return assemble_ports(open_journal(url, settings, durability), settings, clock, ids, beside)
+    return assemble_env(open_journal(url, settings, durability), settings, clock, ids, beside)
 
 
 def restore(
@@ -363,7 +368,7 @@ def refuse_leftovers(path: Path) -> None:
             raise Refused(f"{beside} exists already. Move it away, or give the path of a new file.")
 
 
-def _restore_until(source: Ports, target_path: Path, seq: int, progress: Progress | None) -> int:
+def _restore_until(source: Env, target_path: Path, seq: int, progress: Progress | None) -> int:
     if seq > source.journal.position():
         raise Refused(f"The backup ends at {source.journal.position()}, before {seq}. Give a smaller seq, or none.")
     target = connect(target_path, settings=source.settings)

@@ -65,7 +65,7 @@ class Gate:
 
     def __init__(self, hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
-        journal = hf._client._ports.journal
+        journal = hf._client._env.journal
         append = journal.append
 
         def held(batch: Any) -> Any:

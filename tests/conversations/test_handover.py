@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.core.journal import fold, project_sessions
 from holdfast.errors import SessionClosed
 from holdfast.flow.sessions import handover, sessions
@@ -36,7 +36,7 @@ def client(
     clock.advance(later)
     settings = Settings(handover_attempts=attempts, lease_ms=1_000)
     return Holdfast(
-        assemble_ports(journal, settings, clock, None, ClientExtensions(tokenizer=count_fours, memory=memory))
+        assemble_env(journal, settings, clock, None, ClientExtensions(tokenizer=count_fours, memory=memory))
     )
 
 
@@ -193,8 +193,8 @@ def end_and_hand_over_apart(patch: pytest.MonkeyPatch) -> None:
     """A session that ends does not say in the same commit that memory is owed something."""
     original = sessions._end_drafts
 
-    def ending(ports: Any, *args: Any) -> Any:
-        return original(replace(ports, memory=None), *args)
+    def ending(env: Any, *args: Any) -> Any:
+        return original(replace(env, memory=None), *args)
 
     patch.setattr(sessions, "_end_drafts", ending)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.flow.sessions import sessions
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
@@ -171,7 +171,7 @@ def test_processes_that_sweep_at_once_hand_everything_over_once(clock: FrozenClo
     settings = Settings(lease_ms=60_000)
     beside = ClientExtensions(tokenizer=count_fours, memory=Locked())
     journals = [SqliteJournal(tmp_path / "sweep.db", durability="fast") for _ in range(3)]
-    clients = [Holdfast(assemble_ports(journal, settings, clock, None, beside)) for journal in journals]
+    clients = [Holdfast(assemble_env(journal, settings, clock, None, beside)) for journal in journals]
     for number in range(many):
         clients[0].session(f"s{number}", idle_timeout=60).append([f"{number}", "so"])
     clock.advance(HOUR)

@@ -85,7 +85,7 @@ def test_results_of_own_types_and_repeated_arguments_are_redacted() -> None:
 def test_what_pins_and_first_instructions_cost_does_not_follow_the_history(tmp_path: Path) -> None:
     read: list[int] = []
     with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
-        journal = hf._ports.journal
+        journal = hf._env.journal
         real = journal.read
         for count in (500, 4_000):
             chat = hf.session(f"s{count}")

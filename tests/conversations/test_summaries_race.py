@@ -199,8 +199,8 @@ def test_a_summary_and_everything_that_happens_meanwhile() -> None:
 def written_whatever_happened(patch: pytest.MonkeyPatch) -> None:
     original = compaction_summaries.write_summary
 
-    def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
-        return original(ports, acting, replace(plan, at_version=2**60), text, **how)
+    def note(env: Any, plan: Any, text: str, **how: Any) -> Any:
+        return original(env, replace(plan, at_version=2**60), text, **how)
 
     patch.setattr(compaction_summaries, "write_summary", note)
 
@@ -209,9 +209,9 @@ def planned_again_when_written(patch: pytest.MonkeyPatch) -> None:
     """What is covered is looked up when the words are there: then they stand for what nobody put into them."""
     original = compaction_summaries.write_summary
 
-    def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
-        newer = compaction_summaries.plan_summary(ports, acting, plan.stream, keep=0) or plan
-        return original(ports, acting, newer, text, **how)
+    def note(env: Any, plan: Any, text: str, **how: Any) -> Any:
+        newer = compaction_summaries.plan_summary(env, plan.stream, keep=0) or plan
+        return original(env, newer, text, **how)
 
     patch.setattr(compaction_summaries, "write_summary", note)
 

@@ -13,14 +13,16 @@ from functools import partial
 from random import Random
 from typing import Literal
 
-from holdfast.connect import assemble_ports
+from msgspec.structs import replace
+
+from holdfast.connect import assemble_env
 from holdfast.errors import Conflict, HoldfastError, NotFound, OutcomeUnknown, Refused, Unavailable
 from holdfast.flow.journal.append import StreamWrite, seal_batch
 from holdfast.flow.journal.artifacts import erase_subject, prepare_artifact
 from holdfast.flow.journal.verify import verify
 from holdfast.journal.group_commit import GroupMember
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import AppendResult, Batch
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import EventQuery
@@ -51,7 +53,7 @@ class Ledger:
         self.erased: set[bytes] = set()
         self.erasing: tuple[str, frozenset[bytes]] | None = None
         self._keys = 0
-        self._ports: Ports | None = None
+        self._env: Env | None = None
 
     def of(self, fate: Fate) -> list[Batch]:
         """Batches that met a fate, in the order in which they were first sent."""
@@ -59,11 +61,11 @@ class Ledger:
 
     # making
 
-    def ports(self, journal: SqliteJournal) -> Ports:
+    def env(self, journal: SqliteJournal) -> Env:
         """A journal with this ledger's clock and ids."""
-        if self._ports is None or self._ports.journal is not journal:
-            self._ports = assemble_ports(journal, SETTINGS, self.clock, self.ids)
-        return self._ports
+        if self._env is None or self._env.journal is not journal:
+            self._env = assemble_env(journal, SETTINGS, self.clock, self.ids)
+        return self._env
 
     def batch(self, journal: SqliteJournal) -> Batch:
         """Something to append: the next step in the life of a frame, or notes."""
@@ -72,7 +74,7 @@ class Ledger:
         actor = self.random.choice(ACTORS)
         self.clock.advance(1)
         steps = StreamWrite(stream=actor, events=tuple(self.stories[actor].step()))
-        batch = seal_batch(self.ports(journal), Acting(tenant=TENANT), [steps])
+        batch = seal_batch(replace(self.env(journal), tenant=TENANT), [steps])
         # The power may fail before it is sent, while a file for its neighbour is placed; the story has gone on.
         self.sent[name_of(batch)] = batch
         self.fates[name_of(batch)] = "refused"
@@ -80,18 +82,18 @@ class Ledger:
 
     def notes(self, journal: SqliteJournal) -> Batch:
         """Events of an application's own, with or without key, file and second stream. They come in any order."""
-        ports, acting = self.ports(journal), Acting(tenant=TENANT)
+        env = replace(self.env(journal), tenant=TENANT)
         self.clock.advance(1)
         subject = self.random.choice((*SUBJECTS, None))
         text = "" if subject is None else canary(subject)
         placed = []
         if self.random.random() < 0.1:
             body = text.encode() + self.random.randbytes(self.random.choice((100, 900)))
-            placed = [prepare_artifact(ports, acting, body)]
+            placed = [prepare_artifact(env, body)]
         names = tuple(artifact.name.hex() for artifact in placed)
         streams = self.random.sample(SESSIONS, self.random.choice((1, 1, 1, 2)))
         keyed = self.random.random() < 0.5
-        return seal_batch(ports, acting, [self._part(name, text, subject, names, keyed) for name in streams], placed)
+        return seal_batch(env, [self._part(name, text, subject, names, keyed) for name in streams], placed)
 
     def _part(self, stream: str, text: str, subject: str | None, artifacts: Sequence[str], keyed: bool) -> StreamWrite:
         text += "x" * self.random.choice((1, 10, 100, 100, 100, 2_000, 20_000))
@@ -160,7 +162,7 @@ class Ledger:
             owned = (event.id for batch in self.of("acknowledged") for event in events_of(batch, subject))
             self.erasing = subject, frozenset(owned)
         try:
-            erase_subject(self.ports(journal), Acting(tenant=TENANT), self.erasing[0])
+            erase_subject(replace(self.env(journal), tenant=TENANT), self.erasing[0])
         except NotFound:
             pass  # Nobody wrote for this subject, or an erasure that was in doubt had happened.
         self.erased |= self.erasing[1]
@@ -170,7 +172,7 @@ class Ledger:
 
     def compare(self, journal: SqliteJournal, *, lossy: bool = False) -> int:
         """Assert that a journal holds what it must and nothing else; returns how many acknowledged batches it lost."""
-        report = verify(self.ports(journal))
+        report = verify(self.env(journal))
         assert report.ok, report.findings
         found = everything(journal)
         ids = {event.id for event in found if event.type != "subject.erased"}

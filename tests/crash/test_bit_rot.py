@@ -61,23 +61,23 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     journal = SqliteJournal(path)
     writer = Writer(journal, user="alice")
     for number in range(6):
-        story = FrameGenerator(Random(number), writer.ports.ids, ("alice", "bob"))
+        story = FrameGenerator(Random(number), writer.env.ids, ("alice", "bob"))
         for count in range(25):
             writer.append(f"actor/a{number}/session/s1/thread/main", *story.step(), key=f"k{number}-{count}")
     for number in (98, 117):
-        told = SessionGenerator(Random(number), writer.ports.ids, f"c{number}", ("alice", "bob"), endings=0.3)
+        told = SessionGenerator(Random(number), writer.env.ids, f"c{number}", ("alice", "bob"), endings=0.3)
         writer.write(*told.step(40))
     for number in (7, 8):
-        kept = StateGenerator(Random(number), writer.ports.ids, f"user/{number}", ("alice", "bob"))
+        kept = StateGenerator(Random(number), writer.env.ids, f"user/{number}", ("alice", "bob"))
         writer.append(kept.scope, *(draft for _ in range(60) for draft in kept.step()))
     for size in (50, 5_000):
-        body = artifacts.prepare_artifact(writer.ports, writer.acting, Random(size).randbytes(size))
+        body = artifacts.prepare_artifact(writer.env, Random(size).randbytes(size))
         writer.append("session/s1", make_note(artifacts=[body.name.hex()]), artifacts=[body])
     taken = Draft(type="lease.taken", facts=LeaseTaken(epoch=1, owner="somebody"))
     writer.append("actor/owned", taken)
     assert journal.renew_lease("default", "actor/owned", 1)
     Writer(journal, tenant="acme").append("session/s2", make_note("x" * 9_000))
-    gone = artifacts.prepare_artifact(writer.ports, writer.acting, b"of somebody who left")
+    gone = artifacts.prepare_artifact(writer.env, b"of somebody who left")
     writer.append("session/s1", make_note(artifacts=[gone.name.hex()], subject="carol"), artifacts=[gone])
     assert journal.position() > 100
     journal.close()

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.errors import HoldfastError, StorageFull, Unavailable
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.settings import Settings
@@ -42,7 +42,7 @@ def client(disk):
 
 def opened(disk) -> Holdfast:
     journal = SqliteJournal(disk.folder / "agent.db", settings=SETTINGS, vfs=disk.vfs)
-    return Holdfast(assemble_ports(journal, SETTINGS))
+    return Holdfast(assemble_env(journal, SETTINGS))
 
 
 class Log:

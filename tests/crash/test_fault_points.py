@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.flow.journal.append import decide_and_append
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Acting
 from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -21,13 +20,12 @@ from holdfast.testing.faults import FaultPoints, SimulatedDeath, die_everywhere
 from holdfast.testing.journal_contract import dump_projections
 from holdfast.testing.writer import Writer, make_note
 
-ACTING = Acting(tenant="default", user="alice")
 Wrap = Callable[[Journal], Journal]
 
 
 def _client(journal: Journal) -> holdfast.Holdfast:
     clock = FrozenClock()
-    return holdfast.Holdfast(assemble_ports(journal, Settings(), clock, SeededIds(clock)), ACTING)
+    return holdfast.Holdfast(assemble_env(journal, Settings(), clock, SeededIds(clock), user="alice"))
 
 
 def _program(hf: holdfast.Holdfast, folder: Path) -> None:
@@ -35,7 +33,7 @@ def _program(hf: holdfast.Holdfast, folder: Path) -> None:
     journal = hf.journal
     journal.append("s", "app.noted", {"n": 1}, key="one", files=[b"x" * 300_000])
 
-    decide_and_append(hf._ports, hf._acting, ["session/t"], lambda states: {"session/t": [make_note("t")]}, key="two")
+    decide_and_append(hf._env, ["session/t"], lambda states: {"session/t": [make_note("t")]}, key="two")
     list(journal.events())
     journal.rebuild()
     journal.backup(folder / "backup.db")
@@ -67,9 +65,9 @@ def test_every_flow_leaves_the_state_before_or_after(tmp_path: Path) -> None:
         with holdfast.open(folder / "a.db") as hf:
             assert hf.journal.verify().findings == (), point
             assert [event.key for event in hf.journal.events("s")] in ([], ["one"])
-            before = dump_projections(hf._ports.journal)
+            before = dump_projections(hf._env.journal)
             hf.journal.rebuild()
-            assert dump_projections(hf._ports.journal) == before
+            assert dump_projections(hf._env.journal) == before
         # Whatever was left, the same program finishes when it is run again.
         for name in ("backup.db", "export.jsonl"):
             (folder / name).unlink(missing_ok=True)

@@ -26,7 +26,7 @@ import pytest
 import holdfast
 from holdfast import system
 from holdfast.client.index import IndexView
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.core.frames.next_step import next_steps
 from holdfast.core.journal import load
 from holdfast.errors import FrameEnded, QuestionNotFound, Waiting
@@ -54,12 +54,12 @@ def client(journal: Any, later: int = 0) -> Holdfast:
     """A process: new clock, new ids, new name, nothing in memory."""
     clock = FrozenClock()
     clock.advance(later)
-    return Holdfast(assemble_ports(journal, Settings(), clock))
+    return Holdfast(assemble_env(journal, Settings(), clock))
 
 
 def bury(hf: Holdfast, *, known: bool) -> None:
     """The process is dead: its thread is still. It is `known` if others can see that at once."""
-    leases: Any = hf._ports.leases
+    leases: Any = hf._env.leases
     leases._wake.set()
     if known:
         leases._process.name = f"{system._machine_id()}:{2**22 + 1}:1:dead"
@@ -127,9 +127,9 @@ def landed(hf: Holdfast, scope: str = SCOPE) -> str:
 
 def _agrees(hf: Holdfast, scope: str) -> None:
     """What comes next follows from the journal: each torn call says beforehand what is to be done with it."""
-    state = hf._ports.journal.load("default", scope)
+    state = hf._env.journal.load("default", scope)
     for frame in state.frames.values():
-        for step in next_steps(frame, live_children=False, now=hf._ports.clock.now_ms()):
+        for step in next_steps(frame, live_children=False, now=hf._env.clock.now_ms()):
             assert step.call is None or step.next == step.call.if_interrupted
 
 
@@ -765,10 +765,10 @@ def outcome_not_remembered(patch: pytest.MonkeyPatch) -> None:
 def torn_step_not_asked_about(patch: pytest.MonkeyPatch) -> None:
     original = run_once._resume_interrupted
 
-    def careless(ports: Any, acting: Any, frame: str, key: str, torn: Any) -> Any:
+    def careless(env: Any, frame: str, key: str, torn: Any) -> Any:
         if torn.if_interrupted == "ask":
             return run_once.RunStart(call=torn.id)
-        return original(ports, acting, frame, key, torn)
+        return original(env, frame, key, torn)
 
     patch.setattr(run_once, "_resume_interrupted", careless)
 

@@ -59,7 +59,7 @@ def read(machine: Machine, batches: list[Batch]) -> None:
 
 
 def check(machine: Machine, batches: list[Batch]) -> None:
-    verify(machine.ledger.ports(machine.journal))
+    verify(machine.ledger.env(machine.journal))
 
 
 def rebuild(machine: Machine, batches: list[Batch]) -> None:
@@ -236,14 +236,14 @@ def test_a_batch_of_which_some_parts_have_a_key_can_be_asked_for_again(quick_pat
             StreamWrite(stream="session/a", events=(make_note(),), key="k"),
             StreamWrite(stream="session/b", events=(make_note(),)),
         ]
-        batch = seal_batch(writer.ports, writer.acting, parts)
+        batch = seal_batch(writer.env, parts)
         first, second = machine.journal.append(batch), machine.journal.append(batch)
         assert (first.parts, second.repeated) == (second.parts, True)
 
 
 def test_an_erasure_that_failed_after_its_commit_can_be_finished(quick_path):
     with switched_on(quick_path / "machine", Random(0)) as machine:
-        client = Holdfast(machine.ledger.ports(machine.open()))
+        client = Holdfast(machine.ledger.env(machine.open()))
         client.journal.append("s1", "app.noted", {"text": canary("ann")}, subject="ann")
         machine.disk.fail("truncate")
         with pytest.raises(HoldfastError):

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.core.journal import admit
 from holdfast.errors import ActorBusy, Busy, StaleEpoch, TokenNotFound
 from holdfast.journal.memory.journal import MemoryJournal
@@ -129,7 +129,7 @@ def _one_sleep(hf: holdfast.Holdfast, zombie: Other, key: str) -> None:
         hf.frame("job", key=key).open()
     stop(zombie, hf)
     with hf.frame("job", key=key) as mine:
-        assert (mine.id, holder(hf)) == (frame, hf._ports.leases.name)
+        assert (mine.id, holder(hf)) == (frame, hf._env.leases.name)
         assert mine.run(lambda: "mine", key="after") == "mine"
         before = hf.journal.version(SCOPE)
         zombie.signal(signal.SIGCONT)
@@ -138,7 +138,7 @@ def _one_sleep(hf: holdfast.Holdfast, zombie: Other, key: str) -> None:
         assert zombie.do("note") == f"ok {before + 1}"
         assert zombie.do(f"answer {question}") == f"ok {question}"
         assert zombie.do("leave") == "StaleEpoch"
-        assert holder(hf) == hf._ports.leases.name, "exactly one owner"
+        assert holder(hf) == hf._env.leases.name, "exactly one owner"
         assert hf.journal.version(SCOPE) == before + 1
         assert mine.run(lambda: "lost", key="before") == "done"
     assert mine.status == "completed"
@@ -206,7 +206,7 @@ def test_a_question_survives_whoever_asked_it_before_the_token_was_shown(
         # Issued anew: the token that nobody saw opens nothing any more.
         old = _token_id(hf, lost)
         new = hf.index.reissue_token(lost)
-        assert hf._ports.journal.find("default", "suspended_frames", "token_id", old, b"", 1) == []
+        assert hf._env.journal.find("default", "suspended_frames", "token_id", old, b"", 1) == []
         assert _token_id(hf, lost) != old
         assert hf.answer(token=new, approve=True) == lost
         with pytest.raises(TokenNotFound):
@@ -236,7 +236,7 @@ def _newest(hf: holdfast.Holdfast) -> str:
 
 
 def _token_id(hf: holdfast.Holdfast, question: str) -> bytes:
-    rows = hf._ports.journal.find("default", "suspended_frames", None, None, b"", 100)
+    rows = hf._env.journal.find("default", "suspended_frames", None, None, b"", 100)
     raw = next(row["token_id"] for _, row in rows if row["frame_id"] == _frame_id(hf, question))
     assert isinstance(raw, bytes)
     return raw
@@ -268,7 +268,7 @@ class Jumping(FrozenClock):
 
 
 def client(journal: Any, clock: FrozenClock) -> holdfast.Holdfast:
-    return holdfast.Holdfast(assemble_ports(journal, Settings(lease_ms=10_000), clock))
+    return holdfast.Holdfast(assemble_env(journal, Settings(lease_ms=10_000), clock))
 
 
 @pytest.mark.parametrize("years_ms", [TEN_YEARS_MS, -TEN_YEARS_MS])

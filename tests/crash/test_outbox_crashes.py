@@ -159,14 +159,14 @@ def _settles_first() -> None:
     """The outcome is noted before the sink is asked."""
     real = outbox._deliver
 
-    def attempt(ports: Any, acting: Any, lane: Any, row: Any) -> Any:
-        event = outbox.read_event(ports, acting, lane.stream, row["version"])
-        outcome = outbox.settle_effect(ports, acting, lane.stream, row, "applied", attempts=1)
-        sink = outbox.client_sinks(ports).find(acting.tenant, lane.sink)
+    def attempt(env: Any, lane: Any, row: Any) -> Any:
+        event = outbox.read_event(env, lane.stream, row["version"])
+        outcome = outbox.settle_effect(env, lane.stream, row, "applied", attempts=1)
+        sink = outbox.client_sinks(env).find(env.tenant, lane.sink)
         assert event is not None
         assert sink is not None
         with suppress(Exception):
-            real(sink, outbox._build_declared_effect(acting, lane, row, event))
+            real(sink, outbox._build_declared_effect(env, lane, row, event))
         return outcome
 
     outbox._attempt_effect = attempt
@@ -176,7 +176,7 @@ def _declares_later() -> None:
     """What is for the outbox is written after the operator's event, in an append of its own."""
     real = operators.decide_and_append
 
-    def change(ports: Any, acting: Any, streams: Any, decide: Any, **named: Any) -> Any:
+    def change(env: Any, streams: Any, decide: Any, **named: Any) -> Any:
         later: list[Any] = []
 
         def first(states: Any) -> Any:
@@ -184,9 +184,9 @@ def _declares_later() -> None:
             later[:] = [draft for draft in drafts[streams[0]] if draft.type == "effect.declared"]
             return {**drafts, streams[0]: [draft for draft in drafts[streams[0]] if draft not in later]}
 
-        changed = real(ports, acting, streams, first, **named)
+        changed = real(env, streams, first, **named)
         if not changed.repeated:
-            real(ports, acting, streams[:1], lambda states: {streams[0]: list(later)})
+            real(env, streams[:1], lambda states: {streams[0]: list(later)})
         return changed
 
     operators.decide_and_append = change
@@ -194,8 +194,8 @@ def _declares_later() -> None:
 
 def _takes_any_order() -> None:
     """The newest effect of a lane goes first."""
-    outbox._find_next_row = lambda ports, acting, lane: next(
-        iter(reversed(ports.journal.lane(acting.tenant, lane.sink, lane.stream, 100))), None
+    outbox._find_next_row = lambda env, lane: next(
+        iter(reversed(env.journal.lane(env.tenant, lane.sink, lane.stream, 100))), None
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, HoldfastError, Usage
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.extras.documents import DocumentRoot
 from holdfast.flow.journal import artifacts
 from holdfast.flow.packs import manifest
@@ -56,7 +56,7 @@ class Place:
     def client(self, journal: Any) -> Holdfast:
         """A process."""
         beside = ClientExtensions(documents=DocumentRoot(self.folder / "docs"))
-        return Holdfast(assemble_ports(journal, SETTINGS, FrozenClock(), None, beside))
+        return Holdfast(assemble_env(journal, SETTINGS, FrozenClock(), None, beside))
 
     def make(self) -> Journal:
         if self.backend == "memory":
@@ -175,10 +175,10 @@ def in_two_commits(patch: pytest.MonkeyPatch) -> None:
     """The pack first, then the request."""
     original = manifest.decide_and_append
 
-    def change(ports: Any, acting: Any, streams: Any, decide: Any, **given: Any) -> Any:
+    def change(env: Any, streams: Any, decide: Any, **given: Any) -> Any:
         line = streams[-1]
-        original(ports, acting, streams, lambda states: {line: decide(states)[line]}, artifacts=given["artifacts"])
-        return original(ports, acting, streams, lambda states: {streams[0]: decide(states)[streams[0]]}, **given)
+        original(env, streams, lambda states: {line: decide(states)[line]}, artifacts=given["artifacts"])
+        return original(env, streams, lambda states: {streams[0]: decide(states)[streams[0]]}, **given)
 
     patch.setattr(manifest, "decide_and_append", change)
 

@@ -94,12 +94,12 @@ def event_without_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def write(ports: Any, acting: Any, decided: Any, batch: Any, states: Any) -> Any:
+    def write(env: Any, decided: Any, batch: Any, states: Any) -> Any:
         for part in batch.parts:
             state = states.get(part.stream)
             if state is not None:
-                ports.states.put(acting.tenant, part.stream, changing.replace(state, version=state.version + 1))
-        return ports.journal.append(batch)
+                env.states.put(env.tenant, part.stream, changing.replace(state, version=state.version + 1))
+        return env.journal.append(batch)
 
     patch.setattr(changing, "_append_and_remember", write)
 

@@ -249,7 +249,7 @@ def holding(folder: Path, text: str) -> list[str]:
 
 
 def remember_ann(machine: Machine) -> Holdfast:
-    client = Holdfast(machine.ledger.ports(machine.open()))
+    client = Holdfast(machine.ledger.env(machine.open()))
     client.journal.append("s1", "app.noted", {"text": canary("ann")}, subject="ann")
     return client
 
@@ -276,7 +276,7 @@ def test_an_erasure_that_the_power_interrupted_is_finished_at_the_next_start(qui
 
 
 def keep_a_file(machine: Machine) -> tuple[Holdfast, bytes]:
-    client = Holdfast(machine.ledger.ports(machine.open()))
+    client = Holdfast(machine.ledger.env(machine.open()))
     body = canary("ann").encode() * 100
     client.journal.append("s1", "app.noted", subject="ann", files=[body])
     return client, body
@@ -286,7 +286,7 @@ def is_kept(machine: Machine, files: Files, body: bytes) -> bool:
     found = machine.after_a_power_cut("nothing")
     files.undo(found)
     with reopened(found) as journal:
-        client = Holdfast(machine.ledger.ports(journal))
+        client = Holdfast(machine.ledger.env(journal))
         (event,) = client.journal.events("s1")
         return client.journal.verify().ok and client.journal.artifact(event.facts.artifacts[0]) == body
 

@@ -16,12 +16,12 @@ def test_an_import_by_another_client_replaces_the_secret_of_an_empty_journal(tmp
     path = str(tmp_path / "a.db")
     with holdfast.open("memory:") as full, holdfast.open(path) as one, holdfast.open(path) as two:
         full.session("s").append("Hello.")
-        before, secret = one._ports.journal.secret, full._ports.journal.secret
-        assert before == two._ports.journal.secret != secret
-        two._ports.journal.restore(secret, transfer.read_items(full._ports))
-        assert one._ports.journal.secret == two._ports.journal.secret == secret
-        with counting(one._ports.journal) as counts:
-            assert one._ports.journal.secret == secret
+        before, secret = one._env.journal.secret, full._env.journal.secret
+        assert before == two._env.journal.secret != secret
+        two._env.journal.restore(secret, transfer.read_items(full._env))
+        assert one._env.journal.secret == two._env.journal.secret == secret
+        with counting(one._env.journal) as counts:
+            assert one._env.journal.secret == secret
         assert counts.statements == 0, "what was written under it cannot be had under another"
 
 
@@ -29,7 +29,7 @@ def test_a_secret_that_was_exchanged_in_the_file_is_found_by_whoever_has_it_open
     path, other = str(tmp_path / "a.db"), b"o" * 32
     with holdfast.open(path) as hf:
         hf.session("s").append("Hello.")
-        assert hf._ports.journal.secret != other
+        assert hf._env.journal.secret != other
         apsw.Connection(path).execute(
             "UPDATE meta SET value = ?, digest = ? WHERE name = 'secret'", (other, meta_digest("secret", other))
         )

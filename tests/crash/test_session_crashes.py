@@ -20,7 +20,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.errors import InvalidValue, SessionClosed
 from holdfast.flow.journal import artifacts
 from holdfast.flow.sessions import append, sessions
@@ -53,7 +53,7 @@ WRITES = ("append", "artifact")
 def client(journal: Any, *, later: bool = False) -> Holdfast:
     """A process; `later` is one that comes after everything that was left behind is old."""
     clock = FrozenClock(round(time.time() * 1000) + 2 * DAY) if later else FrozenClock()
-    return Holdfast(assemble_ports(journal, SETTINGS, clock, None, ClientExtensions(tokenizer=count_fours)))
+    return Holdfast(assemble_env(journal, SETTINGS, clock, None, ClientExtensions(tokenizer=count_fours)))
 
 
 # what is killed
@@ -323,10 +323,10 @@ def body_after_the_commit(patch: pytest.MonkeyPatch) -> None:
     original = artifacts.prepare_artifact
     held: list[Any] = []
 
-    def prepare(ports: Any, acting: Any, body: bytes) -> Any:
-        name = artifacts.artifact_name(ports.journal.secret, acting.tenant, body)
-        held.append((ports, acting, body))
-        return replace(original(ports, acting, b"x" * 250), name=name, size=len(body))
+    def prepare(env: Any, body: bytes) -> Any:
+        name = artifacts.artifact_name(env.journal.secret, env.tenant, body)
+        held.append((env, body))
+        return replace(original(env, b"x" * 250), name=name, size=len(body))
 
     patch.setattr(artifacts, "prepare_artifact", prepare)
 
@@ -335,15 +335,15 @@ def lines_opened_apart(patch: pytest.MonkeyPatch) -> None:
     """A session is made in one commit and its line in another."""
     original = sessions.decide_and_append
 
-    def change(ports: Any, acting: Any, streams: Any, decide: Any, **kwargs: Any) -> Any:
+    def change(env: Any, streams: Any, decide: Any, **kwargs: Any) -> Any:
         decided: dict[str, Any] = {}
 
         def first(states: Any) -> Any:
             decided.update(decide(states))
             return {streams[0]: decided[streams[0]]}
 
-        original(ports, acting, streams, first, **kwargs)
-        return original(ports, acting, streams, lambda states: {streams[-1]: decided.get(streams[-1], [])}, **kwargs)
+        original(env, streams, first, **kwargs)
+        return original(env, streams, lambda states: {streams[-1]: decided.get(streams[-1], [])}, **kwargs)
 
     patch.setattr(sessions, "decide_and_append", change)
 

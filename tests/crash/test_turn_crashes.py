@@ -236,7 +236,7 @@ def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
     """The result is said in one commit, and what that means for the turn is written in another."""
     original = append.decide_and_append
 
-    def change(ports: Any, acting: Any, streams: Any, decide: Any, **how: Any) -> Any:
+    def change(env: Any, streams: Any, decide: Any, **how: Any) -> Any:
         decided: dict[str, Any] = {}
 
         def line_first(states: Any) -> Any:
@@ -244,15 +244,15 @@ def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
             return {streams[1]: decided.get(streams[1], [])}
 
         if how.get("key") is None:
-            original(ports, acting, streams, line_first, **how)
-            return original(ports, acting, streams, lambda states: {streams[0]: decided[streams[0]]})
-        return original(ports, acting, streams, decide, **how)
+            original(env, streams, line_first, **how)
+            return original(env, streams, lambda states: {streams[0]: decided[streams[0]]})
+        return original(env, streams, decide, **how)
 
     patch.setattr(append, "decide_and_append", change)
 
 
 def intent_not_journaled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calls, "begin_tool_calls", lambda ports, acting, turn, wanted: None)
+    patch.setattr(calls, "begin_tool_calls", lambda env, turn, wanted: None)
 
 
 def torn_not_asked_about(patch: pytest.MonkeyPatch) -> None:
@@ -263,12 +263,12 @@ def answer_lost(patch: pytest.MonkeyPatch) -> None:
     """The frame goes on in one commit, and the intent is written in another: a yes may be used up by nothing."""
     original = calls.begin_tool_calls
 
-    def begin_tools(ports: Any, acting: Any, turn: Any, wanted: Any) -> None:
+    def begin_tools(env: Any, turn: Any, wanted: Any) -> None:
         for one in wanted:
-            frame = calls.load_current_state(ports, acting, turn.actor).frames.get(one.request.id)
+            frame = calls.load_current_state(env, turn.actor).frames.get(one.request.id)
             if frame is not None and frame.question is not None:
-                holdfast.flow.stack.build_prompt.resume(ports, acting, frame.id)
-        original(ports, acting, turn, wanted)
+                holdfast.flow.stack.build_prompt.resume(env, frame.id)
+        original(env, turn, wanted)
 
     patch.setattr(calls, "begin_tool_calls", begin_tools)
 
@@ -282,12 +282,12 @@ def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
     """A turn ends with the next reply, whoever spoke meanwhile."""
     original = calls.append_to_turn
 
-    def write(ports: Any, acting: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
+    def write(env: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
             line = ThreadState() if messages else speech.line
             return decide(state, MessageBatch(speech.versions, speech.ids, speech.calls, line))
 
-        return original(ports, acting, place, messages, careless, **how)
+        return original(env, place, messages, careless, **how)
 
     patch.setattr(calls, "append_to_turn", write)
 

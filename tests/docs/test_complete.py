@@ -182,9 +182,9 @@ def test_every_name_of_compaction_is_documented_with_its_numbers() -> None:
 
 
 def test_everything_that_a_client_may_be_given_is_explained() -> None:
-    ports = [name for name in inspect.signature(holdfast.open).parameters if name not in BESIDE]
+    env = [name for name in inspect.signature(holdfast.open).parameters if name not in BESIDE]
     opening = section("Opening")
-    assert [port for port in ports if f"\n- `{port}`: " not in opening] == []
+    assert [port for port in env if f"\n- `{port}`: " not in opening] == []
 
 
 def test_every_envelope_field_is_documented() -> None:

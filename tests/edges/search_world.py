@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast import Holdfast, Message, OperatorOutput, Session, Settings, State, WriteState
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.edges.tenant_actor import WORDS, SteadyIds, by_words, count_fours, shorter
@@ -55,7 +55,7 @@ class World:
         beside = ClientExtensions(tokenizer=count_fours, summarizer=shorter, embedder=by_words if meaning else None)
         self.clients = [
             Holdfast(
-                assemble_ports(
+                assemble_env(
                     shared or SqliteJournal((folder or Path()) / "a.db", durability="fast"),
                     Settings(cached_vectors=self.random.choice((0, 5, 10_000))),
                     self.clock,

@@ -301,7 +301,7 @@ def test_a_relative_path_and_a_link_mean_the_same_file_for_ever(
     with holdfast.open("link.db") as hf:
         hf.journal.append("s", "app.noted", files=[b"x" * 300_000])
         monkeypatch.chdir("/")
-        hf._ports.journal.connections.drop_writer(suspect=True)  # type: ignore[attr-defined]
+        hf._env.journal.connections.drop_writer(suspect=True)  # type: ignore[attr-defined]
         hf.journal.append("s", "app.noted")
         assert hf.journal.verify().ok
     with holdfast.open(tmp_path / "data" / "a.db") as hf:

@@ -41,7 +41,7 @@ def _taken_up(chat: Session) -> Act:
     """As a process does that has just begun: nothing is remembered."""
 
     def act() -> None:
-        chat._ports.states.clear()
+        chat._env.states.clear()
         chat.append(WORDS)
 
     return act
@@ -49,8 +49,8 @@ def _taken_up(chat: Session) -> Act:
 
 def _packed(chat: Session) -> Act:
     def act() -> None:
-        assert chat._ports.recent is not None
-        chat._ports.recent.clear()  # Else there is nothing to read.
+        assert chat._env.recent is not None
+        chat._env.recent.clear()  # Else there is nothing to read.
         chat.pack(BUDGET)
 
     return act
@@ -87,7 +87,7 @@ def _counted(chat: Session, kind: str) -> Counts:
     total = Counts()
     for _ in range(times):
         act = prepare(chat)
-        with counting(chat._ports.journal) as counts:
+        with counting(chat._env.journal) as counts:
             act()
         for name in Counts.__struct_fields__:
             setattr(total, name, getattr(total, name) + getattr(counts, name))
@@ -171,10 +171,10 @@ def test_a_page_of_sessions_costs_the_same_among_few_and_among_many(tmp_path: Pa
             for number in range(first, last):
                 users[1].session(f"of bob {number}")
             for name, wanted in (("all", SessionQuery(limit=10)), ("of a user", SessionQuery(limit=10, user="ann"))):
-                with counting(hf._ports.journal) as counts:
-                    assert len(hf._ports.journal.sessions("default", wanted)) == 10
+                with counting(hf._env.journal) as counts:
+                    assert len(hf._env.journal.sessions("default", wanted)) == 10
                 found.setdefault(name, []).append(counts)
-            with counting(hf._ports.journal) as counts:
+            with counting(hf._env.journal) as counts:
                 assert hf.sweep_sessions().ended == 0
             found.setdefault("idle", []).append(counts)
     for name, (few, many) in found.items():

@@ -13,11 +13,12 @@ import pytest
 
 from bench.counting import Counts, counting
 from bench.counts import KINDS, counted, difference
-from bench.journals import ACTING, journal
+from bench.journals import journal
 from bench.workload import fill, pushed, turn
 from holdfast.client.holdfast import Holdfast
 from holdfast.flow.journal.append import StreamWrite, append_events, decide_and_append
-from holdfast.ports import Ports
+from holdfast.ports import Env
+from holdfast.records.events.envelope import DEFAULT_TENANT
 from tests.scale import volume
 
 SMALL = 500
@@ -36,16 +37,16 @@ CALLS = {PUSH: 6.0, TURN: 6.6, LOAD: 18.0}
 def both_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Counts, Counts]]:
     """Each operation's counts in a small journal and in a large one."""
     found: dict[str, list[Counts]] = {kind: [] for kind in KINDS}
-    with journal(tmp_path_factory.mktemp("counts"), durability="fast") as ports:
+    with journal(tmp_path_factory.mktemp("counts"), durability="fast") as env:
         for size, first in ((SMALL, 0), (LARGE, SMALL)):
-            fill(ports, size - ports.journal.position(), first=first)
+            fill(env, size - env.journal.position(), first=first)
             for index, kind in enumerate(KINDS):
-                found[kind].append(counted(ports, kind, f"counted-{size}-{index}", SAMPLE))
+                found[kind].append(counted(env, kind, f"counted-{size}-{index}", SAMPLE))
     return {kind: (few, many) for kind, (few, many) in found.items()}
 
 
 @pytest.fixture
-def ports(tmp_path: Path) -> Iterator[Ports]:
+def env(tmp_path: Path) -> Iterator[Env]:
     with journal(tmp_path) as opened:
         yield opened
 
@@ -65,50 +66,48 @@ def test_driver_calls_stay_few(both_sizes: dict[str, tuple[Counts, Counts]], kin
         assert counts.calls <= CALLS[kind]
 
 
-def test_a_load_follows_live_frames_and_not_ended_ones(ports: Ports) -> None:
+def test_a_load_follows_live_frames_and_not_ended_ones(env: Env) -> None:
     def steps_of_a_load() -> float:
-        with counting(ports.journal) as counts:
-            assert len(ports.journal.load(ACTING.tenant, "actor/worker").frames) == 1
+        with counting(env.journal) as counts:
+            assert len(env.journal.load(DEFAULT_TENANT, "actor/worker").frames) == 1
         return counts.vm_steps
 
-    append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
+    append_events(env, [StreamWrite(stream="actor/worker", events=(pushed(env.ids),))])
     before = steps_of_a_load()
     for _ in range(50):
-        append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=tuple(turn(ports.ids)))])
+        append_events(env, [StreamWrite(stream="actor/worker", events=tuple(turn(env.ids)))])
     assert difference(before, steps_of_a_load()) <= APART
 
 
-def test_a_decision_on_a_cached_state_reads_nothing_first(ports: Ports) -> None:
+def test_a_decision_on_a_cached_state_reads_nothing_first(env: Env) -> None:
     def push() -> None:
-        decide_and_append(ports, ACTING, ["actor/worker"], lambda states: {"actor/worker": [pushed(ports.ids)]})
+        decide_and_append(env, ["actor/worker"], lambda states: {"actor/worker": [pushed(env.ids)]})
 
     push()
-    with counting(ports.journal) as counts:
+    with counting(env.journal) as counts:
         push()
     assert counts.calls <= CALLS[PUSH]
 
 
-def test_an_app_event_asks_no_more_than_a_frame(ports: Ports) -> None:
-    view = Holdfast(ports, ACTING, owner=False).journal
+def test_an_app_event_asks_no_more_than_a_frame(env: Env) -> None:
+    view = Holdfast(env, owner=False).journal
     view.append("actor/worker", "app.noted", {"text": "first"})
-    with counting(ports.journal) as counts:
+    with counting(env.journal) as counts:
         view.append("actor/worker", "app.noted", {"text": "second"})
     assert counts.calls <= CALLS[PUSH] - 1
 
 
-def test_eight_events_in_one_append_ask_little_more_than_one(ports: Ports) -> None:
-    append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
-    with counting(ports.journal) as counts:
-        append_events(
-            ports, ACTING, [StreamWrite(stream="actor/worker", events=tuple(pushed(ports.ids) for _ in range(8)))]
-        )
+def test_eight_events_in_one_append_ask_little_more_than_one(env: Env) -> None:
+    append_events(env, [StreamWrite(stream="actor/worker", events=(pushed(env.ids),))])
+    with counting(env.journal) as counts:
+        append_events(env, [StreamWrite(stream="actor/worker", events=tuple(pushed(env.ids) for _ in range(8)))])
     assert counts.calls <= CALLS[PUSH]
 
 
-def test_counting_ends_when_left(ports: Ports) -> None:
-    with counting(ports.journal) as counts:
-        append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
+def test_counting_ends_when_left(env: Env) -> None:
+    with counting(env.journal) as counts:
+        append_events(env, [StreamWrite(stream="actor/worker", events=(pushed(env.ids),))])
     seen = counts.calls
-    append_events(ports, ACTING, [StreamWrite(stream="actor/worker", events=(pushed(ports.ids),))])
+    append_events(env, [StreamWrite(stream="actor/worker", events=(pushed(env.ids),))])
     assert seen > 0
     assert counts.calls == seen

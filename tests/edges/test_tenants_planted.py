@@ -77,7 +77,7 @@ def middleware_of_everybody(patch: Patch) -> None:
 
 
 def steps_by_frame_alone(patch: Patch) -> None:
-    patch.setattr(run_once, "_step_owner", lambda ports, acting, frame: ("", "", frame))
+    patch.setattr(run_once, "_step_owner", lambda env, frame: ("", "", frame))
 
 
 def keys_of_everybody(patch: Patch) -> None:

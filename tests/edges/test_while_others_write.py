@@ -26,8 +26,8 @@ def busy(hf: holdfast.Holdfast) -> Iterator[None]:
 
     def work(number: int) -> None:
         try:
-            writer = Writer(hf._ports.journal)
-            story = FrameGenerator(seeded(f"busy {number}"), writer.ports.ids, ("alice", "bob"))
+            writer = Writer(hf._env.journal)
+            story = FrameGenerator(seeded(f"busy {number}"), writer.env.ids, ("alice", "bob"))
             for count in itertools.count():
                 if stop.is_set():
                     return

@@ -208,7 +208,7 @@ def test_each_happens_once_even_if_its_outcome_is_lost(
     assert hf.effects.dispatch().applied == 1
     after = [event.id for event in hf.journal.events() if not event.type.startswith(("lease.", "effect."))]
     assert after == before
-    assert settling.find_effect_row(hf._ports, hf._acting, id) is None
+    assert settling.find_effect_row(hf._env, id) is None
 
 
 def test_an_actor_that_another_process_works_on_is_waited_for(tmp_path: Path, clock: FrozenClock) -> None:

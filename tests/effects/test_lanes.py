@@ -77,9 +77,9 @@ def test_rebuilt_equals_live_after_a_schedule(tmp_path: Path) -> None:
         for _ in range(60):
             world.step()
         before = [list(hf.effects.pending()), list(hf.effects.dead())]
-        rows = list(hf._ports.journal.rows("effects"))
+        rows = list(hf._env.journal.rows("effects"))
         hf.journal.rebuild()
-        assert list(hf._ports.journal.rows("effects")) == rows
+        assert list(hf._env.journal.rows("effects")) == rows
         assert [list(hf.effects.pending()), list(hf.effects.dead())] == before
         assert hf.journal.verify().findings == ()
 
@@ -92,8 +92,8 @@ def _some_schedules() -> None:
         lanes.run(seed, "memory:", steps=40)
 
 
-def _last_first(ports: Any, acting: Any, lane: Any) -> Any:
-    rows = ports.journal.lane(acting.tenant, lane.sink, lane.stream, 100)
+def _last_first(env: Any, lane: Any) -> Any:
+    rows = env.journal.lane(env.tenant, lane.sink, lane.stream, 100)
     return next((row for row in reversed(rows) if row["status"] in ("pending", "failed")), None)
 
 
@@ -106,9 +106,9 @@ def test_planted_a_lane_out_of_order_is_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_planted_an_effect_that_is_settled_before_it_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = outbox._attempt_effect
 
-    def settled_first(ports: Any, acting: Any, lane: Any, row: Any) -> Any:
-        outcome = outbox.settle_effect(ports, acting, lane.stream, row, "applied", attempts=1)
-        real(ports, acting, lane, row)
+    def settled_first(env: Any, lane: Any, row: Any) -> Any:
+        outcome = outbox.settle_effect(env, lane.stream, row, "applied", attempts=1)
+        real(env, lane, row)
         return outcome
 
     monkeypatch.setattr(outbox, "_attempt_effect", settled_first)
@@ -119,9 +119,9 @@ def test_planted_an_effect_that_is_settled_before_it_is_sent_is_noticed(monkeypa
 def test_planted_a_failure_that_stops_every_lane_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = outbox._group_lanes_by_sink
 
-    def all_or_none(ports: Any, acting: Any, only: Any) -> Any:
-        failed = [row for _, _, row in ports.journal.rows("effects") if row["status"] in ("failed", "dead")]
-        return [] if failed else real(ports, acting, only)
+    def all_or_none(env: Any, only: Any) -> Any:
+        failed = [row for _, _, row in env.journal.rows("effects") if row["status"] in ("failed", "dead")]
+        return [] if failed else real(env, only)
 
     monkeypatch.setattr(outbox, "_group_lanes_by_sink", all_or_none)
     with pytest.raises(AssertionError, match="did not arrive"):
@@ -137,8 +137,8 @@ def test_planted_an_effect_without_its_row_is_noticed(monkeypatch: pytest.Monkey
 def test_planted_an_id_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = outbox._build_declared_effect
 
-    def renamed(acting: Any, lane: Any, row: Any, event: Any) -> Any:
-        effect = real(acting, lane, row, event)
+    def renamed(env: Any, lane: Any, row: Any, event: Any) -> Any:
+        effect = real(env, lane, row, event)
         return holdfast.DeclaredEffect(**{**_fields(effect), "id": f"{effect.id[:-1]}{effect.attempt}"})
 
     monkeypatch.setattr(outbox, "_build_declared_effect", renamed)

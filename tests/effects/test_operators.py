@@ -321,7 +321,7 @@ def test_tenants_do_not_see_each_others_effects_sinks_or_middleware(hf: holdfast
     hf.effects.add_sink("crm", everybodys)
     acme.effects.add_middleware(lambda effect: None if isinstance(effect, WriteState) else effect)
     for view in (acme, other):
-        declare(view, WriteState("user/1", "a", 1), Custom("note", view._acting.tenant, sink="crm"))
+        declare(view, WriteState("user/1", "a", 1), Custom("note", view._env.tenant, sink="crm"))
     assert (acme.state("user/1").list(), other.state("user/1").list()) == ([], ["a"])
     assert list(hf.effects.pending()) == []
     assert hf.effects.dispatch().attempts == 0

@@ -73,7 +73,7 @@ def test_waiting_grows_up_to_a_limit_and_is_a_little_random(hf: holdfast.Holdfas
     hf.effects.add_sink("crm", Noting(broken))
     (id,) = notes(hf, 1)
     waits = []
-    for _ in range(hf._ports.settings.effect_attempts - 1):
+    for _ in range(hf._env.settings.effect_attempts - 1):
         assert hf.effects.dispatch().failed == 1
         at = hf.effects.get(id).retry_at
         assert at is not None

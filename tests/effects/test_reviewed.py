@@ -85,7 +85,7 @@ def test_a_digest_differs_by_tenant_and_by_journal(tmp_path: Any) -> None:
     for name in ("a.db", "b.db"):
         with holdfast.open(tmp_path / name) as hf:
             for client in (hf, hf.tenant("other")):
-                found.add(operators.digest_input(client._ports, client._acting, {"id": 1}))
+                found.add(operators.digest_input(client._env, {"id": 1}))
     assert len(found) == 4
 
 
@@ -221,7 +221,7 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
     notes(hf, 1, sink="good")
     assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, failed=10, dead=10)
     asked: list[str] = []
-    journal = hf._ports.journal
+    journal = hf._env.journal
 
     def noting(name: str, real: Any) -> Any:
         def ask(*given: Any, **named: Any) -> Any:
@@ -241,7 +241,7 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
 
 def test_the_lanes_of_one_sink_are_found_without_those_of_others(tmp_path: Any) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
-        journal = hf._ports.journal
+        journal = hf._env.journal
         assert isinstance(journal, SqliteJournal)
         notes(hf, 1, 2, sink="b")
         notes(hf, 3, sink="a", scope="user/1")
@@ -259,7 +259,7 @@ def test_an_edge_is_taken_away_however_many_its_key_has(hf: holdfast.Holdfast, m
     for number in range(4):
         graph.link("hub", "knows", f"n{number}")
     # As if there were more edges than one question gives.
-    journal = hf._ports.journal
+    journal = hf._env.journal
     real = journal.edges
     monkeypatch.setattr(journal, "edges", lambda tenant, query: real(tenant, query)[:2])
     declare(hf, UnlinkState("custom/crm/id/p", "hub", "knows", "n3"))

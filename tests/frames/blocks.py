@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.batches import AppendResult, Batch
 from holdfast.records.settings import Settings
@@ -37,7 +37,7 @@ class Flaky:
 
 
 def client(journal: Any = None, clock: FrozenClock | None = None) -> Holdfast:
-    return Holdfast(assemble_ports(journal or MemoryJournal(), Settings(), clock or FrozenClock()))
+    return Holdfast(assemble_env(journal or MemoryJournal(), Settings(), clock or FrozenClock()))
 
 
 def holder(hf: Holdfast) -> str | None:
@@ -45,7 +45,7 @@ def holder(hf: Holdfast) -> str | None:
 
 
 def name(hf: Holdfast) -> str:
-    return hf._ports.leases.name
+    return hf._env.leases.name
 
 
 def kinds(hf: Holdfast) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import HoldfastError, InvalidValue, Limits, Usage
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from tests.frames.conftest import ACTOR
 
 UNKNOWN = "01" + "A" * 24
@@ -100,5 +100,5 @@ def test_without_a_lease_another_owner_is_respected(hf: holdfast.Holdfast) -> No
 
 def _second_client(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
-    ports: Any = hf._ports
-    return holdfast.Holdfast(assemble_ports(ports.journal, ports.settings, ports.clock), owner=False)
+    env: Any = hf._env
+    return holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)

@@ -9,15 +9,15 @@ import pytest
 
 import holdfast
 from holdfast import ActorBusy, Draining, KeyReused, Limits, StaleEpoch, StorageFull
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
 
 def _another(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
-    ports: Any = hf._ports
-    return holdfast.Holdfast(assemble_ports(ports.journal, ports.settings, ports.clock), owner=False)
+    env: Any = hf._env
+    return holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
 
 
 def test_two_blocks_do_not_work_on_one_frame(hf: holdfast.Holdfast) -> None:
@@ -32,18 +32,18 @@ def test_two_blocks_do_not_work_on_one_frame(hf: holdfast.Holdfast) -> None:
 
 def test_a_journal_that_cannot_be_written_fails_no_frame(hf: holdfast.Holdfast, monkeypatch: Any) -> None:
     ran = []
-    ports: Any = hf._ports
-    append = ports.journal.append
+    env: Any = hf._env
+    append = env.journal.append
 
     def full(batch: Any) -> Any:
         if any(event.type == "run.returned" for part in batch.parts for event in part.events):
             raise StorageFull
         return append(batch)
 
-    monkeypatch.setattr(ports.journal, "append", full)
+    monkeypatch.setattr(env.journal, "append", full)
     with pytest.raises(StorageFull), hf.frame("A", key="k") as frame:
         frame.run(lambda: ran.append(1), key="pay")
-    monkeypatch.setattr(ports.journal, "append", append)
+    monkeypatch.setattr(env.journal, "append", append)
     assert hf.index.get_frame(frame.id).status == "active"
     assert hf.index.resume_actor(ACTOR).holder is None
     with pytest.raises(holdfast.Waiting), hf.frame("A", key="k") as frame:
@@ -62,7 +62,7 @@ def test_a_block_that_lost_its_lease_leaves_a_newer_one_alone(hf: holdfast.Holdf
     with hf.frame("second") as second:
         first.leave(KeyboardInterrupt())
         second.spend(1)
-        assert hf.index.resume_actor(ACTOR).holder == hf._ports.leases.name
+        assert hf.index.resume_actor(ACTOR).holder == hf._env.leases.name
     assert hf.index.get_frame(second.id).status == "completed"
     assert hf.index.get_frame(first.id).status == "active"
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import ActorBusy, InvalidValue, Limits, TokenBudget, Usage, Waiting
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.flow.frames import run_once
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
@@ -105,8 +105,8 @@ def test_a_torn_step_beside_a_child_elsewhere_is_asked_about(hf: holdfast.Holdfa
 
 
 def test_the_sweep_works_where_the_last_owner_is_gone(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
-    ports: Any = hf._ports
-    dead = holdfast.Holdfast(assemble_ports(ports.journal, ports.settings, ports.clock), owner=False)
+    env: Any = hf._env
+    dead = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
     timer = dead.index.push_frame("timer", scope=ACTOR)
     late = dead.index.push_frame("late", scope=ACTOR)
     dead.index.suspend_frame(timer, "later", kind="timer", until=clock.now_ms() + 10)
@@ -189,7 +189,7 @@ def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
             thread.join(20)
         assert not any(thread.is_alive() for thread in threads)
         assert errors == []
-        assert hf._ports.leases.count_users() == 0
+        assert hf._env.leases.count_users() == 0
         hf.on("frame.popped", lambda event: hf.frame("after", actor="c", key="once").open())
         with hf.frame("again", actor="c"):
             pass
@@ -405,8 +405,8 @@ def test_a_child_elsewhere_ends_also_after_the_lease_of_its_parents_scope_was_lo
     hf.index.suspend_frame(hf.index.push_frame("asks", parent=root), "?")
     away = hf.index.push_frame("away", parent=root, scope="actor/away")
     hf.index.resume_actor(ACTOR, incarnation="1")
-    ports: Any = hf._ports
-    other = holdfast.Holdfast(assemble_ports(ports.journal, ports.settings, ports.clock), owner=False)
+    env: Any = hf._env
+    other = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
     other.index.resume_actor(ACTOR, incarnation="2")
     other.index.release_actor(ACTOR)
     with pytest.raises(holdfast.StaleEpoch):

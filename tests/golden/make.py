@@ -57,13 +57,13 @@ def tell() -> Iterator[bytes]:
         for _ in range(60):
             clock.advance(7)
             writer.append(kept.scope, *kept.step())
-    body = artifacts.prepare_artifact(writer.ports, writer.acting, b"artifact" * 100)
+    body = artifacts.prepare_artifact(writer.env, b"artifact" * 100)
     other.append(Scope.session("née").text, make_note("grüße", subject="carol"))
     writer.append(
         "session/s1", make_note(subject="alice", artifacts=[body.name.hex()]), make_note("b"), artifacts=[body]
     )
-    artifacts.erase_subject(writer.ports, writer.acting, "bob")
-    return transfer.export_lines(writer.ports)
+    artifacts.erase_subject(writer.env, "bob")
+    return transfer.export_lines(writer.env)
 
 
 def digest(journal: Journal) -> str:

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast import ContextPack, Holdfast, Session
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.core.wire.read import read_input
 from holdfast.flow.frames import messages as frame_messages
 from holdfast.flow.journal import transfer
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
 from holdfast.records.settings import Settings
@@ -69,7 +70,7 @@ class Telling:
         beside = ClientExtensions(documents=outside, fetcher=outside, summarizer=_summed)
         journal = MemoryJournal()
         journal.secret = bytes(range(32))
-        self.hf = Holdfast(assemble_ports(journal, SETTINGS, clock, SeededIds(clock, seed=5), beside))
+        self.hf = Holdfast(assemble_env(journal, SETTINGS, clock, SeededIds(clock, seed=5), beside))
         self.calls: list[tuple[str, ContextPack]] = []
 
     def tell(self) -> None:
@@ -86,7 +87,7 @@ class Telling:
         self.hf.journal.erase("ann")
 
     def _begin(self, chat: Session) -> str:
-        guest = Holdfast(self.hf._ports, Acting(tenant="default", trust="user"), owner=False)
+        guest = Holdfast(replace(self.hf._env, tenant="default", trust="user"), owner=False)
         hf, index = self.hf, self.hf.index
         index.set_brief("global", invariants=["Never guess.", "Say so if\nyou do not know."])
         chat.set_brief("cook", system_prompt="You cook.", working_context={"dish": "soup", "for": 2})
@@ -143,7 +144,7 @@ class Telling:
         self.calls.append((call, pack))
         index.end_model_call(frame, call)
         child = index.push_frame(f"Chop {LONG}", parent=frame, inputs={"what": "onions"}, inherit=["h0", "h2", "h6"])
-        frame_messages.append_frame_messages(self.hf._ports, self.hf._acting, child, read_input("I chop."))
+        frame_messages.append_frame_messages(self.hf._env, child, read_input("I chop."))
         pack = index.assemble_context_pack(frame=child, **given)
         self.calls.append((index.begin_model_call(child, pack), pack))
         index.pop_frame(child, "failed", error="no knife")
@@ -171,5 +172,5 @@ def make(folder: Path, release: str) -> None:
         assert fixture[call]["erased"] or fixture[call]["digest"] == pack.digest
     body = json.dumps(fixture, ensure_ascii=False, sort_keys=True, indent=0).encode()
     (folder / f"{release}.packs.json.gz").write_bytes(gzip.compress(body, mtime=0))
-    lines = b"\n".join(transfer.export_lines(telling.hf._ports)) + b"\n"
+    lines = b"\n".join(transfer.export_lines(telling.hf._env)) + b"\n"
     (folder / f"{release}.packs.gz").write_bytes(gzip.compress(lines, mtime=0))

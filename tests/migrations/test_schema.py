@@ -118,7 +118,7 @@ def test_events_are_append_only_for_everybody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("fast", 1)])
 def test_every_connection_has_every_pragma_in_force(tmp_path: Path, durability: str, synchronous: int) -> None:
     with holdfast.open(tmp_path / "a.db", durability=durability) as hf:
-        journal = hf._ports.journal
+        journal = hf._env.journal
         assert isinstance(journal, SqliteJournal)
         wanted = {
             "journal_mode": "wal",
@@ -169,7 +169,7 @@ def test_a_rebuild_leaves_the_schema_as_it_was_and_others_go_on(tmp_path: Path) 
     path = tmp_path / "a.db"
     journal, other = SqliteJournal(path), SqliteJournal(path)
     writer, second = Writer(journal), Writer(other)
-    story = FrameGenerator(seeded("rebuild"), writer.ports.ids)
+    story = FrameGenerator(seeded("rebuild"), writer.env.ids)
     for _ in range(200):
         writer.append("actor/main", *story.step())
     before = dump_projections(journal)
@@ -190,7 +190,7 @@ def test_a_rebuild_that_died_is_made_good_by_the_next(tmp_path: Path, monkeypatc
 
     journal = SqliteJournal(tmp_path / "a.db")
     writer = Writer(journal)
-    story = FrameGenerator(seeded("rebuild"), writer.ports.ids)
+    story = FrameGenerator(seeded("rebuild"), writer.env.ids)
     for _ in range(50):
         writer.append("actor/main", *story.step())
     before = dump_projections(journal)

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.errors import HoldfastError, OutcomeUnknown, StaleEpoch
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
@@ -73,14 +73,14 @@ class Client:
         self.journal = Flaky(journal)
         # The signs of life of a real thread would come by real time: a lease that lasts long gives none in a walk.
         settings = Settings(cached_streams=cached, lease_ms=3_600_000)
-        self.hf = Holdfast(assemble_ports(self.journal, settings, clock, ids))
+        self.hf = Holdfast(assemble_env(self.journal, settings, clock, ids))
 
     @property
     def index(self) -> IndexView:
         return self.hf.index
 
     def end(self, close: bool) -> None:
-        self.hf._ports.leases.close()
+        self.hf._env.leases.close()
         if close:
             self.journal.close()
 

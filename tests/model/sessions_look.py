@@ -36,16 +36,16 @@ def told(said: Said) -> Shape:
 def at_line(walk: Walk, id: str, line: Line, client: Client | None = None) -> None:
     """A thread shows what it should, counts it, and knows which calls wait."""
     session = walk.session(id, line.name, client)
-    ports, acting, stream = session._ports, session._acting, session._thread_stream
+    env, stream = session._env, session._thread_stream
     shown, expected = [seen(message) for message in session.messages()], [told(said) for said in line.said]
     assert shown == expected, f"{stream} shows {shown}, not {expected}"
     assert len(session) == len(line.said), f"{stream} counts {len(session)} messages, not {len(line.said)}"
-    positions = [place.row["position"] for place in read.iter_places_after(ports, acting, stream)]
+    positions = [place.row["position"] for place in read.iter_places_after(env, stream)]
     assert positions == list(range(1, len(line.said) + 1)), f"{stream} has the positions {positions}"
-    state = load_current_state(ports, acting, stream)
+    state = load_current_state(env, stream)
     assert state.thread is not None
     assert set(state.thread.calls) == line.waiting, f"{stream}: {list(state.thread.calls)} wait, not {line.waiting}"
-    assert state == ports.journal.load(acting.tenant, stream), "the rows do not give what the events give"
+    assert state == env.journal.load(env.tenant, stream), "the rows do not give what the events give"
     at_summaries(session, line)
 
 
@@ -84,7 +84,7 @@ def at_pack(pack: ContextPack, line: Line, session: Session, most: int | None) -
     assert openai_problems(pack.to_openai()["messages"]) == []
     assert anthropic_problems(pack.to_anthropic()) == []
     assert responses_problems(pack.to_responses()) == []
-    tokenizer = session._ports.models.tokenizer(pack.tokenizer)  # type: ignore[union-attr]
+    tokenizer = session._env.models.tokenizer(pack.tokenizer)  # type: ignore[union-attr]
     cost = sum(message_tokens(message, tokenizer.count, OTHER) for message in pack.messages)
     cost += system_tokens(pack.system, tokenizer.count, OTHER) + OTHER.reply
     assert cost == pack.tokens <= pack.budget, f"it costs {cost}, says {pack.tokens}, and may cost {pack.budget}"

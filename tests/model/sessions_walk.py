@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.errors import HoldfastError
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
@@ -72,10 +72,10 @@ class Client:
         settings = Settings(cached_streams=cached, lease_ms=3_600_000, handover_attempts=ATTEMPTS)
         count = count_threes if number % 3 == 0 else count_fours
         beside = ClientExtensions(tokenizer=count, memory=walk.engine)
-        self.hf = Holdfast(assemble_ports(self.journal, settings, walk.clock, walk.ids, beside))
+        self.hf = Holdfast(assemble_env(self.journal, settings, walk.clock, walk.ids, beside))
 
     def end(self, *, close: bool) -> None:
-        self.hf._ports.leases.close()
+        self.hf._env.leases.close()
         if close:
             self.journal.close()
 
@@ -131,7 +131,7 @@ class Walk:
 
     def session(self, id: str, thread: str, client: Client | None = None) -> Session:
         hf = (client or self.client()).hf
-        return Session(hf._ports, hf._acting, id, thread)
+        return Session(hf._env, id, thread)
 
     def word(self, *, long: bool = False) -> str:
         self.words += 1
@@ -189,5 +189,5 @@ class Walk:
         assert hf.journal.verify().findings == ()
         self.journal.rebuild()
         for client in self.clients:
-            client.hf._ports.states.clear()
+            client.hf._env.states.clear()
         self.look(look)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from holdfast.client.holdfast import Holdfast
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.fold import fold_event
 from holdfast.errors import (
@@ -101,7 +101,7 @@ class Family:
         self.seen: set[int] = set()
 
     def client(self, journal: Journal) -> Holdfast:
-        return Holdfast(assemble_ports(journal, Settings(cached_streams=8)))
+        return Holdfast(assemble_env(journal, Settings(cached_streams=8)))
 
     def close(self) -> None:
         for client in self.clients:

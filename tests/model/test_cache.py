@@ -58,9 +58,7 @@ class Flaky:
 def push_one(writer: Writer) -> AppendResult:
     """Push a frame at the version that was loaded."""
 
-    appended = decide_and_append(
-        writer.ports, writer.acting, [ACTOR], lambda states: {ACTOR: [make_push(writer)]}
-    ).appended
+    appended = decide_and_append(writer.env, [ACTOR], lambda states: {ACTOR: [make_push(writer)]}).appended
     assert appended is not None
     return appended
 
@@ -71,7 +69,7 @@ def test_what_was_written_is_not_read_back() -> None:
     for _ in range(10):
         push_one(writer)
     assert flaky.loads == 1
-    assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+    assert load_state(writer.env, ACTOR) == flaky.load("default", ACTOR)
 
 
 @pytest.mark.parametrize("error", [Unavailable(), KeyboardInterrupt(), VersionConflict(ACTOR, 1, 2)])
@@ -85,9 +83,9 @@ def test_after_any_error_the_next_answer_is_the_journal_s(error: BaseException, 
         push_one(writer)
     except (Unavailable, KeyboardInterrupt):
         pass
-    assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+    assert load_state(writer.env, ACTOR) == flaky.load("default", ACTOR)
     push_one(writer)
-    assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+    assert load_state(writer.env, ACTOR) == flaky.load("default", ACTOR)
 
 
 def test_an_unknown_outcome_is_asked_about_until_it_is_known() -> None:
@@ -98,7 +96,7 @@ def test_an_unknown_outcome_is_asked_about_until_it_is_known() -> None:
         setattr(flaky, when, OutcomeUnknown())
         assert push_one(writer).version == 2
         assert flaky.position() == 2
-        assert load_state(writer.ports, writer.acting, ACTOR) == flaky.load("default", ACTOR)
+        assert load_state(writer.env, ACTOR) == flaky.load("default", ACTOR)
 
 
 def test_unknown_stays_unknown_when_nobody_can_be_asked() -> None:
@@ -117,10 +115,10 @@ def test_a_decision_overtaken_by_another_process_is_made_again(tmp_path: Path) -
     for _ in range(10):
         push_one(mine)
         push_one(theirs)
-    assert mine.ports.journal.load("default", ACTOR).version == 20
-    assert load_state(theirs.ports, theirs.acting, ACTOR).version == 20
+    assert mine.env.journal.load("default", ACTOR).version == 20
+    assert load_state(theirs.env, ACTOR).version == 20
     for writer in (mine, theirs):
-        writer.ports.journal.close()
+        writer.env.journal.close()
 
 
 def test_a_refusal_counts_only_on_a_state_that_was_just_loaded() -> None:
@@ -132,10 +130,10 @@ def test_a_refusal_counts_only_on_a_state_that_was_just_loaded() -> None:
         seen.append(states[ACTOR].version)
         raise Refused("no")
 
-    other = Writer(writer.ports.journal)
+    other = Writer(writer.env.journal)
     push_one(other)
     with pytest.raises(Refused, match="no"):
-        decide_and_append(writer.ports, writer.acting, [ACTOR], decide)
+        decide_and_append(writer.env, [ACTOR], decide)
     assert seen == [1, 2]
 
 
@@ -145,15 +143,15 @@ def test_answers_are_the_same_with_and_without_the_cache(capacity: int) -> None:
     journal = MemoryJournal()
     writer = Writer(journal, settings=Settings(cached_streams=capacity))
     other = Writer(journal)
-    stories = {f"actor/a{number}": FrameGenerator(random, writer.ports.ids) for number in range(6)}
+    stories = {f"actor/a{number}": FrameGenerator(random, writer.env.ids) for number in range(6)}
     for _ in range(volume(400, 20_000)):
         stream = random.choice(list(stories))
         who = random.choice((writer, writer, other))
-        decide_and_append(who.ports, who.acting, [stream], _next(stream, stories[stream]))
-        seen = load_state(writer.ports, writer.acting, stream)
+        decide_and_append(who.env, [stream], _next(stream, stories[stream]))
+        seen = load_state(writer.env, stream)
         if who is writer:
             assert seen == journal.load("default", stream)
-    assert len(writer.ports.states) <= capacity  # type: ignore[arg-type]
+    assert len(writer.env.states) <= capacity  # type: ignore[arg-type]
 
 
 def _next(stream: str, story: FrameGenerator) -> Callable[[changing.States], changing.Drafts]:

@@ -171,8 +171,8 @@ def handle_loses_its_place(patch: Patch) -> None:
 def key_not_compared(patch: Patch) -> None:
     original = changing._find_earlier_result
 
-    def earlier(ports: Any, acting: Any, stream: str, key: str, same: Any) -> Any:
-        return original(ports, acting, stream, key, lambda events: True)
+    def earlier(env: Any, stream: str, key: str, same: Any) -> Any:
+        return original(env, stream, key, lambda events: True)
 
     patch.setattr(changing, "_find_earlier_result", earlier)
 

@@ -147,9 +147,9 @@ class JournalMachine(RuleBasedStateMachine):
         ]
         if not theirs:
             with pytest.raises(NotFound):
-                artifacts.erase_subject(writer.ports, writer.acting, subject)
+                artifacts.erase_subject(writer.env, subject)
             return
-        artifacts.erase_subject(writer.ports, writer.acting, subject)
+        artifacts.erase_subject(writer.env, subject)
         for event in theirs:
             event.update(text=None, subject="erased", gone=True)
         self.streams.setdefault((tenant, "global"), []).append(
@@ -189,7 +189,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "journal"):
-            assert verify(self.writers["default"].ports).findings == ()
+            assert verify(self.writers["default"].env).findings == ()
             self.journal.close()
 
 

@@ -35,15 +35,15 @@ def test_rebuilt_equals_live_after_many_random_operations_and_erasures(tmp_path:
     journal = _journal(tmp_path, backend)
     operations = volume(5_000, 50_000)
     writer = Writer(journal)
-    stories = [FrameGenerator(random, writer.ports.ids, SUBJECTS) for _ in range(25)]
+    stories = [FrameGenerator(random, writer.env.ids, SUBJECTS) for _ in range(25)]
     for number in range(operations // 4):
         # Four streams at a time: as many operations, a quarter of the commits.
         picked = random.sample(range(len(stories)), 4)
         writer.write(*(_part(f"actor/a{index}", stories[index]) for index in picked))
         if number % (operations // 40) == 7:
-            artifacts.erase_subject(writer.ports, writer.acting, _known(journal, random))
+            artifacts.erase_subject(writer.env, _known(journal, random))
     live = dump_projections(journal)
-    report = verify(writer.ports)
+    report = verify(writer.env)
     assert report.findings == ()
     assert report.events >= operations
     journal.rebuild()
@@ -57,25 +57,25 @@ def test_conversations_are_told_rebuilt_and_folded_alike_whoever_was_erased(tmp_
     journal, clock = _journal(tmp_path, backend), FrozenClock()
     writer = Writer(journal, clock=clock)
     steps = volume(1_200, 24_000)
-    stories = [SessionGenerator(random, writer.ports.ids, f"s{number}", SUBJECTS) for number in range(steps // 60)]
+    stories = [SessionGenerator(random, writer.env.ids, f"s{number}", SUBJECTS) for number in range(steps // 60)]
     for number in range(steps // 12):
         clock.advance(7)
         picked = random.sample(stories, 4)
         writer.write(*(part for story in picked for part in story.step(3)))
         if number % (steps // 60) == 7:
-            artifacts.erase_subject(writer.ports, writer.acting, _known(journal, random))
+            artifacts.erase_subject(writer.env, _known(journal, random))
     stories = [story for story in stories if story.threads]
     for story in stories:
-        check_session(writer.ports, writer.acting, story)
+        check_session(writer.env, story)
     live = dump_projections(journal)
     # Verifying compares every row with what the events project, and every state with what they fold.
-    report = verify(writer.ports)
+    report = verify(writer.env)
     assert report.findings == ()
     assert report.events >= steps
     assert journal.rebuild() == report.events
     assert dump_projections(journal) == live
     for story in stories[:3]:
-        check_session(writer.ports, writer.acting, story)
+        check_session(writer.env, story)
     journal.close()
 
 
@@ -83,16 +83,16 @@ def test_conversations_are_told_rebuilt_and_folded_alike_whoever_was_erased(tmp_
 def test_a_conversation_whose_every_word_is_erased_is_still_one(tmp_path: Path, backend: str) -> None:
     journal = _journal(tmp_path, backend)
     writer = Writer(journal)
-    story = SessionGenerator(seeded("erased"), writer.ports.ids, "s", ("alice",))
+    story = SessionGenerator(seeded("erased"), writer.env.ids, "s", ("alice",))
     while not (story.status == "open" and any(len(line.messages) > 20 for line in story.threads.values())):
         writer.write(*story.step(5))
     before = dump_projections(journal)
-    artifacts.erase_subject(writer.ports, writer.acting, "alice")
+    artifacts.erase_subject(writer.env, "alice")
     journal.rebuild()
     assert dump_projections(journal) == before
-    assert verify(writer.ports).findings == ()
-    check_session(writer.ports, writer.acting, story)
-    client = Holdfast(writer.ports, writer.acting, owner=False)
+    assert verify(writer.env).findings == ()
+    check_session(writer.env, story)
+    client = Holdfast(writer.env, owner=False)
     for thread, line in story.threads.items():
         chat = client.session("s", thread=thread, create=False)
         assert len(chat) == len(chat.messages()) == len(line.messages)
@@ -103,21 +103,21 @@ def test_a_conversation_whose_every_word_is_erased_is_still_one(tmp_path: Path, 
         if not line.ended:
             chat.append("And on it goes.")
             assert chat.messages(1)[0].text == "And on it goes."
-    assert verify(writer.ports).findings == ()
+    assert verify(writer.env).findings == ()
     journal.close()
 
 
 def test_an_exported_conversation_reads_the_same_elsewhere(tmp_path: Path) -> None:
     journal = MemoryJournal()
     writer = Writer(journal)
-    story = SessionGenerator(seeded("export"), writer.ports.ids, "s", ("alice", "bob"))
+    story = SessionGenerator(seeded("export"), writer.env.ids, "s", ("alice", "bob"))
     for _ in range(12):
         writer.write(*story.step(10))
-    Holdfast(writer.ports, writer.acting, owner=False).journal.export(tmp_path / "a.jsonl")
+    Holdfast(writer.env, owner=False).journal.export(tmp_path / "a.jsonl")
     with holdfast.open(tmp_path / "b.db", durability="fast") as hf:
         hf.journal.import_(tmp_path / "a.jsonl")
-        assert dump_projections(hf._ports.journal) == dump_projections(journal)
-        check_session(hf._ports, writer.acting, story)
+        assert dump_projections(hf._env.journal) == dump_projections(journal)
+        check_session(hf._env, story)
         assert hf.journal.verify().findings == ()
 
 

@@ -132,7 +132,7 @@ def _tell() -> tuple[Writer, list[SessionGenerator]]:
     stories = []
     for seed in SEEDS:
         endings = 0.6 if seed % 2 else 0.0
-        story = SessionGenerator(Random(seed), writer.ports.ids, f"s{seed}", ("alice",), endings=endings)
+        story = SessionGenerator(Random(seed), writer.env.ids, f"s{seed}", ("alice",), endings=endings)
         for _ in range(2):
             clock.advance(5)
             writer.write(*story.step(8 if seed % 2 else 15))
@@ -141,11 +141,11 @@ def _tell() -> tuple[Writer, list[SessionGenerator]]:
 
 
 def _noticed(writer: Writer, stories: list[SessionGenerator]) -> bool:
-    if verify(writer.ports).findings:
+    if verify(writer.env).findings:
         return True
     try:
         for story in stories:
-            check_session(writer.ports, writer.acting, story)
+            check_session(writer.env, story)
     except AssertionError:
         return True
     return False
@@ -169,11 +169,11 @@ def test_wrong_rows_are_noticed(
     name, plant = PROJECTED[bug]
     monkeypatch.setitem(project_sessions.SESSION_ROW_RULES, name, plant(project_sessions.SESSION_ROW_RULES[name]))
     # A later release that projects otherwise than the one that wrote.
-    assert "rows" in {finding.kind for finding in verify(writer.ports).findings}
+    assert "rows" in {finding.kind for finding in verify(writer.env).findings}
     # Rows that were wrong from the start.
     twin = Writer(MemoryJournal())
-    twin.ports.journal.restore(writer.ports.journal.secret, transfer.read_items(writer.ports))
-    assert dump_projections(twin.ports.journal) != dump_projections(writer.ports.journal)
+    twin.env.journal.restore(writer.env.journal.secret, transfer.read_items(writer.env))
+    assert dump_projections(twin.env.journal) != dump_projections(writer.env.journal)
     assert _noticed(twin, stories) or bug in ONLY_ROWS
 
 
@@ -184,4 +184,4 @@ def test_states_that_are_folded_otherwise_are_noticed(
     name, plant = FOLDED[bug]
     rules: dict[str, Any] = fold.THREAD_RULES if name in fold.THREAD_RULES else fold.SESSION_RULES
     monkeypatch.setitem(rules, name, plant(rules[name]))
-    assert "state" in {finding.kind for finding in verify(told[0].ports).findings}
+    assert "state" in {finding.kind for finding in verify(told[0].env).findings}

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.errors import SessionClosed, ToolPairingError
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.settings import Settings
@@ -23,7 +23,7 @@ class World:
         self.clock, self.engine = FrozenClock(), Engine()
         journal, ids = MemoryJournal(), SeededIds(self.clock)
         beside = ClientExtensions(tokenizer=count_fours, memory=self.engine)
-        self.hf, self.other = (Holdfast(assemble_ports(journal, Settings(), self.clock, ids, beside)) for _ in range(2))
+        self.hf, self.other = (Holdfast(assemble_env(journal, Settings(), self.clock, ids, beside)) for _ in range(2))
 
 
 @pytest.fixture

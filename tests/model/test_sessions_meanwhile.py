@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.errors import HoldfastError, Refused
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions import branch as session_branch
@@ -43,16 +43,14 @@ def client(journal: Any, engine: Engine) -> Holdfast:
     clock = FrozenClock()
     clock.advance(HOUR)
     return Holdfast(
-        assemble_ports(journal, Settings(), clock, None, ClientExtensions(tokenizer=count_fours, memory=engine))
+        assemble_env(journal, Settings(), clock, None, ClientExtensions(tokenizer=count_fours, memory=engine))
     )
 
 
 def prepare(journal: MemoryJournal, engine: Engine) -> list[str]:
     """A thread and a branch of it, with a call that waits; gives the ids of its messages."""
-    ports = assemble_ports(
-        journal, Settings(), FrozenClock(), None, ClientExtensions(tokenizer=count_fours, memory=engine)
-    )
-    chat = Holdfast(ports).session("a", idle_timeout=60)
+    env = assemble_env(journal, Settings(), FrozenClock(), None, ClientExtensions(tokenizer=count_fours, memory=engine))
+    chat = Holdfast(env).session("a", idle_timeout=60)
     said = chat.append(["m0", "m1", "m2", {"role": "assistant", "content": "m3", "tool_calls": [CALL]}, "m4", "m5"])
     chat.fork(said[4], thread="b").append("b0")
     return [message.id for message in said]
@@ -123,8 +121,8 @@ def seen(journal: MemoryJournal, engine: Engine) -> tuple[Any, ...]:
     found: list[Any] = [main(hf).status, main(hf).title]
     for thread in main(hf).threads:
         chat = hf.session("a", thread=thread)
-        state = read.thread_state(hf._ports, hf._acting, chat._thread_stream)
-        places = [place.row["position"] for place in read.iter_places_after(hf._ports, hf._acting, chat._thread_stream)]
+        state = read.thread_state(hf._env, chat._thread_stream)
+        places = [place.row["position"] for place in read.iter_places_after(hf._env, chat._thread_stream)]
         said = [(label(message), message.pinned) for message in chat.messages()]
         covered = [(one.text, [label(message) for message in chat.expand(one)]) for one in chat.summaries()]
         # Ids and marks are minted.
@@ -197,9 +195,9 @@ def place_looked_up_before_deciding(patch: pytest.MonkeyPatch) -> None:
     """A message that is retracted between two looks is rewound to all the same."""
     original, known = session_branch.find_place, dict[str, Any]()
 
-    def place_of(ports: Any, acting: Any, stream: str, message: Any) -> Any:
+    def place_of(env: Any, stream: str, message: Any) -> Any:
         if message not in known:
-            known[message] = original(ports, acting, stream, message)
+            known[message] = original(env, stream, message)
         return known[message]
 
     patch.setattr(session_branch, "find_place", place_of)

@@ -42,8 +42,8 @@ def fork_sees_later_retractions(patch: Patch) -> None:
 def fork_forgets_open_calls(patch: Patch) -> None:
     original = branch._open_calls_at
 
-    def open_at(ports: Any, acting: Any, stream: str, place: Any, into: str) -> Any:
-        return original(ports, acting, stream, place, into) if into == stream else []
+    def open_at(env: Any, stream: str, place: Any, into: str) -> Any:
+        return original(env, stream, place, into) if into == stream else []
 
     patch.setattr(branch, "_open_calls_at", open_at)
 
@@ -61,8 +61,8 @@ def rewind_leaves_calls_answered(patch: Patch) -> None:
 def rewind_does_not_set_positions_back(patch: Patch) -> None:
     original = branch._retraction_facts
 
-    def retraction(ports: Any, acting: Any, stream: str, line: Any, *args: Any) -> Any:
-        return replace(original(ports, acting, stream, line, *args), position=line.messages)
+    def retraction(env: Any, stream: str, line: Any, *args: Any) -> Any:
+        return replace(original(env, stream, line, *args), position=line.messages)
 
     patch.setattr(branch, "_retraction_facts", retraction)
 
@@ -74,12 +74,12 @@ def summary_survives_what_it_stands_for(patch: Patch) -> None:
 def summary_covers_what_arrived_meanwhile(patch: Patch) -> None:
     original = summaries.write_summary
 
-    def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
-        newest = read.thread_state(ports, acting, plan.stream).newest
+    def note(env: Any, plan: Any, text: str, **how: Any) -> Any:
+        newest = read.thread_state(env, plan.stream).newest
         *rest, last = plan.covers
         if last.stream == plan.stream:
             last = MessageSpan(last.stream, last.first, newest)
-        return original(ports, acting, replace(plan, covers=(*rest, last)), text, **how)
+        return original(env, replace(plan, covers=(*rest, last)), text, **how)
 
     patch.setattr(summaries, "write_summary", note)
 
@@ -127,18 +127,18 @@ def end_forgets_other_lines(patch: Patch) -> None:
 def retracted_messages_in_packs(patch: Patch) -> None:
     original = read._iter_segment
 
-    def places(ports: Any, acting: Any, stream: str, page: int) -> Iterator[Any]:
+    def places(env: Any, stream: str, page: int) -> Iterator[Any]:
         with pytest.MonkeyPatch.context() as within:
             within.setattr(read, "is_standing", lambda row, segment: True)
-            line = read.thread_state(ports, acting, stream)
-            found = [p for s in read.thread_segments(stream, line) for p in original(ports, acting, s, backwards=True)]
+            line = read.thread_state(env, stream)
+            found = [p for s in read.thread_segments(stream, line) for p in original(env, s, backwards=True)]
         yield from found
 
     patch.setattr(recent, "iter_places", places)
 
 
 def pinned_messages_left_out(patch: Patch) -> None:
-    patch.setattr(pins, "_iter_pinned", lambda ports, acting, line: [])
+    patch.setattr(pins, "_iter_pinned", lambda env, line: [])
 
 
 def system_prompt_not_counted(patch: Patch) -> None:

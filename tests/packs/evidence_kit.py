@@ -11,7 +11,7 @@ from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.journal.artifacts import prepare_artifact
 from holdfast.flow.packs import handles
 from holdfast.flow.packs.handles import HandleText
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import AppFacts, Draft, Facts
 from holdfast.records.packs import Origin
 from holdfast.records.recovery import HandleInfo
@@ -24,8 +24,7 @@ class Evidence:
 
     def __init__(self, hf: holdfast.Holdfast, scope: str = ACTOR, **ports: Any) -> None:
         self.hf, self.scope = hf, scope
-        self.ports: Ports = replace(hf._ports, **ports)
-        self.acting: Acting = hf._acting
+        self.env: Env = replace(hf._env, **ports)
         self.frame = hf.index.push_frame("work", scope=scope)
 
     def attach(self, kind: str, target: str | None = None, **given: Any) -> HandleInfo:
@@ -36,9 +35,9 @@ class Evidence:
         """What it leads to. Looking writes nothing, and what is of the journal is told again word for word."""
         handle = self.attach(kind, target, **given)
         before = self.hf.journal.position()
-        found = handles.resolve_handle(self.ports, self.acting, self.scope, handle)
+        found = handles.resolve_handle(self.env, self.scope, handle)
         if not found.outside:
-            assert handles.reload_evidence(self.ports, self.acting, self.origin(handle, found)) == found.text
+            assert handles.reload_evidence(self.env, self.origin(handle, found)) == found.text
         assert self.hf.journal.position() == before
         return found
 
@@ -47,20 +46,20 @@ class Evidence:
 
     def again(self, found: HandleText) -> Any:
         """The same text later."""
-        return handles.reload_evidence(self.ports, self.acting, self.origin(handle_to("event_ref", None), found))
+        return handles.reload_evidence(self.env, self.origin(handle_to("event_ref", None), found))
 
     def happen(self, type_name: str, facts: Facts, content: Any = None, stream: str = ACTOR, **given: Any) -> str:
         """An event as some other part of the library writes it; gives its id."""
         draft = Draft(type=type_name, facts=facts, content=content, **given)
-        appended = append_events(self.ports, self.acting, [StreamWrite(stream=stream, events=(draft,))])
+        appended = append_events(self.env, [StreamWrite(stream=stream, events=(draft,))])
         return f"{stream}@{appended.parts[0].first}"
 
     def keep(self, body: bytes, subject: str | None = None) -> str:
         """An artifact; gives its name."""
-        placed = prepare_artifact(self.ports, self.acting, body)
+        placed = prepare_artifact(self.env, body)
         facts = AppFacts(artifacts=(placed.name.hex(),))
         draft = Draft(type="app.kept", facts=facts, subject=subject)
-        append_events(self.ports, self.acting, [StreamWrite(stream="custom/kept/id/1", events=(draft,))], [placed])
+        append_events(self.env, [StreamWrite(stream="custom/kept/id/1", events=(draft,))], [placed])
         return placed.name.hex()
 
 

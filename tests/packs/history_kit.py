@@ -19,7 +19,7 @@ def by_fours(text: str) -> int:
 
 
 def tools_of(session: Session, **how: Any) -> HistoryTools:
-    return HistoryTools(session._ports, session._acting, session._thread_stream, **how)
+    return HistoryTools(session._env, session._thread_stream, **how)
 
 
 def texts(answer: str) -> list[str]:

@@ -18,13 +18,13 @@ def shorter(messages: Any, *, max_tokens: int) -> str:
 
 def back(client: Holdfast, as_of: Any) -> Holdfast:
     """The client as it was."""
-    ports = client._ports
-    assert ports.past is not None
-    return Holdfast(ports.past(ports, client._acting, as_of), client._acting, owner=False)
+    env = client._env
+    assert env.past is not None
+    return Holdfast(env.past(env, as_of), client._env, owner=False)
 
 
 def line(client: Holdfast, id: str, thread: str = "main") -> Session:
-    return Session(client._ports, client._acting, id, thread)
+    return Session(client._env, id, thread)
 
 
 def seen(client: Holdfast) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Walk:
 def recorded(walk: Walk, steps: int, every: int) -> dict[int, dict[str, Any]]:
     """What was seen at cursors about `every` events apart."""
     found: dict[int, dict[str, Any]] = {}
-    journal = walk.hf._ports.journal
+    journal = walk.hf._env.journal
     for _ in range(steps):
         walk.step()
         # The clock may have moved on since the last event; looking back, time stands at that event.

@@ -26,7 +26,7 @@ def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[At]:
 
 
 def test_the_pack_and_the_request_are_one_append_over_two_streams(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal: Any = at.hf._ports.journal
+    journal: Any = at.hf._env.journal
     original, batches = journal.append, list[Any]()
     monkeypatch.setattr(journal, "append", lambda batch: batches.append(batch) or original(batch))
     pack, before = at.pack(), at.hf.journal.position()
@@ -76,7 +76,7 @@ def test_each_pack_of_a_line_names_the_one_before_it(at: At) -> None:
         at.chat.append("and on")
         calls.append(at.hf.index.begin_model_call(at.frame, at.pack()))
         at.hf.index.end_model_call(at.frame, calls[-1])
-    found = list(manifest.iter_packs(at.hf._ports, at.hf._acting, LINE))
+    found = list(manifest.iter_packs(at.hf._env, LINE))
     assert [event.facts.call for event in found] == calls[::-1]
     assert found[-1].facts.before == 0
 
@@ -159,7 +159,7 @@ def test_journaling_a_pack_does_not_change_the_next_one(at: At) -> None:
 
 def test_a_digest_says_nothing_to_who_does_not_have_the_journal(at: At) -> None:
     made = at.pack()._packed
-    secret = at.hf._ports.journal.secret
+    secret = at.hf._env.journal.secret
     names = {
         compute_digest(secret, "default", made),
         compute_digest(secret, "other", made),

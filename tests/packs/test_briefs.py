@@ -51,15 +51,15 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
 
 def looked_up(hf: Holdfast, role: str = "main", frame: str | None = None) -> Brief:
     """The brief of the session s, or of a frame."""
-    ports, acting = hf._ports, hf._acting
+    env = hf._env
     if frame is None:
-        return pack_briefs.load_brief(ports, acting, session="session/s", scopes=("session/s", "global"), role=role)
-    seen = visibility.frame_visibility(ports, acting, frame)
-    return pack_briefs.load_brief(ports, acting, session=seen.session, scopes=seen.scopes, role=role, frame=seen.frame)
+        return pack_briefs.load_brief(env, session="session/s", scopes=("session/s", "global"), role=role)
+    seen = visibility.frame_visibility(env, frame)
+    return pack_briefs.load_brief(env, session=seen.session, scopes=seen.scopes, role=role, frame=seen.frame)
 
 
 def again(hf: Holdfast, brief: Brief) -> Brief:
-    return pack_briefs.reload_brief(hf._ports, hf._acting, brief.origins)
+    return pack_briefs.reload_brief(hf._env, brief.origins)
 
 
 # what people set
@@ -234,7 +234,7 @@ def test_a_brief_whose_time_is_over_no_longer_counts() -> None:
 
 
 def trusted_as(hf: Holdfast, level: Trust) -> Holdfast:
-    return Holdfast(hf._ports, replace(hf._acting, trust=level), owner=False)
+    return Holdfast(replace(hf._env, trust=level), owner=False)
 
 
 def test_only_the_system_and_operators_stand_in_the_system_prompt(hf: Holdfast) -> None:
@@ -324,10 +324,8 @@ def test_what_was_erased_is_shown_as_erased_and_hides_what_it_hid(hf: Holdfast) 
 
 def test_origins_that_name_nothing_known_are_damage(hf: Holdfast) -> None:
     with pytest.raises(holdfast.Corrupt):
-        pack_briefs.reload_brief(hf._ports, hf._acting, [Origin(kind="brief", part="from the future")])
-    gone = pack_briefs.reload_brief(
-        hf._ports, hf._acting, [Origin(kind="brief", part="system", stream="session/s", first=9)]
-    )
+        pack_briefs.reload_brief(hf._env, [Origin(kind="brief", part="from the future")])
+    gone = pack_briefs.reload_brief(hf._env, [Origin(kind="brief", part="system", stream="session/s", first=9)])
     assert (gone.erased, gone.system) == (("system_prompt",), None)
 
 
@@ -385,7 +383,7 @@ def expected(said: Said, scopes: tuple[str, ...], role: str) -> dict[str, Any]:
 def comes_back(hf: Holdfast, chance: random.Random) -> None:
     """A brief is what was set, and is loaded again as it was, whatever is set later."""
     frame, said = set_up(hf, chance)
-    seen = visibility.frame_visibility(hf._ports, hf._acting, frame)
+    seen = visibility.frame_visibility(hf._env, frame)
     kept = []
     for role in (*ROLES, "unknown"):
         brief = looked_up(hf, role, frame)
@@ -460,7 +458,7 @@ def test_a_session_without_a_brief_pays_one_read_for_each_scope(tmp_path: Path) 
 
         def statements(role: str) -> float:
             looked_up(hf, role)
-            with counting(hf._ports.journal) as counts:
+            with counting(hf._env.journal) as counts:
                 looked_up(hf, role)
             return counts.statements
 
@@ -474,8 +472,8 @@ def test_a_session_without_a_brief_pays_one_read_for_each_scope(tmp_path: Path) 
 
 def test_what_is_not_there_is_not_read(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
-        ports, acting = hf._ports, hf._acting
+        env = hf._env
         hf.session("t")
-        with counting(ports.journal) as counts:
-            pack_briefs.load_brief(ports, acting, session="session/none", scopes=("session/none",))
+        with counting(env.journal) as counts:
+            pack_briefs.load_brief(env, session="session/none", scopes=("session/none",))
         assert counts.statements <= 1

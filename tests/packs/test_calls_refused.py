@@ -130,9 +130,9 @@ def test_a_copy_that_was_placed_for_a_refused_call_is_withdrawn(
 
 
 def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal: Any = at.hf._ports.journal
+    journal: Any = at.hf._env.journal
     original, meanwhile = journal.append, iter(["four", "five"])
-    other = Holdfast(at.hf._ports, at.hf._acting, owner=False)
+    other = Holdfast(at.hf._env, owner=False)
     first = at.chat.begin_model_call(at.chat.pack())
 
     def append(batch: Any) -> Any:
@@ -140,7 +140,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
             text = next(meanwhile, None)
             if text is not None:
                 monkeypatch.setattr(journal, "append", original)
-                at.hf._ports.states.clear()
+                at.hf._env.states.clear()
                 _elsewhere(other, text)
                 monkeypatch.setattr(journal, "append", append)
                 raise VersionConflict(LINE, 0, 1)
@@ -150,7 +150,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
     pack = at.pack()
     call = at.hf.index.begin_model_call(at.frame, pack)
     assert [message.text for message in at.chat.messages()][-2:] == ["four", "five"]
-    found = list(manifest.iter_packs(at.hf._ports, at.hf._acting, LINE))
+    found = list(manifest.iter_packs(at.hf._env, LINE))
     assert [event.facts.call for event in found] == [call, first]
     assert sent(at.hf.index.pack_at(call)) == sent(pack)
 
@@ -158,7 +158,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
 def _elsewhere(other: Holdfast, text: str) -> None:
     """As another process would: this one holds the stream's lock."""
     draft = Draft(type="message.appended", facts=MessageAppended(role="user"), content=MessageContent(text=text))
-    append_events(other._ports, other._acting, [StreamWrite(stream=LINE, events=(draft,))])
+    append_events(other._env, [StreamWrite(stream=LINE, events=(draft,))])
 
 
 def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    found = [event.facts.call for event in manifest.iter_packs(clients[1]._ports, at.hf._acting, LINE)]
+    found = [event.facts.call for event in manifest.iter_packs(clients[1]._env, LINE)]
     assert sorted(found) == sorted(call for call, _ in calls)
     assert len(found) == 4 * volume(5, 40)
     for call, shown in calls:

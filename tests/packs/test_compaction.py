@@ -342,7 +342,7 @@ def test_by_policy_what_is_done_goes_first_and_what_a_call_needs_stays(hf: Holdf
 
 
 def test_a_strategy_of_ones_own_must_keep_what_is_critical_or_needed(hf: Holdfast) -> None:
-    hf._ports.strategies["nothing"] = lambda segments, budget: []
+    hf._env.strategies["nothing"] = lambda segments, budget: []
     frame = hf.index.push_frame("work", scope="actor/a")
     call = hf.index.begin_tool_call(frame, "look")
     hf.index.add_handle(frame, "document", handle="needed", body="x", tokens=100, call=call)
@@ -497,7 +497,7 @@ def test_a_summary_of_nothing_is_noticed(hf: Holdfast, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         summaries,
         "draft_summary",
-        lambda ports, acting, plan, text, **how: drafted(ports, acting, plan, text or "\u200b", **how),
+        lambda env, plan, text, **how: drafted(env, plan, text or "\u200b", **how),
     )
     with pytest.raises(pytest.fail.Exception):
         run("b")

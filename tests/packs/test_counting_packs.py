@@ -10,36 +10,36 @@ import holdfast
 from bench.counting import Counts, counting
 from bench.journals import journal
 from holdfast import Holdfast
-from holdfast.ports import Ports
+from holdfast.ports import Env
 
 
-def _asked(ports: Ports, times: int, *, within: bool) -> Counts:
-    with counting(ports.journal) as counts:
+def _asked(env: Env, times: int, *, within: bool) -> Counts:
+    with counting(env.journal) as counts:
         if within:
-            with ports.journal.snapshot():
+            with env.journal.snapshot():
                 for _ in range(times):
-                    ports.journal.heads("t", "", 1)
+                    env.journal.heads("t", "", 1)
         else:
             for _ in range(times):
-                ports.journal.heads("t", "", 1)
+                env.journal.heads("t", "", 1)
     return counts
 
 
 def test_a_statement_costs_the_same_within_a_snapshot_as_outside(tmp_path: Path) -> None:
-    with journal(tmp_path) as ports:
-        outside = _asked(ports, 2, within=False)
-        one, three = _asked(ports, 1, within=True), _asked(ports, 3, within=True)
+    with journal(tmp_path) as env:
+        outside = _asked(env, 2, within=False)
+        one, three = _asked(env, 1, within=True), _asked(env, 3, within=True)
     assert outside.statements == three.statements - one.statements == 2
     assert outside.vm_steps == three.vm_steps - one.vm_steps > 0
     assert outside.calls == three.calls - one.calls > 0
 
 
 def test_what_was_counted_stops_with_the_counting(tmp_path: Path) -> None:
-    with journal(tmp_path) as ports:
-        counted = _asked(ports, 1, within=True)
+    with journal(tmp_path) as env:
+        counted = _asked(env, 1, within=True)
         before = counted.statements
-        with ports.journal.snapshot():
-            ports.journal.heads("t", "", 1)
+        with env.journal.snapshot():
+            env.journal.heads("t", "", 1)
     assert counted.statements == before
 
 
@@ -69,6 +69,6 @@ def test_a_pack_asks_no_more_than_it_needs(tmp_path: Path, what: str) -> None:
         _packed(hf, what, frame)
         if "later" in what:
             chat.append(WORDS)
-        with counting(hf._ports.journal) as counts:
+        with counting(hf._env.journal) as counts:
             _packed(hf, what, frame)
     assert counts.statements <= MOST[what], counts

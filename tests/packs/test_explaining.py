@@ -171,9 +171,9 @@ def a_look_is_journaled(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks why leaves a pack in the journal, and with it a window."""
     original = pack_flow.build_pack
 
-    def pack(ports: Any, acting: Any, seen: Any, asked: Any) -> Any:
-        made = original(ports, acting, seen, asked)
-        manifest.begin_call(ports, acting, made, "0" * 64, frame=None)
+    def pack(env: Any, seen: Any, asked: Any) -> Any:
+        made = original(env, seen, asked)
+        manifest.begin_call(env, made, "0" * 64, frame=None)
         return made
 
     patch.setattr(trace_packs, "packing", type("P", (), {"pack": staticmethod(pack)}))
@@ -183,10 +183,10 @@ def a_list_is_journaled(patch: pytest.MonkeyPatch) -> None:
     """Whoever lists packs leaves one."""
     original = pack_trace.list_packs
 
-    def packs(ports: Any, acting: Any, line: str, limit: int | None = None) -> Any:
-        made = pack_flow.build_pack(ports, acting, visibility.thread_visibility(line), PackRequest())
-        manifest.begin_call(ports, acting, made, "0" * 64, frame=None)
-        return original(ports, acting, line, limit)
+    def packs(env: Any, line: str, limit: int | None = None) -> Any:
+        made = pack_flow.build_pack(env, visibility.thread_visibility(line), PackRequest())
+        manifest.begin_call(env, made, "0" * 64, frame=None)
+        return original(env, line, limit)
 
     patch.setattr(pack_trace, "list_packs", packs)
 
@@ -204,7 +204,7 @@ def test_a_look_that_leaves_a_trace_is_caught(
 def test_a_trace_leaves_what_the_next_pack_goes_on_from(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = prepared(hf)
     chat.pack(400)
-    kept = hf._ports.recent
+    kept = hf._env.recent
     assert kept is not None
     put: list[Any] = []
     monkeypatch.setattr(kept, "put", lambda *args: put.append(args))

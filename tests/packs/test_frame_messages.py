@@ -85,7 +85,7 @@ def test_a_root_without_a_session_has_a_line_of_its_own(hf: Holdfast) -> None:
         one.append("mine")
         assert texts(one.messages()) == ["mine"]
         assert two.messages() == []
-        assert visibility.frame_thread(hf._ports, hf._acting, one.id) == f"frame/{one.id}"
+        assert visibility.frame_thread(hf._env, one.id) == f"frame/{one.id}"
 
 
 def test_what_a_root_says_in_a_session_that_nobody_opened_is_refused(hf: Holdfast) -> None:
@@ -149,15 +149,13 @@ def test_nothing_is_said_after_the_end_and_everything_can_be_read(hf: Holdfast) 
 def test_a_frame_that_another_process_ended_says_nothing_more(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as two:
         frame = one.index.push_frame("Work", scope=ACTOR)
-        frame_messages.append_frame_messages(
-            one._ports, one._acting, frame, [holdfast.Message(role="user", content="hello")]
-        )
+        frame_messages.append_frame_messages(one._env, frame, [holdfast.Message(role="user", content="hello")])
         two.index.pop_frame(frame)
         with pytest.raises(FrameEnded):
             frame_messages.append_frame_messages(
-                one._ports, one._acting, frame, [holdfast.Message(role="user", content="still there?")]
+                one._env, frame, [holdfast.Message(role="user", content="still there?")]
             )
-        assert texts(frame_messages.read_frame_messages(two._ports, two._acting, frame)) == ["hello"]
+        assert texts(frame_messages.read_frame_messages(two._env, frame)) == ["hello"]
 
 
 def test_saying_and_ending_at_once_leaves_no_message_behind_the_end(tmp_path: Path) -> None:
@@ -173,9 +171,7 @@ def test_saying_and_ending_at_once_leaves_no_message_behind_the_end(tmp_path: Pa
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MessagePreparer, "prepare", meanwhile)
             with pytest.raises(FrameEnded):
-                frame_messages.append_frame_messages(
-                    hf._ports, hf._acting, frame, [holdfast.Message(role="user", content="late")]
-                )
+                frame_messages.append_frame_messages(hf._env, frame, [holdfast.Message(role="user", content="late")])
         assert types(hf, f"frame/{frame}") == []
 
 
@@ -204,7 +200,7 @@ def test_a_missing_check_would_be_seen(hf: Holdfast, monkeypatch: pytest.MonkeyP
 
 
 def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
-    ports, acting = hf._ports, hf._acting
+    env = hf._env
     frame = hf.index.push_frame("Work", scope=ACTOR)
     unknown = "01JY0000000000000000000000"
     for ask in (
@@ -214,14 +210,14 @@ def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
         frame_messages.read_frame_messages,
     ):
         with pytest.raises(FrameNotFound):
-            ask(ports, acting, unknown)
+            ask(env, unknown)
         with pytest.raises(FrameNotFound):
-            ask(ports, replace(acting, tenant="other"), frame)
+            ask(replace(env, tenant="other"), frame)
         with pytest.raises(InvalidValue):
-            ask(ports, acting, "nonsense")
+            ask(env, "nonsense")
     hf.index.pop_frame(frame)
     with pytest.raises(FrameEnded):
-        visibility.frame_visibility(ports, acting, frame)
+        visibility.frame_visibility(env, frame)
 
 
 # lines of frames are no sessions
@@ -249,9 +245,9 @@ def test_what_a_user_said_to_a_frame_is_erased_with_the_user(hf: Holdfast) -> No
         hf.journal.erase("ann")
         assert texts(child.messages()) == ["[erased]", "[erased]"]
         child.append("What now?")
-        crumbs = visibility.load_breadcrumbs(hf._ports, hf._acting, child.id)
+        crumbs = visibility.load_breadcrumbs(hf._env, child.id)
         assert [crumb.goal for crumb, _ in crumbs] == ["[erased]", "[erased]"]
-        assert [visibility.reload_breadcrumb(hf._ports, hf._acting, at) for _, at in crumbs] == [("[erased]", True)] * 2
+        assert [visibility.reload_breadcrumb(hf._env, at) for _, at in crumbs] == [("[erased]", True)] * 2
 
 
 def test_an_exported_journal_has_the_lines_of_frames(hf: Holdfast, tmp_path: Path) -> None:
@@ -260,7 +256,7 @@ def test_an_exported_journal_has_the_lines_of_frames(hf: Holdfast, tmp_path: Pat
     hf.journal.export(tmp_path / "all.jsonl")
     with holdfast.open("memory:") as other:
         other.journal.import_(tmp_path / "all.jsonl")
-        assert texts(frame_messages.read_frame_messages(other._ports, other._acting, frame.id)) == ["private"]
+        assert texts(frame_messages.read_frame_messages(other._env, frame.id)) == ["private"]
 
 
 def test_the_cost_of_saying_something_does_not_follow_what_was_said(tmp_path: Path) -> None:
@@ -268,7 +264,7 @@ def test_the_cost_of_saying_something_does_not_follow_what_was_said(tmp_path: Pa
     with holdfast.open(url, durability="fast") as hf, hf.frame("Work") as root, root.frame("Below") as child:
 
         def cost() -> tuple[float, float]:
-            with counting(hf._ports.journal) as counts:
+            with counting(hf._env.journal) as counts:
                 child.append("A message like any other.")
             return counts.statements, counts.calls
 
@@ -296,9 +292,7 @@ def grown(hf: Holdfast, chance: random.Random) -> dict[str, list[str]]:
         own = parent is not None or scope == ACTOR
         for word in range(chance.randint(0, 3) if own or scope == WITHIN else 0):
             text = f"{frame} says {word}"
-            frame_messages.append_frame_messages(
-                hf._ports, hf._acting, frame, [holdfast.Message(role="user", content=text)]
-            )
+            frame_messages.append_frame_messages(hf._env, frame, [holdfast.Message(role="user", content=text)])
             said.setdefault(frame, []).append(text)
         if own:
             said.setdefault(frame, [])
@@ -310,8 +304,8 @@ def isolated(hf: Holdfast, chance: random.Random) -> None:
     said = grown(hf, chance)
     for frame, own in said.items():
         info = hf.index.get_frame(frame)
-        seen = visibility.frame_visibility(hf._ports, hf._acting, frame)
-        read = texts(frame_messages.read_frame_messages(hf._ports, hf._acting, frame))
+        seen = visibility.frame_visibility(hf._env, frame)
+        read = texts(frame_messages.read_frame_messages(hf._env, frame))
         if info.parent is None and info.scope == WITHIN:
             assert seen.thread == "session/s/thread/main"
             assert set(own) <= set(read)
@@ -321,7 +315,7 @@ def isolated(hf: Holdfast, chance: random.Random) -> None:
         else:
             assert seen.thread == Scope.frame(frame).text
             assert read == own
-        crumbs = visibility.load_breadcrumbs(hf._ports, hf._acting, frame)
+        crumbs = visibility.load_breadcrumbs(hf._env, frame)
         line = hf.index.ancestry(frame)
         assert [(crumb.frame_id, crumb.goal, crumb.status) for crumb, _ in crumbs] == [
             (one.id, one.goal, one.status) for one in line
@@ -351,12 +345,12 @@ def test_a_child_that_saw_the_session_would_be_caught(monkeypatch: pytest.Monkey
 
 
 def test_briefs_are_looked_up_at_the_actor_then_the_session_then_everywhere(hf: Holdfast) -> None:
-    ports, acting = hf._ports, hf._acting
+    env = hf._env
     root = hf.index.push_frame("Work", scope=WITHIN)
     child = hf.index.push_frame("Below", parent=root)
     away = hf.index.push_frame("Away", parent=root, scope="actor/far")
     alone = hf.index.push_frame("Alone", scope=ACTOR)
-    seen = {frame: visibility.frame_visibility(ports, acting, frame) for frame in (root, child, away, alone)}
+    seen = {frame: visibility.frame_visibility(env, frame) for frame in (root, child, away, alone)}
     assert seen[root].scopes == seen[child].scopes == (WITHIN, "actor/main", "session/s", "global")
     assert (seen[root].session, seen[child].session, seen[away].session) == ("session/s", "session/s", None)
     assert (seen[away].actor, seen[away].scopes) == ("actor/far", ("actor/far", "global"))
@@ -367,28 +361,28 @@ def test_briefs_are_looked_up_at_the_actor_then_the_session_then_everywhere(hf: 
 
 
 def test_the_top_of_a_stack_is_its_deepest_live_frame(hf: Holdfast) -> None:
-    ports, acting = hf._ports, hf._acting
+    env = hf._env
     with pytest.raises(FrameNotFound, match="No active frame"):
-        visibility.top_frame(ports, acting, ACTOR)
+        visibility.top_frame(env, ACTOR)
     root = hf.index.push_frame("Work", scope=ACTOR)
     child = hf.index.push_frame("Below", parent=root)
-    assert visibility.top_frame(ports, acting, ACTOR) == child
+    assert visibility.top_frame(env, ACTOR) == child
     hf.index.pop_frame(child)
-    assert visibility.top_frame(ports, acting, Scope.actor("main")) == root
+    assert visibility.top_frame(env, Scope.actor("main")) == root
 
 
 def test_a_breadcrumb_is_read_again_as_it_was_shown(hf: Holdfast) -> None:
-    ports, acting = hf._ports, hf._acting
+    env = hf._env
     root = hf.index.push_frame("Work", scope=ACTOR)
     child = hf.index.push_frame("Below", parent=root, scope="actor/far")
-    (_, above), (crumb, own) = visibility.load_breadcrumbs(ports, acting, child)
+    (_, above), (crumb, own) = visibility.load_breadcrumbs(env, child)
     assert (above.stream, own.stream, crumb.depth, crumb.status) == (ACTOR, "actor/far", 1, "active")
     hf.index.update_frame(root, goal="Other work")
-    assert visibility.reload_breadcrumb(ports, acting, above) == ("Work", False)
-    (changed, _), _ = visibility.load_breadcrumbs(ports, acting, child)
+    assert visibility.reload_breadcrumb(env, above) == ("Work", False)
+    (changed, _), _ = visibility.load_breadcrumbs(env, child)
     assert changed.goal == "Other work"
     hf.index.pop_frame(root, "cancelled")
-    assert [crumb.status for crumb, _ in visibility.load_breadcrumbs(ports, acting, child)] == [
+    assert [crumb.status for crumb, _ in visibility.load_breadcrumbs(env, child)] == [
         "cancelled",
         "cancelled",
     ]

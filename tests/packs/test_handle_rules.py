@@ -64,7 +64,7 @@ def test_what_a_model_made_up_is_refused_by_name_and_with_a_reason(hf: holdfast.
 )
 def test_any_target_gives_a_text_or_a_refusal(hf: holdfast.Holdfast, kind: str, target: str) -> None:
     try:
-        handles.resolve_handle(hf._ports, hf._acting, ACTOR, handle_to(kind, target))
+        handles.resolve_handle(hf._env, ACTOR, handle_to(kind, target))
     except EvidenceFailed:
         return
     raise AssertionError("an empty journal has nothing to show")
@@ -76,7 +76,7 @@ def test_a_journal_that_is_closed_is_not_a_failed_handle(hf: holdfast.Holdfast) 
     handle = at.attach("event_ref", "actor/main@1")
     hf.close()
     with pytest.raises(Unavailable):
-        handles.resolve_handle(at.ports, at.acting, ACTOR, handle)
+        handles.resolve_handle(at.env, ACTOR, handle)
 
 
 # another tenant
@@ -104,7 +104,7 @@ def test_another_tenants_things_are_not_there(hf: holdfast.Holdfast) -> None:
         if (kind, target) != targets[3]:  # A call is found in the stream of its own actor.
             assert mine.follow(kind, target).text == "a secret of a"
     mine.scope = ACTOR
-    assert handles.resolve_handle(mine.ports, mine.acting, ACTOR, handle_to(*targets[3])).text == "a secret of a"
+    assert handles.resolve_handle(mine.env, ACTOR, handle_to(*targets[3])).text == "a secret of a"
 
 
 class Leaky:
@@ -125,9 +125,9 @@ class Leaky:
 def test_a_read_that_does_not_look_at_the_tenant_is_noticed(hf: holdfast.Holdfast) -> None:
     targets = of_another_tenant(hf)
     theirs = Evidence(hf.tenant("b"))
-    leaky = replace(theirs.ports, journal=Leaky(theirs.ports.journal))
+    leaky = replace(theirs.env, journal=Leaky(theirs.env.journal))
     for kind, target in targets:
-        assert handles.resolve_handle(leaky, theirs.acting, ACTOR, handle_to(kind, target)).text == "a secret of a"
+        assert handles.resolve_handle(leaky, theirs.env, ACTOR, handle_to(kind, target)).text == "a secret of a"
 
 
 # the rule at the door
@@ -136,7 +136,7 @@ def test_a_read_that_does_not_look_at_the_tenant_is_noticed(hf: holdfast.Holdfas
 @pytest.mark.parametrize("trust", ["user", "tool", "model", "external"])
 def test_evidence_that_nobody_vouches_for_cannot_be_critical(hf: holdfast.Holdfast, trust: str) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
-    guest = holdfast.Holdfast(hf._ports, replace(hf._acting, trust=trust), owner=False)
+    guest = holdfast.Holdfast(replace(hf._env, trust=trust), owner=False)
     before = hf.journal.position()
     for client, declared in ((hf, trust), (guest, None), (guest, "system"), (guest, "operator")):
         with pytest.raises(InvalidValue, match="Attach it as high"):
@@ -159,7 +159,7 @@ def test_a_door_that_believes_what_is_declared_is_noticed(
     hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "lowest_trust", lambda declared, own: declared)
-    guest = holdfast.Holdfast(hf._ports, replace(hf._acting, trust="model"), owner=False)
+    guest = holdfast.Holdfast(replace(hf._env, trust="model"), owner=False)
     frame = hf.index.push_frame("f", scope=ACTOR)
     guest.index.add_handle(frame, "document", handle="h", body="x", priority="critical", trust="system")
     assert [one.priority for one in hf.index.handles(frame)] == [100]
@@ -192,7 +192,7 @@ def test_what_was_erased_is_refused_and_what_was_shown_of_it_is_erased_too(hf: h
     assert own.again(body) is ERASED
     (handle,) = hf.index.handles(own.frame)
     with pytest.raises(EvidenceFailed, match="erased"):
-        handles.resolve_handle(own.ports, own.acting, "actor/bob", handle)
+        handles.resolve_handle(own.env, "actor/bob", handle)
 
 
 def test_an_outcome_with_content_of_its_own_is_erased_with_it(hf: holdfast.Holdfast) -> None:

@@ -106,7 +106,7 @@ def test_nobody_makes_evidence_more_trusted_by_passing_it_on(hf: Holdfast) -> No
 
 def test_a_handle_is_found_at_the_nearest_ancestor_that_has_it(hf: Holdfast) -> None:
     def found(frame: str, handle: str) -> tuple[Any, str] | None:
-        hit = visibility.find_handle(hf._ports, hf._acting, frame, handle)
+        hit = visibility.find_handle(hf._env, frame, handle)
         return None if hit is None else (hit[0].body, hit[1])
 
     root = hf.index.push_frame("Work", scope=ACTOR)
@@ -126,7 +126,7 @@ def test_a_handle_is_found_at_the_nearest_ancestor_that_has_it(hf: Holdfast) -> 
 
 def passed_on(hf: Holdfast, chance: random.Random) -> None:
     """However far evidence is passed on, and through whatever streams, it leads to the same text."""
-    ports, acting = hf._ports, hf._acting
+    env = hf._env
     frame, stream = hf.index.push_frame("root", scope=ACTOR, limits=holdfast.Limits(depth=20)), ACTOR
     shown: dict[str, str] = {}
     for depth in range(chance.randint(1, 5)):
@@ -135,11 +135,11 @@ def passed_on(hf: Holdfast, chance: random.Random) -> None:
             kind, given = chance.choice(WAYS)(hf, frame, stream, chance)
             hf.index.add_handle(frame, kind, handle=name, **given)
         known = {one.id: one for one in hf.index.handles(frame)}
-        resolved = {name: handles.resolve_handle(ports, acting, stream, one) for name, one in known.items()}
+        resolved = {name: handles.resolve_handle(env, stream, one) for name, one in known.items()}
         assert all(shown[name] == one.text for name, one in resolved.items() if name in shown)
         shown = {name: one.text for name, one in resolved.items()}
         for name, one in resolved.items():
-            again = handles.reload_evidence(ports, acting, handles.evidence_origin(stream, known[name], one))
+            again = handles.reload_evidence(env, handles.evidence_origin(stream, known[name], one))
             assert one.outside or again == one.text
         names = chance.sample(sorted(known), chance.randint(1, len(known)))
         away = chance.choice([None, f"actor/far{depth}"])

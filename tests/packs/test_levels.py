@@ -132,7 +132,7 @@ def test_long_prose_keeps_its_ends_around_a_marker_with_its_name_and_size(hf: Ho
     assert len(shown) - len(marked[0]) + int(marked[1]) == len(prose)
     assert (prose.startswith(shown[: marked.start()]), prose.endswith(shown[marked.end() :])) == (True, True)
     assert newest == prose
-    assert len(shown) - len(marked[0]) == hf._ports.settings.abbreviate_chars
+    assert len(shown) - len(marked[0]) == hf._env.settings.abbreviate_chars
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CODE if "fence" not in kind])

@@ -105,13 +105,13 @@ def test_following_a_handle_takes_a_few_reads_however_long_the_history_is(hf: ho
             hf.state(f"user/{length}").write("key", number)
         call = hf.index.begin_tool_call(at.frame, "t")
         hf.index.end_tool_call(at.frame, call, value="x")
-        journal = Counting(at.ports.journal)
-        ports = replace(at.ports, journal=journal)
+        journal = Counting(at.env.journal)
+        env = replace(at.env, journal=journal)
         targets = [("event_ref", said[0].id), ("event_ref", f"{said[0].stream}@{said[-1].version}"),
                    ("tool_output", call), ("document", f"state:user/{length}#key")]  # fmt: skip
         for kind, target in targets:
-            found = handles.resolve_handle(ports, at.acting, at.scope, handle_to(kind, target))
-            handles.reload_evidence(ports, at.acting, handles.evidence_origin(at.scope, handle_to(kind, target), found))
+            found = handles.resolve_handle(env, at.scope, handle_to(kind, target))
+            handles.reload_evidence(env, handles.evidence_origin(at.scope, handle_to(kind, target), found))
         costs.append(journal.asked)
     assert costs[0] == costs[1]
     assert set(costs[0]) <= {"event", "read", "by_key", "entry"}

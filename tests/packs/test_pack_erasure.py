@@ -156,14 +156,14 @@ def test_nothing_is_left_on_disk_and_the_journal_is_sound(talk: Talk) -> None:
     words = talk.made["ann"]
     found = on_disk(talk.folder, words)
     assert len(found) > len(words) / 2
-    live = dump_projections(talk.hf._ports.journal)
+    live = dump_projections(talk.hf._env.journal)
     talk.hf.journal.erase("ann")
     assert on_disk(talk.folder, words) == []
     assert talk.hf.journal.verify().findings == ()
     known = {call: (talk.hf.index.pack_at(call).digest, sent(talk.hf.index.pack_at(call))) for call in talk.packs}
     talk.hf.journal.rebuild()
     # The marker of the erasure is one more event, in a stream without rows.
-    assert dump_projections(talk.hf._ports.journal) == live
+    assert dump_projections(talk.hf._env.journal) == live
     talk.hf.journal.export(talk.folder / "all.jsonl")
     with opened(talk.folder, "b.db", fetcher=None) as moved:
         moved.journal.import_(talk.folder / "all.jsonl")
@@ -229,7 +229,7 @@ def test_new_packs_after_an_erasure_are_rebuilt_with_equal_digests(tmp_path: Pat
         work = AtWork(hf, tmp_path, Random(7))
         hf.as_user("ann").session("s0").append("hers")
         for chat in work.lines:
-            chat._acting = hf.as_user("ann")._acting
+            chat._env = hf.as_user("ann")._env
         work.hf = hf.as_user("ann")
         work.work(20)
         early = len(work.calls)

@@ -80,9 +80,9 @@ def a_child_sees_what_its_ancestors_have(patch: pytest.MonkeyPatch) -> None:
     def wanted(self: _EvidenceReader) -> Iterator[Any]:
         yield from own(self)
         assert self._seen.frame is not None
-        for place in [*visibility.iter_ancestors(self._ports, self._acting, self._seen.frame.id)][1:]:
+        for place in [*visibility.iter_ancestors(self._env, self._seen.frame.id)][1:]:
             for handle in place.live.handles.values() if place.live is not None else ():
-                yield read_handle(self._ports, self._acting, place.stream, handle), place.stream
+                yield read_handle(self._env, place.stream, handle), place.stream
 
     own = _EvidenceReader._iter_handles
     patch.setattr(_EvidenceReader, "_iter_handles", wanted)

@@ -103,8 +103,8 @@ def test_as_of_the_cursor_that_it_was_made_at_the_same_pack_is_made(worked: Work
         assert (pack.digest, pack.metadata.reconstructed) == (one.digest, True)
         assert sent(pack) == one.requests
     hf = worked.hf
-    assert hf._ports.past is not None
-    then = Holdfast(hf._ports.past(hf._ports, hf._acting, worked.calls[CALLS // 2].cursor), hf._acting, owner=False)
+    assert hf._env.past is not None
+    then = Holdfast(hf._env.past(hf._env, worked.calls[CALLS // 2].cursor), hf._env, owner=False)
     check(then, worked.calls[: CALLS // 2 : volume(4, 1)])
     with pytest.raises(CallNotFound):
         then.index.pack_at(worked.calls[-1].call)

@@ -216,7 +216,7 @@ def test_what_is_kept_does_not_grow_with_the_conversation(clients: Clients) -> N
     for nth in range(60):
         chat.append(words(nth))
         chat.pack(BUDGET)
-        kept = clients.one._ports.recent
+        kept = clients.one._env.recent
         assert isinstance(kept, RecentCache)
         (known,) = (one for one in kept._kept.values() if isinstance(one, ThreadTail))
         sizes.append(len(known.messages))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.core.search.documents import TextSearch
 from holdfast.journal import text_index
 from holdfast.journal.memory import journal as memory_journal
@@ -65,7 +65,7 @@ def opened() -> tuple[Holdfast, MemoryJournal]:
     """Always the same journal."""
     journal, clock = MemoryJournal(), FrozenClock()
     journal.secret = b"0" * 32
-    hf = Holdfast(assemble_ports(journal, Settings(), clock, SeededIds(clock, 7)))
+    hf = Holdfast(assemble_env(journal, Settings(), clock, SeededIds(clock, 7)))
     hf.as_user("ann").session("a").append(["hello", "there"])
     hf.state("user/1").write("colour", "red")
     return hf, journal
@@ -160,7 +160,7 @@ class Trial:
         events = sum(len(part.events) for part in self._batch.parts)
         assert self._journal._position == self._without + events, "some of it is there"
         assert self._journal.append(self._batch).repeated
-        hf = Holdfast(assemble_ports(self._journal, Settings(), FrozenClock(), None))
+        hf = Holdfast(assemble_env(self._journal, Settings(), FrozenClock(), None))
         assert hf.journal.verify().findings == ()
         self._journal = ready(self._before)
         self._nothing = everything(self._journal)
@@ -168,7 +168,7 @@ class Trial:
     def end(self) -> None:
         """What was taken back so often can be written after all."""
         self._journal.append(self._batch)
-        hf = Holdfast(assemble_ports(self._journal, Settings(), FrozenClock(), None))
+        hf = Holdfast(assemble_env(self._journal, Settings(), FrozenClock(), None))
         assert hf.journal.verify().findings == ()
         hf.journal.rebuild()
         assert hf.journal.verify().findings == ()

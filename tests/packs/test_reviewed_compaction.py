@@ -205,7 +205,7 @@ def test_the_words_of_our_own_strategies_are_bounded_by_what_they_stand_for(
     for name in ("a", "b"):
         hf.session(name).append(["Anna sold 12 red cars in Rome. Bob paid 4711 dollars on 3 May.", "ok"])
     assert hf.session("a").compact(1) is not None
-    monkeypatch.setattr(sessions, "token_allowance", lambda ports, acting, plan, config, method: config.summary_tokens)
+    monkeypatch.setattr(sessions, "token_allowance", lambda env, plan, config, method: config.summary_tokens)
     with pytest.raises(SummaryFailed, match="what it stands for"):
         hf.session("b").compact(1)
 

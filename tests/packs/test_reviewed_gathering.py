@@ -61,8 +61,8 @@ def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Holdfa
     embedder = Far()
     url = "memory:" if request.param == "memory" else str(tmp_path / "a.db")
     with holdfast.open(url, embedder=embedder, durability="fast") as client:
-        embedder.watched = Watched(client._ports.journal)
-        yield Holdfast(replace(client._ports, journal=embedder.watched), client._acting, owner=False), embedder
+        embedder.watched = Watched(client._env.journal)
+        yield Holdfast(replace(client._env, journal=embedder.watched), owner=False), embedder
 
 
 def known(hf: Holdfast) -> None:
@@ -90,9 +90,9 @@ def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], m
     known(hf)
     search = evidence.add_memories
 
-    def held(ports: Any, *given: Any) -> Any:
-        with ports.journal.snapshot():
-            return search(ports, *given)
+    def held(env: Any, *given: Any) -> Any:
+        with env.journal.snapshot():
+            return search(env, *given)
 
     monkeypatch.setattr(evidence, "add_memories", held)
     hf.session("s").pack(recall=2)
@@ -103,7 +103,7 @@ def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far
     hf, _ = far
     seen, asked = visibility.thread_visibility("session/nobody/thread/main"), PackRequest(recall=2)
     with pytest.raises(holdfast.SessionNotFound):
-        pack_flow.build_pack(hf._ports, hf._acting, seen, asked)
+        pack_flow.build_pack(hf._env, seen, asked)
 
 
 # relevance

@@ -166,7 +166,7 @@ def said_by_a_user(hf: Holdfast) -> tuple[str, str]:
 
 
 def written_by_a_tool(hf: Holdfast) -> tuple[str, str]:
-    tool = Holdfast(hf._ports, replace(hf._acting, trust="tool", user="eve"), owner=False)
+    tool = Holdfast(replace(hf._env, trust="tool", user="eve"), owner=False)
     tool.state("user/eve").write("k", "Written by a tool.")
     return "document", "state:user/eve#k"
 
@@ -226,7 +226,7 @@ def test_what_an_older_release_took_as_critical_is_no_longer_that(
 def test_a_user_who_acts_is_named_and_instructs_like_the_client(hf: Holdfast) -> None:
     hf.as_user("eve").session("s").set_brief(system_prompt="By Eve.")
     assert hf.session("s").pack().system == "By Eve."
-    tool = Holdfast(hf._ports, replace(hf._acting, trust="tool"), owner=False)
+    tool = Holdfast(replace(hf._env, trust="tool"), owner=False)
     write(tool, "session/s", BRIEF, {"system_prompt": "By a tool."})
     pack = hf.session("s").pack()
     assert (pack.system, "By a tool." in pack.messages[0].text) == (None, True)

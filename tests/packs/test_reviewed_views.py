@@ -166,10 +166,10 @@ def check(hf: Holdfast, calls: Sequence[str], packs: Sequence[ContextPack]) -> N
     ("where", "name", "planted"),
     [
         (rebuild, "remake_with_omissions", lambda messages, recipe, line: (list(messages), 0)),
-        (rebuild, "evidence_source", lambda ports, acting, origin: origin.stream),
+        (rebuild, "evidence_source", lambda env, origin: origin.stream),
         (rebuild, "list_omitted", lambda facts: tuple(one.id for one in facts.left_out)),
         (manifest, "_guess_reasons", lambda segments, told: ["window" for _ in told]),
-        (rebuild, "find_frame_row", lambda ports, acting, frame: ("", {"depth": 0})),
+        (rebuild, "find_frame_row", lambda env, frame: ("", {"depth": 0})),
     ],
 )
 def test_a_planted_mistake_is_noticed(
@@ -286,8 +286,8 @@ def test_it_is_read_as_it_was_shown_and_not_once_it_is_gone(hf: Holdfast, frame:
 def test_without_the_rule_a_child_would_read_everything_above_it(
     hf: Holdfast, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unruly(ports: Any, acting: Any, line: str, frame_id: str, names: tuple[str, ...]) -> Any:
-        found = expand.find_handle(ports, acting, frame_id, names[0])
+    def unruly(env: Any, line: str, frame_id: str, names: tuple[str, ...]) -> Any:
+        found = expand.find_handle(env, frame_id, names[0])
         assert found is not None
         return expand.HistoryPiece(name=names[0], speaker="evidence", text=str(found[0].body), trust="external")
 

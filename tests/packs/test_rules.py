@@ -25,7 +25,7 @@ from holdfast import (
     TelemetryRecorder,
     TokensOver,
 )
-from holdfast.connect import ClientExtensions, assemble_ports
+from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.errors import BudgetExhausted, InvalidValue, SessionClosed
 from holdfast.flow.compaction import rules, sessions
 from holdfast.journal.memory.journal import MemoryJournal
@@ -104,10 +104,10 @@ def test_a_pack_that_left_messages_out_calls_for_a_summary(hf: Holdfast) -> None
     chat.append(["word " * 30] * 12)
     assert chat.summaries() == []
     whole = packed(chat, 100_000)
-    assert rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, whole) == ()
+    assert rules.fire_before_call(hf._env, chat._thread_stream, whole) == ()
     small = packed(chat, 200)
     assert small.conversation.truncated_count > 0
-    (fired,) = rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, small)
+    (fired,) = rules.fire_before_call(hf._env, chat._thread_stream, small)
     assert fired.made == tuple(chat.summaries())
     assert uncovered(chat) == 2
 
@@ -214,7 +214,7 @@ def test_a_function_may_be_what_a_rule_does_and_may_fail(hf: Holdfast) -> None:
 def counting_calls(settings: Settings | None = None) -> tuple[Holdfast, Any]:
     points: Any = FaultPoints(MemoryJournal())
     beside = ClientExtensions(tokenizer=count, summarizer=short)
-    return Holdfast(assemble_ports(points, settings or Settings(), FrozenClock(), None, beside)), points
+    return Holdfast(assemble_env(points, settings or Settings(), FrozenClock(), None, beside)), points
 
 
 def appended(chat: Session, points: Any) -> list[str]:
@@ -233,7 +233,7 @@ def test_an_append_without_rules_asks_nothing_more_of_the_journal() -> None:
     undo()
     ruled.add_rule("none")
     assert appended(ruled, points) == alone
-    assert hf._ports.rules == {}
+    assert hf._env.rules == {}
 
 
 @pytest.mark.parametrize("config", [CompactionConfig(threshold=10**6), CompactionConfig(max_tokens=10**9)])
@@ -270,7 +270,7 @@ def test_what_others_wrote_is_counted_as_well(hf: Holdfast) -> None:
     chat = hf.session("a")
     chat.add_rule(CompactionConfig(max_tokens=200, keep=1))
     chat.append("hello")
-    other = Holdfast(replace(hf._ports, rules={}))
+    other = Holdfast(replace(hf._env, rules={}))
     other.session("a").append(["word " * 40] * 10)
     chat.append("hello again")
     left = chat.messages()[-uncovered(chat) :]
@@ -317,7 +317,7 @@ def test_rules_are_named_replaced_and_seen(hf: Holdfast) -> None:
     chat.add_rule("none")
     assert [rule.name for rule in chat.rules] == ["budget_guard"]
     chat.close()
-    assert hf._ports.rules == {}
+    assert hf._env.rules == {}
     with pytest.raises(SessionClosed):
         chat.append("x")
 
@@ -347,7 +347,7 @@ def test_rules_are_named_replaced_and_seen(hf: Holdfast) -> None:
 def test_what_is_no_rule_is_refused(hf: Holdfast, wrong: Any) -> None:
     with pytest.raises(InvalidValue):
         hf.session("a").add_rule(wrong)
-    assert hf._ports.rules == {}
+    assert hf._env.rules == {}
 
 
 # guards and recorders
@@ -364,19 +364,19 @@ def test_a_guard_refuses_the_next_call_and_nothing_else(hf: Holdfast) -> None:
     chat.add_rule(BudgetGuard(tokens=150, pack=2_000))
     chat.append("hello")
     ask = packed(chat)
-    assert rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, ask) == ()
+    assert rules.fire_before_call(hf._env, chat._thread_stream, ask) == ()
     chat.append(reply)
-    rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, ask)
+    rules.fire_before_call(hf._env, chat._thread_stream, ask)
     chat.append(reply)
     with pytest.raises(BudgetExhausted, match="200 tokens, and the rule budget_guard allows 150"):
-        rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, ask)
+        rules.fire_before_call(hf._env, chat._thread_stream, ask)
     assert chat.append("people may go on").text == "people may go on"
     chat.add_rule(BudgetGuard(pack=10))
     used = packed(chat).token_summary.used
     with pytest.raises(
         BudgetExhausted, match=f"{used} tokens, and the rule budget_guard allows 10 for a call"
     ) as raised:
-        rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, packed(chat))
+        rules.fire_before_call(hf._env, chat._thread_stream, packed(chat))
     assert (raised.value.requested, raised.value.available) == (used, 10)
 
 
@@ -387,7 +387,7 @@ def test_a_recorder_is_told_numbers_and_never_what_was_said(hf: Holdfast) -> Non
     chat.add_rule(CompactionConfig(threshold=2, keep=1))
     chat.append("my secret is 12345")
     chat.append(["b", "c"])
-    rules.fire_before_call(hf._ports, hf._acting, chat._thread_stream, packed(chat))
+    rules.fire_before_call(hf._env, chat._thread_stream, packed(chat))
     assert [(one["kind"], one["messages"], one["summaries"]) for one in told] == [
         ("appended", 1, 0),
         ("appended", 2, 1),
@@ -492,7 +492,7 @@ def test_a_compaction_that_loses_the_race_is_made_anew(hf: Holdfast, monkeypatch
     chat.append([str(number) for number in range(7)])
     assert calls == [6, 4]
     assert [one.text for one in chat.summaries()] == ["covers 4"]
-    assert sessions.last_covered_position(hf._ports, hf._acting, chat._thread_stream) == 4
+    assert sessions.last_covered_position(hf._env, chat._thread_stream) == 4
 
 
 def test_a_trigger_of_ones_own_decides_when(hf: Holdfast) -> None:

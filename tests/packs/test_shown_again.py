@@ -71,10 +71,10 @@ def test_a_check_of_packs_finds_one_that_cannot_be_shown_as_it_was(tmp_path: Pat
         chat.append("hello")
         chat.begin_model_call(chat.pack())
         event = next(iter(hf.journal.events("session/s/thread/main", types=["context.packed"])))
-        id = ulid_text(hf._ports.ids.ulid())
+        id = ulid_text(hf._env.ids.ulid())
         facts = msgspec.structs.replace(event.facts, pack=id, call=id, before=event.version, **wrong)
         draft = Draft(type="context.packed", facts=facts, id=id)
-        append_events(hf._ports, hf._acting, [StreamWrite(stream="session/s/thread/main", events=(draft,))])
+        append_events(hf._env, [StreamWrite(stream="session/s/thread/main", events=(draft,))])
         assert hf.journal.verify().findings == ()
         (found,) = hf.journal.verify(packs=True).findings
         assert (found.kind, found.where) == ("packs", f"default session/s/thread/main version {event.version + 1}")
@@ -108,7 +108,7 @@ def test_only_calls_that_were_given_a_pack_have_one(tmp_path: Path, monkeypatch:
 
 
 def statements(hf: Holdfast, call: str) -> Counts:
-    with counting(hf._ports.journal) as counts:
+    with counting(hf._env.journal) as counts:
         hf.index.pack_at(call)
     return counts
 

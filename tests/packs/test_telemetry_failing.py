@@ -97,37 +97,37 @@ KINDS = ["start", "end", "exporter", "tracer", "enter", "add", "exit", "swallow"
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Telemetry failed:RuntimeWarning")
 def test_telemetry_that_fails_breaks_neither_pack_nor_call(kind: str, packed: AssembledPack) -> None:
-    ports = broken(kind).ports
+    env = broken(kind).env
     done = []
-    with journal_telemetry.trace_pack(ports) as tell:
+    with journal_telemetry.trace_pack(env) as tell:
         tell(packed)
         done.append("packed")
-    with pytest.raises(ValueError, match="of the pack"), journal_telemetry.trace_pack(ports):
+    with pytest.raises(ValueError, match="of the pack"), journal_telemetry.trace_pack(env):
         raise ValueError("of the pack")
-    journal_telemetry.begin_model_span(ports, CALL, model="gpt-5", packed=packed)
-    journal_telemetry.end_model_span(ports, CALL, usage=Usage(input=1), error="Timeout")
-    journal_telemetry.record_span(ports, "holdfast.appended", {"messages": 1})
+    journal_telemetry.begin_model_span(env, CALL, model="gpt-5", packed=packed)
+    journal_telemetry.end_model_span(env, CALL, usage=Usage(input=1), error="Timeout")
+    journal_telemetry.record_span(env, "holdfast.appended", {"messages": 1})
     assert done == ["packed"]
 
 
 def test_telemetry_that_fails_is_warned_about_without_its_words() -> None:
     with pytest.warns(RuntimeWarning, match=r"^Telemetry failed: RuntimeError\.$") as caught:
-        journal_telemetry.begin_model_span(broken("begin").ports, CALL)
+        journal_telemetry.begin_model_span(broken("begin").env, CALL)
     assert SECRET not in str(caught[0].message)
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_made_an_error_breaks_nothing_either() -> None:
-    journal_telemetry.begin_model_span(broken("begin").ports, CALL)
+    journal_telemetry.begin_model_span(broken("begin").env, CALL)
 
 
 def test_without_telemetry_nothing_is_told(packed: AssembledPack) -> None:
-    ports = connect.connect("memory:")
-    with journal_telemetry.trace_pack(ports) as tell:
+    env = connect.connect("memory:")
+    with journal_telemetry.trace_pack(env) as tell:
         tell(packed)
-    journal_telemetry.begin_model_span(ports, CALL)
-    journal_telemetry.end_model_span(ports, CALL)
-    journal_telemetry.record_span(ports, "holdfast.appended", {})
+    journal_telemetry.begin_model_span(env, CALL)
+    journal_telemetry.end_model_span(env, CALL)
+    journal_telemetry.record_span(env, "holdfast.appended", {})
 
 
 # the package
@@ -151,7 +151,7 @@ def test_what_cannot_trace_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_without_a_provider_it_is_the_applications() -> None:
-    journal_telemetry.record_span(Traced(OpenTelemetry()).ports, "holdfast.appended", {"messages": 1})
+    journal_telemetry.record_span(Traced(OpenTelemetry()).env, "holdfast.appended", {"messages": 1})
 
 
 def test_a_guard_that_is_missing_is_noticed(packed: AssembledPack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,7 +281,7 @@ def test_what_was_said_in_another_thread_is_found_there(chat: Session) -> None:
 
 def run_there(trace: Trace, chat: Session) -> Session:
     (thread,) = re.findall(r"thread='(\w+)'\)", trace.fix)
-    return Session(chat._ports, chat._acting, chat.id, thread)
+    return Session(chat._env, chat.id, thread)
 
 
 def test_what_a_branch_shares_is_pinned_where_it_was_said(hf: Holdfast, chat: Session) -> None:

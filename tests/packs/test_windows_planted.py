@@ -77,11 +77,11 @@ def a_line_always_begins_as_it_once_did(patch: pytest.MonkeyPatch) -> None:
 def the_pack_that_was_journaled_first_stays_the_last(patch: pytest.MonkeyPatch) -> None:
     ending, first = recent.read_tail, dict[int, Any]()
 
-    def never_looked_at_again(ports: Any, *rest: Any) -> ThreadTail:
-        found = ending(ports, *rest)
-        if found.packed is None or found.thread is None or not ports.settings.cached_windows:
+    def never_looked_at_again(env: Any, *rest: Any) -> ThreadTail:
+        found = ending(env, *rest)
+        if found.packed is None or found.thread is None or not env.settings.cached_windows:
             return found
-        seen = first.setdefault(id(ports), found.packed)
+        seen = first.setdefault(id(env), found.packed)
         return replace(found, packed=replace(seen, version=found.thread.packed))
 
     patch.setattr(recent, "read_tail", never_looked_at_again)
@@ -153,7 +153,7 @@ def the_rest_of_what_was_there_is_not_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def erased_texts_are_said_to_be_cached(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_manifest, "has_erasure_since", lambda ports, acting, cursor: False)
+    patch.setattr(pack_manifest, "has_erasure_since", lambda env, cursor: False)
 
 
 CACHED: list[tuple[Plant, Callable[[Holdfast], None]]] = [

@@ -13,7 +13,7 @@ import holdfast
 from holdfast import connect
 from holdfast.extras.opentelemetry import OpenTelemetry
 from holdfast.model.registry import ModelRegistry
-from holdfast.ports import Ports, Telemetry
+from holdfast.ports import Env, Telemetry
 from holdfast.records.packs import AssembledPack
 
 SECRET = "her daughter is allergic to nuts, said Berta"
@@ -29,7 +29,7 @@ class Traced:
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.provider = provider
         self.telemetry: Telemetry = telemetry or OpenTelemetry(provider, **options)
-        self.ports: Ports = msgspec.structs.replace(
+        self.env: Env = msgspec.structs.replace(
             connect.connect("memory:"), telemetry=self.telemetry, models=ModelRegistry()
         )
 

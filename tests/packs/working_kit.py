@@ -7,11 +7,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 import holdfast
 from holdfast import ContextPack, Holdfast, HoldfastError, Session
 from holdfast.core.wire.read import read_input
 from holdfast.flow.frames import messages as frame_messages
-from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message, ToolCallResult
 from tests.packs.journaled import Shown, noted
@@ -156,7 +157,7 @@ class AtWork:
     def guest(self) -> Session:
         """A session in the hands of somebody who may not instruct."""
         chat = self.line()
-        return Session(chat._ports, Acting(tenant="default", trust="user"), chat.id, chat.thread)
+        return Session(replace(chat._env, tenant="default", trust="user"), chat.id, chat.thread)
 
     # frames and evidence
 
@@ -180,7 +181,7 @@ class AtWork:
     def murmur(self) -> None:
         """Something said in a frame."""
         frame = self.random.choice(self.frames)
-        frame_messages.append_frame_messages(self.hf._ports, self.hf._acting, frame, read_input(self.words(30)))
+        frame_messages.append_frame_messages(self.hf._env, frame, read_input(self.words(30)))
 
     def rename(self) -> None:
         self.hf.index.update_frame(self.random.choice(self.frames), goal=self.words(30))

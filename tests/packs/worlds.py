@@ -87,7 +87,7 @@ class World:
 
     def forget(self) -> None:
         """Empty what the client keeps in memory for the next pack."""
-        recent = self.hf._ports.recent
+        recent = self.hf._env.recent
         assert recent is not None
         recent.clear()
 
@@ -144,7 +144,7 @@ def _brief(found: World) -> None:
 
 def untrusted(hf: Holdfast) -> Holdfast:
     """A view of somebody whose words are data."""
-    return Holdfast(hf._ports, replace(hf._acting, trust="model"), owner=False)
+    return Holdfast(replace(hf._env, trust="model"), owner=False)
 
 
 def talk(found: World, turns: int) -> None:

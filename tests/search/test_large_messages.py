@@ -114,11 +114,11 @@ def test_a_copy_finds_what_the_journal_finds(hf: Holdfast, tmp_path: Path) -> No
 def test_the_past_is_searched_with_its_large_messages(hf: Holdfast) -> None:
     chat = hf.session("s")
     said = chat.append(large("My passport is C01X."))
-    then = hf._ports.journal.position()
+    then = hf._env.journal.position()
     chat.append(large("My passport is D02Y."))
-    assert hf._ports.past is not None
-    past = hf._ports.past(hf._ports, hf._acting, then)
-    assert [one.key for one in search_thread(past, hf._acting, chat._thread_stream, "passport", 10)] == [said.id]
+    assert hf._env.past is not None
+    past = hf._env.past(hf._env, then)
+    assert [one.key for one in search_thread(past, chat._thread_stream, "passport", 10)] == [said.id]
 
 
 def test_what_was_appended_without_an_index_is_found_after_a_rebuild(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def check_erased(hf: Holdfast) -> None:
         for word in ("zyzzyvaquark", "quarkzyzzyva"):
             assert chat.search(word) == hf.search(word) == []
         hf.journal.rebuild()
-    path = getattr(hf._ports.journal, "path", None)
+    path = getattr(hf._env.journal, "path", None)
     if path is not None:
         held = b"".join(one.read_bytes() for one in path.parent.rglob("*") if one.is_file())
         assert b"zzyvaquark" not in held

@@ -34,7 +34,7 @@ def client(tmp_path: Path) -> Iterator[holdfast.Holdfast]:
 
 
 def _steps(client: holdfast.Holdfast, act: Callable[[], object]) -> float:
-    journal = store_backend(client.state)._ports.journal  # type: ignore[attr-defined]
+    journal = store_backend(client.state)._env.journal  # type: ignore[attr-defined]
     act()
     with counting(journal) as counts:
         act()
@@ -67,7 +67,7 @@ def _fill(state: State, many: int) -> None:
     store = state._storage.store
     assert isinstance(store, JournalStore)
     drafts = [write_draft(SCOPE, f"k{number:06}", StoredEntry(value=b"1")) for number in range(many)]
-    append_events(store._ports, store._acting, [StreamWrite(stream=SCOPE, events=tuple(drafts))])
+    append_events(store._env, [StreamWrite(stream=SCOPE, events=tuple(drafts))])
 
 
 def test_an_edge_goes_at_the_same_cost_among_few_and_among_many(client: holdfast.Holdfast) -> None:
@@ -76,7 +76,7 @@ def test_an_edge_goes_at_the_same_cost_among_few_and_among_many(client: holdfast
     state = client.state(SCOPE)
     state.link("few", "to", "a")
     made = [link_draft(_edge("many", f"t{number:06}")) for number in range(edges)]
-    append_events(store._ports, store._acting, [StreamWrite(stream=SCOPE, events=tuple(made))])
+    append_events(store._env, [StreamWrite(stream=SCOPE, events=tuple(made))])
     few = _steps(client, lambda: store.has_edge(_edge("few", "a")))
     many = _steps(client, lambda: store.has_edge(_edge("many", f"t{edges - 1:06}")))
     assert difference(few, many) <= APART

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 import holdfast
 from holdfast import CallModel, CallTool, Holdfast, Limits
 from holdfast.core.frames.questions import is_resumable
@@ -22,7 +24,7 @@ from holdfast.flow.frames.read import list_streams_with_work, load_current_state
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.scope import parse_scope
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
@@ -39,31 +41,31 @@ MOVES = 30
 # the same, remembering nothing, and as simply as it can be said
 
 
-def looking_anew(ports: Ports, tenants: list[str]) -> list[RunnableTurn]:
+def looking_anew(env: Env, tenants: list[str]) -> list[RunnableTurn]:
     """Sweep everything, then look at every stream that has live frames."""
     found = []
-    for acting in (Acting(tenant=name) for name in tenants):
-        frame_sweep.sweep(ports, acting, patient=False)
-        for stream in list_streams_with_work(ports, acting):
-            found += _turns_of(ports, acting, stream)
+    for env in [replace(env, tenant=name) for name in tenants]:
+        frame_sweep.sweep(env, patient=False)
+        for stream in list_streams_with_work(env):
+            found += _turns_of(env, stream)
     return found
 
 
-def _turns_of(ports: Ports, acting: Acting, stream: str) -> list[RunnableTurn]:
+def _turns_of(env: Env, stream: str) -> list[RunnableTurn]:
     scope = parse_scope(stream)
     session, thread = scope.get("session"), scope.get("thread")
-    if session is None or thread is None or ports.leases.holds(acting.tenant, stream):
+    if session is None or thread is None or env.leases.holds(env.tenant, stream):
         return []
-    for frame in walk_root_first(load_current_state(ports, acting, stream).frames):
+    for frame in walk_root_first(load_current_state(env, stream).frames):
         at = TurnPlace(actor=stream, thread="")
-        turn = turns.find_frame_turn(ports, acting, at, frame) if frame.parent is None else None
-        view = None if turn is None else turns.read_turn(ports, acting, turn)
+        turn = turns.find_frame_turn(env, at, frame) if frame.parent is None else None
+        view = None if turn is None else turns.read_turn(env, turn)
         if view is None:
             continue
         question = view.frame.question
-        if view.step.next != "wait" or (question is not None and is_resumable(question, ports.clock.now_ms())):
-            free = ports.leases.seems_free(acting.tenant, stream)
-            return [RunnableTurn(tenant=acting.tenant, frame=frame.id, session=session, thread=thread)] if free else []
+        if view.step.next != "wait" or (question is not None and is_resumable(question, env.clock.now_ms())):
+            free = env.leases.seems_free(env.tenant, stream)
+            return [RunnableTurn(tenant=env.tenant, frame=frame.id, session=session, thread=thread)] if free else []
     return []
 
 
@@ -77,8 +79,8 @@ class Life:
         self.chance, self.clock, self.stack = chance, FrozenClock(), ExitStack()
         how: dict[str, Any] = {"clock": self.clock, "settings": Settings(lease_ms=LEASE), "durability": "fast"}
         self.clients = [self.stack.enter_context(holdfast.open(path, **how)) for _ in range(2)]
-        ports = self.clients[1]._ports
-        self.ports, self.watching = ports, RunnableTurnWatch(ports, Acting(tenant="default"), None, None)
+        env = self.clients[1]._env
+        self.env, self.watching = env, RunnableTurnWatch(replace(env, tenant="default"), None, None)
         self.working: list[ExitStack] = []
         self.found = 0
 
@@ -94,18 +96,18 @@ class Life:
     def compare(self) -> None:
         """Both ways of looking find the same, and the one that remembers left nothing for the other one to do."""
         found = self._settled()
-        position = self.ports.journal.position()
-        tenants = self.ports.journal.tenants_with_work()
-        assert found == looking_anew(self.ports, tenants), "looking again from the beginning finds something else"
-        assert self.ports.journal.position() == position, "something was due and was not done"
+        position = self.env.journal.position()
+        tenants = self.env.journal.tenants_with_work()
+        assert found == looking_anew(self.env, tenants), "looking again from the beginning finds something else"
+        assert self.env.journal.position() == position, "something was due and was not done"
         self.found += len(found)
 
     def _settled(self) -> list[RunnableTurn]:
         """What the last of some looks finds: one thing that is settled can be what makes another one due."""
         for _ in range(10):
-            position = self.ports.journal.position()
+            position = self.env.journal.position()
             found = self.watching.find_runnable_turns()
-            if self.ports.journal.position() == position:
+            if self.env.journal.position() == position:
                 return found
         raise AssertionError("every look finds something to do")
 
@@ -213,12 +215,12 @@ class Life:
 
     def sign(self, hf: Holdfast) -> None:
         stream = place(self.chance.choice(SESSIONS))
-        head = hf._ports.journal.head(hf._acting.tenant, stream)
+        head = hf._env.journal.head(hf._env.tenant, stream)
         if head is not None:
-            hf._ports.journal.renew_lease(hf._acting.tenant, stream, head.epoch)
+            hf._env.journal.renew_lease(hf._env.tenant, stream, head.epoch)
 
     def sweep(self, hf: Holdfast) -> None:
-        frame_sweep.sweep(hf._ports, hf._acting, patient=False)
+        frame_sweep.sweep(hf._env, patient=False)
 
     def time(self, hf: Holdfast) -> None:
         self.clock.advance(self.chance.choice([1, SECOND, 4 * SECOND, 11 * SECOND, LEASE // 2, LEASE + 1]))

@@ -141,7 +141,7 @@ def _opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holdfast]:
 def counted(hf: Holdfast, take: Take, name: str, sample: int = SAMPLE) -> Counts:
     """One turn's counts, averaged."""
     take(name)
-    with counting(hf._ports.journal) as counts:
+    with counting(hf._env.journal) as counts:
         for _ in range(sample):
             take(name)
     return counts.per(sample)
@@ -186,9 +186,9 @@ def test_looks_for_other_processes_would_be_counted(tmp_path: Path, monkeypatch:
 def asks_at_every_look(patch: pytest.MonkeyPatch) -> None:
     sound = turns.read_turn
 
-    def look(ports: Any, acting: Any, turn: Any, known: Any = None) -> Any:
-        turns.find_stop_request(ports, acting, turn)
-        return sound(ports, acting, turn, known)
+    def look(env: Any, turn: Any, known: Any = None) -> Any:
+        turns.find_stop_request(env, turn)
+        return sound(env, turn, known)
 
     patch.setattr(turns, "read_turn", look)
 
@@ -211,8 +211,8 @@ def test_statements_too_many_are_found(
 
 def test_a_turn_that_reads_all_that_was_said_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     sound, look = turns._read_tail, turns.read_turn
-    monkeypatch.setattr(turns, "read_turn", lambda ports, acting, turn, known=None: look(ports, acting, turn))
-    monkeypatch.setattr(turns, "_read_tail", lambda ports, acting, line, after: sound(ports, acting, line, 0)[-1:])
+    monkeypatch.setattr(turns, "read_turn", lambda env, turn, known=None: look(env, turn))
+    monkeypatch.setattr(turns, "_read_tail", lambda env, line, after: sound(env, line, 0)[-1:])
     few, many = both(opened, "own loop")
     assert difference(few.vm_steps, many.vm_steps) > APART
 
@@ -240,9 +240,9 @@ def test_a_turn_commits_as_often_as_it_has_something_to_keep(opened: Holdfast, h
 def test_a_commit_too_many_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = turns.begin_turn
 
-    def begun(ports: Any, acting: Any, place: Any, how: Any) -> Any:
+    def begun(env: Any, place: Any, how: Any) -> Any:
         opened.session("elsewhere").append("by the way")
-        return sound(ports, acting, place, how)
+        return sound(env, place, how)
 
     monkeypatch.setattr(turns, "begin_turn", begun)
     assert counted(opened, own_loop(opened, 0), "too-many", sample=3).commits == 4

@@ -209,7 +209,7 @@ def test_a_stop_that_comes_too_late_says_so(hf: Holdfast, monkeypatch: pytest.Mo
     chat = hf.session("a")
     with chat.turn("x") as turn:
         (step,) = turn.steps()
-        live = turns.find_live_turn(hf._ports, hf._acting, turns.turns_place(chat._thread_stream))
+        live = turns.find_live_turn(hf._env, turns.turns_place(chat._thread_stream))
         step.done("bye")
         assert turn.steps()[0].status == "done"
     monkeypatch.setattr(turns, "find_live_turn", lambda *given: live)

@@ -364,10 +364,10 @@ def test_prices_that_are_none_are_refused_before_anything_is_opened(wrong: Any, 
 def fills_only_what_is_open(hf: Holdfast) -> None:
     """What is said stays as it is said; what was not reported is not called free."""
     said, unsaid, nothing = Usage(input=5, cost=1), Usage(input=5), Usage(reasoning=0)
-    assert add_cost(hf._ports, said, "gpt-4o") == said
-    assert add_cost(hf._ports, unsaid, "gpt-4o") == Usage(input=5, cost=12_500)
-    assert add_cost(hf._ports, nothing, "gpt-4o") is nothing
-    assert add_cost(hf._ports, unsaid, None) is unsaid
+    assert add_cost(hf._env, said, "gpt-4o") == said
+    assert add_cost(hf._env, unsaid, "gpt-4o") == Usage(input=5, cost=12_500)
+    assert add_cost(hf._env, nothing, "gpt-4o") is nothing
+    assert add_cost(hf._env, unsaid, None) is unsaid
 
 
 def test_only_what_is_not_said_is_filled_in(hf: Holdfast) -> None:
@@ -439,15 +439,15 @@ def _first_page_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions_flow, "USAGE_PAGE", 3)
     usage = sessions_flow.tenant_usage
 
-    def broken(ports: Any, acting: Any) -> Usage:
-        page = ports.journal.sessions(acting.tenant, SessionQuery(limit=3))
-        return usage(ports, acting) if len(page) < 3 else sum((row.usage for row in page), Usage(cost=0))
+    def broken(env: Any) -> Usage:
+        page = env.journal.sessions(env.tenant, SessionQuery(limit=3))
+        return usage(env) if len(page) < 3 else sum((row.usage for row in page), Usage(cost=0))
 
     patch.setattr(sessions_flow, "tenant_usage", broken)
 
 
 def _always_filled(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(globals(), "priced", lambda ports, usage, model: Usage(input=usage.input, cost=12_500))
+    patch.setitem(globals(), "priced", lambda env, usage, model: Usage(input=usage.input, cost=12_500))
 
 
 def _many(hf: Holdfast) -> None:

@@ -15,7 +15,7 @@ from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import runnable
 from holdfast.flow.turns.runnable import StreamReadiness
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from tests.scale import seeded, volume
 from tests.turns.loops import asks
 from tests.turns.recovering_lives import LEASE, SECOND, Life, live, lived
@@ -71,9 +71,9 @@ def who_held_it_is_remembered(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_owner_never_dies(patch: pytest.MonkeyPatch) -> None:
-    def standing(ports: Ports, acting: Acting, stream: str, *how: Any) -> StreamReadiness:
-        found = runnable.read_readiness(ports, acting, stream, *how)
-        return found if ports.leases.seems_free(acting.tenant, stream) else replace(found, turn=None)
+    def standing(env: Env, stream: str, *how: Any) -> StreamReadiness:
+        found = runnable.read_readiness(env, stream, *how)
+        return found if env.leases.seems_free(env.tenant, stream) else replace(found, turn=None)
 
     patch.setattr(runnable, "read_readiness", standing)
 
@@ -81,8 +81,8 @@ def an_owner_never_dies(patch: pytest.MonkeyPatch) -> None:
 def what_is_due_and_not_ours_is_let_be(patch: pytest.MonkeyPatch) -> None:
     sound = sweep.sweep_stream
 
-    def settle(ports: Ports, acting: Acting, stream: str, **how: Any) -> sweep.StreamSweep:
-        return replace(sound(ports, acting, stream, **how), calm_at=load_current_state(ports, acting, stream).version)
+    def settle(env: Env, stream: str, **how: Any) -> sweep.StreamSweep:
+        return replace(sound(env, stream, **how), calm_at=load_current_state(env, stream).version)
 
     patch.setattr(sweep, "sweep_stream", settle)
 
@@ -170,7 +170,7 @@ def timer_of_an_owner_that_falls_silent(path: Path, patch: pytest.MonkeyPatch) -
 def lease_that_is_given_back_meanwhile(path: Path, patch: pytest.MonkeyPatch) -> None:
     """Somebody looks after the lease was given back in the journal and before this process knows."""
     with lived(path, random.Random(0)) as life:
-        leases = life.ports.leases
+        leases = life.env.leases
         sound = leases.remove_user
 
         def left(*which: Any) -> None:

@@ -174,17 +174,17 @@ def test_an_answer_is_heard_of_at_once_in_every_tenant() -> None:
                     assert recovering.taken_up == count - 1
                     await own.answer(question, approve=True)
                     await until_async(lambda wanted=count: recovering.taken_up == wanted)  # type: ignore[misc]
-            heard = [name for name in TENANTS if hf._client._ports.observers.has_listener(name, "question.answered")]
+            heard = [name for name in TENANTS if hf._client._env.observers.has_listener(name, "question.answered")]
             assert heard == [], "who recovers no more hears nothing"
 
     asyncio.run(test())
 
 
 def test_a_stream_that_cannot_be_read_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def standing(ports: Any, acting: Any, stream: str, *how: Any) -> StreamReadiness:
-        if acting.tenant == "acme":
+    def standing(env: Any, stream: str, *how: Any) -> StreamReadiness:
+        if env.tenant == "acme":
             raise Corrupt
-        return runnable.read_readiness(ports, acting, stream, *how)
+        return runnable.read_readiness(env, stream, *how)
 
     async def test() -> None:
         async with holdfast.open_async("memory:") as hf:

@@ -187,8 +187,8 @@ def test_any_two_lists_are_the_same_turn_if_they_are_equal_and_only_then(hf: Hol
 def test_a_comparison_of_the_beginning_alone_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     original = turns._read_append
 
-    def begins(ports: Any, acting: Any, line: str, version: int) -> Any:
-        return original(ports, acting, line, version)[:1]
+    def begins(env: Any, line: str, version: int) -> Any:
+        return original(env, line, version)[:1]
 
     monkeypatch.setattr(turns, "_read_append", begins)
     with pytest.raises((AssertionError, KeyReused, pytest.fail.Exception)):

@@ -63,12 +63,12 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked_on_one_page(self: AgentTasks, tenants: set[str]) -> list[tuple[str, Any]]:
     """What does not fit on the first page is never looked at."""
-    newest, found = self._ports.journal.position(), []
+    newest, found = self._env.journal.position(), []
     for tenant in tenants:
         query = EventQuery(
             tenant=tenant, after=self._seen.get(tenant, newest), until=newest, types=crews.STOP_EVENTS, limit=FEW
         )
-        found += [(tenant, decode_event(event).facts) for event in self._ports.journal.read(query)]
+        found += [(tenant, decode_event(event).facts) for event in self._env.journal.read(query)]
         self._seen[tenant] = newest
     return found
 

@@ -228,17 +228,15 @@ class AsyncCompaction:
 
     def _make_plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summaries.SummaryPlan, int] | None:
         of, config = self._session, replace(self._config, keep=keep)
-        check_config(of._ports, config)
+        check_config(of._env, config)
         chosen = checked(of._choose_summarizer(self._given))
-        plan = sessions.plan_compaction(of._ports, of._acting, of._thread_stream, config, whole=whole)
-        return (
-            None if plan is None else (chosen, plan, token_allowance(of._ports, of._acting, plan, config, chosen.name))
-        )
+        plan = sessions.plan_compaction(of._env, of._thread_stream, config, whole=whole)
+        return None if plan is None else (chosen, plan, token_allowance(of._env, plan, config, chosen.name))
 
     def _write_summary(self, plan: summaries.SummaryPlan, text: str, method: str) -> Summary:
-        ports, acting = self._session._ports, self._session._acting
-        words = summarizer_text(self._config, text, method, thread_tokenizer(ports, acting, plan.stream)[0].count)
-        return sessions.write_compaction(ports, acting, plan, words, self._config)
+        env = self._session._env
+        words = summarizer_text(self._config, text, method, thread_tokenizer(env, plan.stream)[0].count)
+        return sessions.write_compaction(env, plan, words, self._config)
 
     def _make_async(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """Wrap a synchronous summarizer so that it runs in a thread and can be awaited."""

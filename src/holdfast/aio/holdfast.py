@@ -62,12 +62,12 @@ class AsyncHoldfast:
     @property
     def journal(self) -> AsyncJournalView:
         """The journal of events: read, follow, verify, copy and erase it."""
-        return AsyncJournalView(JournalView(self._client._ports, self._client._acting), self._threads)
+        return AsyncJournalView(JournalView(self._client._env), self._threads)
 
     @property
     def index(self) -> AsyncIndexView:
         """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
-        return AsyncIndexView(IndexView(self._client._ports, self._client._acting), self._threads)
+        return AsyncIndexView(IndexView(self._client._env), self._threads)
 
     def frame(
         self,
@@ -83,8 +83,7 @@ class AsyncHoldfast:
     ) -> AsyncFrame:
         """Return a root frame for an `async with` block. With a key, continue the frame that was opened under it."""
         frame = CancellableRootFrame(
-            self._client._ports,
-            self._client._acting,
+            self._client._env,
             frame_scope(actor, session),
             goal,
             key=key,
@@ -169,13 +168,13 @@ class AsyncHoldfast:
     @property
     def state(self) -> AsyncStateStore:
         """Scoped key-value data, journaled: `await hf.state("user/42").write("prefs", value)`."""
-        kept = StateStore(state_journal_store.journal_storage(self._client._ports, self._client._acting), owner=False)
+        kept = StateStore(state_journal_store.journal_storage(self._client._env), owner=False)
         return AsyncStateStore(kept, self._threads)
 
     @property
     def effects(self) -> AsyncEffects:
         """Declared effects: sinks, middleware, the outbox and pending effects."""
-        return AsyncEffects(Effects(self._client._ports, self._client._acting), self._threads)
+        return AsyncEffects(Effects(self._client._env), self._threads)
 
     async def operate(
         self,

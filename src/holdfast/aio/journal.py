@@ -37,7 +37,7 @@ class AsyncJournalView:
         """See JournalView.events. One crossing per page."""
         query: EventQuery | None = self._view._make_query(scope, after, until, types, backwards)
         while query is not None:
-            found = await self._threads.run(read.read_page, self._view._ports, query)
+            found = await self._threads.run(read.read_page, self._view._env, query)
             for event in found:
                 yield event
             query = read.next_query(query, found)
@@ -52,9 +52,9 @@ class AsyncJournalView:
     ) -> AsyncIterator[Event]:
         """See JournalView.subscribe. Waiting takes no thread."""
         read.check_timeout(timeout)
-        ports = self._view._ports
+        env = self._view._env
         start = await self._threads.run(self._view._start_cursor, scope) if after is None else after
-        following = read.JournalTail(ports, self._view._make_query(scope, start, None, types, False))
+        following = read.JournalTail(env, self._view._make_query(scope, start, None, types, False))
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -63,18 +63,18 @@ class AsyncJournalView:
             except RuntimeError:
                 pass  # The loop is closed, and its waiters are gone.
 
-        unwatch = ports.journal.watch(tell)
+        unwatch = env.journal.watch(tell)
         try:
-            last = ports.clock.monotonic()
+            last = env.clock.monotonic()
             while True:
                 happened.clear()
                 found = await self._threads.run(following.poll)
                 for event in found:
                     yield event
                 if found:
-                    last = ports.clock.monotonic()
+                    last = env.clock.monotonic()
                     continue
-                if timeout is not None and ports.clock.monotonic() - last >= timeout:
+                if timeout is not None and env.clock.monotonic() - last >= timeout:
                     return
                 try:  # Not wait_for, which loses a cancellation that coincides with news.
                     async with asyncio.timeout(read.POLL_SECONDS):

@@ -178,7 +178,7 @@ class AsyncSessionContext:
             return LoopSummarizer(checked(of._choose_summarizer(given)))
 
         return await self._threads.run(
-            compaction_rules.add_rule, of._ports, of._acting, of._session_stream, rule, choose, await_action
+            compaction_rules.add_rule, of._env, of._session_stream, rule, choose, await_action
         )
 
     async def rules(self) -> tuple[Rule, ...]:

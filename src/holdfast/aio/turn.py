@@ -126,7 +126,7 @@ class AsyncTurn(AsyncFrame):
     async def open(self) -> None:
         """See Turn.open. Waiting for others can be cancelled at any time."""
         self._turn._check_not_entered()
-        self._turn._opening.caller = current_caller(self._turn._ports, asyncio.current_task())
+        self._turn._opening.caller = current_caller(self._turn._env, asyncio.current_task())
         steps = self._turn._opening.wait_steps()
         while True:
             moving = self._threads.submit(SHORT, partial(next, steps, None))

@@ -17,7 +17,7 @@ from holdfast.cli.open import URL_VARIABLE, Json, existing_path
 from holdfast.cli.output import console, facts_table, format_size, print_json, print_line
 from holdfast.connect import connect, list_settings, settings_from_environment
 from holdfast.errors import Corrupt
-from holdfast.ports import Ports
+from holdfast.ports import Env
 from holdfast.version import __version__
 
 PRAGMAS = (
@@ -70,12 +70,12 @@ def doctor(
 
 
 def _inspect_journal(path: Path, report: dict[str, Any]) -> None:
-    ports = connect(path)
+    env = connect(path)
     try:
-        report["journal"] = _describe_journal(path, ports)
-        report["pragmas"] = _read_pragmas(ports, report["versions"])
+        report["journal"] = _describe_journal(path, env)
+        report["pragmas"] = _read_pragmas(env, report["versions"])
     finally:
-        ports.journal.close()
+        env.journal.close()
 
 
 def _collect_versions() -> dict[str, str]:
@@ -104,9 +104,9 @@ def _find_unknown_variables() -> list[str]:
     return [f"{name} is set but names no setting. Check its spelling." for name in wrong]
 
 
-def _describe_journal(path: Path, ports: Ports) -> dict[str, Any]:
+def _describe_journal(path: Path, env: Env) -> dict[str, Any]:
     log, artifacts = path.with_name(path.name + "-wal"), path.with_name(path.name + "-artifacts")
-    cursor, tenants = ports.journal.position(), ports.journal.tenants()
+    cursor, tenants = env.journal.position(), env.journal.tenants()
     return {
         "path": str(path.absolute()),
         "mode": stat.filemode(path.stat().st_mode),
@@ -118,13 +118,13 @@ def _describe_journal(path: Path, ports: Ports) -> dict[str, Any]:
         "events": cursor,
         "cursor": cursor,
         "tenants": len(tenants),
-        "streams": sum(_count_streams(ports, tenant) for tenant in tenants),
+        "streams": sum(_count_streams(env, tenant) for tenant in tenants),
     }
 
 
-def _count_streams(ports: Ports, tenant: str) -> int:
+def _count_streams(env: Env, tenant: str) -> int:
     count, after = 0, ""
-    while heads := ports.journal.heads(tenant, after, PAGE):
+    while heads := env.journal.heads(tenant, after, PAGE):
         count += len(heads)
         if heads[-1].stream <= after:
             raise Corrupt("The names of the streams are out of order. Stop writing and run `holdfast verify`.")
@@ -132,9 +132,9 @@ def _count_streams(ports: Ports, tenant: str) -> int:
     return count
 
 
-def _read_pragmas(ports: Ports, versions: dict[str, str]) -> dict[str, Any]:
+def _read_pragmas(env: Env, versions: dict[str, str]) -> dict[str, Any]:
     """Read the pragmas back from a connection that holdfast opened, rather than assume them."""
-    journal: Any = ports.journal
+    journal: Any = env.journal
     with journal.reader() as connection:
         versions["sqlite"] = str(connection.execute("SELECT sqlite_version()").get)
         found = {name: connection.pragma(name) for name in PRAGMAS}

@@ -74,14 +74,13 @@ class FrameMessages(FrameBlock):
         self._check_inside()
         given = add_files(message, files) if files else message
         found = frame_messages.append_frame_messages(
-            self._ports,
-            self._acting,
+            self._env,
             self.id,
             read_input(given, partial=partial),
             key=self._frame_key(key),
             pinned=pinned,
         )
-        rules.fire_after_append(self._ports, self._acting, found[-1].stream, found)
+        rules.fire_after_append(self._env, found[-1].stream, found)
         return found if isinstance(message, list) else found[-1]
 
     def pack(
@@ -116,16 +115,16 @@ class FrameMessages(FrameBlock):
             max_messages=max_messages,
             recall=recall,
         )
-        return client_pack.pack_frame(self._ports, self._acting, self.id, asked, as_of)
+        return client_pack.pack_frame(self._env, self.id, asked, as_of)
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what this frame sees and its pack left out. Each use is a tool call."""
-        line = visibility.frame_thread(self._ports, self._acting, self.id)
-        return HistoryTools(self._ports, self._acting, line, frame=self.id, max_tokens=max_tokens)
+        line = visibility.frame_thread(self._env, self.id)
+        return HistoryTools(self._env, line, frame=self.id, max_tokens=max_tokens)
 
     def messages(self, limit: int | None = None) -> list[Message]:
         """Return messages as written, oldest first: all, or the newest `limit`. Works after the frame has ended too."""
-        return frame_messages.read_frame_messages(self._ports, self._acting, self.id, limit)
+        return frame_messages.read_frame_messages(self._env, self.id, limit)
 
 
 T = TypeVar("T")
@@ -150,8 +149,7 @@ class Frame(FrameMessages):
         """Return a child of this frame for its own `with` block. `inherit` names handles that the child sees too."""
         self._check_inside()
         return Frame(
-            self._ports,
-            self._acting,
+            self._env,
             self._stream,
             goal,
             parent=self.id,
@@ -168,26 +166,22 @@ class Frame(FrameMessages):
         if inspect.iscoroutinefunction(fn):
             raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
-        begun = run_once.begin_step(self._ports, self._acting, self.id, key, if_interrupted)
+        begun = run_once.begin_step(self._env, self.id, key, if_interrupted)
         if begun.known:
             return typing.cast(T, convert_value(begun.known[0], kind))
         try:
             value = fn(*args)
         except Exception as error:
-            run_once.fail_step(self._ports, self._acting, self.id, key, begun.call, error)
+            run_once.fail_step(self._env, self.id, key, begun.call, error)
             raise
         except BaseException:
-            run_once.leave_step(
-                self._ports, self._acting, self.id, key
-            )  # The intent stays open: the outcome is unknown.
+            run_once.leave_step(self._env, self.id, key)  # The intent stays open: the outcome is unknown.
             raise
-        return typing.cast(
-            T, convert_value(run_once.finish_step(self._ports, self._acting, self.id, key, begun.call, value), kind)
-        )
+        return typing.cast(T, convert_value(run_once.finish_step(self._env, self.id, key, begun.call, value), kind))
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
         """Set the frame's result, written when the frame completes; return the value as it will be read back."""
-        kept = decode(encode(to_plain(value), self._ports.settings.nesting))
+        kept = decode(encode(to_plain(value), self._env.settings.nesting))
         if self._replayed:
             before = self.info().value
             if before != kept and before is not ERASED:
@@ -203,17 +197,17 @@ class Frame(FrameMessages):
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, paid from a reservation if a purpose is given."""
         self._check_not_suspended(key)
-        calls.spend_tokens(self._ports, self._acting, self.id, usage, purpose, self._frame_key(key))
+        calls.spend_tokens(self._env, self.id, usage, purpose, self._frame_key(key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
         self._check_not_suspended(key)
-        calls.reserve_tokens(self._ports, self._acting, self.id, purpose, amount, self._frame_key(key))
+        calls.reserve_tokens(self._env, self.id, purpose, amount, self._frame_key(key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Release a reservation, whole or in part."""
         self._check_not_suspended(key)
-        calls.release_reservation(self._ports, self._acting, self.id, purpose, amount, self._frame_key(key))
+        calls.release_reservation(self._env, self.id, purpose, amount, self._frame_key(key))
 
     def attach(
         self,
@@ -232,8 +226,7 @@ class Frame(FrameMessages):
         self._check_not_suspended(key)
         content = HandleContent(description=description, target=target, body=body)
         return calls.add_handle(
-            self._ports,
-            self._acting,
+            self._env,
             self.id,
             kind,
             content,
@@ -247,18 +240,18 @@ class Frame(FrameMessages):
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; return the name with which `hf.index.restore_handles` brings it back."""
         self._check_not_suspended(key)
-        return calls.remove_handles(self._ports, self._acting, self.id, handles, reason, self._frame_key(key))
+        return calls.remove_handles(self._env, self.id, handles, reason, self._frame_key(key))
 
     def _check_not_suspended(self, key: str | None) -> None:
         """Refuse changes while the frame waits for an answer, even if the code caught `Waiting` and went on.
 
         A change that was made before the question is allowed: the same code may repeat it with its key.
         """
-        live = frame_read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = frame_read.load_current_state(self._env, self._stream).frames.get(self.id)
         if live is None or live.question is None:
             return
         own = self._frame_key(key)
-        if own is None or not self._ports.journal.events_by_key(self._acting.tenant, self._stream, own):
+        if own is None or not self._env.journal.events_by_key(self._env.tenant, self._stream, own):
             raise FrameSuspended(
                 f"Frame {self.id} waits for an answer to question {live.question.id}. Leave its block, and run it "
                 "again once there is one.",
@@ -296,8 +289,7 @@ class Frame(FrameMessages):
             payload=to_plain(payload),
         )
         return questions.suspend_frame(
-            self._ports,
-            self._acting,
+            self._env,
             self.id,
             content,
             kind=kind,
@@ -317,7 +309,7 @@ class Frame(FrameMessages):
         """Find the question that was asked under this key, whatever its wording, so that it is asked only once."""
         if key is None:
             return None
-        stored = self._ports.journal.events_by_key(self._acting.tenant, self._stream, self._question_key(key))
+        stored = self._env.journal.events_by_key(self._env.tenant, self._stream, self._question_key(key))
         if not stored:
             return None
         # The last suspension in the append is the question itself; earlier ones are its descendants' and timers.
@@ -325,12 +317,12 @@ class Frame(FrameMessages):
         if not asked:
             raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this question.")
         question: str = asked[-1].facts.question
-        answer = questions.read_answer(self._ports, self._acting, self._stream, question)
-        if questions.is_waiting_for(self._ports, self._acting, self.id, question):
+        answer = questions.read_answer(self._env, self._stream, question)
+        if questions.is_waiting_for(self._env, self.id, question):
             if answer is None:
-                fresh = questions.reissue_token_if_open(self._ports, self._acting, question) if token else None
+                fresh = questions.reissue_token_if_open(self._env, question) if token else None
                 return QuestionReceipt(question=question, frame=self.id, token=fresh, repeated=True)
-            questions.resume_frame(self._ports, self._acting, self.id)
+            questions.resume_frame(self._env, self.id)
         return QuestionReceipt(question=question, frame=self.id, repeated=True, answer=answer, over=True)
 
     def ask(self, reason: str, *, key: str, **how: Any) -> Answer:

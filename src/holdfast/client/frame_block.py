@@ -41,7 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.flow.frames import lifecycle, push, questions, read, takeover
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import LIVE_STATUSES, FrameLimits, Limits, Question, TokenBudget
@@ -59,8 +59,7 @@ class FrameBlock:
 
     def __init__(
         self,
-        ports: Ports,
-        acting: Acting,
+        env: Env,
         stream: str,
         goal: str,
         *,
@@ -74,7 +73,7 @@ class FrameBlock:
     ) -> None:
         if on_error not in ON_ERROR:
             raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
-        self._ports, self._acting, self._stream = ports, acting, stream
+        self._env, self._stream = env, stream
         self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
         self._inherit = evidence.check_handle_names(inherit)
@@ -108,19 +107,19 @@ class FrameBlock:
         self._resume_if_due()
 
     def _open_root(self) -> None:
-        if self._ports.leases.draining:
+        if self._env.leases.draining:
             raise Draining
-        takeover.await_free_stream(self._ports, self._acting, self._stream)
+        takeover.await_free_stream(self._env, self._stream)
         self._check_before_write()
-        with self._ports.observers.defer(), self._ports.leases.lock(self._acting.tenant, self._stream):
+        with self._env.observers.defer(), self._env.leases.lock(self._env.tenant, self._stream):
             known = self._find_by_key()
             if known is None:
                 self._id = self._push(lease=True)
-                self._epoch = takeover.join_lease(self._ports, self._acting, self._stream)
+                self._epoch = takeover.join_lease(self._env, self._stream)
             else:
                 self._id = known
                 if not self._replayed:
-                    self._epoch = takeover.take_free_stream(self._ports, self._acting, self._stream)
+                    self._epoch = takeover.take_free_stream(self._env, self._stream)
 
     def _check_before_write(self) -> None:
         """Hook, called once the actor is free and before anything is written."""
@@ -129,7 +128,7 @@ class FrameBlock:
         """Claim the frame for one block: two would run the same steps in parallel."""
         if self._replayed:
             return
-        if not self._ports.leases.enter_block(self._acting.tenant, self.id):
+        if not self._env.leases.enter_block(self._env.tenant, self.id):
             self._release_block()
             raise ActorBusy(
                 f"Frame {self.id} is at work in another block of this process. Wait for it, or use another key."
@@ -138,8 +137,7 @@ class FrameBlock:
 
     def _push(self, *, lease: bool) -> str:
         return push.push_frame(
-            self._ports,
-            self._acting,
+            self._env,
             self._stream,
             self._content,
             parent=self._parent,
@@ -154,20 +152,16 @@ class FrameBlock:
     def _default_limits(self) -> FrameLimits:
         """Return the default limits of a block: within a session, as much context as its model accepts."""
         session = parse_scope(self._stream).get("session")
-        known = (
-            None
-            if session is None
-            else read.load_current_state(self._ports, self._acting, Scope.session(session).text).session
-        )
-        if known is None or known.model is None or self._ports.models is None:
+        known = None if session is None else read.load_current_state(self._env, Scope.session(session).text).session
+        if known is None or known.model is None or self._env.models is None:
             return BLOCK_LIMITS
-        return replace(BLOCK_LIMITS, context_tokens=self._ports.models.info(known.model).input_budget)
+        return replace(BLOCK_LIMITS, context_tokens=self._env.models.info(known.model).input_budget)
 
     def _find_by_key(self) -> str | None:
         """Find the frame of the key, live or completed; the steps of a completed one are only replayed."""
         if self._key is None:
             return None
-        stored = self._ports.journal.events_by_key(self._acting.tenant, self._stream, self._key)
+        stored = self._env.journal.events_by_key(self._env.tenant, self._stream, self._key)
         events = [decode_event(event) for event in stored]
         pushed = next((event for event in events if event.type == "frame.pushed"), None)
         if pushed is None:
@@ -175,12 +169,12 @@ class FrameBlock:
                 raise KeyReused(f"Key {self._key!r} already stands for {events[0].type}. Use another key.")
             return None
         frame: str = pushed.facts.frame
-        if pushed.content is not ERASED and pushed.content != redact_as_configured(self._ports, self._content):
+        if pushed.content is not ERASED and pushed.content != redact_as_configured(self._env, self._content):
             raise KeyReused(
                 f"Key {self._key!r} stands for frame {frame}, which was pushed with another goal or other inputs. "
                 "Use a new key for new work."
             )
-        info = read.read_frame(self._ports, self._acting, frame)
+        info = read.read_frame(self._env, frame)
         if info.status in ("failed", "cancelled"):
             why = info.error or "no reason given"
             raise FrameEnded(
@@ -195,15 +189,15 @@ class FrameBlock:
         """Resume a suspended frame whose question is answered or whose timer is due."""
         question: Question | None = None
         try:
-            live = read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
+            live = read.load_current_state(self._env, self._stream).frames.get(self.id)
             question = None if live is None else live.question
             if (
                 question is None
                 or question.within is not None
-                or not rules.is_resumable(question, self._ports.clock.now_ms())
+                or not rules.is_resumable(question, self._env.clock.now_ms())
             ):
                 return
-            questions.resume_frame(self._ports, self._acting, self.id)
+            questions.resume_frame(self._env, self.id)
         except InsufficientTokens as error:
             self._release_block()
             raise Waiting(f"{error} Its answer is kept.", question=question.id if question else "") from error
@@ -239,7 +233,7 @@ class FrameBlock:
 
     def _is_waiting_below(self) -> bool:
         """Return True if all live work below waits for answers: then this frame waits as well."""
-        live = read.load_current_state(self._ports, self._acting, self._stream).frames
+        live = read.load_current_state(self._env, self._stream).frames
         return self.id in live and stack.is_all_suspended(live, self.id)
 
     def _fail(self, error: Exception) -> None:
@@ -265,15 +259,13 @@ class FrameBlock:
 
     def _pop(self, status: str, content: OutcomeContent) -> None:
         if self._epoch is None:
-            lifecycle.pop_frame(self._ports, self._acting, self.id, status, content)
+            lifecycle.pop_frame(self._env, self.id, status, content)
             return
-        leases, place = self._ports.leases, (self._acting.tenant, self._stream)
+        leases, place = self._env.leases, (self._env.tenant, self._stream)
         # No other thread may count on a lease that is being released.
-        with self._ports.observers.defer(), leases.lock(*place):
+        with self._env.observers.defer(), leases.lock(*place):
             release = bool(leases.draft_release(*place, self._epoch))
-            lifecycle.pop_frame(
-                self._ports, self._acting, self.id, status, content, release=self._epoch if release else None
-            )
+            lifecycle.pop_frame(self._env, self.id, status, content, release=self._epoch if release else None)
             if release:
                 leases.remove_user(*place, self._epoch)
                 self._epoch = None
@@ -284,12 +276,12 @@ class FrameBlock:
     def _release_block(self, error: BaseException | None = None) -> None:
         if self._claimed:
             self._claimed = False
-            self._ports.leases.blocks.discard((self._acting.tenant, self.id))
+            self._env.leases.blocks.discard((self._env.tenant, self.id))
         if self._epoch is None:
             return
         epoch, self._epoch = self._epoch, None
         try:
-            takeover.release_stream(self._ports, self._acting, self._stream, epoch)
+            takeover.release_stream(self._env, self._stream, epoch)
         except Exception as second:
             if error is None:
                 raise
@@ -315,18 +307,18 @@ class FrameBlock:
 
     def info(self) -> FrameInfo:
         """Return the frame as it is now, with everything on it."""
-        return read.read_frame(self._ports, self._acting, self.id)
+        return read.read_frame(self._env, self.id)
 
     @property
     def status(self) -> str:
         """The frame's current status; `completed` if this block only replays it."""
-        live = read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = read.load_current_state(self._env, self._stream).frames.get(self.id)
         return live.status if live is not None else self.info().status
 
     @property
     def tokens(self) -> TokenBudget:
         """The frame's budget: granted, used, reserved and lent tokens."""
-        live = read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = read.load_current_state(self._env, self._stream).frames.get(self.id)
         return live.tokens if live is not None else self.info().tokens
 
     @property

@@ -36,7 +36,7 @@ from holdfast.errors import (
 from holdfast.flow.frames import calls
 from holdfast.flow.packs import expand
 from holdfast.flow.sessions.append import thread_tokenizer
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.messages import ToolDef
 
 MAX_TOKENS: Final = 2_000
@@ -52,14 +52,12 @@ class _Advice(Exception):
 class HistoryTools:
     """Tools for an agent to read its own history, in one thread of a conversation or in one frame."""
 
-    __slots__ = ("_acting", "_frame", "_max_tokens", "_ports", "_thread_stream")
+    __slots__ = ("_env", "_frame", "_max_tokens", "_thread_stream")
 
-    def __init__(
-        self, ports: Ports, acting: Acting, line: str, frame: str | None = None, max_tokens: int = MAX_TOKENS
-    ) -> None:
+    def __init__(self, env: Env, line: str, frame: str | None = None, max_tokens: int = MAX_TOKENS) -> None:
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < MIN_TOKENS:
             raise InvalidValue(f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {MIN_TOKENS}.")
-        self._ports, self._acting, self._thread_stream = ports, acting, line
+        self._env, self._thread_stream = env, line
         self._frame, self._max_tokens = frame, max_tokens
 
     @property
@@ -81,9 +79,7 @@ class HistoryTools:
         if self._frame is None:
             return problem or self.answer(name, given)
         try:
-            call = calls.begin_tool_call(
-                self._ports, self._acting, self._frame, name, arguments=given or None, if_interrupted="retry"
-            )
+            call = calls.begin_tool_call(self._env, self._frame, name, arguments=given or None, if_interrupted="retry")
         except LimitExceeded as error:
             return _explain_limit(error)
         return self._answer_call(self._frame, call, name, given, problem)
@@ -95,9 +91,9 @@ class HistoryTools:
             tokens = self._token_counter()(answer)
         except Exception as error:
             with suppress(HoldfastError):  # The journal may be what failed.
-                calls.end_tool_call(self._ports, self._acting, frame, call, error=exception_text(error))
+                calls.end_tool_call(self._env, frame, call, error=exception_text(error))
             raise
-        calls.end_tool_call(self._ports, self._acting, frame, call, error=problem, tokens=tokens)
+        calls.end_tool_call(self._env, frame, call, error=problem, tokens=tokens)
         return answer
 
     def answer(self, name: str, given: dict[str, Any]) -> str:
@@ -112,7 +108,7 @@ class HistoryTools:
     def _expand(self, handle: str, offset: int) -> str:
         wanted = _parse_name(handle)
         try:
-            reading = expand.read_pieces(self._ports, self._acting, self._thread_stream, handle, frame=self._frame)
+            reading = expand.read_pieces(self._env, self._thread_stream, handle, frame=self._frame)
             asked = PageRequest(name=reading.id, offset=offset, max_tokens=self._max_tokens)
             return render_page(reading.pieces, asked, self._token_counter(), self._mark)
         except SessionNotFound:
@@ -128,9 +124,7 @@ class HistoryTools:
         if not query.strip():
             raise _Advice("The query is empty. Give a few words to look for: names, numbers, things.")
         try:
-            found = expand.search_mentions(
-                self._ports, self._acting, self._thread_stream, query, limit, own=HISTORY_TOOL_NAMES
-            )
+            found = expand.search_mentions(self._env, self._thread_stream, query, limit, own=HISTORY_TOOL_NAMES)
         except SessionNotFound:
             if self._frame is None:
                 raise
@@ -153,11 +147,11 @@ class HistoryTools:
 
     def _token_counter(self) -> Callable[[str], int]:
         """Return the function that counts the thread's tokens."""
-        tokenizer, _ = thread_tokenizer(self._ports, self._acting, self._thread_stream)
+        tokenizer, _ = thread_tokenizer(self._env, self._thread_stream)
         return tokenizer.count
 
     def _mark(self, id: str) -> str:
-        return make_mark(self._ports.journal.secret, self._acting.tenant)(id)
+        return make_mark(self._env.journal.secret, self._env.tenant)(id)
 
     def __repr__(self) -> str:
         where = "" if self._frame is None else f", frame={self._frame!r}"

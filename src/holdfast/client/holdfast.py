@@ -26,22 +26,21 @@ from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.flow.state import search as state_search
 from holdfast.ports import (
-    Acting,
     Clock,
     Documents,
     Embedder,
+    Env,
     Fetcher,
     Ids,
     Memory,
     Model,
-    Ports,
     Summarizer,
     Telemetry,
     Tokenizer,
 )
 from holdfast.records.effects import OperatorResult
 from holdfast.records.entries import SearchResult
-from holdfast.records.events.envelope import DEFAULT_TENANT, Event
+from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id, ulid_text
 from holdfast.records.recovery import QuestionInfo
@@ -61,22 +60,21 @@ _warned: list[bool] = []
 class Holdfast:
     """A client of one journal. Safe to share between threads."""
 
-    def __init__(self, ports: Ports, acting: Acting | None = None, *, owner: bool = True) -> None:
-        self._ports = ports
-        self._acting = acting or Acting(tenant=DEFAULT_TENANT)
+    def __init__(self, env: Env, *, owner: bool = True) -> None:
+        self._env = env
         self._owner = owner
 
     @property
     def journal(self) -> JournalView:
         """The journal of events: read, follow, verify, copy and erase it."""
         _warn_in_event_loop()
-        return JournalView(self._ports, self._acting)
+        return JournalView(self._env)
 
     @property
     def index(self) -> IndexView:
         """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
         _warn_in_event_loop()
-        return IndexView(self._ports, self._acting)
+        return IndexView(self._env)
 
     def frame(
         self,
@@ -93,8 +91,7 @@ class Holdfast:
         """Return a root frame for a `with` block. With a key, continue the frame that was opened under it."""
         _warn_in_event_loop()
         return Frame(
-            self._ports,
-            self._acting,
+            self._env,
             frame_scope(actor, session),
             goal,
             key=key,
@@ -132,8 +129,8 @@ class Holdfast:
             idle_timeout=idle_timeout,
             metadata=metadata,
         )
-        sessions_flow.open_session(self._ports, self._acting, id, thread, given, create=create)
-        return Session(self._ports, self._acting, id, thread)
+        sessions_flow.open_session(self._env, id, thread, given, create=create)
+        return Session(self._env, id, thread)
 
     def new_session(
         self,
@@ -148,7 +145,7 @@ class Holdfast:
     ) -> Session:
         """Create a session with a new, unique id."""
         return self.session(
-            ulid_text(self._ports.ids.ulid()).lower(),
+            ulid_text(self._env.ids.ulid()).lower(),
             system=system,
             tools=tools,
             model=model,
@@ -168,9 +165,7 @@ class Holdfast:
         limit: int | None = None,
     ) -> Iterator[SessionInfo]:
         """Iterate over sessions, most recently active first, or by cost or title; filter by user, title or status."""
-        return sessions_flow.list_sessions(
-            self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
-        )
+        return sessions_flow.list_sessions(self._env, user=user, title=title, status=status, order=order, limit=limit)
 
     def usage(self) -> Usage:
         """Return what all sessions of this tenant used and cost, as of one moment: the sum of what `sessions` lists.
@@ -178,23 +173,23 @@ class Holdfast:
         Each session is read once. Work in frames that never reached a session is not included: see
         `frame.info().usage`.
         """
-        return sessions_flow.tenant_usage(self._ports, self._acting)
+        return sessions_flow.tenant_usage(self._env)
 
     def sweep_sessions(self) -> SessionSweepReport:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it periodically."""
-        return handover.sweep_sessions(self._ports, self._acting)
+        return handover.sweep_sessions(self._env)
 
     @property
     def state(self) -> StateStore:
         """Scoped key-value data, journaled: `hf.state("user/42").write("prefs", value)`."""
         _warn_in_event_loop()
-        return StateStore(state_journal_store.journal_storage(self._ports, self._acting), owner=False)
+        return StateStore(state_journal_store.journal_storage(self._env), owner=False)
 
     @property
     def effects(self) -> Effects:
         """Declared effects: sinks, middleware, the outbox and pending effects."""
         _warn_in_event_loop()
-        return Effects(self._ports, self._acting)
+        return Effects(self._env)
 
     def operate(
         self,
@@ -210,7 +205,7 @@ class Holdfast:
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search messages and entries of every conversation and scope; return the best matches first."""
-        return state_search.search_tenant(self._ports, self._acting, query, limit)
+        return state_search.search_tenant(self._env, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions that can be answered, oldest frame first."""
@@ -236,7 +231,7 @@ class Holdfast:
 
         Returns a function that removes it. To see other processes' events, or to miss none, subscribe to the journal.
         """
-        return self._ports.observers.add(self._acting.tenant, event, callback)
+        return self._env.observers.add(self._env.tenant, event, callback)
 
     def agent(
         self,
@@ -296,12 +291,12 @@ class Holdfast:
 
         Unfinished work stays live, and the next process continues it.
         """
-        if not self._acting.whole:
+        if not self._env.whole:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
-        leases, clock = self._ports.leases, self._ports.clock
+        leases, clock = self._env.leases, self._env.clock
         leases.draining = True
-        if self._ports.queues is not None:
-            self._ports.queues.dismiss()
+        if self._env.queues is not None:
+            self._env.queues.dismiss()
         began = clock.monotonic()
         while leases.blocks and clock.monotonic() - began < grace:
             clock.sleep(min(0.05, grace))
@@ -309,21 +304,20 @@ class Holdfast:
 
     def tenant(self, name: str) -> Holdfast:
         """Return a view that sees only this tenant. Cheap; closing it closes nothing."""
-        acting = replace(self._acting, tenant=check_id(name, "tenant"), whole=False)
-        return Holdfast(self._ports, acting, owner=False)
+        return Holdfast(replace(self._env, tenant=check_id(name, "tenant"), whole=False), owner=False)
 
     def as_user(self, id: str) -> Holdfast:
         """Return a view that records this user as actor and owner of content. Cheap; closing it closes nothing."""
-        return Holdfast(self._ports, replace(self._acting, user=check_id(id, "user")), owner=False)
+        return Holdfast(replace(self._env, user=check_id(id, "user")), owner=False)
 
     def close(self) -> None:
         """Release the journal and everything held with it. Closing twice is fine."""
         if self._owner:
-            while self._ports.endings:
-                self._ports.endings.pop()()
-            takeover.release_claims(self._ports)
-            self._ports.leases.close()
-            self._ports.journal.close()
+            while self._env.endings:
+                self._env.endings.pop()()
+            takeover.release_claims(self._env)
+            self._env.leases.close()
+            self._env.journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -334,8 +328,8 @@ class Holdfast:
         self.close()
 
     def __repr__(self) -> str:
-        who = "" if self._acting.user is None else f", user={self._acting.user!r}"
-        return f"Holdfast({type(self._ports.journal).__name__}, tenant={self._acting.tenant!r}{who})"
+        who = "" if self._env.user is None else f", user={self._env.user!r}"
+        return f"Holdfast({type(self._env.journal).__name__}, tenant={self._env.tenant!r}{who})"
 
 
 def open(

@@ -24,7 +24,7 @@ from holdfast.flow.frames import sweep as frame_sweep
 from holdfast.flow.packs import briefs, visibility
 from holdfast.flow.sessions import append
 from holdfast.flow.turns import calls
-from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import AnswerContent, GoalContent, HandleContent, OutcomeContent, QuestionContent
@@ -46,9 +46,8 @@ from holdfast.records.usage import Usage
 class QuestionsView:
     """The open questions of one tenant."""
 
-    def __init__(self, ports: Ports, acting: Acting) -> None:
-        self._ports = ports
-        self._acting = acting
+    def __init__(self, env: Env) -> None:
+        self._env = env
 
     # questions
 
@@ -80,8 +79,7 @@ class QuestionsView:
             payload=to_plain(payload),
         )
         return frame_questions.suspend_frame(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             content,
             kind=kind,
@@ -112,10 +110,9 @@ class QuestionsView:
         """
         content = _make_answer(payload, args, note)
         if args is not None and approve is not False:
-            calls.check_edited_arguments(self._ports, self._acting, to_plain(args), question=question, token=token)
+            calls.check_edited_arguments(self._env, to_plain(args), question=question, token=token)
         return frame_questions.answer_question(
-            self._ports,
-            self._acting,
+            self._env,
             question=question,
             token=token,
             approved=_check_flag(approve),
@@ -124,7 +121,7 @@ class QuestionsView:
 
     def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
         """Issue a new link token for an open question; the earlier one is void."""
-        return frame_questions.reissue_token(self._ports, self._acting, question, expires_ms)
+        return frame_questions.reissue_token(self._env, question, expires_ms)
 
     def resume_frame(
         self,
@@ -138,14 +135,13 @@ class QuestionsView:
     ) -> str:
         """Resume the frame of a question and return the frame's id; record an answer too if there is none yet."""
         given = approve is not None or payload is not None or args is not None or note is not None
-        frame, answered = frame_questions.find_question_frame(self._ports, self._acting, question, token)
+        frame, answered = frame_questions.find_question_frame(self._env, question, token)
         if answered and token is not None:
             raise TokenNotFound
         if args is not None and approve is not False:
-            calls.check_edited_arguments(self._ports, self._acting, to_plain(args), question=question, token=token)
+            calls.check_edited_arguments(self._env, to_plain(args), question=question, token=token)
         frame_questions.resume_frame(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             bring=given or not answered,
             token=token,
@@ -156,16 +152,16 @@ class QuestionsView:
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions, oldest frame first."""
-        return read.read_questions(self._ports, self._acting)
+        return read.read_questions(self._env)
 
     def question(self, question: str) -> QuestionInfo:
         """Return one open question."""
-        return read.read_question(self._ports, self._acting, question)
+        return read.read_question(self._env, question)
 
     def answer_to(self, scope: Address, question: str) -> Answer | None:
         """Return the answer to a question of a scope, also after its frame was resumed."""
         read.parse_id(question, "question")
-        return frame_questions.read_answer(self._ports, self._acting, Scope.of(scope).text, question)
+        return frame_questions.read_answer(self._env, Scope.of(scope).text, question)
 
 
 def _check_text(value: object, what: str) -> str | None:
@@ -189,29 +185,28 @@ def _make_answer(payload: Any, args: Any, note: str | None) -> AnswerContent | N
 class WorkView:
     """Budgets, evidence, results and calls of one tenant's frames."""
 
-    def __init__(self, ports: Ports, acting: Acting) -> None:
-        self._ports = ports
-        self._acting = acting
+    def __init__(self, env: Env) -> None:
+        self._env = env
 
     # budgets
 
     def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        frame_calls.reserve_tokens(self._ports, self._acting, frame, purpose, amount, key)
+        frame_calls.reserve_tokens(self._env, frame, purpose, amount, key)
 
     def release_reservation(
         self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
     ) -> None:
         """Release a reservation, whole or in part."""
-        frame_calls.release_reservation(self._ports, self._acting, frame, purpose, amount, key)
+        frame_calls.release_reservation(self._env, frame, purpose, amount, key)
 
     def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record usage that a reservation pays for, as far as it goes."""
-        frame_calls.spend_tokens(self._ports, self._acting, frame, usage, purpose, key)
+        frame_calls.spend_tokens(self._env, frame, usage, purpose, key)
 
     def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record what work used. Never refused for its amount: the work is done."""
-        frame_calls.spend_tokens(self._ports, self._acting, frame, usage, None, key)
+        frame_calls.spend_tokens(self._env, frame, usage, None, key)
 
     # evidence and results
 
@@ -235,8 +230,7 @@ class WorkView:
         """Attach evidence and return the handle's id. An existing handle is changed in place."""
         content = HandleContent(description=description, target=target, body=body, metadata=to_plain(metadata))
         return frame_calls.add_handle(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             kind,
             content,
@@ -254,11 +248,11 @@ class WorkView:
     ) -> str | None:
         """Detach evidence; return the name with which `restore_handles` brings it back."""
         names = [handle] if isinstance(handle, str) else handle
-        return frame_calls.remove_handles(self._ports, self._acting, frame, names, reason, key)
+        return frame_calls.remove_handles(self._env, frame, names, reason, key)
 
     def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
         """Attach again what one removal or compaction detached; return the handles."""
-        return frame_calls.restore_handles(self._ports, self._acting, frame, removal, key)
+        return frame_calls.restore_handles(self._env, frame, removal, key)
 
     def compact_context(
         self,
@@ -281,21 +275,19 @@ class WorkView:
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, timeout=timeout, store=store)
         chosen = self._choose_summarizer(summarizer)
-        return frames.compact_context(
-            self._ports, self._acting, frame, target_budget, config, chosen, strict=strict, key=key
-        )
+        return frames.compact_context(self._env, frame, target_budget, config, chosen, strict=strict, key=key)
 
     def _choose_summarizer(self, given: Any) -> Summarizer:
-        tokenizer = append.models_port(self._ports).tokenizer()
-        return make_summarizer(given if given is not None else self._ports.summarizer, tokenizer.count)
+        tokenizer = append.models_port(self._env).tokenizer()
+        return make_summarizer(given if given is not None else self._env.summarizer, tokenizer.count)
 
     def handles(self, frame: str) -> list[HandleInfo]:
         """Return a frame's handles in order, with their targets; detached ones are marked."""
-        return read.read_handles(self._ports, self._acting, frame)
+        return read.read_handles(self._env, frame)
 
     def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
         """Add a reference to something that the frame produced; return its position."""
-        return frame_calls.add_result(self._ports, self._acting, frame, kind, ref, summary, key)
+        return frame_calls.add_result(self._env, frame, kind, ref, summary, key)
 
     # calls
 
@@ -316,8 +308,7 @@ class WorkView:
         """
         if pack is not None:
             return client_context.begin_packed_call(
-                self._ports,
-                self._acting,
+                self._env,
                 pack,
                 frame=frame,
                 model=model,
@@ -326,8 +317,7 @@ class WorkView:
                 key=key,
             )
         return frame_calls.begin_model_call(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             model=model,
             request=to_plain(request),
@@ -350,8 +340,7 @@ class WorkView:
     ) -> None:
         """Journal a model's response, or with `error` its failure. Usage is recorded either way."""
         frame_calls.end_model_call(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             call,
             usage=usage,
@@ -375,8 +364,7 @@ class WorkView:
     ) -> str:
         """Journal that a tool is about to be called; return the call's id, its idempotency key."""
         return frame_calls.begin_tool_call(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             name,
             arguments=to_plain(arguments),
@@ -397,8 +385,7 @@ class WorkView:
     ) -> None:
         """Journal a tool's value, or with `error` its failure."""
         frame_calls.end_tool_call(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             call,
             value=to_plain(value),
@@ -434,8 +421,7 @@ class IndexView(WorkView, QuestionsView):
         content = GoalContent(goal=goal, inputs=to_plain(inputs), metadata=to_plain(metadata))
         stream = None if scope is None else Scope.of(scope).text
         return push.push_frame(
-            self._ports,
-            self._acting,
+            self._env,
             stream,
             content,
             parent=parent,
@@ -462,15 +448,14 @@ class IndexView(WorkView, QuestionsView):
         """Change a frame's goal, inputs, metadata, limits or status, or a root's tokens."""
         texts = None
         if goal is not None or inputs is not None or metadata is not None:
-            known = read.read_frame(self._ports, self._acting, frame)
+            known = read.read_frame(self._env, frame)
             texts = GoalContent(
                 goal=goal if goal is not None else _drop_erased(known.goal),
                 inputs=to_plain(inputs) if inputs is not None else _drop_erased(known.inputs),
                 metadata=to_plain(metadata) if metadata is not None else _drop_erased(known.metadata),
             )
         lifecycle.update_frame(
-            self._ports,
-            self._acting,
+            self._env,
             frame,
             content=texts,
             status=status,
@@ -479,7 +464,7 @@ class IndexView(WorkView, QuestionsView):
             key=key,
             expected=expected_version,
         )
-        return read.read_frame(self._ports, self._acting, frame)
+        return read.read_frame(self._env, frame)
 
     def pop_frame(
         self,
@@ -494,44 +479,42 @@ class IndexView(WorkView, QuestionsView):
     ) -> FrameInfo:
         """End a frame and settle its budget. Failing or cancelling it cancels everything below, leaf first."""
         content = OutcomeContent(summary=summary, error=error, value=to_plain(value))
-        ended = lifecycle.pop_frame(
-            self._ports, self._acting, frame, status, content, key=key, expected=expected_version
-        )
+        ended = lifecycle.pop_frame(self._env, frame, status, content, key=key, expected=expected_version)
         if ended is None:
-            return read.read_frame(self._ports, self._acting, frame)
-        goal = self._ports.states.take_goal(self._acting.tenant, ended.stream, ended.frame.goal)
+            return read.read_frame(self._env, frame)
+        goal = self._env.states.take_goal(self._env.tenant, ended.stream, ended.frame.goal)
         return read.describe_frame(
-            self._ports, self._acting, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
+            self._env, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
         )
 
     def get_frame(self, frame: str) -> FrameInfo:
         """Return a frame with its texts, live or ended."""
-        return read.read_frame(self._ports, self._acting, frame)
+        return read.read_frame(self._env, frame)
 
     def ancestry(self, frame: str) -> list[FrameInfo]:
         """Return the frames from the root to this one, across scopes."""
-        return read.read_ancestry(self._ports, self._acting, frame)
+        return read.read_ancestry(self._env, frame)
 
     def stack(self, scope: Address) -> list[FrameInfo]:
         """Return all live frames of a scope, parents before children. A waiting parent hides nothing."""
-        return read.read_stack(self._ports, self._acting, Scope.of(scope).text)
+        return read.read_stack(self._env, Scope.of(scope).text)
 
     def stacks(self) -> Iterator[tuple[str, list[FrameInfo]]]:
         """Iterate over every scope that has live frames, with those frames."""
-        for stream in read.list_streams_with_work(self._ports, self._acting):
-            yield stream, read.read_stack(self._ports, self._acting, stream)
+        for stream in read.list_streams_with_work(self._env):
+            yield stream, read.read_stack(self._env, stream)
 
     def top_of_stack(self, scope: Address) -> FrameInfo | None:
         """Return the deepest live frame of a scope, the newest if there are several, or None."""
         stream = Scope.of(scope).text
-        top = frame_stack.top_frame(read.load_current_state(self._ports, self._acting, stream).frames)
-        return None if top is None else read.describe_frame(self._ports, self._acting, stream, top)
+        top = frame_stack.top_frame(read.load_current_state(self._env, stream).frames)
+        return None if top is None else read.describe_frame(self._env, stream, top)
 
     def leaves(self, scope: Address) -> list[FrameInfo]:
         """Return every live frame with nothing live below it, oldest first."""
         stream = Scope.of(scope).text
-        found = frame_stack.leaves(read.load_current_state(self._ports, self._acting, stream).frames)
-        return [read.describe_frame(self._ports, self._acting, stream, frame) for frame in found]
+        found = frame_stack.leaves(read.load_current_state(self._env, stream).frames)
+        return [read.describe_frame(self._env, stream, frame) for frame in found]
 
     # packs
 
@@ -555,12 +538,12 @@ class IndexView(WorkView, QuestionsView):
         as_of: int | None = None,
     ) -> ContextPack:
         """Return the context of the next model call of a frame, given by id or as the top of a scope's stack."""
-        least = self._ports.settings.min_pack_tokens
+        least = self._env.settings.min_pack_tokens
         if isinstance(budget_tokens, int) and not isinstance(budget_tokens, bool) and 0 < budget_tokens < least:
             raise BudgetTooSmall(
                 f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
             )
-        wanted = visibility.resolve_frame(self._ports, self._acting, scope, frame)
+        wanted = visibility.resolve_frame(self._env, scope, frame)
         asked = client_context.make_pack_request(
             budget_tokens,
             role=role,
@@ -575,11 +558,11 @@ class IndexView(WorkView, QuestionsView):
             max_messages=max_messages,
             recall=recall,
         )
-        return client_context.pack_frame(self._ports, self._acting, wanted, asked, as_of)
+        return client_context.pack_frame(self._env, wanted, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
         """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such."""
-        return client_context.pack_at(self._ports, self._acting, call)
+        return client_context.pack_at(self._env, call)
 
     # briefs
 
@@ -600,8 +583,7 @@ class IndexView(WorkView, QuestionsView):
         means none, and with no field given the role's brief is removed there.
         """
         briefs.set_brief(
-            self._ports,
-            self._acting,
+            self._env,
             scope,
             role,
             system_prompt=system_prompt,
@@ -613,7 +595,7 @@ class IndexView(WorkView, QuestionsView):
 
     def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
         """Return the effective brief of a role in a scope, each field from the nearest scope that sets it."""
-        return briefs.brief_context(self._ports, self._acting, scope, role)
+        return briefs.brief_context(self._env, scope, role)
 
     # actors
 
@@ -623,15 +605,15 @@ class IndexView(WorkView, QuestionsView):
         Without an incarnation this only reads. With one, this process becomes the owner: the earlier owner can write no
         more, and `actor.resumed` is written, once.
         """
-        return takeover.resume_actor(self._ports, self._acting, Scope.of(scope).text, incarnation)
+        return takeover.resume_actor(self._env, Scope.of(scope).text, incarnation)
 
     def release_actor(self, scope: Address) -> None:
         """Release an actor that was taken with `resume_actor`; does nothing if it was not."""
-        takeover.release_actor(self._ports, self._acting, Scope.of(scope).text)
+        takeover.release_actor(self._env, Scope.of(scope).text)
 
     def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
         """Resume frames whose timer is due, end expired ones, flag late ones; `fail_orphans` fails late orphans."""
-        return frame_sweep.sweep(self._ports, self._acting, fail_orphans=fail_orphans)
+        return frame_sweep.sweep(self._env, fail_orphans=fail_orphans)
 
 
 def _drop_erased(value: Any) -> Any:

@@ -15,7 +15,7 @@ from holdfast.errors import Conflict, InvalidValue, NotFound, ReadOnly, Refused,
 from holdfast.flow.journal import artifacts, read, transfer
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.journal.verify import verify
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import AppendResult
 from holdfast.records.catalogue import APP_PREFIX
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased, Event
@@ -30,9 +30,8 @@ StrPath = str | os.PathLike[str]
 class JournalView:
     """The journal of one tenant: read, follow, check, copy and erase."""
 
-    def __init__(self, ports: Ports, acting: Acting) -> None:
-        self._ports = ports
-        self._acting = acting
+    def __init__(self, env: Env) -> None:
+        self._env = env
 
     def events(
         self,
@@ -45,7 +44,7 @@ class JournalView:
     ) -> Iterator[Event]:
         """Iterate over one stream by version, or the tenant's events by seq, bounded by `after` and `until`."""
         query = self._make_query(scope, after, until, types, backwards)
-        return read.iterate_events(self._ports, query)
+        return read.iterate_events(self._env, query)
 
     def subscribe(
         self,
@@ -57,7 +56,7 @@ class JournalView:
     ) -> Iterator[Event]:
         """Iterate over events of any process as they happen, from now on or after a known version or cursor."""
         query = self._make_query(scope, self._start_cursor(scope) if after is None else after, None, types, False)
-        return read.subscribe(self._ports, query, timeout=timeout)
+        return read.subscribe(self._env, query, timeout=timeout)
 
     def append(
         self,
@@ -81,7 +80,7 @@ class JournalView:
             raise InvalidValue(f"facts must be an object with names, not {facts.__class__.__name__}.")
         if not isinstance(files, list | tuple):
             raise InvalidValue("files must be a list of bytes.")
-        placed = [artifacts.prepare_artifact(self._ports, self._acting, body) for body in files]
+        placed = [artifacts.prepare_artifact(self._env, body) for body in files]
         draft = Draft(
             type=type,
             facts=AppFacts(data=facts or {}, artifacts=tuple(artifact.name.hex() for artifact in placed)),
@@ -90,43 +89,43 @@ class JournalView:
         )
         decided = StreamWrite(stream=Scope.of(scope).text, events=(draft,), expected=expected, key=key)
         try:
-            appended = append_events(self._ports, self._acting, [decided], placed)
+            appended = append_events(self._env, [decided], placed)
         except (Refused, Conflict):
-            artifacts.withdraw_artifacts(self._ports, self._acting, placed)
+            artifacts.withdraw_artifacts(self._env, placed)
             raise
         if appended.repeated:
-            artifacts.withdraw_artifacts(self._ports, self._acting, placed)
+            artifacts.withdraw_artifacts(self._env, placed)
         return appended
 
     def events_by_key(self, scope: Address, key: str) -> list[Event]:
         """Return the events that were written to a stream under a key; an empty list if there are none."""
-        stored = self._ports.journal.events_by_key(self._acting.tenant, Scope.of(scope).text, check_key(key))
+        stored = self._env.journal.events_by_key(self._env.tenant, Scope.of(scope).text, check_key(key))
         return [decode_event(event) for event in stored]
 
     def version(self, scope: Address) -> int:
         """Return the version of a stream; 0 if it has no events."""
-        head = self._ports.journal.head(self._acting.tenant, Scope.of(scope).text)
+        head = self._env.journal.head(self._env.tenant, Scope.of(scope).text)
         return 0 if head is None else head.version
 
     def streams(self) -> Iterator[str]:
         """Iterate over the names of this tenant's streams, in order."""
         after = ""
-        while heads := self._ports.journal.heads(self._acting.tenant, after, read.PAGE):
+        while heads := self._env.journal.heads(self._env.tenant, after, read.PAGE):
             yield from (head.stream for head in heads)
             after = read.advance_cursor(after, heads[-1].stream)
 
     def position(self) -> int:
         """Return the cursor of the newest event in the journal."""
-        return self._ports.journal.position()
+        return self._env.journal.position()
 
     def artifact(self, name: str) -> bytes | Erased:
         """Return an artifact's bytes by the name that events give it; ERASED if it was erased."""
-        return artifacts.read_artifact(self._ports, self._acting, name)
+        return artifacts.read_artifact(self._env, name)
 
     def collect(self) -> int:
         """Remove artifacts that nothing has referred to for a day; return how many."""
         self._check_whole()
-        return artifacts.collect_artifacts(self._ports)
+        return artifacts.collect_artifacts(self._env)
 
     def verify(self, *, packs: bool = False, progress: Progress | None = None) -> VerificationReport:
         """Check every chain, version, row, reference and artifact of the whole journal.
@@ -134,24 +133,24 @@ class JournalView:
         With `packs`, also check that every pack given to a model can be rebuilt exactly: that takes longer.
         """
         self._check_whole()
-        return verify(self._ports, progress, packs=packs)
+        return verify(self._env, progress, packs=packs)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Rebuild every projection from the events, while others go on; return how many were applied."""
         self._check_whole()
         try:
-            return self._ports.journal.rebuild(progress)
+            return self._env.journal.rebuild(progress)
         finally:
-            self._ports.states.clear()
+            self._env.states.clear()
 
     def erase(self, subject: str) -> Erasure:
         """Remove all content that belongs to a subject, from every byte on disk. It cannot be undone."""
-        return artifacts.erase_subject(self._ports, self._acting, subject)
+        return artifacts.erase_subject(self._env, subject)
 
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
         """Write a consistent copy to a new path, while others write. `holdfast.restore` opens it as a journal."""
         self._check_whole()
-        self._ports.journal.backup(file_path(url_text(target)), progress)
+        self._env.journal.backup(file_path(url_text(target)), progress)
 
     def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
         """Export the whole journal as JSON lines to a new path; return the number of lines."""
@@ -164,7 +163,7 @@ class JournalView:
         count = 0
         try:
             with _create_file(partial) as file:
-                for line in transfer.export_lines(self._ports, until, progress):
+                for line in transfer.export_lines(self._env, until, progress):
                     file.write(line + b"\n")
                     count += 1
                 file.flush()
@@ -186,16 +185,16 @@ class JournalView:
         with _open_export(path) as lines:
             size = path.stat().st_size
             secret, items = transfer.parse_lines(_report_progress(lines, size, progress))
-            return self._ports.journal.restore(secret, transfer.check_chains(items))
+            return self._env.journal.restore(secret, transfer.check_chains(items))
 
     def tenants(self) -> list[str]:
         """Return the names of all tenants in the journal."""
         self._check_whole()
-        return self._ports.journal.tenants()
+        return self._env.journal.tenants()
 
     def _check_whole(self) -> None:
         """Refuse an operation that would show one tenant the others."""
-        if not self._acting.whole:
+        if not self._env.whole:
             raise Refused("This is about the journal as a whole. Call it on the client itself, not on a tenant's view.")
 
     def _start_cursor(self, scope: Address | None) -> int:
@@ -205,7 +204,7 @@ class JournalView:
         self, scope: Address | None, after: int, until: int | None, types: Sequence[str], backwards: bool
     ) -> EventQuery:
         stream = None if scope is None else Scope.of(scope).text
-        return read.build_query(self._acting, stream, after=after, until=until, types=types, backwards=backwards)
+        return read.build_query(self._env, stream, after=after, until=until, types=types, backwards=backwards)
 
 
 def _report_progress(lines: Iterable[bytes], size: int, progress: Progress | None) -> Iterator[bytes]:

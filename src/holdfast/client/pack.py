@@ -23,7 +23,7 @@ from holdfast.flow.packs import rebuild, visibility
 from holdfast.flow.packs.request import PackRequest
 from holdfast.flow.packs.visibility import Visibility
 from holdfast.flow.sessions import import_export
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.ports.journal import Journal
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
@@ -288,59 +288,55 @@ def _choose_stickiness(given: float | None, max_messages: int | None) -> float:
     return given if given is not None else STICKINESS if max_messages is None else 0.0
 
 
-def pack_thread(ports: Ports, acting: Acting, line: str, asked: PackRequest, as_of: int | None) -> ContextPack:
+def pack_thread(env: Env, line: str, asked: PackRequest, as_of: int | None) -> ContextPack:
     """Return a pack of a session's thread."""
-    return _make_pack(ports, acting, lambda then: visibility.thread_visibility(line), asked, as_of)
+    return _make_pack(env, lambda then: visibility.thread_visibility(line), asked, as_of)
 
 
-def pack_frame(ports: Ports, acting: Acting, frame: str, asked: PackRequest, as_of: int | None) -> ContextPack:
+def pack_frame(env: Env, frame: str, asked: PackRequest, as_of: int | None) -> ContextPack:
     """Return a pack of what a frame sees."""
-    return _make_pack(ports, acting, lambda then: visibility.frame_visibility(then, acting, frame), asked, as_of)
+    return _make_pack(env, lambda then: visibility.frame_visibility(then, frame), asked, as_of)
 
 
-def pack_turn(ports: Ports, acting: Acting, frame: str, started: int, budget: int | None) -> ContextPack:
+def pack_turn(env: Env, frame: str, started: int, budget: int | None) -> ContextPack:
     """Return a pack of what a live turn sees, which began with the message `started`."""
     return _make_pack(
-        ports,
-        acting,
-        lambda then: visibility.frame_visibility(then, acting, frame, turn=started),
+        env,
+        lambda then: visibility.frame_visibility(then, frame, turn=started),
         make_pack_request(budget),
         None,
     )
 
 
-def _make_pack(
-    ports: Ports, acting: Acting, seen: Callable[[Ports], Visibility], asked: PackRequest, as_of: int | None
-) -> ContextPack:
+def _make_pack(env: Env, seen: Callable[[Env], Visibility], asked: PackRequest, as_of: int | None) -> ContextPack:
     if as_of is None:
-        return wrap_pack(ports, acting, pack_flow.build_pack(ports, acting, seen(ports), asked))
-    if ports.past is None:
+        return wrap_pack(env, pack_flow.build_pack(env, seen(env), asked))
+    if env.past is None:
         raise NotFound("This journal cannot be looked at as it was. Open it with holdfast.open.")
-    then = ports.past(ports, acting, as_of)
-    made = pack_flow.build_pack(then, acting, seen(then), asked)
+    then = env.past(env, as_of)
+    made = pack_flow.build_pack(then, seen(then), asked)
     marked = replace(made, metadata=replace(made.metadata, reconstructed=True))
-    return wrap_pack(then, acting, marked)
+    return wrap_pack(then, marked)
 
 
-def wrap_pack(ports: Ports, acting: Acting, made: AssembledPack) -> ContextPack:
+def wrap_pack(env: Env, made: AssembledPack) -> ContextPack:
     """Wrap a pack for callers."""
     return ContextPack(
         made,
-        journal=ports.journal,
-        tenant=acting.tenant,
-        load=lambda message: import_export.inline_artifacts(ports, acting, message),
-        name=lambda one: compute_digest(ports.journal.secret, acting.tenant, one),
+        journal=env.journal,
+        tenant=env.tenant,
+        load=lambda message: import_export.inline_artifacts(env, message),
+        name=lambda one: compute_digest(env.journal.secret, env.tenant, one),
     )
 
 
-def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> ContextPack:
+def pack_at(env: Env, call: str, session: str | None = None) -> ContextPack:
     """Return the pack that a call was given; of one session only, if its stream is given."""
-    return wrap_pack(ports, acting, rebuild.pack_at(ports, acting, call, session))
+    return wrap_pack(env, rebuild.pack_at(env, call, session))
 
 
 def begin_packed_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     pack: ContextPack,
     *,
     frame: str | None,
@@ -354,17 +350,16 @@ def begin_packed_call(
     """Journal a pack and that a model is about to be called with it; return the call's id."""
     if not isinstance(pack, ContextPack):
         raise InvalidValue(f"pack must be what pack() gave, not {type(pack).__name__}.")
-    if pack._tenant != acting.tenant:
+    if pack._tenant != env.tenant:
         raise InvalidValue("This pack was made for another tenant. Make one with this view's own pack().")
-    if pack._journal is not ports.journal and pack._journal.secret != ports.journal.secret:
+    if pack._journal is not env.journal and pack._journal.secret != env.journal.secret:
         raise InvalidValue("This pack was made from another journal. Make one with this client's own pack().")
     made = pack._packed
     if line is not None and made.metadata.scope != line:
         raise InvalidValue(f"This pack shows {made.metadata.scope}, not {line}. Make one with this session's pack().")
-    rules.fire_before_call(ports, acting, made.metadata.scope, made)
+    rules.fire_before_call(env, made.metadata.scope, made)
     return journaled.begin_call(
-        ports,
-        acting,
+        env,
         made,
         pack.digest,
         frame=frame,

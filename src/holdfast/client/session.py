@@ -33,7 +33,7 @@ from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
 from holdfast.flow.turns.tool_rules import ToolRules
-from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import (
     DEFAULT_KEEP_ROUNDS,
     DEFAULT_SUMMARY_TOKENS,
@@ -56,8 +56,7 @@ from holdfast.records.usage import Usage
 class SessionContext:
     """The context of a conversation: its packs, and its compaction, which removes nothing."""
 
-    _ports: Ports
-    _acting: Acting
+    _env: Env
     _thread_stream: str
     _session_stream: str
 
@@ -65,7 +64,7 @@ class SessionContext:
 
     def brief(self, role: str = MAIN_ROLE) -> BriefContext:
         """Return the brief that begins every pack of a role. Each field is the session's own, or the inherited one."""
-        return briefs.brief_context(self._ports, self._acting, self._session_stream, role)
+        return briefs.brief_context(self._env, self._session_stream, role)
 
     def set_brief(
         self,
@@ -79,8 +78,7 @@ class SessionContext:
     ) -> None:
         """Set the brief of a role in this session, replacing the earlier one. See hf.index.set_brief."""
         briefs.set_brief(
-            self._ports,
-            self._acting,
+            self._env,
             self._session_stream,
             role,
             system_prompt=system_prompt,
@@ -127,35 +125,33 @@ class SessionContext:
             max_messages=max_messages,
             recall=recall,
         )
-        return client_pack.pack_thread(self._ports, self._acting, self._thread_stream, asked, as_of)
+        return client_pack.pack_thread(self._env, self._thread_stream, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
         """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such.
 
         Covers calls of this session: of its threads, and of frames that work for it.
         """
-        return client_pack.pack_at(self._ports, self._acting, call, self._session_stream)
+        return client_pack.pack_at(self._env, call, self._session_stream)
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what its pack left out: `expand`, `search_history` and their executor."""
-        return HistoryTools(self._ports, self._acting, self._thread_stream, max_tokens=max_tokens)
+        return HistoryTools(self._env, self._thread_stream, max_tokens=max_tokens)
 
     def packs(self, limit: int | None = None) -> list[PackInfo]:
         """Return the packs given to model calls, newest first: all, or the newest `limit`. `pack_at` shows one."""
-        return trace.list_packs(self._ports, self._acting, self._thread_stream, limit)
+        return trace.list_packs(self._env, self._thread_stream, limit)
 
     def why(self, text: str) -> Trace:
         """Trace a fact through the packs: where it was said, which packs showed it, where it left, and the remedy.
 
         The fact is matched by its words, ignoring case and whitespace. A read: later packs are unaffected.
         """
-        return trace.trace_fact(self._ports, self._acting, self._thread_stream, text)
+        return trace.trace_fact(self._env, self._thread_stream, text)
 
     def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
         """Journal what a model is about to be shown; return the call's id, for `pack_at`. The next window stays put."""
-        return client_pack.begin_packed_call(
-            self._ports, self._acting, pack, frame=None, line=self._thread_stream, key=key
-        )
+        return client_pack.begin_packed_call(self._env, pack, frame=None, line=self._thread_stream, key=key)
 
     # compaction
 
@@ -178,7 +174,7 @@ class SessionContext:
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
         chosen = self._choose_summarizer(summarizer)
-        return sessions.compact_thread(self._ports, self._acting, self._thread_stream, config, chosen, whole=whole)
+        return sessions.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
 
     def add_rule(self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str) -> Callable[[], None]:
         """Apply a rule in this process whenever it is due: a Rule, a CompactionConfig, or a preset by its name.
@@ -186,46 +182,44 @@ class SessionContext:
         A rule of the same name is replaced, and "none" removes the compaction. Returns a function that removes the
         rule. A rule's own actions trigger no rules; async actions need the asyncio client.
         """
-        return compaction_rules.add_rule(self._ports, self._acting, self._session_stream, rule, self._choose_summarizer)
+        return compaction_rules.add_rule(self._env, self._session_stream, rule, self._choose_summarizer)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of this session in this process."""
-        return compaction_rules.rules_of(self._ports, self._acting, self._session_stream)
+        return compaction_rules.rules_of(self._env, self._session_stream)
 
     def _choose_summarizer(self, given: Any) -> Summarizer:
-        tokenizer, _ = session_append.thread_tokenizer(self._ports, self._acting, self._thread_stream)
-        return make_summarizer(given if given is not None else self._ports.summarizer, tokenizer.count)
+        tokenizer, _ = session_append.thread_tokenizer(self._env, self._thread_stream)
+        return make_summarizer(given if given is not None else self._env.summarizer, tokenizer.count)
 
     def summaries(self) -> list[Summary]:
         """Return the summaries that replace parts of this thread, oldest first."""
-        return compaction_summaries.list_summaries(self._ports, self._acting, self._thread_stream)
+        return compaction_summaries.list_summaries(self._env, self._thread_stream)
 
     def expand(self, summary: Summary | str) -> list[Message]:
         """Return the messages that a summary replaces, exactly as they were written."""
         id = summary.id if isinstance(summary, Summary) else summary
-        return compaction_summaries.expand_summary(self._ports, self._acting, self._thread_stream, id)
+        return compaction_summaries.expand_summary(self._env, self._thread_stream, id)
 
 
 class Session(SessionContext):
     """One thread of a session. Small: it holds names, and the journal holds the rest."""
 
-    __slots__ = ("_acting", "_ports", "_session_stream", "_thread_stream", "id", "thread")
+    __slots__ = ("_env", "_session_stream", "_thread_stream", "id", "thread")
 
-    def __init__(self, ports: Ports, acting: Acting, id: str, thread: str = MAIN_THREAD) -> None:
-        self._ports, self._acting = ports, acting
+    def __init__(self, env: Env, id: str, thread: str = MAIN_THREAD) -> None:
+        self._env = env
         self.id, self.thread = id, thread
         self._session_stream, self._thread_stream = sessions_flow.streams_of(id, thread)
 
     # properties
 
     def _load_state(self) -> SessionState:
-        return sessions_flow.session_state(self._ports, self._acting, self.id)
+        return sessions_flow.session_state(self._env, self.id)
 
     def _load_text(self, name: str) -> Any:
-        return sessions_flow.session_texts(
-            self._ports, self._acting, self._session_stream, self._load_state(), (name,)
-        ).get(name)
+        return sessions_flow.session_texts(self._env, self._session_stream, self._load_state(), (name,)).get(name)
 
     @property
     def status(self) -> str:
@@ -257,7 +251,7 @@ class Session(SessionContext):
     @property
     def tools(self) -> tuple[ToolDef, ...]:
         """The tools that the model is told about."""
-        return sessions_flow.session_tools(self._ports, self._acting, self._load_state())
+        return sessions_flow.session_tools(self._env, self._load_state())
 
     @property
     def threads(self) -> tuple[str, ...]:
@@ -267,10 +261,10 @@ class Session(SessionContext):
     @property
     def usage(self) -> Usage:
         """The usage of the session's model calls, as far as their responses were appended."""
-        return sessions_flow.session_usage(self._ports, self._acting, self.id)
+        return sessions_flow.session_usage(self._env, self.id)
 
     def __len__(self) -> int:
-        return session_read.thread_state(self._ports, self._acting, self._thread_stream).messages
+        return session_read.thread_state(self._env, self._thread_stream).messages
 
     def __bool__(self) -> bool:
         return True
@@ -322,8 +316,8 @@ class Session(SessionContext):
         return found if isinstance(message, list) else found[-1]
 
     def _append(self, messages: Sequence[Message], **how: Any) -> list[Message]:
-        found = session_append.append_to_thread(self._ports, self._acting, self._thread_stream, messages, **how)
-        compaction_rules.fire_after_append(self._ports, self._acting, self._thread_stream, found)
+        found = session_append.append_to_thread(self._env, self._thread_stream, messages, **how)
+        compaction_rules.fire_after_append(self._env, self._thread_stream, found)
         return found
 
     def append_result(
@@ -346,7 +340,7 @@ class Session(SessionContext):
 
     def open_calls(self) -> list[ToolCallRequest]:
         """Return tool calls without a result, oldest first. Nothing after an open call is summarised."""
-        return session_read.open_calls(self._ports, self._acting, self._thread_stream)
+        return session_read.open_calls(self._env, self._thread_stream)
 
     # reading
 
@@ -364,21 +358,17 @@ class Session(SessionContext):
             raise InvalidValue("Give before or after, not both.")
         place = self._find_place(before if before is not None else after)
         sides = {"before": place} if before is not None else {"after": place} if after is not None else {}
-        return session_read.read_messages(self._ports, self._acting, self._thread_stream, limit=limit, **sides)
+        return session_read.read_messages(self._env, self._thread_stream, limit=limit, **sides)
 
     def _find_place(self, message: Message | str | None) -> session_read.MessageLocation | None:
-        return (
-            None
-            if message is None
-            else session_read.find_place(self._ports, self._acting, self._thread_stream, message)
-        )
+        return None if message is None else session_read.find_place(self._env, self._thread_stream, message)
 
     def __iter__(self) -> Iterator[Message]:
-        return session_read.iter_messages(self._ports, self._acting, self._thread_stream)
+        return session_read.iter_messages(self._env, self._thread_stream)
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search the messages of this thread; return the best matches first, each with the Message as its `value`."""
-        return state_search.search_thread(self._ports, self._acting, self._thread_stream, query, limit)
+        return state_search.search_thread(self._env, self._thread_stream, query, limit)
 
     # turns
 
@@ -417,7 +407,7 @@ class Session(SessionContext):
         )
         rules = ToolRules(if_interrupted, needs_approval)
         how: Any = {"loops": loops, "budget": budget, "budget_usd": budget_usd, "on_error": on_error}
-        return Turn(self._ports, self._acting, self._thread_stream, terms, rules=rules, **how)
+        return Turn(self._env, self._thread_stream, terms, rules=rules, **how)
 
     def stop(self, reason: str = "stopped") -> bool:
         """Stop the turn that is under way, whichever process works on it; return False if there is none.
@@ -425,10 +415,10 @@ class Session(SessionContext):
         If no process works on the turn, it has ended when this returns.
         """
         place = turns.turns_place(self._thread_stream)
-        live = turns.find_live_turn(self._ports, self._acting, place)
-        if live is None or not turns.request_stop(self._ports, self._acting, live, reason):
+        live = turns.find_live_turn(self._env, place)
+        if live is None or not turns.request_stop(self._env, live, reason):
             return False
-        end_if_free(self._ports, self._acting, live, reason)
+        end_if_free(self._env, live, reason)
         return True
 
     # editing
@@ -443,42 +433,42 @@ class Session(SessionContext):
         if before is not None:
             earlier = self.messages(1, before=before)
             target = earlier[0] if earlier else None
-        gone = branch.rewind(self._ports, self._acting, self._thread_stream, target, reason=reason)
-        end_if_over(self._ports, self._acting, self._thread_stream)
+        gone = branch.rewind(self._env, self._thread_stream, target, reason=reason)
+        end_if_over(self._env, self._thread_stream)
         return gone
 
     def fork(self, at: Message | str | None = None, *, thread: str | None = None) -> Session:
         """Create a thread of this session that continues after a message, or after the newest. Nothing is copied."""
-        name = ulid_text(self._ports.ids.ulid()).lower() if thread is None else thread
-        branch.fork(self._ports, self._acting, self._thread_stream, at, name)
-        return Session(self._ports, self._acting, self.id, name)
+        name = ulid_text(self._env.ids.ulid()).lower() if thread is None else thread
+        branch.fork(self._env, self._thread_stream, at, name)
+        return Session(self._env, self.id, name)
 
     def pin(self, message: Message | str) -> Message:
         """Keep a message in every pack."""
-        return branch.pin(self._ports, self._acting, self._thread_stream, message)
+        return branch.pin(self._env, self._thread_stream, message)
 
     def unpin(self, message: Message | str) -> Message:
         """Allow packs to leave a message out again."""
-        return branch.pin(self._ports, self._acting, self._thread_stream, message, pinned=False)
+        return branch.pin(self._env, self._thread_stream, message, pinned=False)
 
     # ending
 
     def close(self) -> None:
         """End the session for good: it takes no more messages, and all of it is offered to memory."""
         self._end_session("close", reset=False)
-        compaction_rules.forget_rules(self._ports, self._acting, self._session_stream)
-        handover.offer_handovers(self._ports, self._acting, self._session_stream)
+        compaction_rules.forget_rules(self._env, self._session_stream)
+        handover.offer_handovers(self._env, self._session_stream)
 
     def reset(self) -> None:
         """End the session and start afresh under the same id: the next message has no history before it."""
         self._end_session("reset", reset=True)
-        handover.offer_handovers(self._ports, self._acting, self._session_stream)
+        handover.offer_handovers(self._env, self._session_stream)
 
     def _end_session(self, cause: str, *, reset: bool) -> None:
         threads = self.threads
-        sessions_flow.end_session(self._ports, self._acting, self.id, cause=cause, reset=reset)
+        sessions_flow.end_session(self._env, self.id, cause=cause, reset=reset)
         for thread in threads:
-            end_if_over(self._ports, self._acting, Scope.thread(self.id, thread).text)
+            end_if_over(self._env, Scope.thread(self.id, thread).text)
 
     # import and export
 
@@ -493,12 +483,12 @@ class Session(SessionContext):
     ) -> ImportReport:
         """Import messages from elsewhere in one commit; repair and report broken ones, or refuse them if `strict`."""
         return import_export.import_conversation(
-            self._ports, self._acting, self.id, self.thread, format, given, strict=strict, key=key, progress=progress
+            self._env, self.id, self.thread, format, given, strict=strict, key=key, progress=progress
         )
 
     def export(self, format: str = "openai") -> Any:
         """Export the whole thread as keyword arguments (openai, responses, anthropic) or JSON lines (jsonl)."""
-        return import_export.export_conversation(self._ports, self._acting, self.id, self.thread, format)
+        return import_export.export_conversation(self._env, self.id, self.thread, format)
 
     def __repr__(self) -> str:
         where = "" if self.thread == MAIN_THREAD else f", thread={self.thread!r}"

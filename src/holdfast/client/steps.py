@@ -247,7 +247,7 @@ def stream_reply(turn: Turn, step: CallModel, chunks: Iterable[Any]) -> Iterator
 
 def _read_chunks(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
     """Yield the chunks until they end or the turn does."""
-    given, clock, at_end = iter(chunks), turn._ports.clock, False
+    given, clock, at_end = iter(chunks), turn._env.clock, False
     looked = clock.monotonic()
     try:
         while True:

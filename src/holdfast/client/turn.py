@@ -37,7 +37,7 @@ from holdfast.flow.turns.tool_calls import (
 )
 from holdfast.flow.turns.tool_rules import ToolRules
 from holdfast.flow.turns.turns import KnownTail, TurnView
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.frames import FrameLimits
 from holdfast.records.messages import Message
@@ -55,8 +55,7 @@ class Turn(Frame):
 
     def __init__(
         self,
-        ports: Ports,
-        acting: Acting,
+        env: Env,
         line: str,
         terms: TurnTerms,
         *,
@@ -66,9 +65,9 @@ class Turn(Frame):
         budget_usd: float | None = None,
         on_error: str = "leave",
     ) -> None:
-        self._opening = TurnOpener(ports, acting, line, terms, self._frame_limits)
+        self._opening = TurnOpener(env, line, terms, self._frame_limits)
         place = self._opening.place
-        super().__init__(ports, acting, place.actor, turns.turn_goal(terms.messages), key=terms.key, on_error=on_error)
+        super().__init__(env, place.actor, turns.turn_goal(terms.messages), key=terms.key, on_error=on_error)
         self._terms = terms
         self._model = TurnModelCalls(self, loops=loops, budget=budget, budget_usd=budget_usd)
         self._tools = TurnToolCalls(self, rules or ToolRules())
@@ -144,14 +143,10 @@ class Turn(Frame):
         """The usage of its model calls so far."""
         if self._used is not None:
             return self._used
-        live = (
-            None
-            if self._ended
-            else read.load_current_state(self._ports, self._acting, self._stream).frames.get(self.id)
-        )
+        live = None if self._ended else read.load_current_state(self._env, self._stream).frames.get(self.id)
         if live is not None:
             return live.usage
-        _, row = read.find_frame_row(self._ports, self._acting, self.id)  # A turn that has ended has only its row.
+        _, row = read.find_frame_row(self._env, self.id)  # A turn that has ended has only its row.
         return row_usage(row)
 
     @property
@@ -213,17 +208,17 @@ class Turn(Frame):
             return [self._load_outcome()]
 
     def _load_view(self) -> TurnView | None:
-        with self._ports.journal.snapshot():
+        with self._env.journal.snapshot():
             return self._refresh_view()
 
     def _load_view_and_context(self) -> tuple[TurnView | None, ModelCallContext | None]:
         """Return the next step and, if it is a model call that needs no fetching, its context, from one snapshot."""
-        with self._ports.journal.snapshot():
+        with self._env.journal.snapshot():
             view = self._refresh_view()
             return view, None if view is None or not self._model.can_build_now(view) else self._model.build_context()
 
     def _refresh_view(self) -> TurnView | None:
-        view = turns.read_turn(self._ports, self._acting, self._place, self._known)
+        view = turns.read_turn(self._env, self._place, self._known)
         if view is not None:
             self._known = (view.versions[1], view.tail)
         return view
@@ -234,10 +229,10 @@ class Turn(Frame):
             if view is None:
                 return [self._load_outcome()]
             if view.step.next == "stop":
-                why = turns.find_stop_request(self._ports, self._acting, self._place)
+                why = turns.find_stop_request(self._env, self._place)
                 return [self._stop_turn(why or turns.CONVERSATION_ENDED, "cancelled")]
             for call in view.unwanted:
-                calls.drop_tool_call(self._ports, self._acting, self._place, call, INTERRUPTED_RETURN)
+                calls.drop_tool_call(self._env, self._place, call, INTERRUPTED_RETURN)
             if view.unwanted:
                 continue
             if view.step.next == "wait":
@@ -258,15 +253,15 @@ class Turn(Frame):
     def _resume_own_frame(self, view: TurnView) -> bool:
         """Resume the turn's frame if it was suspended itself and is answered or its timer is due."""
         question = view.frame.question
-        if question is None or not is_resumable(question, self._ports.clock.now_ms()):
+        if question is None or not is_resumable(question, self._env.clock.now_ms()):
             return False
-        questions.resume_frame(self._ports, self._acting, self.id)
+        questions.resume_frame(self._env, self.id)
         return True
 
     def _load_questions(self, view: TurnView) -> tuple[QuestionInfo, ...]:
         waiting = [question for tool in view.step.tools for question in tool.questions]
         own = [view.frame.question] if view.frame.question is not None else waiting
-        return tuple(read.read_question(self._ports, self._acting, one.id) for one in own)
+        return tuple(read.read_question(self._env, one.id) for one in own)
 
     # outcomes of steps
 
@@ -285,13 +280,13 @@ class Turn(Frame):
 
     def _remember_pack(self) -> None:
         """Remember that nothing was said since the pack that was just journaled."""
-        state = self._ports.states.get(self._acting.tenant, self._place.thread)
+        state = self._env.states.get(self._env.tenant, self._place.thread)
         packed_last = state is not None and state.thread is not None and state.thread.packed == state.version
         self._known = (state.version, ()) if state is not None and packed_last else None
 
     def tool_frame(self, step: CallTool) -> ToolFrame:
         """Return the frame of a tool call, for code that runs in it."""
-        return ToolFrame(self._ports, self._acting, self._stream, step.key)
+        return ToolFrame(self._env, self._stream, step.key)
 
     # the end
 
@@ -304,14 +299,14 @@ class Turn(Frame):
                 return self._stop_turn(f"output: {complaint}", "failed")
             self.append(Message(role="user", content=complaint, synthetic=True))
             return None
-        if not calls.finish_turn(self._ports, self._acting, self._place, reply, release=self._epoch):
+        if not calls.finish_turn(self._env, self._place, reply, release=self._epoch):
             return None
         self._note_end(Done(self, "done", reply))
         return self._ended
 
     def _count_corrections(self) -> int:
         """Count how often the model was told so far that its reply is not acceptable."""
-        said = outcome.read_turn_messages(self._ports, self._acting, self._place)
+        said = outcome.read_turn_messages(self._env, self._place)
         return sum(one.role == "user" and one.synthetic and one.text != UNSEEN_NOTICE for one in said)
 
     def stop(self, reason: str = turns.STOPPED) -> Done:
@@ -330,8 +325,7 @@ class Turn(Frame):
         for step in self._open.values():
             step.answered = True
         turn_stop.stop_turn(
-            self._ports,
-            self._acting,
+            self._env,
             self._place,
             reason=reason,
             status=status,
@@ -340,20 +334,20 @@ class Turn(Frame):
             begun=[one.call for one in self._open.values() if isinstance(one, CallModel) and not one.repeated],
             release=self._epoch,
         )
-        self._note_end(Done(self, "stopped", outcome.find_last_reply(self._ports, self._acting, self._place), reason))
+        self._note_end(Done(self, "stopped", outcome.find_last_reply(self._env, self._place), reason))
         assert self._ended is not None
         return self._ended
 
     def _load_outcome(self) -> Done:
         """Load the outcome of a turn that has ended before."""
-        came = outcome.read_outcome(self._ports, self._acting, self._place)
+        came = outcome.read_outcome(self._env, self._place)
         self._ended = Done(self, "done" if came.completed else "stopped", came.message, came.reason)
         return self._ended
 
     def _note_end(self, done: Done) -> None:
         """Note that the turn has ended, and its lease with it."""
         self._ended = done
-        if self._epoch is not None and not self._ports.leases.holds(self._acting.tenant, self._stream):
+        if self._epoch is not None and not self._env.leases.holds(self._env.tenant, self._stream):
             self._epoch = None
 
     # stopping
@@ -367,7 +361,7 @@ class Turn(Frame):
 
         Returns None after `timeout` seconds, or once the turn has ended with its reply, in any process.
         """
-        clock = self._ports.clock
+        clock = self._env.clock
         end = None if timeout is None else clock.monotonic() + timeout
         while (reason := self._load_stop_reason()) is None and not self._has_ended:
             left = STOP_POLL_SECONDS if end is None else min(STOP_POLL_SECONDS, end - clock.monotonic())
@@ -382,18 +376,15 @@ class Turn(Frame):
 
     def _load_stop_reason(self) -> str | None:
         """Return why the turn is to stop, or was stopped; None if no stop was requested."""
-        if (
-            self._ended is None
-            and self.id not in read.load_current_state(self._ports, self._acting, self._stream).frames
-        ):
+        if self._ended is None and self.id not in read.load_current_state(self._env, self._stream).frames:
             self._load_outcome()
         if self._ended is not None:
             return self._ended.reason
-        return turns.find_stop_reason(self._ports, self._acting, self._place)
+        return turns.find_stop_reason(self._env, self._place)
 
     def _stop_if_requested(self) -> None:
         """Stop the turn if that was requested."""
-        reason = turns.find_stop_request(self._ports, self._acting, self._place)
+        reason = turns.find_stop_request(self._env, self._place)
         if reason is not None and self._ended is None:
             self._stop_turn(reason, "cancelled", usage=self._estimate_usage())
 
@@ -418,8 +409,8 @@ class Turn(Frame):
 class ToolFrame(Frame):
     """The frame of a tool call. The turn begins and ends it; the tool works in it."""
 
-    def __init__(self, ports: Ports, acting: Acting, stream: str, frame: str) -> None:
-        super().__init__(ports, acting, stream, "")
+    def __init__(self, env: Env, stream: str, frame: str) -> None:
+        super().__init__(env, stream, "")
         self._id = frame
 
     def open(self) -> None:
@@ -432,14 +423,14 @@ class TurnToolCalls:
 
     def __init__(self, turn: Turn, rules: ToolRules) -> None:
         self._turn, self._rules = turn, rules
-        self._ports, self._acting = turn._ports, turn._acting
+        self._env = turn._env
         self._settles: ToolCallSettler | None = None
 
     @property
     def settler(self) -> ToolCallSettler:
         """The settler of calls before they begin. Created on first use, because it needs the turn's place."""
         if self._settles is None:
-            self._settles = ToolCallSettler(self._ports, self._acting, self._turn._place, self._rules)
+            self._settles = ToolCallSettler(self._env, self._turn._place, self._rules)
         return self._settles
 
     def begin(self, view: TurnView, at_once: int | None) -> list[CallTool]:
@@ -452,7 +443,7 @@ class TurnToolCalls:
             if ready is not None:
                 begun.append(ready)
         if begun:
-            calls.begin_tool_calls(self._ports, self._acting, self._turn._place, [one for one, _ in begun])
+            calls.begin_tool_calls(self._env, self._turn._place, [one for one, _ in begun])
         return [self._make_step(one, answer) for one, answer in begun]
 
     def _make_step(self, one: ToolCallStart, answer: Any) -> CallTool:
@@ -470,12 +461,12 @@ class TurnToolCalls:
     def _end_call(self, step: CallTool, came: ToolCallReturn, files: Sequence[bytes] = ()) -> Message:
         turn = self._turn
         turn._check_claimed()
-        said = calls.end_turn_tool_call(self._ports, self._acting, turn._place, step.request, came, files=files)
+        said = calls.end_turn_tool_call(self._env, turn._place, step.request, came, files=files)
         step.answered = True
         if not said.id:
             return said
         turn._remember_messages(said)
-        compaction_rules.fire_after_append(self._ports, self._acting, turn._place.thread, [said])
+        compaction_rules.fire_after_append(self._env, turn._place.thread, [said])
         return said
 
     def ask(self, step: CallTool, reason: str, kind: str, how: Mapping[str, Any]) -> str:
@@ -483,7 +474,7 @@ class TurnToolCalls:
         self._turn._check_claimed()
         one = ToolCallStart(request=step.request, arguments=step._args)
         content = build_tool_question(reason, self.settler.display_arguments(one), **how)
-        return calls.ask_about_call(self._ports, self._acting, self._turn._place, one, content, kind=kind)
+        return calls.ask_about_call(self._env, self._turn._place, one, content, kind=kind)
 
     def ask_about_outcome(self, step: CallTool, why: str) -> None:
         """Ask a person what to do about a call whose outcome is unknown."""

@@ -28,7 +28,7 @@ from holdfast.flow.turns import outcome, turns
 from holdfast.flow.turns.append import ConversationOver
 from holdfast.flow.turns.outcome import check_cost, read_model_outcomes
 from holdfast.flow.turns.turns import TurnView
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
@@ -76,7 +76,7 @@ class TurnModelCalls:
     def __init__(self, turn: Turn, *, loops: int, budget: int | None, budget_usd: float | None) -> None:
         check_bounds(budget, loops)
         self._turn, self._loops, self._budget = turn, loops, budget
-        self._ports, self._acting = turn._ports, turn._acting
+        self._env = turn._env
         self._spending = None if budget_usd is None else TurnCost(turn, budgets.to_nano_usd(budget_usd, "budget_usd"))
         self._tally: outcome.ModelCallTally | None = None
         """Calls so far; None until they are counted."""
@@ -84,9 +84,7 @@ class TurnModelCalls:
     @property
     def name(self) -> str:
         """The model of the conversation; empty if none was named."""
-        session = frame_read.load_current_state(
-            self._ports, self._acting, read.session_stream(self._turn._place.thread)
-        ).session
+        session = frame_read.load_current_state(self._env, read.session_stream(self._turn._place.thread)).session
         return "" if session is None or session.model is None else session.model
 
     def can_build_now(self, view: TurnView) -> bool:
@@ -96,8 +94,8 @@ class TurnModelCalls:
         """
         if view.step.next != "model" or view.step.call is not None or view.unwanted or _has_unanswered_message(view):
             return False
-        fetched = view.frame.handles or rules.recall_settings(self._ports, self._acting, self._turn._place.thread)[0]
-        return not fetched and self._ports.telemetry is None
+        fetched = view.frame.handles or rules.recall_settings(self._env, self._turn._place.thread)[0]
+        return not fetched and self._env.telemetry is None
 
     def begin(self, view: TurnView, shown: ModelCallContext | None) -> CallModel:
         """Begin the next model call with its context, or repeat a call that was begun before."""
@@ -106,7 +104,7 @@ class TurnModelCalls:
         if view.step.call is not None:
             # An earlier process may have sent it: repeat the same call, with the pack that was shown then.
             call = view.step.call
-            pack = client_pack.pack_at(self._ports, self._acting, call.id)
+            pack = client_pack.pack_at(self._env, call.id)
             return self._turn._hand_out(call.id, CallModel(self._turn, call.id, pack, call.name or "", repeated=True))
         if _has_unanswered_message(view):
             self._check_loops()
@@ -119,8 +117,8 @@ class TurnModelCalls:
     def build_context(self) -> ModelCallContext:
         """Build the context of one more call, from everything said by now."""
         self._check_loops()
-        newest = read.thread_state(self._ports, self._acting, self._turn._place.thread).newest
-        pack = client_pack.pack_turn(self._ports, self._acting, self._turn.id, self._turn._place.started, self._budget)
+        newest = read.thread_state(self._env, self._turn._place.thread).newest
+        pack = client_pack.pack_turn(self._env, self._turn.id, self._turn._place.started, self._budget)
         return ModelCallContext(model=self.name, newest=newest, pack=pack)
 
     def _begin_call(self, shown: ModelCallContext) -> tuple[str, ModelCallContext]:
@@ -128,7 +126,7 @@ class TurnModelCalls:
         while True:
             how: Any = {"frame": self._turn.id, "model": shown.model or None, "newest": shown.newest}
             try:
-                return client_pack.begin_packed_call(self._ports, self._acting, shown.pack, **how), shown
+                return client_pack.begin_packed_call(self._env, shown.pack, **how), shown
             except PackOutdated:
                 shown = self.build_context()
 
@@ -137,7 +135,7 @@ class TurnModelCalls:
         if self._tally is None and self._turn._opening.new:
             self._tally = outcome.ModelCallTally(0, 0)
         if self._tally is None:
-            self._tally = outcome.tally_model_calls(self._ports, self._acting, self._turn._place)
+            self._tally = outcome.tally_model_calls(self._env, self._turn._place)
         outcome.check_not_failing(self._tally)
         outcome.check_loops(self._tally.made, self._loops)
 
@@ -151,13 +149,12 @@ class TurnModelCalls:
         """Record a model's reply; the turn ends with it, unless it calls tools or is not acceptable."""
         turn, place = self._turn, self._turn._place
         turn._check_claimed()
-        used = reply_usage(self._ports, self._acting, place.thread, step.pack.tokens, message, usage)
+        used = reply_usage(self._env, place.thread, step.pack.tokens, message, usage)
         message = _add_finish(message, finish)
         complaint = None if message.tool_calls else turn._accepts(message)
         try:
             said, turn._used = turn_calls.end_turn_model_call(
-                self._ports,
-                self._acting,
+                self._env,
                 place,
                 step.call,
                 message,
@@ -169,7 +166,7 @@ class TurnModelCalls:
                 release=turn._epoch,
             )
         except ConversationOver:
-            paid = add_cost(self._ports, budgets.to_usage(used), message.model or step.model or None)
+            paid = add_cost(self._env, budgets.to_usage(used), message.model or step.model or None)
             turn._stop_turn(turns.CONVERSATION_ENDED, "cancelled", usage=paid)
             return message
         turn._words, step.answered = str, True
@@ -178,17 +175,15 @@ class TurnModelCalls:
         turn._tools.settler.unbegun.update(call.id for call in said.tool_calls)
         if turn._used is not None:
             turn._note_end(Done(turn, "done", said))
-        rules.fire_after_append(self._ports, self._acting, place.thread, [said])
+        rules.fire_after_append(self._env, place.thread, [said])
         return said
 
     def fail_call(self, step: CallModel, error: str, retryable: bool, usage: Usage | int) -> None:
         """Record that a model gave no reply; the turn ends if calling it again cannot help."""
         turn = self._turn
         turn._check_claimed()
-        record = add_cost(self._ports, budgets.to_usage(usage), step.model or None)
-        calls.end_model_call(
-            self._ports, self._acting, turn.id, step.call, usage=record, error=error, retryable=retryable
-        )
+        record = add_cost(self._env, budgets.to_usage(usage), step.model or None)
+        calls.end_model_call(self._env, turn.id, step.call, usage=record, error=error, retryable=retryable)
         turn._words = str
         if retryable:  # An unavailable model costs no loops, but is given up eventually.
             self._update_tally(made=-1, in_a_row=1 + (0 if self._tally is None else self._tally.in_a_row))
@@ -200,14 +195,12 @@ class UnknownCost(InsufficientTokens):
     """The cost of a turn is unknown, so the turn ends."""
 
 
-def reply_usage(
-    ports: Ports, acting: Acting, line: str, shown: int, message: Message, usage: Usage | int | None
-) -> Usage | int:
+def reply_usage(env: Env, line: str, shown: int, message: Message, usage: Usage | int | None) -> Usage | int:
     """Return the usage that the caller or the reply reports; else an estimate from the pack and the reply."""
     said = message.usage if usage is None else usage
     if isinstance(said, int) or (said is not None and (is_reported(said) or said.cost is not None)):
         return said
-    tokenizer, info = thread_tokenizer(ports, acting, line)
+    tokenizer, info = thread_tokenizer(env, line)
     return Usage.estimate(shown, message_tokens(message, tokenizer.count, framing_of(info.provider, info.name)))
 
 
@@ -229,8 +222,8 @@ class TurnCost:
     def _find_unknown_cost(self) -> str | None:
         """Find a call whose cost is unknown, and return the reason."""
         turn = self._turn
-        ports, acting, place = turn._ports, turn._acting, turn._place
-        for event in read_model_outcomes(ports, acting, place, after=self._read):
+        env, place = turn._env, turn._place
+        for event in read_model_outcomes(env, place, after=self._read):
             why = self._explain_unknown_cost(event.type, event.facts) if event.facts.frame == turn.id else None
             if why is not None:
                 return why

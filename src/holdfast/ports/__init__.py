@@ -379,9 +379,18 @@ class Memory(Protocol):
     def take(self, ended: EndedConversation) -> None: ...
 
 
-class Ports(msgspec.Struct, frozen=True, kw_only=True):
-    """Every dependency that a flow may use."""
+class Env(msgspec.Struct, frozen=True, kw_only=True):
+    """The environment of a flow: every dependency that it may use, and the tenant and user on whose behalf it acts.
 
+    The tenant is the part of an address that is never a query argument.
+    """
+
+    tenant: str
+    whole: bool = True
+    """True if the journal as a whole may be read and copied; False in a tenant's view."""
+    user: str | None = None
+    origin: str = "client"
+    trust: Trust = "system"
     journal: Journal
     clock: Clock
     ids: Ids
@@ -404,22 +413,11 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Telemetry | None = None
     recent: RecentWindows | None = None
     queues: Queues | None = None
-    past: Callable[[Ports, Acting, int], Ports] | None = None
-    """Return the ports of the journal as it was at a cursor, in memory."""
+    past: Callable[[Env, int], Env] | None = None
+    """Return the environment of the journal as it was at a cursor, in memory."""
     endings: list[Callable[[], None]] = []
     """Callbacks that release resources before the client is closed."""
     strategies: dict[str, Callable[..., Any]] = {}
     """The compaction strategies that this client was given, by name."""
     rules: dict[tuple[str, str], Any] = {}
     """The session rules of this process, by tenant and session's stream."""
-
-
-class Acting(msgspec.Struct, frozen=True, kw_only=True):
-    """The tenant and user on whose behalf a flow acts: the part of an address that is never a query argument."""
-
-    tenant: str
-    whole: bool = True
-    """True if the journal as a whole may be read and copied; False in a tenant's view."""
-    user: str | None = None
-    origin: str = "client"
-    trust: Trust = "system"

@@ -81,9 +81,7 @@ class TurnDriver:
 
     def has_stop_request(self) -> bool:
         """Return True if any process has requested a stop."""
-        return (
-            turns.find_stop_request(self._sync_turn._ports, self._sync_turn._acting, self._sync_turn._place) is not None
-        )
+        return turns.find_stop_request(self._sync_turn._env, self._sync_turn._place) is not None
 
     async def run(self) -> Done | Ask:
         """Drive the turn until it is done, stopped or waiting."""
@@ -135,20 +133,18 @@ class TurnDriver:
     async def publish_versions(self) -> None:
         """Tell listeners how far the journal is, in order with the deltas of the reply."""
         turn, inner = self._sync_turn._place, self._sync_turn
-        states = [inner._ports.states.get(inner._acting.tenant, stream) for stream in (turn.thread, turn.actor)]
+        states = [inner._env.states.get(inner._env.tenant, stream) for stream in (turn.thread, turn.actor)]
         if None in states:  # The cache had no room for these states.
             states = await self._threads.run(
-                lambda: [
-                    load_current_state(inner._ports, inner._acting, stream) for stream in (turn.thread, turn.actor)
-                ]
+                lambda: [load_current_state(inner._env, stream) for stream in (turn.thread, turn.actor)]
             )
         line, actor = (0 if state is None else state.version for state in states)
         self._heard_of(line, actor)
 
     def _calibrate(self, step: AsyncCallModel, reply: ModelReply) -> None:
-        models = self._sync_turn._ports.models
+        models = self._sync_turn._env.models
         if models is not None and reply.usage.input:
-            models.note(step.model, step.pack.tokens, reply.usage.input, tenant=self._sync_turn._acting.tenant)
+            models.note(step.model, step.pack.tokens, reply.usage.input, tenant=self._sync_turn._env.tenant)
 
     async def _await_reply(self, asked: ModelCall) -> ModelReply | None:
         """Return the reply while relaying its deltas; None if the turn was stopped."""

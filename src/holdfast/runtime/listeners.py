@@ -19,7 +19,7 @@ from holdfast.flow.frames.read import content_field, load_current_state
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.turns import outcome, turns
 from holdfast.flow.turns.append import TurnPlace
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import Event
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
@@ -36,8 +36,8 @@ PAGE_SIZE = 256
 class Tail:
     """The journaled part: events written after a position, in order."""
 
-    def __init__(self, ports: Ports, acting: Acting, place: TurnPlace) -> None:
-        self._ports, self._acting, self._place = ports, acting, place
+    def __init__(self, env: Env, place: TurnPlace) -> None:
+        self._env, self._place = env, place
         self._thread, self._actor = self._current_versions()
         self.turn: str | None = None
         """The turn that is followed; None for any turn."""
@@ -45,12 +45,12 @@ class Tail:
     def _current_versions(self) -> tuple[int, int]:
         """Return the current versions of the conversation."""
         streams = self._place.thread, self._place.actor
-        line, actor = (load_current_state(self._ports, self._acting, stream).version for stream in streams)
+        line, actor = (load_current_state(self._env, stream).version for stream in streams)
         return line, actor
 
     def seek(self, after: str | None) -> Self:
         """Move to just after an event, or without one to the start of the live turn."""
-        live = turns.find_live_turn(self._ports, self._acting, self._place) if after is None else None
+        live = turns.find_live_turn(self._env, self._place) if after is None else None
         if after is not None:
             self._thread, self._actor = _parse_position(after)
         elif live is not None:
@@ -64,7 +64,7 @@ class Tail:
             self._thread, self._actor = self._versions_before(turn)
 
     def _versions_before(self, turn: TurnPlace) -> tuple[int, int]:
-        found = self._ports.journal.find(self._acting.tenant, "frames", "frame_id", ulid_bytes(turn.frame), b"", 1)
+        found = self._env.journal.find(self._env.tenant, "frames", "frame_id", ulid_bytes(turn.frame), b"", 1)
         return turn.started - 1, int(found[0][1]["pushed_version"] or 1) - 1
 
     @property
@@ -74,8 +74,8 @@ class Tail:
 
     def is_idle(self) -> bool:
         """Return True if nothing more is to come for now: no turn is live, or all of it waits for a person."""
-        live = turns.find_live_turn(self._ports, self._acting, self._place)
-        view = None if live is None else turns.read_turn(self._ports, self._acting, live)
+        live = turns.find_live_turn(self._env, self._place)
+        view = None if live is None else turns.read_turn(self._env, live)
         return view is None or view.step.next == "wait"
 
     def read(self, until: tuple[int, int] | None = None, *, quiet: bool = True) -> tuple[list[AgentEvent], bool]:
@@ -104,7 +104,7 @@ class Tail:
 
     def _to_agent_events(self, event: Event) -> Iterator[AgentEvent]:
         if event.type == "message.appended":
-            yield from _message_events(session_read.decode_messages(self._ports, self._acting, [event])[0])
+            yield from _message_events(session_read.decode_messages(self._env, [event])[0])
         elif event.type == "frame.popped" and event.facts.parent is None:
             yield self._end_event(event)
         else:
@@ -117,15 +117,15 @@ class Tail:
         if event.facts.status != "completed":
             return AgentEvent(kind="stopped", text=error if isinstance(error, str) else "", data=data)
         turn = TurnPlace(actor=self._place.actor, thread=self._place.thread, frame=event.facts.frame)
-        reply = outcome.read_outcome(self._ports, self._acting, turn).message
+        reply = outcome.read_outcome(self._env, turn).message
         return AgentEvent(kind="done", data={**data, "finish": None if reply is None else reply.finish})
 
     def _with_id(self, event: AgentEvent) -> AgentEvent:
         return AgentEvent(kind=event.kind, id=self.id, text=event.text, name=event.name, data=event.data)
 
     def _read_events(self, stream: str, after: int) -> Iterator[Event]:
-        while page := self._ports.journal.read(
-            EventQuery(tenant=self._acting.tenant, stream=stream, after=after, limit=PAGE_SIZE)
+        while page := self._env.journal.read(
+            EventQuery(tenant=self._env.tenant, stream=stream, after=after, limit=PAGE_SIZE)
         ):
             yield from map(decode_event, page)
             if len(page) < PAGE_SIZE:

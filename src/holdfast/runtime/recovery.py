@@ -21,7 +21,7 @@ from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Re
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
-from holdfast.ports import Acting
+from holdfast.ports import Env
 from holdfast.records.ids import check_id
 from holdfast.records.scope import Scope
 from holdfast.runtime.tasks import get_agent_tasks
@@ -69,8 +69,8 @@ class Recovery:
         _check_options(every, at_once, on_error)
         client = hf._client
         self._hf, self._take_up = hf, take_up
-        self._wanted = _resolve_tenants(client._acting, tenants)
-        self._watching = RunnableTurnWatch(client._ports, client._acting, agent, self._wanted)
+        self._wanted = _resolve_tenants(client._env, tenants)
+        self._watching = RunnableTurnWatch(client._env, agent, self._wanted)
         self._every, self._slots = every, asyncio.Semaphore(at_once)
         self._crew = get_agent_tasks(hf)
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class Recovery:
         self._subscribe(())
 
     async def _run(self) -> None:
-        while not self._hf._client._ports.leases.draining:
+        while not self._hf._client._env.leases.draining:
             try:
                 await self.poll()
                 self._subscribe(self._wanted or self._watching.tenants)
@@ -150,7 +150,7 @@ class Recovery:
         return begun
 
     def _now(self) -> float:
-        return self._hf._client._ports.clock.monotonic()
+        return self._hf._client._env.clock.monotonic()
 
     async def _resume_turn(self, one: TurnKey, turn: RunnableTurn) -> None:
         try:
@@ -169,10 +169,10 @@ class Recovery:
     async def _has_ended(self, turn: RunnableTurn) -> bool:
         """Return True if others have ended a turn that was due: then nothing failed."""
         client = self._hf._client
-        acting = client._acting if turn.tenant == client._acting.tenant else client.tenant(turn.tenant)._acting
+        env = client._env if turn.tenant == client._env.tenant else client.tenant(turn.tenant)._env
         actor = turns.turns_place(Scope.thread(turn.session, turn.thread).text).actor
         try:
-            state = await self._hf._threads.run(load_current_state, client._ports, acting, actor)
+            state = await self._hf._threads.run(load_current_state, env, actor)
         except HoldfastError:
             return False  # It cannot be read now: report the original error.
         return turn.frame not in state.frames
@@ -192,14 +192,14 @@ class Recovery:
             self._warn(type(raised), f"What was given as on_error raised {raised!r:.200}")
 
 
-def _resolve_tenants(acting: Acting, wanted: object) -> list[str] | None:
+def _resolve_tenants(env: Env, wanted: object) -> list[str] | None:
     """Return the tenants to look after; None is all. A tenant's view looks after its own only."""
     if wanted is None:
-        return [acting.tenant]
+        return [env.tenant]
     if wanted != ALL_TENANTS and (isinstance(wanted, str) or not isinstance(wanted, Sequence)):
         raise InvalidValue(f'tenants must be a list of names, "all", or None for the agent\'s own, not {wanted!r:.40}.')
     names = None if wanted == ALL_TENANTS else [check_id(name, "tenant") for name in dict.fromkeys(wanted)]
-    if not acting.whole and names != [acting.tenant]:
+    if not env.whole and names != [env.tenant]:
         raise Refused(
             "These are other tenants' conversations. Ask an agent of the client itself, not of a tenant's view."
         )

@@ -58,7 +58,7 @@ class AgentTasks:
     """All work in progress for one client."""
 
     def __init__(self, hf: AsyncHoldfast) -> None:
-        self._ports, self._threads = hf._client._ports, hf._threads
+        self._env, self._threads = hf._client._env, hf._threads
         self.hub = ListenerHub()
         self.tasks: set[asyncio.Task[Any]] = set()
         self._entrances: weakref.WeakValueDictionary[tuple[str, str], asyncio.Lock] = weakref.WeakValueDictionary()
@@ -74,7 +74,7 @@ class AgentTasks:
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start a task that goes on even without a waiter. Refused once the client shuts down."""
-        if self._ports.leases.draining:
+        if self._env.leases.draining:
             work.close()
             raise Draining
         self._loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ class AgentTasks:
                 sending.withdraw()
                 raise
         said = LEFT_LIVE_ADVICE if sending.is_written else UNWRITTEN_ADVICE
-        if self._ports.leases.draining:
+        if self._env.leases.draining:
             raise Draining(said)
         raise Closed(f"The client was closed meanwhile. {said}")
 
@@ -156,10 +156,10 @@ class AgentTasks:
         self._driving[tenant, frame] = driver
         self._new.add((tenant, frame))
         if tenant not in self._heard:
-            self._heard[tenant] = self._ports.observers.add(
+            self._heard[tenant] = self._env.observers.add(
                 tenant, STOP_EVENTS[0], lambda event: self.call_on_loop(self._stop_driver, tenant, event.facts)
             )
-        if self._watch is None and "shared" in self._ports.journal.capabilities:
+        if self._watch is None and "shared" in self._env.journal.capabilities:
             self._watch = asyncio.get_running_loop().create_task(self._watch_stops())
             self._watch.add_done_callback(self._discard_task)
         try:
@@ -198,10 +198,10 @@ class AgentTasks:
 
     def _read_stops(self, tenants: set[str]) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = []
-        newest = self._ports.journal.position()
+        newest = self._env.journal.position()
         for tenant in tenants:
             after = self._seen.get(tenant, newest)
-            while page := self._ports.journal.read(
+            while page := self._env.journal.read(
                 EventQuery(tenant=tenant, after=after, until=newest, types=STOP_EVENTS)
             ):
                 found += [(tenant, decode_event(event).facts) for event in page]

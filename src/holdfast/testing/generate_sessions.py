@@ -17,7 +17,7 @@ import msgspec
 from holdfast.flow.compaction import summaries
 from holdfast.flow.journal.append import StreamWrite
 from holdfast.flow.sessions import read
-from holdfast.ports import Acting, Ids, Ports
+from holdfast.ports import Env, Ids
 from holdfast.records.batches import RowQuery
 from holdfast.records.events import sessions as event_sessions
 from holdfast.records.events.calls import ContextPacked, OmittedPiece, PackedPiece
@@ -623,9 +623,9 @@ def record_pack(telling: DraftRecorder, line: ExpectedThread) -> None:
     line.packed = telling.write(line.stream, "context.packed", facts, id=id)
 
 
-def check_session(ports: Ports, acting: Acting, story: SessionGenerator) -> None:
+def check_session(env: Env, story: SessionGenerator) -> None:
     """Assert that a generated session and all its threads read back as they were written."""
-    session = ports.journal.load(acting.tenant, story.stream).session
+    session = env.journal.load(env.tenant, story.stream).session
     assert session is not None
     assert (session.status, session.generation) == (story.status, story.generation)
     assert session.threads == tuple(sorted(story.threads))
@@ -633,35 +633,35 @@ def check_session(ports: Ports, acting: Acting, story: SessionGenerator) -> None
         id: one.attempts for id, one in story.handovers.items()
     }
     for told in story.threads.values():
-        _check_thread(ports, acting, told)
-        _check_messages(ports, acting, told, story.pinned)
+        _check_thread(env, told)
+        _check_messages(env, told, story.pinned)
 
 
-def _check_thread(ports: Ports, acting: Acting, told: ExpectedThread) -> None:
-    line = ports.journal.load(acting.tenant, told.stream).thread
+def _check_thread(env: Env, told: ExpectedThread) -> None:
+    line = env.journal.load(env.tenant, told.stream).thread
     assert isinstance(line, ThreadState)
     assert (line.messages, line.newest, line.floor) == (len(told.messages), told.newest, told.floor), told.stream
     assert (line.ended, line.fresh, line.shared) == (told.ended, told.fresh, told.shared), told.stream
     assert (line.calls, line.packed) == (told.calls, told.packed), told.stream
-    made = ports.journal.span(acting.tenant, told.stream, RowQuery(table="summaries", after=told.floor, limit=10_000))
+    made = env.journal.span(env.tenant, told.stream, RowQuery(table="summaries", after=told.floor, limit=10_000))
     assert [row["version"] for row in made if row["retired"] is None] == [one.version for one in told.own_summaries], (
         told.stream
     )
-    standing = [(one.stream, one.version) for one in summaries.list_summaries(ports, acting, told.stream)]
+    standing = [(one.stream, one.version) for one in summaries.list_summaries(env, told.stream)]
     assert standing == [(one.stream, one.version) for one in told.summaries_in_force()], told.stream
 
 
-def _check_messages(ports: Ports, acting: Acting, told: ExpectedThread, pinned: set[tuple[str, int]]) -> None:
+def _check_messages(env: Env, told: ExpectedThread, pinned: set[tuple[str, int]]) -> None:
     places = [one.place for one in told.messages]
-    backwards = [(one.stream, one.version) for one in read.iter_places(ports, acting, told.stream)]
-    forwards = [(one.stream, one.version) for one in read.iter_places_after(ports, acting, told.stream)]
+    backwards = [(one.stream, one.version) for one in read.iter_places(env, told.stream)]
+    forwards = [(one.stream, one.version) for one in read.iter_places_after(env, told.stream)]
     assert (forwards, backwards) == (places, places[::-1]), told.stream
-    found = read.read_messages(ports, acting, told.stream)
+    found = read.read_messages(env, told.stream)
     assert [(one.stream, one.version) for one in found] == places
     assert [one.pinned for one in found] == [place in pinned for place in places], told.stream
     for one, message in zip(told.messages, found, strict=True):
         assert tuple(call.id for call in message.tool_calls) == tuple(id for id, _ in one.calls)
         assert tuple(result.tool_call_id for result in message.tool_results) == one.answers
     span = RowQuery(table="messages", limit=10_000, pinned=True)
-    rows = ports.journal.span(acting.tenant, told.stream, span)
+    rows = env.journal.span(env.tenant, told.stream, span)
     assert [row["version"] for row in rows] == sorted(version for stream, version in pinned if stream == told.stream)

@@ -33,7 +33,7 @@ from holdfast.aio.executor import ThreadPools
 from holdfast.aio.holdfast import AsyncHoldfast, open_async
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_sync
-from holdfast.connect import assemble_ports, open_journal
+from holdfast.connect import assemble_env, open_journal
 from holdfast.errors import InvalidValue, Waiting
 from holdfast.ports.journal import Journal
 from holdfast.records.recovery import QuestionInfo
@@ -299,7 +299,7 @@ class KillTrial:
 
     def _open(self, path: Path) -> Holdfast:
         if self._memory is not None:
-            return Holdfast(assemble_ports(self._memory, Settings(), self._clock))
+            return Holdfast(assemble_env(self._memory, Settings(), self._clock))
         return open_sync(path, durability="fast", clock=self._clock)
 
     def _open_async(self, path: Path) -> Any:
@@ -311,7 +311,7 @@ class KillTrial:
 
     def _answer_questions(self, person: Holdfast) -> bool:
         """Answer open questions and let time pass for waiting ones; return True if there were any."""
-        views = [person.tenant(tenant) for tenant in person._ports.journal.tenants()]
+        views = [person.tenant(tenant) for tenant in person._env.journal.tenants()]
         found = [(view, question) for view in views for question in view.questions()]
         later = [self._answer_question(view, question) for view, question in found if not question.answered]
         self._clock.advance(max(0, max(later, default=0) - self._clock.now_ms()))

@@ -69,17 +69,17 @@ class Life:
 
     def wrap_client(self, opened: Holdfast) -> Holdfast:
         """Return the client with a mortal journal."""
-        ports = opened._ports
-        journal: Any = _MortalJournal(ports.journal, self)
-        leases = _SimulatedLeases(journal, ports.clock, ports.settings.lease_ms, self.story.gone)
-        return Holdfast(replace(ports, journal=journal, leases=leases), opened._acting)
+        env = opened._env
+        journal: Any = _MortalJournal(env.journal, self)
+        leases = _SimulatedLeases(journal, env.clock, env.settings.lease_ms, self.story.gone)
+        return Holdfast(replace(env, journal=journal, leases=leases))
 
     def release(self, mortal: Holdfast) -> None:
         """Release the threads and files that a process releases by ending. Nothing is written."""
-        ports = mortal._ports
-        self.story.gone.add(ports.leases.name)
-        ports.leases.close()
-        ports.journal.close()
+        env = mortal._env
+        self.story.gone.add(env.leases.name)
+        env.leases.close()
+        env.journal.close()
 
 
 class _MortalJournal(FaultPoints):

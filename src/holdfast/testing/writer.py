@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.connect import assemble_ports
+from holdfast.connect import assemble_env
 from holdfast.flow.journal.append import StreamWrite, append_events, seal_batch
-from holdfast.ports import Acting, Clock, Ids, Ports
+from holdfast.ports import Clock, Env, Ids
 from holdfast.ports.journal import Journal
 from holdfast.records.batches import AppendResult, Artifact, Batch
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
@@ -44,8 +44,7 @@ class Writer:
         clock = clock or FrozenClock()
         # Like two processes, two writers must never mint the same ids.
         ids = ids or SeededIds(clock, seed=next(_SEEDS))
-        self.ports: Ports = assemble_ports(journal, settings or Settings(), clock, ids)
-        self.acting = Acting(tenant=tenant, user=user)
+        self.env: Env = assemble_env(journal, settings or Settings(), clock, ids, tenant=tenant, user=user)
 
     def build_batch(
         self,
@@ -58,12 +57,12 @@ class Writer:
     ) -> Batch:
         """Build a batch of one part in canonical bytes; it can be appended any number of times."""
         part = StreamWrite(stream=stream, events=drafts, expected=expected, key=key, epoch=epoch)
-        return seal_batch(self.ports, self.acting, [part], artifacts)
+        return seal_batch(self.env, [part], artifacts)
 
     def append(self, stream: str, *drafts: Draft, **how: Any) -> AppendResult:
         """Append one part through the port."""
-        return self.ports.journal.append(self.build_batch(stream, *drafts, **how))
+        return self.env.journal.append(self.build_batch(stream, *drafts, **how))
 
     def write(self, *parts: StreamWrite) -> AppendResult:
         """Append several parts in one batch, as a flow does."""
-        return append_events(self.ports, self.acting, parts)
+        return append_events(self.env, parts)

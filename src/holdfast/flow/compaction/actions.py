@@ -16,7 +16,7 @@ from holdfast.flow.compaction.sessions import compact_thread, compact_with_fallb
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.append import thread_tokenizer
-from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import BudgetGuard, CompactionConfig, Occasion, Rule, RuleOutcome, TelemetryRecorder
 from holdfast.records.packs import AssembledPack
 from holdfast.records.sessions import Summary, ThreadState
@@ -27,18 +27,16 @@ KEEP_ALL_ROUNDS: Final = 2**31
 """The number of rounds to keep where only their tokens are limited."""
 
 
-def token_limit(ports: Ports, acting: Acting, stream: str, given: int | str | None) -> int:
+def token_limit(env: Env, stream: str, given: int | str | None) -> int:
     """Return the given number of tokens, or the input budget of the thread's model."""
-    return given if isinstance(given, int) else thread_tokenizer(ports, acting, stream)[1].input_budget
+    return given if isinstance(given, int) else thread_tokenizer(env, stream)[1].input_budget
 
 
 class ThreadCompaction:
     """A compaction of one thread by a configuration, run when a rule fires."""
 
-    def __init__(
-        self, ports: Ports, acting: Acting, stream: str, config: CompactionConfig, summarizer: Summarizer
-    ) -> None:
-        self._place = (ports, acting, stream)
+    def __init__(self, env: Env, stream: str, config: CompactionConfig, summarizer: Summarizer) -> None:
+        self._place = (env, stream)
         self._config, self._summarizer = config, summarizer
         self.made: list[Summary] = []
         self.failed: list[str] = []
@@ -83,7 +81,7 @@ class ThreadCompaction:
             self.made.append(summary)
 
 
-def check_guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: AssembledPack) -> None:
+def check_guard(env: Env, stream: str, rule: Rule, packed: AssembledPack) -> None:
     """Refuse a model call that would exceed a limit."""
     wanted: BudgetGuard = rule.action
     used = packed.token_summary.used
@@ -94,7 +92,7 @@ def check_guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: A
             left=wanted.pack,
             requested=used,
         )
-    usage = (load_state(ports, acting, stream).thread or ThreadState()).usage
+    usage = (load_state(env, stream).thread or ThreadState()).usage
     spent = usage.spent
     if wanted.tokens is not None and spent >= wanted.tokens:
         raise BudgetExhausted(
@@ -111,13 +109,13 @@ def check_guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: A
 
 
 def record_occasion(
-    ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[RuleOutcome, ...]
+    env: Env, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[RuleOutcome, ...]
 ) -> object:
     """Record an occasion as numbers and names, never content; return the recorder function's result, if any."""
     told = describe_occasion(occasion, fired)
     if recorder.record is not None:
         return recorder.record(told)
-    telemetry.record_span(ports, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
+    telemetry.record_span(env, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
     return None
 
 

@@ -49,7 +49,7 @@ from holdfast.flow.frames.read import (
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.packs.visibility import frame_thread
 from holdfast.flow.sessions.append import thread_tokenizer
-from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import EVIDENCE_STRATEGIES, STRATEGIES, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameCompacted
@@ -64,8 +64,7 @@ NO_CONVERSATION: Final = "This frame has no conversation yet."
 
 
 def compact_context(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame: str,
     target_budget: int,
     config: CompactionConfig,
@@ -81,8 +80,8 @@ def compact_context(
     parse_id(frame)
     if not isinstance(target_budget, int) or isinstance(target_budget, bool) or target_budget < 0:
         raise InvalidValue(f"target_budget must be a number of tokens, 0 or more, not {target_budget!r}.")
-    check_config(ports, config)
-    work = FrameCompaction(ports, acting, frame, target_budget, config, strict=strict, key=key)
+    check_config(env, config)
+    work = FrameCompaction(env, frame, target_budget, config, strict=strict, key=key)
     earlier = work.find_earlier()
     if earlier is not None:
         return earlier
@@ -92,10 +91,10 @@ def compact_context(
 
 def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> CompactionResult:
     """Let a summary stand for the older part of the frame's conversation."""
-    line = frame_thread(work.ports, work.acting, work.frame)
-    if load_current_state(work.ports, work.acting, line).thread is None:
+    line = frame_thread(work.env, work.frame)
+    if load_current_state(work.env, line).thread is None:
         return work.result_without_change(0, NO_CONVERSATION)
-    _, tokens = count_uncovered(work.ports, work.acting, line)
+    _, tokens = count_uncovered(work.env, line)
     if tokens <= work.target:
         return work.result_without_change(tokens, WITHIN_TARGET)
     written: list[FrameCompacted] = []
@@ -104,9 +103,7 @@ def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> Co
         return _commit_summary(work, plan, words, also, tokens, written)
 
     room = max(0, work.target - work.config.summary_tokens)
-    summary, failed = compact_with_fallback(
-        work.ports, work.acting, line, work.config, summarizer, within=room, write=write
-    )
+    summary, failed = compact_with_fallback(work.env, line, work.config, summarizer, within=room, write=write)
     note = "; ".join(one.text for one in failed) or None
     return (
         work.result_without_change(tokens, note or NOTHING_OLDER)
@@ -125,11 +122,9 @@ def _commit_summary(
 ) -> Summary:
     """Write the summary and the frame's event in one commit; the compaction has the summary's id."""
     level = str(words.level)
-    made = summaries.draft_summary(
-        work.ports, work.acting, plan, words.text, method=words.method, level=level, state=words.state
-    )
+    made = summaries.draft_summary(work.env, plan, words.text, method=words.method, level=level, state=words.state)
     noted = summaries.summary_from_draft(plan, made, 0)
-    saved = count_saved_tokens(plan.messages, message_counter(work.ports, work.acting, plan.stream))
+    saved = count_saved_tokens(plan.messages, message_counter(work.env, plan.stream))
     final = max(0, tokens - saved) + (noted.tokens or 0)
     work.check_target(final)
     facts = FrameCompacted(
@@ -153,7 +148,7 @@ def _commit_summary(
     changed = work.commit(decide, plan.stream, *also.streams)
     written.append(changed.last_facts("frame.compacted"))
     if changed.repeated or changed.appended is None:
-        return summaries.find_summary(work.ports, work.acting, plan.stream, written[-1].compaction)
+        return summaries.find_summary(work.env, plan.stream, written[-1].compaction)
     placed = next(part for part in changed.appended.parts if part.stream == plan.stream)
     return summaries.summary_from_draft(plan, made, placed.last)
 
@@ -163,11 +158,11 @@ ONLY_CRITICAL: Final = "Nothing else can go: what is left is critical, or an ope
 
 def detach_evidence(work: FrameCompaction) -> CompactionResult:
     """Detach the evidence that the strategy chooses, until the rest is within the target."""
-    compaction = ulid_text(work.ports.ids.ulid())
+    compaction = ulid_text(work.env.ids.ulid())
     last: list[CompactionChoice] = []
 
     def decide(states: States) -> Drafts:
-        found = list_evidence(work.ports, work.acting, work.stream, work.live_frame(states))
+        found = list_evidence(work.env, work.stream, work.live_frame(states))
         chosen = _choose_evidence(work, found)
         last[:] = [chosen]
         work.check_target(chosen.final)
@@ -193,7 +188,7 @@ def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> C
     if name == "policy_trim":
         return choose_by_policy(items, work.target)
     held = frozenset(item.id for item in items if item.held)
-    kept = run_strategy(name, work.ports.strategies[name], [one.segment for one in found], work.target, held)
+    kept = run_strategy(name, work.env.strategies[name], [one.segment for one in found], work.target, held)
     return keep_only(items, [segment.id for segment in kept])
 
 
@@ -216,7 +211,7 @@ def _flush_evidence(
     if work.scope is None:
         return {}
     told = split_texts([(one.text, one.trust) for one in found if one.item.id in chosen.gone])
-    return {work.scope: recall.flush_passages(work.ports, work.acting, work.scope, compaction, told)}
+    return {work.scope: recall.flush_passages(work.env, work.scope, compaction, told)}
 
 
 _PRIORITY_NAMES = {score: name for name, score in PRIORITY_SCORE.items()}
@@ -242,16 +237,16 @@ class FrameEvidence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def list_evidence(ports: Ports, acting: Acting, stream: str, frame: FrameState) -> list[FrameEvidence]:
+def list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEvidence]:
     """List a live frame's evidence, oldest first. A missing size is measured if the text is in the event."""
-    count = thread_tokenizer(ports, acting, stream)[0].count
+    count = thread_tokenizer(env, stream)[0].count
     found = []
     for handle in sorted(frame.handles.values(), key=lambda one: one.position):
         if handle.removed is not None:
             continue
         own, held = (
-            read_event(ports, acting, stream, handle.version),
-            read_handle_event(ports, acting, stream, handle.version),
+            read_event(env, stream, handle.version),
+            read_handle_event(env, stream, handle.version),
         )
         if own is None or held is None:
             raise Corrupt(f"The event of handle {handle.id} is missing. Run `holdfast verify`.")
@@ -283,8 +278,7 @@ class FrameCompaction:
 
     def __init__(
         self,
-        ports: Ports,
-        acting: Acting,
+        env: Env,
         frame: str,
         target: int,
         config: CompactionConfig,
@@ -292,36 +286,36 @@ class FrameCompaction:
         strict: bool,
         key: str | None,
     ) -> None:
-        self.ports, self.acting, self.frame, self.target, self.config = ports, acting, frame, target, config
+        self.env, self.frame, self.target, self.config = env, frame, target, config
         self._strict, self._key = strict, None if key is None else check_key(key)
-        self.stream = find_frame_stream(ports, acting, frame)
-        check_live(ports, acting, load_current_state(ports, acting, self.stream), frame)
-        self.scope = flush_scope(ports, acting, self.stream, config)
+        self.stream = find_frame_stream(env, frame)
+        check_live(env, load_current_state(env, self.stream), frame)
+        self.scope = flush_scope(env, self.stream, config)
 
     def live_frame(self, states: States) -> FrameState:
         """Return the frame as it is now; refuse one that has ended."""
-        check_live(self.ports, self.acting, states[self.stream], self.frame)
+        check_live(self.env, states[self.stream], self.frame)
         return states[self.stream].frames[self.frame]
 
     def find_earlier(self) -> CompactionResult | None:
         """Return the result of an earlier call with the same key, if any."""
         if self._key is None:
             return None
-        stored = self.ports.journal.events_by_key(self.acting.tenant, self.stream, self._key)
+        stored = self.env.journal.events_by_key(self.env.tenant, self.stream, self._key)
         compacted = [event for event in map(decode_event, stored) if event.type == "frame.compacted"]
         if stored and (not compacted or compacted[0].facts.frame != self.frame):
             raise KeyReused(f"Key {self._key!r} already stands for something else. Use a new key for a new operation.")
         if not compacted:
             return None
         facts: FrameCompacted = compacted[0].facts
-        line = frame_thread(self.ports, self.acting, self.frame)
-        made = summaries.find_summary(self.ports, self.acting, line, facts.compaction) if facts.summarized else None
+        line = frame_thread(self.env, self.frame)
+        made = summaries.find_summary(self.env, line, facts.compaction) if facts.summarized else None
         return self.result_of(facts, made)
 
     def frame_drafts(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:
         """Add the frame's own event after the others: flushed passages come before the compaction."""
         own = add_clock_events(
-            states[self.stream], [Draft(type="frame.compacted", facts=facts)], self.ports.clock.now_ms()
+            states[self.stream], [Draft(type="frame.compacted", facts=facts)], self.env.clock.now_ms()
         )
         return {**drafts, self.stream: [*drafts.get(self.stream, ()), *own]}
 
@@ -329,7 +323,7 @@ class FrameCompaction:
         """Commit to the frame's stream and others at once."""
         every = tuple(dict.fromkeys((self.stream, *streams)))
         same = match_event("frame.compacted", frame=self.frame)
-        return decide_and_append(self.ports, self.acting, every, decide, key=self._key, same=same)
+        return decide_and_append(self.env, every, decide, key=self._key, same=same)
 
     def check_target(self, final: int) -> None:
         """In strict mode, refuse to write a result that misses the target."""

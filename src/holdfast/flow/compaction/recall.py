@@ -18,7 +18,7 @@ from holdfast.flow.state.entry_events import write_draft
 from holdfast.flow.state.journal_store import journal_storage
 from holdfast.flow.state.search import MAX_RESULTS
 from holdfast.flow.state.write import build_entry
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.compaction import RecalledEntry
 from holdfast.records.events.envelope import Draft
 from holdfast.records.scope import Address, Scope
@@ -31,9 +31,9 @@ MAX_QUERY_CHARS = 2_000
 """The most characters of that message used as a query."""
 
 
-def flush_passages(ports: Ports, acting: Acting, scope: str, id: str, told: Sequence[CompactedPassage]) -> list[Draft]:
+def flush_passages(env: Env, scope: str, id: str, told: Sequence[CompactedPassage]) -> list[Draft]:
     """Return the events that write the passages of compaction `id` to the state of a scope."""
-    store = journal_storage(ports, acting)
+    store = journal_storage(env)
     options = check_options(EntryOptions(content_kind="episodic"), Scope.of(scope))
     drafts = []
     for number, passage in enumerate(told):
@@ -42,30 +42,24 @@ def flush_passages(ports: Ports, acting: Acting, scope: str, id: str, told: Sequ
     return drafts
 
 
-def search_memories(
-    ports: Ports, acting: Acting, scopes: Sequence[Address], query: str, limit: int = 5
-) -> list[RecalledEntry]:
+def search_memories(env: Env, scopes: Sequence[Address], query: str, limit: int = 5) -> list[RecalledEntry]:
     """Search compacted passages in some scopes by a query; best first, each once."""
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise InvalidValue(f"limit must be a number of entries, 0 or more, not {limit!r}.")
     found: dict[str, RecalledEntry] = {}
     for scope in dict.fromkeys(Scope.of(one).text for one in scopes) if limit and query.strip() else ():
         for result in search.search_scope(
-            journal_storage(ports, acting), scope, query, min(limit * CANDIDATE_FACTOR, MAX_RESULTS)
+            journal_storage(env), scope, query, min(limit * CANDIDATE_FACTOR, MAX_RESULTS)
         ):
-            one = (
-                load_memory(ports, acting, scope, result.key, result.score)
-                if result.key.startswith(PASSAGE_PREFIX)
-                else None
-            )
+            one = load_memory(env, scope, result.key, result.score) if result.key.startswith(PASSAGE_PREFIX) else None
             if one is not None and one.text not in {known.text for known in found.values()}:
                 found.setdefault(one.id, one)  # A passage compacted twice, in two threads, is returned once.
     return sorted(found.values(), key=lambda one: (-one.score, one.scope, one.key))[:limit]
 
 
-def load_memory(ports: Ports, acting: Acting, scope: str, key: str, score: float = 0.0) -> RecalledEntry | None:
+def load_memory(env: Env, scope: str, key: str, score: float = 0.0) -> RecalledEntry | None:
     """Load one passage as it is now; None if it is gone, erased or cannot be shown."""
-    stored = ports.journal.entry(acting.tenant, scope, key)
+    stored = env.journal.entry(env.tenant, scope, key)
     if stored is None or stored.content is None:
         return None
     event = decode_event(stored)
@@ -83,9 +77,9 @@ def load_memory(ports: Ports, acting: Acting, scope: str, key: str, score: float
     )
 
 
-def default_query(ports: Ports, acting: Acting, stream: str) -> str:
+def default_query(env: Env, stream: str) -> str:
     """Return the default query: the last user message of a thread."""
-    for place in islice(iter_places(ports, acting, stream), MAX_QUERY_SEARCH):
+    for place in islice(iter_places(env, stream), MAX_QUERY_SEARCH):
         if place.row["role"] == "user":
-            return load_messages(ports, acting, [place])[0].text[:MAX_QUERY_CHARS]
+            return load_messages(env, [place])[0].text[:MAX_QUERY_CHARS]
     return ""

@@ -25,7 +25,7 @@ from holdfast.flow.compaction.sessions import check_config, count_uncovered, flu
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.journal.observers import warn_caller
 from holdfast.flow.sessions.append import resolve_session_stream
-from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import (
     PRESETS,
     Always,
@@ -48,74 +48,74 @@ from holdfast.system import renew_in_child
 
 
 def add_rule(
-    ports: Ports, acting: Acting, session: str, given: Any, choose: ChooseSummarizer, wait: Wait | None = None
+    env: Env, session: str, given: Any, choose: ChooseSummarizer, wait: Wait | None = None
 ) -> Callable[[], None]:
     """Add a rule to a session and return a function that removes it.
 
     It is given as a Rule, a configuration, a preset's name, a guard or a recorder. It replaces a rule of the same name;
     a disabled configuration only removes that one. `wait` comes from a client that can await the rule's action.
     """
-    rule = check_rule(ports, given, choose, awaits=wait is not None)
-    place = (acting.tenant, session)
-    standing = ports.rules.setdefault(place, SessionRules(choose))
+    rule = check_rule(env, given, choose, awaits=wait is not None)
+    place = (env.tenant, session)
+    standing = env.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait
     standing.put(rule)
 
     def undo() -> None:
         standing.drop(rule)
-        if not standing.rules and ports.rules.get(place) is standing:
-            del ports.rules[place]
+        if not standing.rules and env.rules.get(place) is standing:
+            del env.rules[place]
 
     if isinstance(rule.action, CompactionConfig) and not rule.action.enabled:
         undo()
     return undo
 
 
-def rules_of(ports: Ports, acting: Acting, session: str) -> tuple[Rule, ...]:
+def rules_of(env: Env, session: str) -> tuple[Rule, ...]:
     """Return the rules of a session, in the order of evaluation."""
-    standing = ports.rules.get((acting.tenant, session))
+    standing = env.rules.get((env.tenant, session))
     return () if standing is None else standing.rules
 
 
-def forget_rules(ports: Ports, acting: Acting, session: str) -> None:
+def forget_rules(env: Env, session: str) -> None:
     """Drop the rules of a session that has ended for good."""
-    ports.rules.pop((acting.tenant, session), None)
+    env.rules.pop((env.tenant, session), None)
 
 
-def recall_settings(ports: Ports, acting: Acting, stream: str) -> tuple[int, tuple[str, ...]]:
+def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
     """Return how many memories a pack of a thread recalls, and from which scopes.
 
     The scopes are those its rules flush to, or else its session's.
     """
-    session = resolve_session_stream(ports, acting, stream)
-    configs = [rule.action for rule in rules_of(ports, acting, session) if isinstance(rule.action, CompactionConfig)]
-    found = [flush_scope(ports, acting, stream, config) for config in configs]
+    session = resolve_session_stream(env, stream)
+    configs = [rule.action for rule in rules_of(env, session) if isinstance(rule.action, CompactionConfig)]
+    found = [flush_scope(env, stream, config) for config in configs]
     scopes = tuple(dict.fromkeys(scope for scope in found if scope is not None))
     return max((config.recall for config in configs), default=0), scopes or (session,)
 
 
-def fire_after_append(ports: Ports, acting: Acting, stream: str, new: Sequence[Message]) -> tuple[RuleOutcome, ...]:
+def fire_after_append(env: Env, stream: str, new: Sequence[Message]) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread after an append. Never raises for a rule's error."""
-    if not ports.rules:
+    if not env.rules:
         return ()
-    return _fire_rules(ports, acting, Occasion(kind="appended", stream=stream, new=tuple(new)))
+    return _fire_rules(env, Occasion(kind="appended", stream=stream, new=tuple(new)))
 
 
-def fire_before_call(ports: Ports, acting: Acting, stream: str, packed: AssembledPack) -> tuple[RuleOutcome, ...]:
+def fire_before_call(env: Env, stream: str, packed: AssembledPack) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread before its pack goes to a model. A guard may refuse the call."""
-    if not ports.rules:
+    if not env.rules:
         return ()
-    return _fire_rules(ports, acting, Occasion(kind="packed", stream=stream, packed=packed))
+    return _fire_rules(env, Occasion(kind="packed", stream=stream, packed=packed))
 
 
-def _fire_rules(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[RuleOutcome, ...]:
-    standing = ports.rules.get((acting.tenant, resolve_session_stream(ports, acting, occasion.stream)))
+def _fire_rules(env: Env, occasion: Occasion) -> tuple[RuleOutcome, ...]:
+    standing = env.rules.get((env.tenant, resolve_session_stream(env, occasion.stream)))
     if standing is None:
         return ()
     rules, packed = standing.rules, occasion.packed
     for rule in rules if packed is not None else ():
-        if isinstance(rule.action, BudgetGuard) and _is_due(ports, acting, standing, rule, occasion):
-            check_guard(ports, acting, occasion.stream, rule, packed)  # type: ignore[arg-type]
+        if isinstance(rule.action, BudgetGuard) and _is_due(env, standing, rule, occasion):
+            check_guard(env, occasion.stream, rule, packed)  # type: ignore[arg-type]
     if is_rule_running():
         return ()
     fired: list[RuleOutcome] = []
@@ -124,15 +124,14 @@ def _fire_rules(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[RuleO
         for rule in sorted(rules, key=lambda rule: isinstance(rule.action, TelemetryRecorder)):
             if isinstance(rule.action, BudgetGuard):
                 continue
-            found = _fire_rule(ports, acting, standing, rule, occasion, tuple(fired))
+            found = _fire_rule(env, standing, rule, occasion, tuple(fired))
             if found is not None:
                 fired.append(found)
     return tuple(fired)
 
 
 def _fire_rule(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     standing: SessionRules,
     rule: Rule,
     occasion: Occasion,
@@ -140,13 +139,13 @@ def _fire_rule(
 ) -> RuleOutcome | None:
     """Run a rule and return its result; None if it was not due. Its errors are reported, not raised."""
     try:
-        if not _is_due(ports, acting, standing, rule, occasion):
+        if not _is_due(env, standing, rule, occasion):
             return None
         if isinstance(rule.action, TelemetryRecorder):
-            _await_result(standing, rule, record_occasion(ports, rule.action, occasion, before))
+            _await_result(standing, rule, record_occasion(env, rule.action, occasion, before))
             return None
         if isinstance(rule.action, CompactionConfig):
-            found = _run_compaction(ports, acting, standing, rule, rule.action, occasion)
+            found = _run_compaction(env, standing, rule, rule.action, occasion)
         else:
             made = _await_result(standing, rule, rule.action(occasion))
             found = RuleOutcome(rule=rule.name, made=() if made is None else (made,))
@@ -168,19 +167,17 @@ def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
     raise InvalidValue(f"What the rule {rule.name} does must be awaited, and only the asyncio client does that.")
 
 
-def _is_due(ports: Ports, acting: Acting, standing: SessionRules, rule: Rule, occasion: Occasion) -> bool:
+def _is_due(env: Env, standing: SessionRules, rule: Rule, occasion: Occasion) -> bool:
     stream = occasion.stream
     tally: ThreadTally | None = None
     if any(isinstance(one, MessagesOver | TokensOver) for one in rule.triggers):
         every = (trigger for known in standing.rules for trigger in known.triggers if isinstance(trigger, TokensOver))
-        most = max((token_limit(ports, acting, stream, one.n) for one in every), default=None)
-        tally = standing.update_tally(ports, acting, stream, occasion.new, most)
-    return any(_is_triggered(ports, acting, one, occasion, tally) for one in rule.triggers)
+        most = max((token_limit(env, stream, one.n) for one in every), default=None)
+        tally = standing.update_tally(env, stream, occasion.new, most)
+    return any(_is_triggered(env, one, occasion, tally) for one in rule.triggers)
 
 
-def _is_triggered(
-    ports: Ports, acting: Acting, trigger: Trigger, occasion: Occasion, tally: ThreadTally | None
-) -> bool:
+def _is_triggered(env: Env, trigger: Trigger, occasion: Occasion, tally: ThreadTally | None) -> bool:
     if isinstance(trigger, Always):
         return True
     if isinstance(trigger, PackOverBudget):
@@ -188,19 +185,19 @@ def _is_triggered(
     assert tally is not None, "a trigger that counts is given a tally"
     if isinstance(trigger, MessagesOver):
         return tally.messages > trigger.n
-    return (tally.tokens or 0) > token_limit(ports, acting, occasion.stream, trigger.n)
+    return (tally.tokens or 0) > token_limit(env, occasion.stream, trigger.n)
 
 
 def _run_compaction(
-    ports: Ports, acting: Acting, standing: SessionRules, rule: Rule, config: CompactionConfig, occasion: Occasion
+    env: Env, standing: SessionRules, rule: Rule, config: CompactionConfig, occasion: Occasion
 ) -> RuleOutcome | None:
     """Compact a thread, one compaction per session at a time; skip it for a while if there was nothing to do."""
     stream = occasion.stream
-    line = load_state(ports, acting, stream).thread or ThreadState()
+    line = load_state(env, stream).thread or ThreadState()
     if standing.is_idle(stream, rule.name, line) or not standing.busy.acquire(blocking=False):
         return None
     try:
-        work = ThreadCompaction(ports, acting, stream, config, standing.choose(config.summarizer))
+        work = ThreadCompaction(env, stream, config, standing.choose(config.summarizer))
         packed = occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
         work.run(packed=packed)
     finally:
@@ -215,9 +212,9 @@ TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
 COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
 
 
-def check_rule(ports: Ports, given: Any, choose: ChooseSummarizer, *, awaits: bool = False) -> Rule:
+def check_rule(env: Env, given: Any, choose: ChooseSummarizer, *, awaits: bool = False) -> Rule:
     """Convert the given value to a rule and check it; refuse async actions unless the client awaits."""
-    given = _to_rule(ports, given)
+    given = _to_rule(env, given)
     if not isinstance(given, Rule):
         raise InvalidValue(
             f"{type(given).__name__} is no rule. Give a Rule, a CompactionConfig, a preset's name, a BudgetGuard or a "
@@ -230,7 +227,7 @@ def check_rule(ports: Ports, given: Any, choose: ChooseSummarizer, *, awaits: bo
         number = getattr(trigger, "n", None)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
             raise InvalidValue(f"{type(trigger).__name__} takes a whole number, 0 or more, not {number!r}.")
-    _check_action(ports, given.action)
+    _check_action(env, given.action)
     if _is_async_action(given.action, choose) and not awaits:
         raise InvalidValue(
             f"What the rule {given.name} does is an async function, and only the asyncio client awaits one. "
@@ -239,14 +236,14 @@ def check_rule(ports: Ports, given: Any, choose: ChooseSummarizer, *, awaits: bo
     return given
 
 
-def _to_rule(ports: Ports, given: Any) -> Any:
+def _to_rule(env: Env, given: Any) -> Any:
     """Convert a preset's name, configuration, guard or recorder to a rule with its default name."""
     if isinstance(given, str):
         if given not in PRESETS:
             raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(PRESETS)}.")
         given = PRESETS[given]
     if isinstance(given, CompactionConfig):
-        check_config(ports, given)  # Check it before its triggers are read.
+        check_config(env, given)  # Check it before its triggers are read.
         return Rule(COMPACTION, given.triggers or (PackOverBudget(),), given)
     if isinstance(given, BudgetGuard):
         return Rule(GUARD, Always(), given)
@@ -269,9 +266,9 @@ def _is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _check_action(ports: Ports, action: Any) -> None:
+def _check_action(env: Env, action: Any) -> None:
     if isinstance(action, CompactionConfig):
-        check_config(ports, action)
+        check_config(env, action)
     elif isinstance(action, BudgetGuard):
         for name in ("tokens", "cost", "pack"):
             number = getattr(action, name)
@@ -335,22 +332,22 @@ class SessionRules:
         self.rules = tuple(known for known in self.rules if known is not rule)
 
     def update_tally(
-        self, ports: Ports, acting: Acting, stream: str, new: Sequence[Message] = (), tokens: int | None = None
+        self, env: Env, stream: str, new: Sequence[Message] = (), tokens: int | None = None
     ) -> ThreadTally:
         """Return a thread's tally after some new messages, with its tokens counted up to `tokens` if given."""
-        line = load_state(ports, acting, stream).thread or ThreadState()
+        line = load_state(env, stream).thread or ThreadState()
         found = _advance_tally(self._tallies.get(stream), line, new)
         if found is None:
             found = ThreadTally(
                 messages=0,
                 tokens=None,
-                covered=last_covered_position(ports, acting, stream),
+                covered=last_covered_position(env, stream),
                 total_messages=line.messages,
                 edited=line.edited,
                 floor=line.floor,
             )
         if tokens is not None and found.tokens is None:
-            counted = count_uncovered(ports, acting, stream, enough=tokens)[1]
+            counted = count_uncovered(env, stream, enough=tokens)[1]
             found = msgspec.structs.replace(found, tokens=counted)
         found = msgspec.structs.replace(found, messages=max(0, line.messages - found.covered))
         self._tallies[stream] = found

@@ -38,7 +38,7 @@ from holdfast.flow.compaction.summaries import (
 )
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
-from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.ports import Env, Summarizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.compaction import STRATEGIES, CompactionConfig
 from holdfast.records.events.envelope import Draft
@@ -68,11 +68,9 @@ class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
     state: dict[str, Any] | None = None
 
 
-def make_summary_text(
-    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer
-) -> SummaryText:
+def make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer) -> SummaryText:
     """Make the text for a plan by the configured strategy."""
-    words = _run_strategy(ports, acting, plan, config, summarizer)
+    words = _run_strategy(env, plan, config, summarizer)
     return words if config.max_length is None else shorten_text(words, config.max_length)
 
 
@@ -81,41 +79,37 @@ def shorten_text(words: SummaryText, most: int) -> SummaryText:
     return msgspec.structs.replace(words, text=fit_text(words.text, most, len))
 
 
-def _run_strategy(
-    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer
-) -> SummaryText:
-    count, messages = thread_tokenizer(ports, acting, plan.stream)[0].count, plan.messages
+def _run_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer) -> SummaryText:
+    count, messages = thread_tokenizer(env, plan.stream)[0].count, plan.messages
     match config.strategy:
         case "summarise_oldest":
-            most = token_allowance(ports, acting, plan, config, summarizer.name)
+            most = token_allowance(env, plan, config, summarizer.name)
             text = run_with_timeout(
                 config.timeout, lambda: summarizer.summarise(source_messages(plan), max_tokens=most)
             )
             return summarizer_text(config, text, summarizer.name, count)
         case "extract_state":
             state = extract_state(messages)
-            text = render_state(state, token_allowance(ports, acting, plan, config), count)
+            text = render_state(state, token_allowance(env, plan, config), count)
             return _make_text(config, text, CompactionLevel.MODERATE, state=state)
         case "truncate_at" | "sliding_window":
             left_out = sum(1 for message in messages if not message.pinned)
             return _make_text(config, omission_note(left_out), CompactionLevel.AGGRESSIVE)
         case "priority":
-            made = compaction_summary.reduce_by_priority(messages, token_allowance(ports, acting, plan, config), count)
+            made = compaction_summary.reduce_by_priority(messages, token_allowance(env, plan, config), count)
         case "policy_trim":
-            made = compaction_summary.reduce_by_policy(messages, token_allowance(ports, acting, plan, config), count)
+            made = compaction_summary.reduce_by_policy(messages, token_allowance(env, plan, config), count)
         case _:
-            made = _run_custom_strategy(ports, acting, plan, config)
+            made = _run_custom_strategy(env, plan, config)
     return _make_text(config, made.text, made.level)
 
 
-def token_allowance(
-    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig, method: str = BUILT_IN_SUMMARIZER
-) -> int:
+def token_allowance(env: Env, plan: SummaryPlan, config: CompactionConfig, method: str = BUILT_IN_SUMMARIZER) -> int:
     """Return the tokens a text may take. Our own must be small, or shorter than the messages it covers."""
     if method != BUILT_IN_SUMMARIZER:
         return config.summary_tokens
-    tokenizer, info = thread_tokenizer(ports, acting, plan.stream)
-    saved = count_saved_tokens(plan.messages, message_counter(ports, acting, plan.stream))
+    tokenizer, info = thread_tokenizer(env, plan.stream)
+    saved = count_saved_tokens(plan.messages, message_counter(env, plan.stream))
     around = COUNT_SLACK + count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
     return min(config.summary_tokens, max(saved, SMALL_SUMMARY_TOKENS) - around)
 
@@ -136,12 +130,10 @@ def _make_text(
     return SummaryText(text=text, strategy=config.strategy, method=method or config.strategy, level=level, state=state)
 
 
-def _run_custom_strategy(
-    ports: Ports, acting: Acting, plan: SummaryPlan, config: CompactionConfig
-) -> compaction_summary.ReducedTranscript:
+def _run_custom_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig) -> compaction_summary.ReducedTranscript:
     """Run a caller's own strategy: the segments it keeps are quoted, the rest is left out."""
-    given = make_segments(plan.messages, plan.stream, message_counter(ports, acting, plan.stream))
-    kept = run_strategy(config.strategy, ports.strategies[config.strategy], given, config.summary_tokens)
+    given = make_segments(plan.messages, plan.stream, message_counter(env, plan.stream))
+    kept = run_strategy(config.strategy, env.strategies[config.strategy], given, config.summary_tokens)
     names = {segment.id for segment in kept}
     stay = {id(message) for segment in given if segment.id in names for message in segment.messages}
     return compaction_summary.reduce_to(
@@ -213,8 +205,7 @@ class StrategyFailure(msgspec.Struct, frozen=True):
 
 
 def compact_thread(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     config: CompactionConfig,
     summarizer: Summarizer,
@@ -227,14 +218,14 @@ def compact_thread(
 
     `within` limits the tokens of the rounds that stay. `write` writes the summary together with something else.
     """
-    check_config(ports, config)
+    check_config(env, config)
     for attempt in range(1, COMPACT_TRIES + 1):
-        plan = plan_compaction(ports, acting, stream, config, within=within, whole=whole)
+        plan = plan_compaction(env, stream, config, within=within, whole=whole)
         if plan is None:
             return None
-        words = make_summary_text(ports, acting, plan, config, summarizer)
+        words = make_summary_text(env, plan, config, summarizer)
         try:
-            return write_compaction(ports, acting, plan, words, config, write)
+            return write_compaction(env, plan, words, config, write)
         except Conflict:
             if attempt == COMPACT_TRIES:
                 raise
@@ -242,8 +233,7 @@ def compact_thread(
 
 
 def compact_with_fallback(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     config: CompactionConfig,
     summarizer: Summarizer,
@@ -256,15 +246,14 @@ def compact_with_fallback(
     for strategy in (config.strategy, *FALLBACKS.get(config.strategy, ())):
         tried = replace(config, strategy=strategy)
         try:
-            return compact_thread(ports, acting, stream, tried, summarizer, within=within, write=write), failed
+            return compact_thread(env, stream, tried, summarizer, within=within, write=write), failed
         except (SummaryFailed, TooLarge) as error:
             failed.append(StrategyFailure(strategy, error))
     return None, failed
 
 
 def plan_compaction(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     config: CompactionConfig,
     *,
@@ -272,16 +261,14 @@ def plan_compaction(
     whole: bool = False,
 ) -> SummaryPlan | None:
     """Plan the messages to cover: whole rounds before those that stay and before any open call."""
-    plan = summaries.plan_summary(
-        ports, acting, stream, keep=_rounds_to_keep(ports, acting, stream, config, within), whole=whole
-    )
+    plan = summaries.plan_summary(env, stream, keep=_rounds_to_keep(env, stream, config, within), whole=whole)
     # Pinned messages stay as they are, so summarising them saves nothing.
     return None if plan is None or all(message.pinned for message in plan.messages) else plan
 
 
-def _rounds_to_keep(ports: Ports, acting: Acting, stream: str, config: CompactionConfig, within: int | None) -> Keep:
+def _rounds_to_keep(env: Env, stream: str, config: CompactionConfig, within: int | None) -> Keep:
     """Return a function that gives the rounds to keep: by number, by messages, and within a token limit."""
-    size = message_counter(ports, acting, stream)
+    size = message_counter(env, stream)
 
     def keep(messages: Sequence[Message]) -> int:
         most = config.keep
@@ -293,27 +280,26 @@ def _rounds_to_keep(ports: Ports, acting: Acting, stream: str, config: Compactio
 
 
 def write_compaction(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     plan: SummaryPlan,
     words: SummaryText,
     config: CompactionConfig,
     write: SummaryWriter | None = None,
 ) -> Summary:
     """Write the summary with the flushed passages, and with a pin on the user's goal."""
-    goal = _find_goal(ports, acting, plan) if config.keep_goal else None
+    goal = _find_goal(env, plan) if config.keep_goal else None
     own = goal is not None and goal.stream == plan.stream
     if goal is not None and not own:
-        words = _quote_goal(ports, acting, words, goal, config.max_length)
+        words = _quote_goal(env, words, goal, config.max_length)
     plan = _mark_goal_pinned(plan, goal) if goal is not None and own else plan
-    scope = flush_scope(ports, acting, plan.stream, config)
+    scope = flush_scope(env, plan.stream, config)
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
         found: dict[str, Sequence[Draft]] = {}
         if scope is not None:
             # Messages covered before were flushed with the earlier summary, if flushing was on.
             gone = [message for message in plan.messages[plan.covered :] if not message.pinned]
-            found[scope] = recall.flush_passages(ports, acting, scope, summary, split_messages(gone))
+            found[scope] = recall.flush_passages(env, scope, summary, split_messages(gone))
         if goal is not None and own:
             pinned = Draft(type="message.pinned", facts=MessagePinned(version=goal.version))
             found[plan.stream] = [*found.get(plan.stream, ()), pinned]
@@ -323,21 +309,21 @@ def write_compaction(
     if write is not None:
         return write(plan, words, also)
     return summaries.write_summary(
-        ports, acting, plan, words.text, method=words.method, level=str(words.level), state=words.state, also=also
+        env, plan, words.text, method=words.method, level=str(words.level), state=words.state, also=also
     )
 
 
-def flush_scope(ports: Ports, acting: Acting, stream: str, config: CompactionConfig) -> str | None:
+def flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:
     """Return the scope that compacted passages are written to, by default the session's; None if flushing is off."""
     if isinstance(config.store, str):
         return Scope.of(config.store).text
-    return resolve_session_stream(ports, acting, stream) if config.store else None
+    return resolve_session_stream(env, stream) if config.store else None
 
 
-def _find_goal(ports: Ports, acting: Acting, plan: SummaryPlan) -> MessageLocation | None:
+def _find_goal(env: Env, plan: SummaryPlan) -> MessageLocation | None:
     """Find the user's first message, if it is about to be covered and is not pinned."""
     covered = {(message.stream, message.version) for message in plan.messages}
-    for place in islice(iter_places_after(ports, acting, plan.stream), MAX_GOAL_SEARCH):
+    for place in islice(iter_places_after(env, plan.stream), MAX_GOAL_SEARCH):
         if place.row["role"] == "user":
             return None if place.row["pinned"] or (place.stream, place.version) not in covered else place
     return None
@@ -354,20 +340,18 @@ def _mark_goal_pinned(plan: SummaryPlan, goal: MessageLocation) -> SummaryPlan:
     )
 
 
-def _quote_goal(
-    ports: Ports, acting: Acting, words: SummaryText, goal: MessageLocation, most: int | None
-) -> SummaryText:
+def _quote_goal(env: Env, words: SummaryText, goal: MessageLocation, most: int | None) -> SummaryText:
     """Quote the goal in the summary: in a fork it may belong to another thread, which alone could pin it."""
-    said = load_messages(ports, acting, [goal])[0].text[:MAX_GOAL_CHARS]
+    said = load_messages(env, [goal])[0].text[:MAX_GOAL_CHARS]
     longer = replace(words, text=f"What the user asked for first: {said}\n{words.text}")
     return longer if most is None else shorten_text(longer, most)
 
 
-def count_uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | None = None) -> tuple[int, int]:
+def count_uncovered(env: Env, stream: str, *, enough: int | None = None) -> tuple[int, int]:
     """Count a thread's uncovered messages and their tokens; stop once the tokens exceed `enough`."""
-    newest = next(summaries.iter_summaries(ports, acting, stream), None)
+    newest = next(summaries.iter_summaries(env, stream), None)
     messages = tokens = 0
-    for place in iter_places(ports, acting, stream):
+    for place in iter_places(env, stream):
         if (newest is not None and summaries.is_covered(place, (newest,))) or (enough is not None and tokens > enough):
             break
         messages += 1
@@ -375,14 +359,14 @@ def count_uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | 
     return messages, tokens
 
 
-def last_covered_position(ports: Ports, acting: Acting, stream: str) -> int:
+def last_covered_position(env: Env, stream: str) -> int:
     """Return the position of the newest message that a summary covers; 0 if there is none."""
-    newest = next(summaries.iter_summaries(ports, acting, stream), None)
+    newest = next(summaries.iter_summaries(env, stream), None)
     if newest is None:
         return 0
     end = newest.covers[-1]
     span = RowQuery(table="messages", after=end.last - 1, until=end.last, limit=1)
-    return max((int(row["position"] or 0) for row in ports.journal.span(acting.tenant, end.stream, span)), default=0)
+    return max((int(row["position"] or 0) for row in env.journal.span(env.tenant, end.stream, span)), default=0)
 
 
 _NUMBERS: Final = {
@@ -400,9 +384,9 @@ MAX_SECONDS: Final = int(threading.TIMEOUT_MAX)
 """The longest time a thread can wait."""
 
 
-def check_config(ports: Ports, config: CompactionConfig) -> None:
+def check_config(env: Env, config: CompactionConfig) -> None:
     """Check a compaction configuration; refuse an invalid value by name."""
-    _check_strategy(ports, config.strategy)
+    _check_strategy(env, config.strategy)
     for name, (least, meaning) in _NUMBERS.items():
         value = getattr(config, name)
         absent = (value is None and name in _MAY_BE_NONE) or (name, value) == ("max_tokens", "model")
@@ -416,9 +400,9 @@ def check_config(ports: Ports, config: CompactionConfig) -> None:
         Scope.of(config.store)
 
 
-def _check_strategy(ports: Ports, strategy: Any) -> None:
-    if not isinstance(strategy, str) or not (strategy in STRATEGIES or strategy in ports.strategies):
-        known = ", ".join((*STRATEGIES, *sorted(ports.strategies)))
+def _check_strategy(env: Env, strategy: Any) -> None:
+    if not isinstance(strategy, str) or not (strategy in STRATEGIES or strategy in env.strategies):
+        known = ", ".join((*STRATEGIES, *sorted(env.strategies)))
         raise InvalidValue(f"{strategy!r:.60} is not a strategy. Known strategies: {known}.")
     check_id(strategy, "strategy")  # The strategy's name is stored with every summary it makes.
 

@@ -35,7 +35,7 @@ from holdfast.flow.sessions.read import (
     thread_segments,
     thread_state,
 )
-from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.ports import Env, Tokenizer
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import ERASED, TRUST_LEVELS, Draft
 from holdfast.records.events.sessions import MessageSpan, SharedSegment, SummaryContent, SummaryMade
@@ -72,7 +72,7 @@ class SummaryExtras(msgspec.Struct, frozen=True, kw_only=True):
     drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
 
 
-def plan_summary(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool = False) -> SummaryPlan | None:
+def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> SummaryPlan | None:
     """Plan a summary of the rounds older than the newest `keep` and not covered yet; None if there are none.
 
     With `whole`, include covered rounds: one summary for all, made from the originals. Without it, the newest summaries
@@ -80,20 +80,18 @@ def plan_summary(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole
     """
     if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
-    state = load_current_state(ports, acting, stream)
-    line = thread_state(ports, acting, stream)
+    state = load_current_state(env, stream)
+    line = thread_state(env, stream)
     if line.ended and line.fresh:
         return None  # The next message restarts the thread.
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
-    older = iter_summaries(ports, acting, stream)
+    older = iter_summaries(env, stream)
     replaced, rest = (list(older), []) if whole else ([], list(islice(older, 1)))
-    found, messages, end = _measure_uncovered(ports, acting, stream, rest, keep)
+    found, messages, end = _measure_uncovered(env, stream, rest, keep)
     if end and not whole:
         replaced, rest = _pick_mergeable(end, chain(rest, older))
-        found, messages, end = (
-            _measure_uncovered(ports, acting, stream, rest, keep) if replaced else (found, messages, end)
-        )
+        found, messages, end = _measure_uncovered(env, stream, rest, keep) if replaced else (found, messages, end)
     covered = sum(1 for one in found if is_covered(one, replaced))
     end = max(end, covered)  # A covered message is never uncovered again.
     if not end or (end == covered and len(replaced) < 2):
@@ -109,11 +107,11 @@ def plan_summary(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole
 
 
 def _measure_uncovered(
-    ports: Ports, acting: Acting, stream: str, known: Sequence[Summary], keep: Keep
+    env: Env, stream: str, known: Sequence[Summary], keep: Keep
 ) -> tuple[list[MessageLocation], list[Message], int]:
     """Return the uncovered places and messages, and how many of them are older than the rounds to keep."""
-    found = _list_uncovered(ports, acting, stream, known)
-    messages = load_messages(ports, acting, found)
+    found = _list_uncovered(env, stream, known)
+    messages = load_messages(env, found)
     return found, messages, _count_older(messages, keep(messages) if callable(keep) else keep)
 
 
@@ -139,10 +137,10 @@ def is_covered(place: MessageLocation, known: Sequence[Summary]) -> bool:
     )
 
 
-def _list_uncovered(ports: Ports, acting: Acting, stream: str, known: Sequence[Summary]) -> list[MessageLocation]:
+def _list_uncovered(env: Env, stream: str, known: Sequence[Summary]) -> list[MessageLocation]:
     """Return the uncovered messages, oldest first. Summaries cover a thread from its start, so this is its end."""
-    first = {(one.stream, one.version) for one in leading_instructions(ports, acting, stream)}
-    found = takewhile(lambda place: not is_covered(place, known), iter_places(ports, acting, stream))
+    first = {(one.stream, one.version) for one in leading_instructions(env, stream)}
+    found = takewhile(lambda place: not is_covered(place, known), iter_places(env, stream))
     return [one for one in found if (one.stream, one.version) not in first][::-1]
 
 
@@ -167,8 +165,7 @@ def _group_stretches(found: Sequence[MessageLocation]) -> tuple[MessageSpan, ...
 
 
 def write_summary(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     plan: SummaryPlan,
     text: str,
     *,
@@ -178,7 +175,7 @@ def write_summary(
     also: SummaryExtras | None = None,
 ) -> Summary:
     """Write the summary of a plan; raise Conflict if the range has changed."""
-    made = draft_summary(ports, acting, plan, text, method=method, level=level, state=state)
+    made = draft_summary(env, plan, text, method=method, level=level, state=state)
 
     def decide(states: States) -> Drafts:
         check_unchanged(plan, states)
@@ -186,13 +183,12 @@ def write_summary(
         return {**more, plan.stream: [*more.get(plan.stream, ()), made]}
 
     streams = (plan.stream, *(() if also is None else also.streams))
-    changed = decide_and_append(ports, acting, tuple(dict.fromkeys(streams)), decide)
+    changed = decide_and_append(env, tuple(dict.fromkeys(streams)), decide)
     return summary_from_draft(plan, made, changed.version_of("summary.made"))
 
 
 def draft_summary(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     plan: SummaryPlan,
     text: str,
     *,
@@ -203,14 +199,14 @@ def draft_summary(
     """Return the event of a summary; refuse one that is empty or would not make the context smaller."""
     if not isinstance(text, str) or not text.strip():
         raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
-    if ports.redact is not None:
-        text, state = redact.redact_text(ports.redact, text), redact.redact_value(ports.redact, state)
-    tokenizer, info = thread_tokenizer(ports, acting, plan.stream)
+    if env.redact is not None:
+        text, state = redact.redact_text(env.redact, text), redact.redact_value(env.redact, state)
+    tokenizer, info = thread_tokenizer(env, plan.stream)
     tokens = count_summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
-    check_shorter(plan.messages, tokens, message_counter(ports, acting, plan.stream))
+    check_shorter(plan.messages, tokens, message_counter(env, plan.stream))
     own = next((one for one in plan.covers if one.stream == plan.stream), MessageSpan(plan.stream, 0, 0))
     facts = SummaryMade(
-        summary=ulid_text(ports.ids.ulid()),
+        summary=ulid_text(env.ids.ulid()),
         first=own.first,
         last=own.last,
         shared=tuple(one for one in plan.covers if one.stream != plan.stream),
@@ -264,28 +260,28 @@ def source_messages(plan: SummaryPlan) -> list[Message]:
     return repair_messages(plan.messages).messages
 
 
-def list_summaries(ports: Ports, acting: Acting, stream: str) -> list[Summary]:
+def list_summaries(env: Env, stream: str) -> list[Summary]:
     """List the summaries that stand for parts of a thread now, oldest first, without overlaps."""
-    return list(iter_summaries(ports, acting, stream))[::-1]
+    return list(iter_summaries(env, stream))[::-1]
 
 
-def iter_summaries(ports: Ports, acting: Acting, stream: str) -> Iterator[Summary]:
+def iter_summaries(env: Env, stream: str) -> Iterator[Summary]:
     """Iterate over the standing summaries, newest first, each read on demand."""
     found: list[Summary] = []
-    for segment in thread_segments(stream, thread_state(ports, acting, stream)):
-        for row in _iter_rows(ports, acting, segment):
-            summary = _load_row(ports, acting, segment.stream, row)
+    for segment in thread_segments(stream, thread_state(env, stream)):
+        for row in _iter_rows(env, segment):
+            summary = _load_row(env, segment.stream, row)
             if not any(_has_overlap(summary, known) for known in found):
                 found.append(summary)
                 yield summary
 
 
-def _iter_rows(ports: Ports, acting: Acting, segment: SharedSegment) -> Iterator[Row]:
+def _iter_rows(env: Env, segment: SharedSegment) -> Iterator[Row]:
     """Iterate over the rows of standing summaries made in a segment, newest first."""
     until = segment.at
     while True:
         span = RowQuery(table="summaries", after=segment.after, until=until, limit=PAGE, backwards=True)
-        rows = ports.journal.span(acting.tenant, segment.stream, span)
+        rows = env.journal.span(env.tenant, segment.stream, span)
         for row in rows:
             retired = row["retired"]
             if (retired is None or int(retired) > segment.at) and int(row["last"] or 0) <= segment.until:
@@ -300,13 +296,13 @@ def _has_overlap(one: Summary, other: Summary) -> bool:
     return any(a.stream == b.stream and a.first <= b.last and b.first <= a.last for a, b in pairs)
 
 
-def _load_row(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
-    return load_summary(ports, acting, stream, int(row["version"] or 0))
+def _load_row(env: Env, stream: str, row: Row) -> Summary:
+    return load_summary(env, stream, int(row["version"] or 0))
 
 
-def load_summary(ports: Ports, acting: Acting, stream: str, version: int) -> Summary:
+def load_summary(env: Env, stream: str, version: int) -> Summary:
     """Load the summary made at a version of a stream, standing or not."""
-    event = read_event(ports, acting, stream, version)
+    event = read_event(env, stream, version)
     if event is None or event.type != "summary.made":
         raise NotFound(f"There is no summary at version {version} of {stream}. Check its id.")
     facts: SummaryMade = event.facts
@@ -331,33 +327,32 @@ def summary_stretches(facts: SummaryMade, stream: str) -> tuple[MessageSpan, ...
     return (*facts.shared, MessageSpan(stream, facts.first, facts.last)) if facts.last else facts.shared
 
 
-def expand_summary(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
+def expand_summary(env: Env, stream: str, summary: str) -> list[Message]:
     """Return the messages that a summary covers, exactly as they were said."""
-    return list(_iter_originals(ports, acting, find_summary(ports, acting, stream, summary)))
+    return list(_iter_originals(env, find_summary(env, stream, summary)))
 
 
-def find_summary(ports: Ports, acting: Acting, stream: str, summary: str) -> Summary:
+def find_summary(env: Env, stream: str, summary: str) -> Summary:
     """Find a summary of a thread by its id, standing or not."""
     if not isinstance(summary, str):
         raise NotFound("Name a summary: what compact gave, or its id.")
     wanted = ulid_bytes(summary)
-    for segment in thread_segments(stream, thread_state(ports, acting, stream)):
+    for segment in thread_segments(stream, thread_state(env, stream)):
         span = RowQuery(table="summaries", until=segment.at, limit=10_000, backwards=True)
-        for row in ports.journal.span(acting.tenant, segment.stream, span):
+        for row in env.journal.span(env.tenant, segment.stream, span):
             if row["summary_id"] == wanted:
-                return _load_row(ports, acting, segment.stream, row)
+                return _load_row(env, segment.stream, row)
     raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
 
 
-def _iter_originals(ports: Ports, acting: Acting, summary: Summary) -> Iterator[Message]:
+def _iter_originals(env: Env, summary: Summary) -> Iterator[Message]:
     """Iterate over the covered messages as of the summary, ignoring later retractions, forks and resets."""
     at = {summary.stream: summary.version - 1}
     if any(stretch.stream != summary.stream for stretch in summary.covers):
-        at.update({one.stream: one.at for one in load_shared_at(ports, acting, summary.stream, summary.version)})
+        at.update({one.stream: one.at for one in load_shared_at(env, summary.stream, summary.version)})
     for stretch in summary.covers:
         yield from iter_segment_messages(
-            ports,
-            acting,
+            env,
             SharedSegment(stretch.stream, stretch.first - 1, stretch.last, at.get(stretch.stream, LATEST)),
         )
 
@@ -368,9 +363,9 @@ SMALL_SUMMARY_TOKENS: Final = 256
 Count = Callable[[str], int]
 
 
-def message_counter(ports: Ports, acting: Acting, stream: str) -> MessageSize:
+def message_counter(env: Env, stream: str) -> MessageSize:
     """Return a function that gives the tokens of a thread's stored messages, from their stored counts if any."""
-    tokenizer, info = thread_tokenizer(ports, acting, stream)
+    tokenizer, info = thread_tokenizer(env, stream)
     framing = framing_of(info.provider, info.name)
 
     def size(message: Message) -> int:

@@ -21,7 +21,7 @@ from holdfast.flow.state.journal_store import JournalStore
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.write import EntryWrite
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records import effects
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.events.envelope import Draft
@@ -37,8 +37,8 @@ NO_TRANSIENTS = TransientEntries(0)
 class EffectPlan:
     """A store that shows entries as planned effects leave them, and collects the drafts."""
 
-    def __init__(self, ports: Ports, acting: Acting, states: States, drafts: Drafts) -> None:
-        self._under = JournalStore(ports, acting)
+    def __init__(self, env: Env, states: States, drafts: Drafts) -> None:
+        self._under = JournalStore(env)
         self._states = states
         self._drafts = drafts
         self._entries: dict[tuple[str, str], StoredEntry | None] = {}
@@ -46,10 +46,10 @@ class EffectPlan:
         self._effect: str | None = None
         self._storage = Storage(
             store=self,
-            clock=ports.clock,
-            settings=ports.settings,
+            clock=env.clock,
+            settings=env.settings,
             transients=NO_TRANSIENTS,
-            tenant=acting.tenant,
+            tenant=env.tenant,
             reserving=True,
         )
 

@@ -27,7 +27,7 @@ from holdfast.flow.effects.sinks import Middleware, client_sinks
 from holdfast.flow.frames.read import content_field
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records import effects
 from holdfast.records.effects import AnyEffect, EffectOutcome, EffectStatus, OperatorOutput, OperatorResult
 from holdfast.records.events.envelope import Draft, Event
@@ -47,8 +47,7 @@ class _EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_operator(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     operator: Operator,
     given: Any,
     view: Any,
@@ -62,21 +61,19 @@ def run_operator(
     name = operator_name(operator, name, key)
     stream = (Scope.operator(name) if scope is None else Scope.of(scope)).text
     # Computed before the run, since the operator may modify its input.
-    call = OperatorCall(
-        stream=stream, name=name, key=key, given=None if key is None else digest_input(ports, acting, given)
-    )
+    call = OperatorCall(stream=stream, name=name, key=key, given=None if key is None else digest_input(env, given))
     if key is not None:
         check_key(key)
-    known = find_earlier_run(ports, acting, call)
+    known = find_earlier_run(env, call)
     if known is not None:
         return known
     output = _call_operator(operator, given, view)
-    declared = _declare_effects(ports, client_sinks(ports).middleware(acting.tenant), acting, output.effects)
+    declared = _declare_effects(env, output.effects)
     try:
-        return _append_run(ports, acting, call, output, declared)
+        return _append_run(env, call, output, declared)
     except Conflict:
         # Another call with the same key may have been faster, and changed the versions expected here.
-        known = find_earlier_run(ports, acting, call)
+        known = find_earlier_run(env, call)
         if known is None:
             raise
         return known
@@ -122,16 +119,15 @@ def _holds_effects(answer: Any) -> bool:
     return False
 
 
-def _declare_effects(
-    ports: Ports, middleware: Sequence[Middleware], acting: Acting, given: Sequence[Any]
-) -> list[_EffectDeclaration]:
-    """Pass every effect through the middleware, check it and give it an id."""
+def _declare_effects(env: Env, given: Sequence[Any]) -> list[_EffectDeclaration]:
+    """Pass every effect through the tenant's middleware, check it and give it an id."""
+    middleware = client_sinks(env).middleware(env.tenant)
     found = []
     for effect in given:
         kind, passed = _apply_middleware(middleware, rules.check_effect(effect))
         if passed is not None and not rules.is_immediate(passed):
-            _check_redaction(ports, acting, passed)
-        found.append(_EffectDeclaration(id=ulid_text(ports.ids.ulid()), kind=kind, effect=passed))
+            _check_redaction(env, passed)
+        found.append(_EffectDeclaration(id=ulid_text(env.ids.ulid()), kind=kind, effect=passed))
     return found
 
 
@@ -145,13 +141,13 @@ def _apply_middleware(middleware: Sequence[Middleware], effect: AnyEffect) -> tu
     return rules.kind_of(effect), effect
 
 
-def _check_redaction(ports: Ports, acting: Acting, effect: AnyEffect) -> None:
+def _check_redaction(env: Env, effect: AnyEffect) -> None:
     """Refuse a redaction that changes an effect's kind or target, not only its content."""
-    if ports.redact is None:
+    if env.redact is None:
         return
-    kept: EffectContent = redact_as_configured(ports, _effect_content(acting, effect))
+    kept: EffectContent = redact_as_configured(env, _effect_content(env, effect))
     try:
-        same = rules.is_same_target(rules.from_wire(kept.payload), effect) and kept.user == acting.user
+        same = rules.is_same_target(rules.from_wire(kept.payload), effect) and kept.user == env.user
     except EffectRefused:
         same = False
     if not same:
@@ -161,14 +157,14 @@ def _check_redaction(ports: Ports, acting: Acting, effect: AnyEffect) -> None:
         )
 
 
-def _effect_content(acting: Acting, effect: AnyEffect) -> EffectContent:
-    return EffectContent(payload=rules.to_wire(effect), user=acting.user)
+def _effect_content(env: Env, effect: AnyEffect) -> EffectContent:
+    return EffectContent(payload=rules.to_wire(effect), user=env.user)
 
 
 def _append_run(
-    ports: Ports, acting: Acting, call: OperatorCall, output: OperatorOutput, declared: list[_EffectDeclaration]
+    env: Env, call: OperatorCall, output: OperatorOutput, declared: list[_EffectDeclaration]
 ) -> OperatorResult:
-    content: OutputContent = redact_as_configured(ports, OutputContent(output=to_plain(output.output)))
+    content: OutputContent = redact_as_configured(env, OutputContent(output=to_plain(output.output)))
     stream = call.stream
     ran = OperatorRan(
         operator=call.name,
@@ -177,24 +173,23 @@ def _append_run(
         suppressed=tuple(one.id for one in declared if one.effect is None),
         given=call.given,
     )
-    subject = acting.user or rules.user_of(stream)
+    subject = env.user or rules.user_of(stream)
 
     def decide(states: States) -> Drafts:
         drafts: Drafts = {stream: [Draft(type="operator.ran", facts=ran, content=content, subject=subject)]}
-        plan = EffectPlan(ports, acting, states, drafts)
+        plan = EffectPlan(env, states, drafts)
         for one in declared:
             if one.effect is None:
                 continue
             if rules.is_immediate(one.effect):
                 plan.apply(one.effect, one.id)
             else:
-                drafts[stream].append(_draft_effect(acting, call, one.id, one.effect))
+                drafts[stream].append(_draft_effect(env, call, one.id, one.effect))
         return drafts
 
     scopes = {str(effect.scope) for effect in _state_effects(declared)} - {stream}
     changed = decide_and_append(
-        ports,
-        acting,
+        env,
         (stream, *sorted(scopes)),
         decide,
         key=call.key,
@@ -202,10 +197,10 @@ def _append_run(
         tries=SETTLE_ATTEMPTS,
     )
     if changed.repeated:
-        found = find_earlier_run(ports, acting, call)
+        found = find_earlier_run(env, call)
         assert found is not None, "what is repeated was written before"
         return found
-    _drop_transients(ports, acting, declared)
+    _drop_transients(env, declared)
     return OperatorResult(output=content.output, outcomes=tuple(_build_outcome(one) for one in declared))
 
 
@@ -214,14 +209,14 @@ def _state_effects(declared: list[_EffectDeclaration]) -> list[Any]:
     return [one.effect for one in declared if one.effect is not None and rules.is_immediate(one.effect)]
 
 
-def _drop_transients(ports: Ports, acting: Acting, declared: list[_EffectDeclaration]) -> None:
+def _drop_transients(env: Env, declared: list[_EffectDeclaration]) -> None:
     """Drop transient entries that would hide a journaled write."""
     for effect in _state_effects(declared):
-        if ports.transients is not None and isinstance(effect, effects.WriteState | effects.DeleteState):
-            ports.transients.drop((acting.tenant, str(effect.scope)), effect.key)
+        if env.transients is not None and isinstance(effect, effects.WriteState | effects.DeleteState):
+            env.transients.drop((env.tenant, str(effect.scope)), effect.key)
 
 
-def _draft_effect(acting: Acting, call: OperatorCall, id: str, effect: AnyEffect) -> Draft:
+def _draft_effect(env: Env, call: OperatorCall, id: str, effect: AnyEffect) -> Draft:
     facts = EffectDeclared(
         effect=id,
         kind=rules.kind_of(effect),
@@ -229,9 +224,9 @@ def _draft_effect(acting: Acting, call: OperatorCall, id: str, effect: AnyEffect
         operator=call.name,
         needs_approval=effect.needs_approval,
     )
-    subject = rules.subject_of(effect, acting.user, call.stream)
+    subject = rules.subject_of(effect, env.user, call.stream)
     # The event has the effect's id, so that the outcome can be looked up by it.
-    return Draft(type="effect.declared", facts=facts, content=_effect_content(acting, effect), subject=subject, id=id)
+    return Draft(type="effect.declared", facts=facts, content=_effect_content(env, effect), subject=subject, id=id)
 
 
 def _build_outcome(one: _EffectDeclaration) -> EffectOutcome:
@@ -265,13 +260,13 @@ def operator_name(operator: object, name: str | None, key: str | None) -> str:
     return check_id(found, "name of an operator")
 
 
-def digest_input(ports: Ports, acting: Acting, given: Any) -> str | None:
+def digest_input(env: Env, given: Any) -> str | None:
     """Return a keyed digest that identifies the input without revealing it; None if it is not plain JSON."""
     try:
-        data = encode(to_plain(given), ports.settings.nesting)
+        data = encode(to_plain(given), env.settings.nesting)
     except Refused:
         return None
-    secret = hmac.digest(ports.journal.secret, f"operators of {acting.tenant}".encode(), "sha256")
+    secret = hmac.digest(env.journal.secret, f"operators of {env.tenant}".encode(), "sha256")
     return hmac.digest(secret, data, "sha256").hex()
 
 
@@ -283,11 +278,11 @@ def is_same_call(call: OperatorCall, events: list[Event]) -> bool:
     return first.facts.given in (None, call.given)
 
 
-def find_earlier_run(ports: Ports, acting: Acting, call: OperatorCall) -> OperatorResult | None:
+def find_earlier_run(env: Env, call: OperatorCall) -> OperatorResult | None:
     """Return an earlier run's result under this key, with the present outcomes of its effects."""
     if call.key is None:
         return None
-    events = [decode_event(event) for event in ports.journal.events_by_key(acting.tenant, call.stream, call.key)]
+    events = [decode_event(event) for event in env.journal.events_by_key(env.tenant, call.stream, call.key)]
     if not events:
         return None
     if not is_same_call(call, events):
@@ -302,7 +297,7 @@ def find_earlier_run(ports: Ports, acting: Acting, call: OperatorCall) -> Operat
         if id in ran.suppressed:
             outcomes.append(EffectOutcome(effect=id, kind=kind, sink=None, outcome="skipped", reason=SUPPRESSED_REASON))
         elif id in sinks:
-            outcomes.append(read_effect_outcome(ports, acting, call.stream, id, kind, sinks[id]))
+            outcomes.append(read_effect_outcome(env, call.stream, id, kind, sinks[id]))
         else:
             outcomes.append(EffectOutcome(effect=id, kind=kind, sink=effects.STATE_SINK, outcome="applied"))
     return OperatorResult(output=content_field(events[0], "output"), outcomes=tuple(outcomes), repeated=True)

@@ -26,7 +26,7 @@ from holdfast.flow.effects.settle import build_settled_content, effect_owner, se
 from holdfast.flow.effects.sinks import client_sinks, is_awaitable
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.frames.takeover import release_stream, take_free_stream, take_stream
-from holdfast.ports import Acting, Ports, Sink
+from holdfast.ports import Env, Sink
 from holdfast.records.batches import Row
 from holdfast.records.effects import BUILT_IN_SINKS, DeclaredEffect, DispatchReport
 from holdfast.records.events.envelope import ERASED, Event
@@ -62,40 +62,38 @@ class _DispatchRun(msgspec.Struct, kw_only=True):
         return self.left is None or self.left > 0
 
 
-def dispatch_effects(
-    ports: Ports, acting: Acting, *, sink: str | None = None, limit: int | None = None
-) -> DispatchReport:
+def dispatch_effects(env: Env, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:
     """Deliver the due effects to their sinks: all that were declared before now, or at most `limit`."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InvalidValue(f"limit must be a whole number of at least 1, not {limit!r:.40}.")
     run = _DispatchRun(left=limit)
     busy = []
-    for lanes in _group_lanes_by_sink(ports, acting, sink):
-        done = not run.has_allowance() or _dispatch_sink(ports, acting, lanes, run, wait=False)
+    for lanes in _group_lanes_by_sink(env, sink):
+        done = not run.has_allowance() or _dispatch_sink(env, lanes, run, wait=False)
         if not done:
             busy.append(lanes)
     # Watching another process for signs of life takes time, so busy sinks come last.
     for lanes in busy:
-        if run.has_allowance() and _has_sink(ports, acting, lanes[0].sink):
-            _dispatch_sink(ports, acting, lanes, run, wait=True)
+        if run.has_allowance() and _has_sink(env, lanes[0].sink):
+            _dispatch_sink(env, lanes, run, wait=True)
     return DispatchReport(**run.done)
 
 
-def _has_sink(ports: Ports, acting: Acting, name: str) -> bool:
-    return name in BUILT_IN_SINKS or client_sinks(ports).find(acting.tenant, name) is not None
+def _has_sink(env: Env, name: str) -> bool:
+    return name in BUILT_IN_SINKS or client_sinks(env).find(env.tenant, name) is not None
 
 
-def _group_lanes_by_sink(ports: Ports, acting: Acting, only: str | None) -> list[list[_Lane]]:
+def _group_lanes_by_sink(env: Env, only: str | None) -> list[list[_Lane]]:
     """Return lanes with a due effect, by sink; sinks that failed before come last, so that they delay no others."""
     found: dict[str, list[_Lane]] = {}
-    for stream, first in ports.journal.lanes(acting.tenant, only):
+    for stream, first in env.journal.lanes(env.tenant, only):
         name = str(first["sink"])
-        if not _is_lane_open(ports, acting, name, first):
+        if not _is_lane_open(env, name, first):
             continue
-        head = ports.journal.head(acting.tenant, stream)
+        head = env.journal.head(env.tenant, stream)
         assert head is not None, "a stream with effects has events"
         lane = _Lane(sink=name, stream=stream, until=head.version, attempts=0)
-        row = _find_next_row(ports, acting, lane)
+        row = _find_next_row(env, lane)
         if row is not None:
             found.setdefault(name, []).append(replace(lane, attempts=_read_number(row, "attempts")))
     for lanes in found.values():
@@ -109,34 +107,34 @@ def _read_number(row: Row, name: str) -> int:
     return value
 
 
-def _is_skipped(ports: Ports, acting: Acting, name: str, row: Row) -> bool:
+def _is_skipped(env: Env, name: str, row: Row) -> bool:
     """Return True if a lane goes on without this dead effect."""
-    sink = client_sinks(ports).find(acting.tenant, name)
+    sink = client_sinks(env).find(env.tenant, name)
     return row["status"] == "dead" and sink is not None and sink.when_dead == "go_on"
 
 
-def _is_due(ports: Ports, acting: Acting, name: str, row: Row) -> bool:
+def _is_due(env: Env, name: str, row: Row) -> bool:
     """Return True if an effect can be delivered now, if it is first."""
-    if row["status"] in ("dead", "approval") or (row["status"] == "deferred" and not _has_sink(ports, acting, name)):
+    if row["status"] in ("dead", "approval") or (row["status"] == "deferred" and not _has_sink(env, name)):
         return False
-    return rules.is_retry_due(row, ports.clock.now_ms())
+    return rules.is_retry_due(row, env.clock.now_ms())
 
 
-def _is_lane_open(ports: Ports, acting: Acting, name: str, first: Row) -> bool:
+def _is_lane_open(env: Env, name: str, first: Row) -> bool:
     """Return True if a lane with this first effect is worth reading. Most stopped lanes end here, at no more cost."""
-    return _is_skipped(ports, acting, name, first) or _is_due(ports, acting, name, first)
+    return _is_skipped(env, name, first) or _is_due(env, name, first)
 
 
-def _find_next_row(ports: Ports, acting: Acting, lane: _Lane) -> Row | None:
+def _find_next_row(env: Env, lane: _Lane) -> Row | None:
     """Return the next row to deliver in a lane; None if the lane is empty, stopped, or not due."""
     wide = LOOK_AHEAD
     while True:
-        rows = ports.journal.lane(acting.tenant, lane.sink, lane.stream, wide)
+        rows = env.journal.lane(env.tenant, lane.sink, lane.stream, wide)
         for row in rows:
-            if _is_skipped(ports, acting, lane.sink, row):
+            if _is_skipped(env, lane.sink, row):
                 continue
             late = _read_number(row, "version") > lane.until
-            return row if not late and _is_due(ports, acting, lane.sink, row) else None
+            return row if not late and _is_due(env, lane.sink, row) else None
         if len(rows) < wide:
             return None
         wide *= 4
@@ -147,41 +145,41 @@ def sink_lease_stream(sink: str) -> str:
     return Scope.custom("outbox", sink).text
 
 
-def _dispatch_sink(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _DispatchRun, *, wait: bool) -> bool:
+def _dispatch_sink(env: Env, lanes: Sequence[_Lane], run: _DispatchRun, *, wait: bool) -> bool:
     """Work on the lanes of one sink; return False if another process does."""
     name = lanes[0].sink
     # The lease excludes other processes; the block excludes other threads of this one.
-    here = (acting.tenant, f"outbox of {name}")
-    if ports.leases.draining or not ports.leases.enter_block(*here):
+    here = (env.tenant, f"outbox of {name}")
+    if env.leases.draining or not env.leases.enter_block(*here):
         return True
     try:
         place = sink_lease_stream(name)
         try:
-            epoch = (take_stream if wait else take_free_stream)(ports, acting, place)
+            epoch = (take_stream if wait else take_free_stream)(env, place)
         except ActorBusy:
             return False
         with suppress(StaleEpoch):  # This process was taken for dead, and another has taken over.
             try:
-                _dispatch_lanes(ports, acting, lanes, run, epoch)
+                _dispatch_lanes(env, lanes, run, epoch)
             finally:
-                release_stream(ports, acting, place, epoch)
+                release_stream(env, place, epoch)
     finally:
-        ports.leases.blocks.discard(here)
+        env.leases.blocks.discard(here)
     return True
 
 
-def _dispatch_lanes(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _DispatchRun, epoch: int) -> None:
+def _dispatch_lanes(env: Env, lanes: Sequence[_Lane], run: _DispatchRun, epoch: int) -> None:
     """Deliver one effect of each lane in turn, until all lanes are empty or stopped."""
     waiting = deque(lanes)
-    while waiting and run.has_allowance() and not ports.leases.draining:
+    while waiting and run.has_allowance() and not env.leases.draining:
         lane = waiting.popleft()
-        row = _find_next_row(ports, acting, lane)
+        row = _find_next_row(env, lane)
         if row is None:
             continue
-        _check_owner(ports, acting, lane.sink, epoch)
-        outcome = _attempt_effect(ports, acting, lane, row)
+        _check_owner(env, lane.sink, epoch)
+        outcome = _attempt_effect(env, lane, row)
         if outcome is None:
-            _check_owner(ports, acting, lane.sink, epoch)
+            _check_owner(env, lane.sink, epoch)
         else:
             run.note(outcome)
         # A failed lane is not retried in this dispatch, however long the others take.
@@ -189,40 +187,38 @@ def _dispatch_lanes(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _
             waiting.append(lane)
 
 
-def _check_owner(ports: Ports, acting: Acting, sink: str, epoch: int) -> None:
+def _check_owner(env: Env, sink: str, epoch: int) -> None:
     """Raise StaleEpoch if the lease was taken over: a process that slept must learn it before it sends."""
     place = sink_lease_stream(sink)
-    head = ports.journal.head(acting.tenant, place)
-    if head is None or head.epoch != epoch or head.holder != ports.leases.name:
-        ports.leases.mark_lost(acting.tenant, place)
+    head = env.journal.head(env.tenant, place)
+    if head is None or head.epoch != epoch or head.holder != env.leases.name:
+        env.leases.mark_lost(env.tenant, place)
         raise StaleEpoch(place, epoch, epoch + 1 if head is None else head.epoch)
 
 
-def _attempt_effect(ports: Ports, acting: Acting, lane: _Lane, row: Row) -> str | None:
+def _attempt_effect(env: Env, lane: _Lane, row: Row) -> str | None:
     """Deliver one effect and journal the outcome; return None if it had been settled elsewhere."""
-    event = read_event(ports, acting, lane.stream, _read_number(row, "version"))
+    event = read_event(env, lane.stream, _read_number(row, "version"))
     assert event is not None, "a row names the event that made it"
     attempts = _read_number(row, "attempts")
     if event.content is ERASED:
-        content = build_settled_content(ports, reason=ERASED_REASON)
-        return settle_effect(ports, acting, lane.stream, row, "skipped", attempts=attempts, content=content)
+        content = build_settled_content(env, reason=ERASED_REASON)
+        return settle_effect(env, lane.stream, row, "skipped", attempts=attempts, content=content)
     owner = effect_owner(event)
-    sink = find_default_sink(ports, replace(acting, user=event.content.user), lane.sink)
-    sink = sink or client_sinks(ports).find(acting.tenant, lane.sink)
+    sink = find_default_sink(replace(env, user=event.content.user), lane.sink)
+    sink = sink or client_sinks(env).find(env.tenant, lane.sink)
     if sink is None:  # It was never registered, or was removed meanwhile.
-        content = build_settled_content(ports, reason=NO_SINK_REASON)
-        return settle_effect(ports, acting, lane.stream, row, "deferred", attempts=attempts, content=content)
+        content = build_settled_content(env, reason=NO_SINK_REASON)
+        return settle_effect(env, lane.stream, row, "deferred", attempts=attempts, content=content)
     try:
-        answer = _deliver(sink, _build_declared_effect(acting, lane, row, event))
+        answer = _deliver(sink, _build_declared_effect(env, lane, row, event))
     except Exception as error:  # noqa: BLE001  a sink is somebody else's code
-        return _settle_failure(ports, acting, lane, row, sink, error, owner)
-    content = build_settled_content(ports, answer)
-    return settle_effect(
-        ports, acting, lane.stream, row, "applied", attempts=attempts + 1, content=content, subject=owner
-    )
+        return _settle_failure(env, lane, row, sink, error, owner)
+    content = build_settled_content(env, answer)
+    return settle_effect(env, lane.stream, row, "applied", attempts=attempts + 1, content=content, subject=owner)
 
 
-def _build_declared_effect(acting: Acting, lane: _Lane, row: Row, event: Event) -> DeclaredEffect:
+def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> DeclaredEffect:
     id = row["effect_id"]
     assert isinstance(id, bytes)
     return DeclaredEffect(
@@ -231,7 +227,7 @@ def _build_declared_effect(acting: Acting, lane: _Lane, row: Row, event: Event) 
         sink=lane.sink,
         payload=rules.payload_of(rules.from_wire(event.content.payload)),
         scope=lane.stream,
-        tenant=acting.tenant,
+        tenant=env.tenant,
         operator=event.facts.operator,
         attempt=_read_number(row, "attempts") + 1,
         declared_at=event.at,
@@ -248,22 +244,19 @@ def _deliver(sink: Sink, effect: DeclaredEffect) -> Any:
     return answer
 
 
-def _settle_failure(
-    ports: Ports, acting: Acting, lane: _Lane, row: Row, sink: Sink, error: Exception, owner: str | None
-) -> str | None:
-    attempts, now = _read_number(row, "attempts") + 1, ports.clock.now_ms()
+def _settle_failure(env: Env, lane: _Lane, row: Row, sink: Sink, error: Exception, owner: str | None) -> str | None:
+    attempts, now = _read_number(row, "attempts") + 1, env.clock.now_ms()
     waits = sink.patient and isinstance(error, Conflict | Unavailable)
-    dead = rules.is_permanent_error(error) or (attempts >= ports.settings.effect_attempts and not waits)
-    chance = int.from_bytes(ports.ids.salt()[:4], "big") / 2**32
+    dead = rules.is_permanent_error(error) or (attempts >= env.settings.effect_attempts and not waits)
+    chance = int.from_bytes(env.ids.salt()[:4], "big") / 2**32
     delay = rules.compute_retry_delay(attempts, chance, getattr(error, "retry_after", None))
     return settle_effect(
-        ports,
-        acting,
+        env,
         lane.stream,
         row,
         "dead" if dead else "failed",
         attempts=attempts,
         retry_at=None if dead else now + delay,
-        content=build_settled_content(ports, reason=exception_text(error)),
+        content=build_settled_content(env, reason=exception_text(error)),
         subject=owner,
     )

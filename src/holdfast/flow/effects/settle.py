@@ -18,7 +18,7 @@ from holdfast.flow.effects.sinks import settlement_key
 from holdfast.flow.frames.read import content_field, parse_id, read_event
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Row
 from holdfast.records.effects import FINAL_STATUSES, EffectInfo, EffectOutcome
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
@@ -32,31 +32,29 @@ SETTLE_ATTEMPTS: Final = 64
 _COMPARED_COLUMNS: Final = ("status", "attempts", "settled")
 
 
-def find_effect_row(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row] | None:
+def find_effect_row(env: Env, effect: str) -> tuple[str, Row] | None:
     """Return the stream and the row of an unsettled effect, or None."""
-    found = ports.journal.find(acting.tenant, "effects", "effect_id", parse_id(effect, "effect"), b"", 1)
+    found = env.journal.find(env.tenant, "effects", "effect_id", parse_id(effect, "effect"), b"", 1)
     return found[0] if found else None
 
 
-def read_unsettled_effects(ports: Ports, acting: Acting, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
+def read_unsettled_effects(env: Env, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
     """Yield unsettled effects, oldest first."""
     after = b""
-    while rows := ports.journal.find(acting.tenant, "effects", None, None, after, PAGE):
+    while rows := env.journal.find(env.tenant, "effects", None, None, after, PAGE):
         for stream, row in rows:
             if wanted(row):
-                yield _describe_unsettled(ports, acting, stream, row)
+                yield _describe_unsettled(env, stream, row)
         after = rows[-1][1]["effect_id"]  # type: ignore[assignment]
 
 
-def read_effect(ports: Ports, acting: Acting, effect: str) -> EffectInfo:
+def read_effect(env: Env, effect: str) -> EffectInfo:
     """Return one effect. A settled one has no row and is found by the event that declared it, which has the same id."""
-    found = find_effect_row(ports, acting, effect)
+    found = find_effect_row(env, effect)
     if found is not None:
-        return _describe_unsettled(ports, acting, *found)
-    stored = ports.journal.event(acting.tenant, parse_id(effect, "effect"))
-    settled = (
-        [] if stored is None else ports.journal.events_by_key(acting.tenant, stored.stream, settlement_key(effect))
-    )
+        return _describe_unsettled(env, *found)
+    stored = env.journal.event(env.tenant, parse_id(effect, "effect"))
+    settled = [] if stored is None else env.journal.events_by_key(env.tenant, stored.stream, settlement_key(effect))
     if stored is None or not settled:
         raise EffectNotFound(
             f"There is no effect {effect} for a sink. Check the id and the tenant. What changed state at once, or was "
@@ -82,9 +80,9 @@ def _describe_settled(event: Event, end: Event) -> EffectInfo:
     )
 
 
-def require_effect_row(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
+def require_effect_row(env: Env, effect: str) -> tuple[str, Row]:
     """Return the stream and the row of an effect that must be unsettled."""
-    found = find_effect_row(ports, acting, effect)
+    found = find_effect_row(env, effect)
     if found is None:
         raise not_waiting_error(effect)
     return found
@@ -95,8 +93,8 @@ def not_waiting_error(effect: str) -> EffectNotFound:
     return EffectNotFound(f"No effect {effect} waits. It was settled already, or the id or the tenant is wrong.")
 
 
-def _describe_unsettled(ports: Ports, acting: Acting, stream: str, row: Any) -> EffectInfo:
-    event = read_event(ports, acting, stream, row["version"])
+def _describe_unsettled(env: Env, stream: str, row: Any) -> EffectInfo:
+    event = read_event(env, stream, row["version"])
     assert event is not None, "a row names the event that made it"
     return EffectInfo(
         id=ulid_text(row["effect_id"]),
@@ -109,7 +107,7 @@ def _describe_unsettled(ports: Ports, acting: Acting, stream: str, row: Any) -> 
         attempts=row["attempts"],
         retry_at=row["retry_at"],
         declared_at=event.at,
-        reason=_read_reason(ports, acting, stream, row),
+        reason=_read_reason(env, stream, row),
     )
 
 
@@ -122,20 +120,18 @@ def _effect_payload(event: Event) -> Any:
         return event.content.payload
 
 
-def _read_reason(ports: Ports, acting: Acting, stream: str, row: Any) -> Any:
-    return (
-        None if row["settled"] is None else content_field(read_event(ports, acting, stream, row["settled"]), "reason")
-    )
+def _read_reason(env: Env, stream: str, row: Any) -> Any:
+    return None if row["settled"] is None else content_field(read_event(env, stream, row["settled"]), "reason")
 
 
-def read_effect_outcome(ports: Ports, acting: Acting, stream: str, effect: str, kind: str, sink: str) -> EffectOutcome:
+def read_effect_outcome(env: Env, stream: str, effect: str, kind: str, sink: str) -> EffectOutcome:
     """Return the present outcome of a declared effect."""
-    found = find_effect_row(ports, acting, effect)
+    found = find_effect_row(env, effect)
     if found is not None:
         status: Any = found[1]["status"]
-        reason = _read_reason(ports, acting, stream, found[1])
+        reason = _read_reason(env, stream, found[1])
         return EffectOutcome(effect=effect, kind=kind, sink=sink, outcome=status, reason=reason)
-    stored = ports.journal.events_by_key(acting.tenant, stream, settlement_key(effect))
+    stored = env.journal.events_by_key(env.tenant, stream, settlement_key(effect))
     event = decode_event(stored[0])
     return EffectOutcome(
         effect=effect,
@@ -148,8 +144,7 @@ def read_effect_outcome(ports: Ports, acting: Acting, stream: str, effect: str, 
 
 
 def settle_effect(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     seen: Row,
     outcome: str,
@@ -166,11 +161,11 @@ def settle_effect(
     key = settlement_key(effect) if outcome in FINAL_STATUSES else None
 
     def decide(states: States) -> Drafts:
-        found = find_effect_row(ports, acting, effect)
+        found = find_effect_row(env, effect)
         same = found is not None and all(found[1][name] == seen[name] for name in _COMPARED_COLUMNS)
         return {stream: [draft]} if same else {}
 
-    changed = decide_and_append(ports, acting, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
+    changed = decide_and_append(env, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
     return None if changed.appended is None or changed.repeated else outcome
 
 
@@ -180,25 +175,25 @@ def _effect_id(row: Row) -> str:
     return ulid_text(raw)
 
 
-def build_settled_content(ports: Ports, answer: Any = None, reason: str | None = None) -> SettledContent | None:
+def build_settled_content(env: Env, answer: Any = None, reason: str | None = None) -> SettledContent | None:
     """Return a sink's answer as content, as far as it can be stored: the outcome is journaled whatever it is."""
     if answer is None and reason is None:
         return None
     try:
-        return _redact_and_check_size(ports, SettledContent(answer=to_plain(answer), reason=reason))
+        return _redact_and_check_size(env, SettledContent(answer=to_plain(answer), reason=reason))
     except Refused as error:
         problem = f"What it answered was not kept: {error}"
     except Exception as error:  # noqa: BLE001  an answer is somebody else's object
         problem = f"What it answered was not kept: {exception_text(error)}"
     try:
-        return _redact_and_check_size(ports, SettledContent(reason=problem))
+        return _redact_and_check_size(env, SettledContent(reason=problem))
     except Refused:
         return None  # The redaction hook refuses every text.
 
 
-def _redact_and_check_size(ports: Ports, content: SettledContent) -> SettledContent:
-    found: SettledContent = redact_as_configured(ports, content)
-    size, most = len(encode(found, ports.settings.nesting)), ports.settings.event_bytes // 2
+def _redact_and_check_size(env: Env, content: SettledContent) -> SettledContent:
+    found: SettledContent = redact_as_configured(env, content)
+    size, most = len(encode(found, env.settings.nesting)), env.settings.event_bytes // 2
     if size > most:
         raise TooLarge(f"It has {size:,} bytes; {most:,} are kept.")
     return found
@@ -213,17 +208,17 @@ def effect_owner(event: Event) -> str | None:
         return user or user_of(event.stream)
 
 
-def revive_effect(ports: Ports, acting: Acting, effect: str) -> None:
+def revive_effect(env: Env, effect: str) -> None:
     """Let an effect be tried now, with a fresh count of attempts."""
-    _append_revival(ports, acting, effect, ("dead", "deferred", "failed"), approved=False)
+    _append_revival(env, effect, ("dead", "deferred", "failed"), approved=False)
 
 
-def approve_effect(ports: Ports, acting: Acting, effect: str) -> None:
+def approve_effect(env: Env, effect: str) -> None:
     """Release an effect that waits for approval. Approving twice counts once."""
-    _append_revival(ports, acting, effect, ("approval",), approved=True)
+    _append_revival(env, effect, ("approval",), approved=True)
 
 
-def _append_revival(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...], *, approved: bool) -> None:
+def _append_revival(env: Env, effect: str, statuses: tuple[str, ...], *, approved: bool) -> None:
     def wanted(row: Row) -> Draft | None:
         status = str(row["status"])
         if status == "pending":
@@ -235,10 +230,10 @@ def _append_revival(ports: Ports, acting: Acting, effect: str, statuses: tuple[s
             type="effect.revived", facts=EffectRevived(effect=effect, sink=str(row["sink"]), approved=approved)
         )
 
-    _append_decision(ports, acting, effect, wanted)
+    _append_decision(env, effect, wanted)
 
 
-def discard_effect(ports: Ports, acting: Acting, effect: str, reason: str | None, *, only: str | None = None) -> None:
+def discard_effect(env: Env, effect: str, reason: str | None, *, only: str | None = None) -> None:
     """Take an effect out of its lane for good. A delivery that is under way may still arrive."""
     if reason is not None and not isinstance(reason, str):
         raise InvalidValue("reason must be a text.")
@@ -248,30 +243,26 @@ def discard_effect(ports: Ports, acting: Acting, effect: str, reason: str | None
         if only is not None and row["status"] != only:
             raise Refused(f"Effect {effect} is {row['status']} and does not wait for approval. Discard it instead.")
         facts = EffectSettled(effect=effect, sink=row["sink"], outcome="skipped", attempts=row["attempts"])
-        return Draft(
-            type="effect.settled", facts=facts, content=content, subject=_content_owner(ports, acting, row, content)
-        )
+        return Draft(type="effect.settled", facts=facts, content=content, subject=_content_owner(env, row, content))
 
-    _append_decision(ports, acting, effect, wanted, key=settlement_key(effect))
+    _append_decision(env, effect, wanted, key=settlement_key(effect))
 
 
-def _content_owner(ports: Ports, acting: Acting, row: Any, content: Content | None) -> str | None:
+def _content_owner(env: Env, row: Any, content: Content | None) -> str | None:
     """Return the subject of content about an effect: the effect's own."""
-    found = None if content is None else find_effect_row(ports, acting, ulid_text(row["effect_id"]))
-    event = None if found is None else read_event(ports, acting, found[0], row["version"])
+    found = None if content is None else find_effect_row(env, ulid_text(row["effect_id"]))
+    event = None if found is None else read_event(env, found[0], row["version"])
     return None if event is None or event.content is ERASED else effect_owner(event)
 
 
-def _append_decision(
-    ports: Ports, acting: Acting, effect: str, wanted: Callable[[Row], Draft | None], key: str | None = None
-) -> None:
-    stream, _ = require_effect_row(ports, acting, effect)
+def _append_decision(env: Env, effect: str, wanted: Callable[[Row], Draft | None], key: str | None = None) -> None:
+    stream, _ = require_effect_row(env, effect)
 
     def decide(states: States) -> Drafts:
-        draft = wanted(require_effect_row(ports, acting, effect)[1])
+        draft = wanted(require_effect_row(env, effect)[1])
         return {} if draft is None else {stream: [draft]}
 
     try:
-        decide_and_append(ports, acting, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
+        decide_and_append(env, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
     except KeyReused:
         raise not_waiting_error(effect) from None  # It was settled meanwhile.

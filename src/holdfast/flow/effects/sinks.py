@@ -16,7 +16,7 @@ from holdfast.core.journal.codec import encode
 from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
 from holdfast.flow.effects.apply import apply_effect
 from holdfast.flow.state.store import Storage, decode_value, live_or_none
-from holdfast.ports import Ports, Sink
+from holdfast.ports import Env, Sink
 from holdfast.ports import Sinks as SinksPort
 from holdfast.records import effects
 from holdfast.records.effects import WHEN_DEAD, DeclaredEffect
@@ -146,7 +146,7 @@ def settlement_key(id: str) -> str:
     return f"effect/{id}/settled"
 
 
-def client_sinks(ports: Ports) -> SinksPort:
+def client_sinks(env: Env) -> SinksPort:
     """Return the sinks of a client."""
-    assert ports.sinks is not None, "a client has sinks"
-    return ports.sinks
+    assert env.sinks is not None, "a client has sinks"
+    return env.sinks

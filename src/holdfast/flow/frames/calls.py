@@ -25,7 +25,7 @@ from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import ChangeResult
 from holdfast.flow.journal.observers import warn_caller
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import ERASED, Event
@@ -35,19 +35,13 @@ from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
 
 
-def reserve_tokens(
-    ports: Ports, acting: Acting, frame: str, purpose: str, amount: int, key: str | None
-) -> ChangeResult:
+def reserve_tokens(env: Env, frame: str, purpose: str, amount: int, key: str | None) -> ChangeResult:
     """Reserve tokens."""
     same = match_event("frame.reserved", frame=frame, purpose=purpose, amount=amount)
-    return change_frame(
-        ports, acting, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same
-    )
+    return change_frame(env, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same)
 
 
-def release_reservation(
-    ports: Ports, acting: Acting, frame: str, purpose: str, amount: int | None, key: str | None
-) -> ChangeResult:
+def release_reservation(env: Env, frame: str, purpose: str, amount: int | None, key: str | None) -> ChangeResult:
     """Release a reservation, or part of it."""
 
     def same(events: list[Event]) -> bool:
@@ -57,24 +51,17 @@ def release_reservation(
             for facts in given
         )
 
-    return change_frame(
-        ports, acting, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same
-    )
+    return change_frame(env, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same)
 
 
-def spend_tokens(
-    ports: Ports, acting: Acting, frame: str, usage: Usage | int, purpose: str | None, key: str | None
-) -> ChangeResult:
+def spend_tokens(env: Env, frame: str, usage: Usage | int, purpose: str | None, key: str | None) -> ChangeResult:
     """Record usage that was paid for."""
     same = match_event("frame.spent", frame=frame, usage=budgets.to_usage(usage), purpose=purpose)
-    return change_frame(
-        ports, acting, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same
-    )
+    return change_frame(env, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same)
 
 
 def add_handle(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame: str,
     kind: str,
     content: frames.HandleContent,
@@ -90,10 +77,9 @@ def add_handle(
     """Attach evidence and return the handle's id."""
     if isinstance(handle, str) and handle and is_reserved_name(handle):
         raise InvalidValue(f"{handle!r} is what packs call a piece of their own. Choose another id for this evidence.")
-    name, content = handle or ulid_text(ports.ids.ulid()), redact_as_configured(ports, content)
+    name, content = handle or ulid_text(env.ids.ulid()), redact_as_configured(env, content)
     changed = change_frame(
-        ports,
-        acting,
+        env,
         frame,
         lambda state: evidence.add_handle(
             state,
@@ -104,7 +90,7 @@ def add_handle(
             policy=policy,
             tokens=tokens,
             trust=trust,
-            by=acting.trust,
+            by=env.trust,
             call=call,
             content=content,
         ),
@@ -124,17 +110,14 @@ def add_handle(
     return made
 
 
-def remove_handles(
-    ports: Ports, acting: Acting, frame: str, handles: Sequence[str], reason: str | None, key: str | None
-) -> str | None:
+def remove_handles(env: Env, frame: str, handles: Sequence[str], reason: str | None, key: str | None) -> str | None:
     """Detach evidence; return the removal's id, by which it can be restored, or None."""
     if not isinstance(handles, list | tuple) or not all(isinstance(name, str) for name in handles):
         raise InvalidValue("Name the handles to detach, each by its id.")
-    removal = ulid_text(ports.ids.ulid())
-    content = None if reason is None else redact_as_configured(ports, ReasonContent(reason=reason))
+    removal = ulid_text(env.ids.ulid())
+    content = None if reason is None else redact_as_configured(env, ReasonContent(reason=reason))
     changed = change_frame(
-        ports,
-        acting,
+        env,
         frame,
         lambda state: evidence.remove_handles(state, frame, handles, removal, content),
         key=key,
@@ -143,11 +126,10 @@ def remove_handles(
     return changed.last_facts("frame.handles_removed").removal if changed.appended else None
 
 
-def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
+def restore_handles(env: Env, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
     """Attach again the handles that one removal detached, and return their ids."""
     changed = change_frame(
-        ports,
-        acting,
+        env,
         frame,
         lambda state: evidence.restore_handles(state, frame, removal),
         key=key,
@@ -157,14 +139,11 @@ def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key:
     return handles
 
 
-def add_result(
-    ports: Ports, acting: Acting, frame: str, kind: str, ref: str, summary: str | None, key: str | None
-) -> int:
+def add_result(env: Env, frame: str, kind: str, ref: str, summary: str | None, key: str | None) -> int:
     """Add a pointer to something the frame produced, and return its position."""
-    content = None if summary is None else redact_as_configured(ports, frames.OutcomeContent(summary=summary))
+    content = None if summary is None else redact_as_configured(env, frames.OutcomeContent(summary=summary))
     changed = change_frame(
-        ports,
-        acting,
+        env,
         frame,
         lambda state: evidence.add_result(state, frame, kind, ref, content),
         key=key,
@@ -175,8 +154,7 @@ def add_result(
 
 
 def begin_model_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame: str,
     *,
     model: str | None = None,
@@ -185,11 +163,10 @@ def begin_model_call(
     key: str | None = None,
 ) -> str:
     """Journal that a model is about to be called, and return the call's id."""
-    call = ulid_text(ports.ids.ulid())
-    content = None if request is None else redact_as_configured(ports, CallContent(arguments=request))
+    call = ulid_text(env.ids.ulid())
+    content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
     changed = change_frame(
-        ports,
-        acting,
+        env,
         frame,
         lambda state: calls.begin_model(
             state,
@@ -198,20 +175,19 @@ def begin_model_call(
             model=model,
             if_interrupted=if_interrupted,
             content=content,
-            now=ports.clock.now_ms(),
+            now=env.clock.now_ms(),
         ),
         key=key,
         same=match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
     )
     made: str = changed.last_facts("model.requested").call
     if made == call:  # Otherwise the call was begun before, under this key.
-        telemetry.begin_model_span(ports, call, frame=frame, model=model)
+        telemetry.begin_model_span(env, call, frame=frame, model=model)
     return made
 
 
 def end_model_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame: str,
     call: str,
     *,
@@ -227,12 +203,11 @@ def end_model_call(
     record = budgets.to_usage(usage)
     if doubtful is not None:
         doubtful = budgets.to_usage(doubtful)
-    content = redact_as_configured(ports, _call_content(response=response, provider_id=provider_id, error=error))
+    content = redact_as_configured(env, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
     code = None if error is None else _error_code(content.error)
     changed = _end_call(
-        ports,
-        acting,
+        env,
         frame,
         call,
         lambda state: calls.end_model(
@@ -248,13 +223,12 @@ def end_model_call(
         ),
         match_event(type_name, content, frame=frame, call=call, usage=record),
     )
-    telemetry.end_model_span(ports, call, usage=record, finish=finish, error=code)
+    telemetry.end_model_span(env, call, usage=record, finish=finish, error=code)
     return changed
 
 
 def begin_tool_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame: str,
     name: str,
     *,
@@ -264,14 +238,13 @@ def begin_tool_call(
     key: str | None = None,
 ) -> str:
     """Journal that a tool is about to be called; return the call's id, which is also its idempotency key."""
-    call = ulid_text(ports.ids.ulid())
-    content = redact_as_configured(ports, _call_content(arguments=arguments, provider_id=provider_id))
+    call = ulid_text(env.ids.ulid())
+    content = redact_as_configured(env, _call_content(arguments=arguments, provider_id=provider_id))
     changed = change_frame(
-        ports,
-        acting,
+        env,
         frame,
         lambda state: calls.begin_tool(
-            state, frame, call, name, if_interrupted=if_interrupted, content=content, now=ports.clock.now_ms()
+            state, frame, call, name, if_interrupted=if_interrupted, content=content, now=env.clock.now_ms()
         ),
         key=key,
         same=match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
@@ -281,8 +254,7 @@ def begin_tool_call(
 
 
 def end_tool_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame: str,
     call: str,
     *,
@@ -292,11 +264,10 @@ def end_tool_call(
     tokens: int | None = None,
 ) -> ChangeResult:
     """Journal that a tool returned, failed or was given up."""
-    content = redact_as_configured(ports, _call_content(value=value, error=error))
+    content = redact_as_configured(env, _call_content(value=value, error=error))
     failed = error is not None
     return _end_call(
-        ports,
-        acting,
+        env,
         frame,
         call,
         lambda state: calls.end_tool(
@@ -308,30 +279,24 @@ def end_tool_call(
     )
 
 
-def begin_run(ports: Ports, acting: Acting, frame: str, name: str, if_interrupted: str) -> str:
+def begin_run(env: Env, frame: str, name: str, if_interrupted: str) -> str:
     """Journal that a memoised step is about to run."""
-    call = ulid_text(ports.ids.ulid())
+    call = ulid_text(env.ids.ulid())
     changed = change_frame(
-        ports,
-        acting,
+        env,
         frame,
-        lambda state: calls.begin_run(
-            state, frame, call, name, if_interrupted=if_interrupted, now=ports.clock.now_ms()
-        ),
+        lambda state: calls.begin_run(state, frame, call, name, if_interrupted=if_interrupted, now=env.clock.now_ms()),
     )
     made: str = changed.last_facts("run.requested").call
     return made
 
 
-def end_run(
-    ports: Ports, acting: Acting, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str
-) -> ChangeResult:
+def end_run(env: Env, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str) -> ChangeResult:
     """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
-    content = redact_as_configured(ports, _call_content(value=value, error=error))
+    content = redact_as_configured(env, _call_content(value=value, error=error))
     failed = error is not None
     return change_frame(
-        ports,
-        acting,
+        env,
         frame,
         lambda state: calls.end_run(state, frame, call, failed=failed, content=content),
         key=None if failed else key,
@@ -339,9 +304,9 @@ def end_run(
     )
 
 
-def find_run_value(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
+def find_run_value(env: Env, frame: str, key: str) -> list[Any]:
     """Return the value of a memoised step in a list, or an empty list."""
-    stored = ports.journal.events_by_key(acting.tenant, find_frame_stream(ports, acting, frame), key)
+    stored = env.journal.events_by_key(env.tenant, find_frame_stream(env, frame), key)
     if not stored:
         return []
     event = next((event for event in map(decode_event, stored) if event.type == "run.returned"), None)
@@ -350,11 +315,11 @@ def find_run_value(ports: Ports, acting: Acting, frame: str, key: str) -> list[A
     return [ERASED if event.content is ERASED else getattr(event.content, "value", None)]
 
 
-def _end_call(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> ChangeResult:
+def _end_call(env: Env, frame: str, call: str, decide: Any, same: Any) -> ChangeResult:
     """End a call under a key made of its id: one call has one outcome."""
     parse_id(call, "call")
     try:
-        return change_frame(ports, acting, frame, decide, key=f"{call}/end", same=same)
+        return change_frame(env, frame, decide, key=f"{call}/end", same=same)
     except KeyReused:
         raise CallNotFound(f"Call {call} was ended already, with another outcome. One call has one.") from None
 
@@ -381,14 +346,14 @@ def is_reported(usage: Usage) -> bool:
     return bool(usage.input or usage.output or usage.cached_input or usage.cache_write)
 
 
-def add_cost(ports: Ports, usage: Usage, model: str | None) -> Usage:
+def add_cost(env: Env, usage: Usage, model: str | None) -> Usage:
     """Return a call's usage with its cost, if the cost is not set and can be determined.
 
     An estimate is good enough for a token budget but not for a bill: it gets no cost.
     """
-    if usage.cost is not None or usage.estimated or ports.prices is None or not is_reported(usage):
+    if usage.cost is not None or usage.estimated or env.prices is None or not is_reported(usage):
         return usage
-    cost = _compute_cost(ports.prices, usage, model)
+    cost = _compute_cost(env.prices, usage, model)
     return usage if cost is None else replace(usage, cost=cost)
 
 

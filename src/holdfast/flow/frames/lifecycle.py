@@ -15,7 +15,7 @@ from holdfast.errors import Conflict, FrameEnded, FrameNotFound, InvalidValue, V
 from holdfast.flow.frames.read import content_field, find_frame_row, find_frame_stream, parse_id, read_event, read_frame
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
@@ -53,8 +53,7 @@ def has_content(event: Event, content: Content | None) -> bool:
 
 
 def change_frame(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame_id: str,
     decide: Decide,
     *,
@@ -64,22 +63,22 @@ def change_frame(
 ) -> ChangeResult:
     """Decide about one live frame and append the result."""
     parse_id(frame_id)
-    stream = find_frame_stream(ports, acting, frame_id)
+    stream = find_frame_stream(env, frame_id)
 
     def run(states: States) -> Drafts:
-        check_live(ports, acting, states[stream], frame_id, expected)
-        return {stream: add_clock_events(states[stream], decide(states[stream]), ports.clock.now_ms())}
+        check_live(env, states[stream], frame_id, expected)
+        return {stream: add_clock_events(states[stream], decide(states[stream]), env.clock.now_ms())}
 
-    return decide_and_append(ports, acting, (stream,), run, key=key, same=same)
+    return decide_and_append(env, (stream,), run, key=key, same=same)
 
 
-def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, expected: int | None = None) -> None:
+def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None = None) -> None:
     """Refuse a frame that has ended, or that is not at the expected version."""
     if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool)):
         raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
     if frame is None:
-        status = str(find_frame_row(ports, acting, frame_id)[1]["status"])
+        status = str(find_frame_row(env, frame_id)[1]["status"])
         if status in LIVE_STATUSES:
             raise FrameNotFound(f"Frame {frame_id} is not in the state of its stream. Try again.")
         raise FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
@@ -88,8 +87,7 @@ def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, 
 
 
 def update_frame(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame_id: str,
     *,
     content: frames.GoalContent | None = None,
@@ -104,10 +102,9 @@ def update_frame(
         check_limits(limits)
     if content is not None:
         check_goal(content)
-    content = redact_as_configured(ports, content)
+    content = redact_as_configured(env, content)
     return change_frame(
-        ports,
-        acting,
+        env,
         frame_id,
         lambda state: lifecycle.update(state, frame_id, status=status, limits=limits, tokens=tokens, content=content),
         key=key,
@@ -135,8 +132,7 @@ def _limits_agree(limits: Limits | None, known: FrameLimits | None) -> bool:
 
 
 def pop_frame(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame_id: str,
     status: str,
     content: frames.OutcomeContent,
@@ -150,20 +146,20 @@ def pop_frame(
     Returns the frame as it ended, or None if it had ended before.
     """
     parse_id(frame_id)
-    content = redact_as_configured(ports, content)
-    stream = find_frame_stream(ports, acting, frame_id)
+    content = redact_as_configured(env, content)
+    stream = find_frame_stream(env, frame_id)
     last: list[FrameState] = []
 
     def decide(states: States) -> Drafts:
-        check_live(ports, acting, states[stream], frame_id, expected)
+        check_live(env, states[stream], frame_id, expected)
         last[:] = [states[stream].frames[frame_id]]
         ended = lifecycle.pop(states, stream, frame_id, status, content)
-        drafts = {name: _add_clocks(ports, acting, name, states[name], events) for name, events in ended.items()}
+        drafts = {name: _add_clocks(env, name, states[name], events) for name, events in ended.items()}
         for name, events in drafts.items():
             if name not in (stream, _outer_stream(states, stream, frame_id)):
-                drafts[name] = _revoke_lease(ports, acting, name, states[name], events)
+                drafts[name] = _revoke_lease(env, name, states[name], events)
         if release is not None:
-            drafts[stream].extend(ports.leases.draft_release(acting.tenant, stream, release))
+            drafts[stream].extend(env.leases.draft_release(env.tenant, stream, release))
         return drafts
 
     def needs(states: States) -> list[str]:
@@ -172,9 +168,9 @@ def pop_frame(
 
     try:
         same = match_event("frame.popped", content, frame=frame_id, status=status)
-        changed = decide_and_append(ports, acting, (stream,), decide, key=key, same=same, needs=needs)
+        changed = decide_and_append(env, (stream,), decide, key=key, same=same, needs=needs)
     except FrameEnded:
-        if _has_ended_as(ports, acting, frame_id, status, content):
+        if _has_ended_as(env, frame_id, status, content):
             return None
         raise
     return None if changed.repeated else _build_ended_frame(stream, last[0], changed)
@@ -204,14 +200,14 @@ def _build_ended_frame(stream: str, live: FrameState, changed: ChangeResult) -> 
     return EndedFrame(stream=stream, frame=frame, at=changed.at)
 
 
-def _add_clocks(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+def _add_clocks(env: Env, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
     """Add clock events, which only a stream's owner writes: a child that settles in a foreign stream adds none."""
     if all(event.type == "child.settled" for event in events):
         try:
-            ports.leases.epoch(acting.tenant, stream, state)
+            env.leases.epoch(env.tenant, stream, state)
         except Conflict:
             return events
-    return add_clock_events(state, events, ports.clock.now_ms())
+    return add_clock_events(state, events, env.clock.now_ms())
 
 
 def _outer_stream(states: States, stream: str, frame_id: str) -> str | None:
@@ -219,11 +215,11 @@ def _outer_stream(states: States, stream: str, frame_id: str) -> str | None:
     return None if frame is None else frame.outer_stream
 
 
-def _revoke_lease(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+def _revoke_lease(env: Env, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
     """Take the lease from the owner of another actor's stream: cancelling reaches into it in the same append."""
-    if state.holder is None or ports.leases.holds(acting.tenant, stream):
+    if state.holder is None or env.leases.holds(env.tenant, stream):
         return events
-    epoch, owner = state.epoch + 1, ports.leases.name
+    epoch, owner = state.epoch + 1, env.leases.name
     return [
         Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner)),
         *events,
@@ -231,11 +227,11 @@ def _revoke_lease(ports: Ports, acting: Acting, stream: str, state: StreamState,
     ]
 
 
-def _has_ended_as(ports: Ports, acting: Acting, frame_id: str, status: str, content: frames.OutcomeContent) -> bool:
-    info: FrameInfo = read_frame(ports, acting, frame_id)
+def _has_ended_as(env: Env, frame_id: str, status: str, content: frames.OutcomeContent) -> bool:
+    info: FrameInfo = read_frame(env, frame_id)
     if info.status != status:
         return False
-    end = read_event(ports, acting, info.scope, info.version)
+    end = read_event(env, info.scope, info.version)
     words = ("summary", "error", "value")
     return all(
         content_field(end, name) is ERASED or content_field(end, name) == getattr(content, name) for name in words

@@ -15,16 +15,16 @@ from holdfast.flow.frames.lifecycle import check_goal, has_content, match_event
 from holdfast.flow.frames.read import find_frame_row, find_frame_stream, parse_id, read_event
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.frames import FrameLimits, Limits
 from holdfast.records.ids import ulid_text
 
 
-def default_limits(ports: Ports) -> FrameLimits:
+def default_limits(env: Env) -> FrameLimits:
     """Return the limits of a bare frame."""
-    return FrameLimits(context_tokens=ports.settings.default_context_tokens)
+    return FrameLimits(context_tokens=env.settings.default_context_tokens)
 
 
 class PushRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +43,7 @@ class PushRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def push_frame(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str | None,
     content: frames.GoalContent,
     *,
@@ -58,34 +57,34 @@ def push_frame(
     lease: bool = False,
 ) -> str:
     """Push a new frame and return its id. With a key or an id of the caller's, a second call returns the first id."""
-    if ports.leases.draining:
+    if env.leases.draining:
         raise Draining
     check_goal(content)
     if limits is not None:
         check_limits(limits)
     if content.goal is None:
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
-    content = redact_as_configured(ports, content)
-    above = None if parent is None else (_parent_stream(ports, acting, parent), parent)
+    content = redact_as_configured(env, content)
+    above = None if parent is None else (_parent_stream(env, parent), parent)
     home = _home_stream(stream, above)
-    if frame_id is not None and _is_pushed(ports, acting, frame_id, content, parent):
+    if frame_id is not None and _is_pushed(env, frame_id, content, parent):
         return frame_id
     wanted = PushRequest(
         home=home,
-        frame=frame_id or ulid_text(ports.ids.ulid()),
+        frame=frame_id or ulid_text(env.ids.ulid()),
         above=above,
         content=content,
         tokens=tokens,
         limits=limits,
-        default=default or default_limits(ports),
+        default=default or default_limits(env),
         inherit=_check_inherit(inherit, parent),
         lease=lease,
     )
-    changed = _append_push(ports, acting, wanted, key)
+    changed = _append_push(env, wanted, key)
     made: str = changed.last_facts("frame.pushed").frame
-    ports.states.note_frame_stream(acting.tenant, made, home)
+    env.states.note_frame_stream(env.tenant, made, home)
     if not changed.repeated:
-        ports.states.note_goal(acting.tenant, home, changed.version_of("frame.pushed"), content)
+        env.states.note_goal(env.tenant, home, changed.version_of("frame.pushed"), content)
     return made
 
 
@@ -96,25 +95,24 @@ def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
     return names
 
 
-def _append_push(ports: Ports, acting: Acting, wanted: PushRequest, key: str | None) -> ChangeResult:
+def _append_push(env: Env, wanted: PushRequest, key: str | None) -> ChangeResult:
     above, home = wanted.above, wanted.home
     streams = (home,) if above is None or above[0] == home else (home, above[0])
     try:
         return decide_and_append(
-            ports,
-            acting,
+            env,
             streams,
-            lambda states: _decide_push(ports, acting, states, wanted),
+            lambda states: _decide_push(env, states, wanted),
             key=key,
             same=_match_push(wanted),
         )
     except ParentNotFound:
         assert above is not None
-        raise _explain_parent(ports, acting, above[1]) from None
+        raise _explain_parent(env, above[1]) from None
 
 
-def _decide_push(ports: Ports, acting: Acting, states: States, wanted: PushRequest) -> Drafts:
-    home, now = wanted.home, ports.clock.now_ms()
+def _decide_push(env: Env, states: States, wanted: PushRequest) -> Drafts:
+    home, now = wanted.home, env.clock.now_ms()
     drafts = lifecycle.push(
         states,
         home,
@@ -127,22 +125,20 @@ def _decide_push(ports: Ports, acting: Acting, states: States, wanted: PushReque
         now=now,
     )
     if wanted.inherit and wanted.above is not None:
-        drafts[home].extend(_inherit_handles(ports, acting, states, wanted.above, wanted))
+        drafts[home].extend(_inherit_handles(env, states, wanted.above, wanted))
     drafts = {name: add_clock_events(states[name], events, now) for name, events in drafts.items()}
     if wanted.lease:
-        drafts[home] = [*ports.leases.draft_take(acting.tenant, home, states[home]), *drafts[home]]
+        drafts[home] = [*env.leases.draft_take(env.tenant, home, states[home]), *drafts[home]]
     return drafts
 
 
-def _inherit_handles(
-    ports: Ports, acting: Acting, states: States, above: tuple[str, str], wanted: PushRequest
-) -> list[Draft]:
+def _inherit_handles(env: Env, states: States, above: tuple[str, str], wanted: PushRequest) -> list[Draft]:
     """Return the handles that a child inherits; the content that they point to is not copied."""
     stream, parent = above
     handles = evidence.select_handles(states[stream].frames[parent], wanted.inherit)
     events = {}
     for handle in handles:
-        event = read_event(ports, acting, stream, handle.version)
+        event = read_event(env, stream, handle.version)
         assert event is not None, "a handle names the event that attached it"
         events[handle.id] = event
     return evidence.inherit_handles(wanted.frame, handles, events)
@@ -174,16 +170,16 @@ def _match_push(wanted: PushRequest) -> Callable[[list[Event]], bool]:
     return same
 
 
-def _parent_stream(ports: Ports, acting: Acting, parent: str) -> str:
+def _parent_stream(env: Env, parent: str) -> str:
     parse_id(parent, "parent frame")
     try:
-        return find_frame_stream(ports, acting, parent)
+        return find_frame_stream(env, parent)
     except FrameNotFound:
         raise ParentNotFound(f"There is no frame {parent} to push below. Check its id and the tenant.") from None
 
 
-def _explain_parent(ports: Ports, acting: Acting, parent: str) -> ParentNotActive:
-    status = str(find_frame_row(ports, acting, parent)[1]["status"])
+def _explain_parent(env: Env, parent: str) -> ParentNotActive:
+    status = str(find_frame_row(env, parent)[1]["status"])
     return ParentNotActive(
         f"Frame {parent} is {status}, so nothing can be pushed below it. Push below a live frame, or a new root.",
         before=status,
@@ -191,14 +187,14 @@ def _explain_parent(ports: Ports, acting: Acting, parent: str) -> ParentNotActiv
     )
 
 
-def _is_pushed(ports: Ports, acting: Acting, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
+def _is_pushed(env: Env, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
     """Return True if this very frame exists; refuse another frame with its id."""
     parse_id(frame_id)
     try:
-        stream, row = find_frame_row(ports, acting, frame_id)
+        stream, row = find_frame_row(env, frame_id)
     except FrameNotFound:
         return False
-    pushed = read_event(ports, acting, stream, int(row["pushed_version"]))  # type: ignore[arg-type]
+    pushed = read_event(env, stream, int(row["pushed_version"]))  # type: ignore[arg-type]
     if pushed is not None and (pushed.facts.parent or pushed.facts.outer) == parent and has_content(pushed, content):
         return True
     raise DuplicateFrame(f"Frame {frame_id} exists and is not the same. Use a new id, or none.")

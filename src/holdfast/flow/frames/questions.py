@@ -15,7 +15,7 @@ from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
 from holdfast.flow.frames.read import find_frame_stream, find_question_row, load_current_state, parse_id
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Row
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Draft, Event
@@ -34,8 +34,7 @@ def hash_token(token: object) -> str:
 
 
 def suspend_frame(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame_id: str,
     content: frames.QuestionContent,
     *,
@@ -52,11 +51,11 @@ def suspend_frame(
 ) -> QuestionReceipt:
     """Suspend a frame until its question is answered. A retry with the key returns the same id and a new token."""
     secret = secrets.token_urlsafe(TOKEN_BYTES) if token else None
-    content = redact_as_configured(ports, content)
-    new = ulid_text(ports.ids.ulid())
+    content = redact_as_configured(env, content)
+    new = ulid_text(env.ids.ulid())
 
     def decide(state: StreamState) -> list[Draft]:
-        now = ports.clock.now_ms()
+        now = env.clock.now_ms()
         under = [frame for frame in walk_leaf_first(state.frames, frame_id) if frame.question is None]
         facts = frames.FrameSuspendedFacts(
             frame=frame_id,
@@ -69,15 +68,13 @@ def suspend_frame(
             token=None if secret is None else hash_token(secret),
             call=call,
         )
-        ids = [ulid_text(ports.ids.ulid()) for _ in under]
+        ids = [ulid_text(env.ids.ulid()) for _ in under]
         return rules.suspend(state, facts, content, subtree=subtree, release=release, below=ids, leave_away=leave_away)
 
-    changed = change_frame(
-        ports, acting, frame_id, decide, key=key, same=_match_question(frame_id, kind, call, content)
-    )
+    changed = change_frame(env, frame_id, decide, key=key, same=_match_question(frame_id, kind, call, content))
     question: str = changed.last_facts("frame.suspended").question
     if changed.repeated and secret is not None:
-        secret = reissue_token_if_open(ports, acting, question)
+        secret = reissue_token_if_open(env, question)
     return QuestionReceipt(question=question, frame=frame_id, token=secret, repeated=changed.repeated)
 
 
@@ -93,34 +90,33 @@ def _match_question(
     )
 
 
-def reissue_token_if_open(ports: Ports, acting: Acting, question: str) -> str | None:
+def reissue_token_if_open(env: Env, question: str) -> str | None:
     """Return a new token for a question asked before, or None if it can no longer be answered."""
     try:
-        return reissue_token(ports, acting, question)
+        return reissue_token(env, question)
     except QuestionNotFound:
         return None
 
 
-def reissue_token(ports: Ports, acting: Acting, question_id: str, expires_ms: int | None = None) -> str:
+def reissue_token(env: Env, question_id: str, expires_ms: int | None = None) -> str:
     """Return a new token for an open question and void the earlier one. It expires with the question, or as given."""
-    stream, row = find_question_row(ports, acting, question_id)
+    stream, row = find_question_row(env, question_id)
     frame_id = _row_ulid(row, "frame_id")
     secret = secrets.token_urlsafe(TOKEN_BYTES)
 
     def decide(states: States) -> Drafts:
-        now = ports.clock.now_ms()
+        now = env.clock.now_ms()
         expires = None if expires_ms is None else now + budgets.check_whole(expires_ms, "expires_ms", 1)
         if expires is None:
             expires = rules.check_unexpired(states[stream], frame_id, question_id, now).expires_at
         return {stream: rules.reissue(states[stream], frame_id, question_id, hash_token(secret), expires)}
 
-    decide_and_append(ports, acting, (stream,), decide)
+    decide_and_append(env, (stream,), decide)
     return secret
 
 
 def answer_question(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     *,
     question: str | None = None,
     token: str | None = None,
@@ -128,8 +124,8 @@ def answer_question(
     content: frames.AnswerContent | None = None,
 ) -> str:
     """Answer a question by its id or by its token, and return its id."""
-    stream, row = _find_row(ports, acting, question, token)
-    content = redact_as_configured(ports, content)
+    stream, row = _find_row(env, question, token)
+    content = redact_as_configured(env, content)
     frame_id, question_id = _row_ulid(row, "frame_id"), _row_ulid(row, "question_id")
     via = _answer_channel(token)
 
@@ -142,13 +138,13 @@ def answer_question(
             via=via,
             approved=approved,
             content=content,
-            now=ports.clock.now_ms(),
+            now=env.clock.now_ms(),
         )
         return {stream: drafts}
 
     same = match_event("question.answered", content, question=question_id, approved=approved)
     try:
-        changed = decide_and_append(ports, acting, (stream,), decide, key=answer_key(question_id), same=same)
+        changed = decide_and_append(env, (stream,), decide, key=answer_key(question_id), same=same)
     except KeyReused:
         if token is not None:
             raise TokenNotFound from None
@@ -173,26 +169,26 @@ def answer_key(question_id: str) -> str:
     return f"{question_id}/answer"
 
 
-def is_waiting_for(ports: Ports, acting: Acting, frame_id: str, question_id: str) -> bool:
+def is_waiting_for(env: Env, frame_id: str, question_id: str) -> bool:
     """Return True if a frame is suspended by this question now."""
-    frame = load_current_state(ports, acting, find_frame_stream(ports, acting, frame_id)).frames.get(frame_id)
+    frame = load_current_state(env, find_frame_stream(env, frame_id)).frames.get(frame_id)
     return frame is not None and frame.question is not None and frame.question.id == question_id
 
 
-def find_question_frame(ports: Ports, acting: Acting, question: str | None, token: str | None) -> tuple[str, bool]:
+def find_question_frame(env: Env, question: str | None, token: str | None) -> tuple[str, bool]:
     """Return the frame of a question or token, and True if it is answered."""
-    row = _find_row(ports, acting, question, token)[1]
+    row = _find_row(env, question, token)[1]
     return _row_ulid(row, "frame_id"), row["answer_version"] is not None
 
 
-def _find_row(ports: Ports, acting: Acting, question: str | None, token: str | None) -> tuple[str, Row]:
+def _find_row(env: Env, question: str | None, token: str | None) -> tuple[str, Row]:
     if (question is None) == (token is None):
         raise InvalidValue("Answer a question by its id, or with its token.")
     if token is None:
         assert question is not None
-        return find_question_row(ports, acting, question)
+        return find_question_row(env, question)
     raw = bytes.fromhex(hash_token(token))
-    found = ports.journal.find(acting.tenant, "suspended_frames", "token_id", raw, b"", 1)
+    found = env.journal.find(env.tenant, "suspended_frames", "token_id", raw, b"", 1)
     if not found:
         raise TokenNotFound
     return found[0]
@@ -205,8 +201,7 @@ def _row_ulid(row: Row, name: str) -> str:
 
 
 def resume_frame(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     frame_id: str,
     *,
     bring: bool = False,
@@ -216,18 +211,18 @@ def resume_frame(
 ) -> ChangeResult:
     """Resume a suspended frame. `bring` answers its question in the same append, with `token` as the right to."""
     parse_id(frame_id)
-    content = redact_as_configured(ports, content)
-    stream = find_frame_stream(ports, acting, frame_id)
-    frame = load_current_state(ports, acting, stream).frames.get(frame_id)
+    content = redact_as_configured(env, content)
+    stream = find_frame_stream(env, frame_id)
+    frame = load_current_state(env, stream).frames.get(frame_id)
     question = None if frame is None else frame.question
     if bring and question is not None and question.answer is not None and (approved is not None or content is not None):
-        _check_same_answer(ports, acting, stream, question.id, approved, content)
+        _check_same_answer(env, stream, question.id, approved, content)
     brings = bring and question is not None and question.answer is None and question.within is None
 
     def decide(states: States) -> Drafts:
         state = states[stream]
-        check_live(ports, acting, state, frame_id)
-        now, drafts = ports.clock.now_ms(), []
+        check_live(env, state, frame_id)
+        now, drafts = env.clock.now_ms(), []
         waiting = live_frame(state, frame_id).question
         if brings and waiting is not None:
             _check_token(waiting, token)
@@ -239,26 +234,25 @@ def resume_frame(
         return {stream: add_clock_events(state, [*drafts, *rules.resume(state, frame_id, now=now)], now)}
 
     if not brings or question is None:
-        return decide_and_append(ports, acting, (stream,), decide)
+        return decide_and_append(env, (stream,), decide)
     same = match_event("question.answered", content, question=question.id, approved=approved)
     try:
-        changed = decide_and_append(ports, acting, (stream,), decide, key=answer_key(question.id), same=same)
+        changed = decide_and_append(env, (stream,), decide, key=answer_key(question.id), same=same)
     except KeyReused:
         raise AlreadyAnswered(f"Question {question.id} was answered already, in another way.") from None
     if changed.repeated and not any(name == "frame.resumed" for name, _ in changed.facts):
-        return resume_frame(ports, acting, frame_id)  # The same answer was given elsewhere meanwhile.
+        return resume_frame(env, frame_id)  # The same answer was given elsewhere meanwhile.
     return changed
 
 
 def _check_same_answer(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     question: str,
     approved: bool | None,
     content: frames.AnswerContent | None,
 ) -> None:
-    known, given = read_answer(ports, acting, stream, question), content or frames.AnswerContent()
+    known, given = read_answer(env, stream, question), content or frames.AnswerContent()
     if known is not None and (known.approved, known.payload, known.arguments, known.note) != (
         approved,
         given.payload,
@@ -268,9 +262,9 @@ def _check_same_answer(
         raise AlreadyAnswered(f"Question {question} was answered already, in another way. Resume without an answer.")
 
 
-def read_answer(ports: Ports, acting: Acting, stream: str, question: str) -> Answer | None:
+def read_answer(env: Env, stream: str, question: str) -> Answer | None:
     """Return the answer to a question, or None; also after its frame was resumed."""
-    stored = ports.journal.events_by_key(acting.tenant, stream, answer_key(question))
+    stored = env.journal.events_by_key(env.tenant, stream, answer_key(question))
     if not stored:
         return None
     event = decode_event(stored[0])

@@ -11,7 +11,7 @@ from holdfast.core.journal.load import build_state
 from holdfast.core.packs.fences import lowest_trust
 from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
 from holdfast.flow.journal.append import load_state
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Head, Row
 from holdfast.records.events.envelope import ERASED, Content, Erased, Event
 from holdfast.records.events.frames import GoalContent
@@ -42,45 +42,43 @@ def parse_id(text: object, what: str = "frame") -> bytes:
     raise InvalidValue(f"{text!r} is not the id of {article} {what}: 26 characters, as given when it was made.")
 
 
-def find_frame_stream(ports: Ports, acting: Acting, frame_id: str) -> str:
+def find_frame_stream(env: Env, frame_id: str) -> str:
     """Return the stream of a frame, live or ended."""
-    known = ports.states.frame_stream(acting.tenant, frame_id)
+    known = env.states.frame_stream(env.tenant, frame_id)
     if known is not None:
         return known
-    stream, _ = find_frame_row(ports, acting, frame_id)
-    ports.states.note_frame_stream(acting.tenant, frame_id, stream)
+    stream, _ = find_frame_row(env, frame_id)
+    env.states.note_frame_stream(env.tenant, frame_id, stream)
     return stream
 
 
-def find_frame_row(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
+def find_frame_row(env: Env, frame_id: str) -> tuple[str, Row]:
     """Return the stream and the row of a frame."""
-    found = ports.journal.find(acting.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1)
+    found = env.journal.find(env.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1)
     if not found:
         raise FrameNotFound(f"There is no frame {frame_id}. Check its id and the tenant.")
     return found[0]
 
 
-def has_frame(ports: Ports, acting: Acting, frame_id: str) -> bool:
+def has_frame(env: Env, frame_id: str) -> bool:
     """Return True if a frame of this id exists or existed."""
-    return bool(ports.journal.find(acting.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1))
+    return bool(env.journal.find(env.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1))
 
 
-def load_current_state(ports: Ports, acting: Acting, stream: str) -> StreamState:
+def load_current_state(env: Env, stream: str) -> StreamState:
     """Return a stream's newest state, including other processes' commits."""
-    head = ports.journal.head(acting.tenant, stream)
-    cached = ports.states.get(acting.tenant, stream)
+    head = env.journal.head(env.tenant, stream)
+    cached = env.states.get(env.tenant, stream)
     if head is None:
         return StreamState()
     if cached is None or cached.version != head.version:
-        ports.states.drop(acting.tenant, stream)
-    return load_state(ports, acting, stream)
+        env.states.drop(env.tenant, stream)
+    return load_state(env, stream)
 
 
-def read_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+def read_event(env: Env, stream: str, version: int) -> Event | None:
     """Return a stream's event at one version."""
-    stored = ports.journal.read(
-        EventQuery(tenant=acting.tenant, stream=stream, after=version - 1, until=version, limit=1)
-    )
+    stored = env.journal.read(EventQuery(tenant=env.tenant, stream=stream, after=version - 1, until=version, limit=1))
     return decode_event(stored[0]) if stored else None
 
 
@@ -93,17 +91,16 @@ def _field_or_erased(content: Any, name: str) -> Any:
     return ERASED if content is ERASED else getattr(content, name, None)
 
 
-def read_frame(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+def read_frame(env: Env, frame_id: str) -> FrameInfo:
     """Return a frame with its texts, live or ended."""
     parse_id(frame_id)
-    stream = find_frame_stream(ports, acting, frame_id)
-    frame = load_current_state(ports, acting, stream).frames.get(frame_id)
-    return _read_ended_frame(ports, acting, frame_id) if frame is None else describe_frame(ports, acting, stream, frame)
+    stream = find_frame_stream(env, frame_id)
+    frame = load_current_state(env, stream).frames.get(frame_id)
+    return _read_ended_frame(env, frame_id) if frame is None else describe_frame(env, stream, frame)
 
 
 def describe_frame(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     frame: FrameState,
     *,
@@ -115,7 +112,7 @@ def describe_frame(
     words: Any = goal
     event = None
     if goal is None:
-        event = read_event(ports, acting, stream, frame.goal)
+        event = read_event(env, stream, frame.goal)
         words = None if event is None else event.content
     return FrameInfo(
         id=frame.id,
@@ -148,63 +145,63 @@ def describe_frame(
     )
 
 
-def _read_ended_frame(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+def _read_ended_frame(env: Env, frame_id: str) -> FrameInfo:
     raw = parse_id(frame_id)
-    with ports.journal.snapshot():
-        stream, row = find_frame_row(ports, acting, frame_id)
+    with env.journal.snapshot():
+        stream, row = find_frame_row(env, frame_id)
         rows: dict[str, list[Row]] = {"frames": [row]}
         for table in _FRAME_TABLES:
-            found = ports.journal.find(acting.tenant, table, "frame_id", raw, b"", 1_000_000)
+            found = env.journal.find(env.tenant, table, "frame_id", raw, b"", 1_000_000)
             rows[table] = [part for _, part in found]
         frame = build_state(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
         # The last event of an ended frame is its end.
-        end = read_event(ports, acting, stream, frame.version)
+        end = read_event(env, stream, frame.version)
         outcome, completed_at = None if end is None else end.content, row["completed_at"]
-        return describe_frame(ports, acting, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
+        return describe_frame(env, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
 
 
-def read_ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
+def read_ancestry(env: Env, frame_id: str) -> list[FrameInfo]:
     """Return the frames from the root to this one."""
     line: list[FrameInfo] = []
     at: str | None = frame_id
     while at is not None:
-        info = read_frame(ports, acting, at)
+        info = read_frame(env, at)
         line.append(info)
         at = info.parent
     line.reverse()
     return line
 
 
-def read_stack(ports: Ports, acting: Acting, stream: str) -> list[FrameInfo]:
+def read_stack(env: Env, stream: str) -> list[FrameInfo]:
     """Return every live frame of a stream, parents before children."""
-    state = load_current_state(ports, acting, stream)
-    return [describe_frame(ports, acting, stream, frame) for frame in stack.walk_root_first(state.frames)]
+    state = load_current_state(env, stream)
+    return [describe_frame(env, stream, frame) for frame in stack.walk_root_first(state.frames)]
 
 
-def list_streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
+def list_streams_with_work(env: Env) -> Iterator[str]:
     """Yield every stream that has live frames, in the order in which the streams began."""
-    for page in read_work_pages(ports, acting):
+    for page in read_work_pages(env):
         yield from (head.stream for head in page)
 
 
-def read_work_pages(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
+def read_work_pages(env: Env) -> Iterator[list[Head]]:
     """Yield the heads of every stream that has live frames, a page at a time."""
     after: int | None = 0
     while after is not None:
-        page = ports.journal.streams_with_work(acting.tenant, after, PAGE)
+        page = env.journal.streams_with_work(env.tenant, after, PAGE)
         yield page
         after = page[-1].id if len(page) == PAGE else None
 
 
-def read_handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:
+def read_handles(env: Env, frame_id: str) -> list[HandleInfo]:
     """Return a frame's handles in order, each with its content; detached ones are marked."""
-    info = read_frame(ports, acting, frame_id)
-    return [read_handle(ports, acting, info.scope, handle) for handle in info.handles]
+    info = read_frame(env, frame_id)
+    return [read_handle(env, info.scope, handle) for handle in info.handles]
 
 
-def read_handle(ports: Ports, acting: Acting, stream: str, handle: Handle) -> HandleInfo:
+def read_handle(env: Env, stream: str, handle: Handle) -> HandleInfo:
     """Return a handle of a frame with its content."""
-    event = read_handle_event(ports, acting, stream, handle.version)
+    event = read_handle_event(env, stream, handle.version)
     passed_on = event is not None and (event.stream, event.version) != (stream, handle.version)
     return HandleInfo(
         id=handle.id,
@@ -225,41 +222,41 @@ def read_handle(ports: Ports, acting: Acting, stream: str, handle: Handle) -> Ha
     )
 
 
-def read_handle_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+def read_handle_event(env: Env, stream: str, version: int) -> Event | None:
     """Return the event that holds a handle's content: its own, or for an inherited handle the original one."""
-    event = read_event(ports, acting, stream, version)
+    event = read_event(env, stream, version)
     if event is None or event.content is not None or event.facts.source_stream is None:
         return event
-    return read_event(ports, acting, event.facts.source_stream, event.facts.source_version)
+    return read_event(env, event.facts.source_stream, event.facts.source_version)
 
 
-def read_questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:
+def read_questions(env: Env) -> Iterator[QuestionInfo]:
     """Yield every open question of the tenant that can be answered, oldest frame first."""
     after = b""
-    while rows := ports.journal.find(acting.tenant, "suspended_frames", None, None, after, PAGE):
+    while rows := env.journal.find(env.tenant, "suspended_frames", None, None, after, PAGE):
         for stream, row in rows:
             if row["within"] is None:
-                yield _describe_question(ports, acting, stream, row)
+                yield _describe_question(env, stream, row)
         after = rows[-1][1]["frame_id"]  # type: ignore[assignment]
 
 
-def read_question(ports: Ports, acting: Acting, question_id: str) -> QuestionInfo:
+def read_question(env: Env, question_id: str) -> QuestionInfo:
     """Return one open question."""
-    stream, row = find_question_row(ports, acting, question_id)
-    return _describe_question(ports, acting, stream, row)
+    stream, row = find_question_row(env, question_id)
+    return _describe_question(env, stream, row)
 
 
-def find_question_row(ports: Ports, acting: Acting, question_id: str) -> tuple[str, Row]:
+def find_question_row(env: Env, question_id: str) -> tuple[str, Row]:
     """Return the stream and the row of an open question."""
     raw = parse_id(question_id, "question")
-    found = ports.journal.find(acting.tenant, "suspended_frames", "question_id", raw, b"", 1)
+    found = env.journal.find(env.tenant, "suspended_frames", "question_id", raw, b"", 1)
     if not found:
         raise QuestionNotFound(f"Question {question_id} is not open: its frame went on or ended, or the id is wrong.")
     return found[0]
 
 
-def _describe_question(ports: Ports, acting: Acting, stream: str, row: Row) -> QuestionInfo:
-    event = read_event(ports, acting, stream, int(row["version"]))  # type: ignore[arg-type]
+def _describe_question(env: Env, stream: str, row: Row) -> QuestionInfo:
+    event = read_event(env, stream, int(row["version"]))  # type: ignore[arg-type]
     names = ("kind", "suspended_at", "expires_at", "on_expiry", "until")
     known: dict[str, Any] = {name: row[name] for name in names}
     return QuestionInfo(

@@ -20,7 +20,7 @@ from holdfast.errors import ActorBusy, EffectFailed, HoldfastError, InvalidValue
 from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import questions
 from holdfast.flow.frames.read import find_frame_stream, load_current_state
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.frames import QuestionContent
 from holdfast.records.frames import Call
 from holdfast.records.ids import check_id
@@ -64,13 +64,13 @@ class _RunningSteps:
 RUNNING_STEPS = _RunningSteps()
 
 
-def leave_step(ports: Ports, acting: Acting, frame: str, key: str) -> None:
+def leave_step(env: Env, frame: str, key: str) -> None:
     """Mark a step as no longer running, however it ended."""
-    RUNNING_STEPS.leave(_step_owner(ports, acting, frame), key)
+    RUNNING_STEPS.leave(_step_owner(env, frame), key)
 
 
-def _step_owner(ports: Ports, acting: Acting, frame: str) -> StepOwner:
-    return ports.leases.name, acting.tenant, frame
+def _step_owner(env: Env, frame: str) -> StepOwner:
+    return env.leases.name, env.tenant, frame
 
 
 def memo_key(frame: str, key: str) -> str:
@@ -78,86 +78,82 @@ def memo_key(frame: str, key: str) -> str:
     return f"{frame}/run/{key}"
 
 
-def begin_step(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: str) -> RunStart:
+def begin_step(env: Env, frame: str, key: str, if_interrupted: str) -> RunStart:
     """Return a step's earlier value, or a call to run it under. Pair with finish_step, fail_step or leave_step."""
     check_id(key, "key")
-    RUNNING_STEPS.enter(_step_owner(ports, acting, frame), key)
+    RUNNING_STEPS.enter(_step_owner(env, frame), key)
     try:
         # Looked up after `enter`: another thread records the value before it leaves the step.
-        known = frame_calls.find_run_value(ports, acting, frame, memo_key(frame, key))
+        known = frame_calls.find_run_value(env, frame, memo_key(frame, key))
         if known:
-            leave_step(ports, acting, frame, key)
+            leave_step(env, frame, key)
             return RunStart(known=tuple(known))
-        live = load_current_state(ports, acting, find_frame_stream(ports, acting, frame)).frames.get(frame)
+        live = load_current_state(env, find_frame_stream(env, frame)).frames.get(frame)
         calls = () if live is None else live.calls.values()
         torn = next((call for call in calls if call.kind == "run" and call.name == key), None)
         if torn is None:
-            return RunStart(call=frame_calls.begin_run(ports, acting, frame, key, if_interrupted))
-        return _resume_interrupted(ports, acting, frame, key, torn)
+            return RunStart(call=frame_calls.begin_run(env, frame, key, if_interrupted))
+        return _resume_interrupted(env, frame, key, torn)
     except BaseException:
-        leave_step(ports, acting, frame, key)
+        leave_step(env, frame, key)
         raise
 
 
-def _resume_interrupted(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> RunStart:
+def _resume_interrupted(env: Env, frame: str, key: str, torn: Call) -> RunStart:
     way = interruption_policy(torn)
     if way == "retry":
-        check_can_work(
-            load_current_state(ports, acting, find_frame_stream(ports, acting, frame)), frame, ports.clock.now_ms()
-        )
+        check_can_work(load_current_state(env, find_frame_stream(env, frame)), frame, env.clock.now_ms())
         return RunStart(call=torn.id)
     if way == "fail":
-        frame_calls.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
+        frame_calls.end_run(env, frame, torn.id, error="interrupted", key=memo_key(frame, key))
         raise EffectFailed(f"Step {key!r} was interrupted, and it is to count as failed then. It can be run again.")
-    answer = ask_to_run_again(ports, acting, frame, f"Step {key!r}", torn)
+    answer = ask_to_run_again(env, frame, f"Step {key!r}", torn)
     if answer.approved:
         # An approval covers one run: if that run is interrupted too, the question is asked again.
-        frame_calls.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
-        return RunStart(call=frame_calls.begin_run(ports, acting, frame, key, torn.if_interrupted))
-    finish_step(ports, acting, frame, key, torn.id, answer.payload)
+        frame_calls.end_run(env, frame, torn.id, error="interrupted", key=memo_key(frame, key))
+        return RunStart(call=frame_calls.begin_run(env, frame, key, torn.if_interrupted))
+    finish_step(env, frame, key, torn.id, answer.payload)
     return RunStart(known=(answer.payload,))
 
 
-def ask_to_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Call) -> Answer:
+def ask_to_run_again(env: Env, frame: str, what: str, torn: Call) -> Answer:
     """Ask whether an interrupted call may run again; raise Waiting until it is answered."""
     content = QuestionContent(
         reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT_RUN], recommended=DO_NOT_RUN
     )
     asked = questions.suspend_frame(
-        ports, acting, frame, content, call=torn.id, subtree=True, leave_away=True, key=f"{torn.id}/torn"
+        env, frame, content, call=torn.id, subtree=True, leave_away=True, key=f"{torn.id}/torn"
     )
-    answer = questions.read_answer(ports, acting, find_frame_stream(ports, acting, frame), asked.question)
+    answer = questions.read_answer(env, find_frame_stream(env, frame), asked.question)
     if answer is None:
         raise Waiting(
             f"{what} may have run. Question {asked.question} asks whether to run it again: answer it, then run the "
             "same code again.",
             question=asked.question,
         )
-    if questions.is_waiting_for(ports, acting, frame, asked.question):
-        questions.resume_frame(ports, acting, frame)
+    if questions.is_waiting_for(env, frame, asked.question):
+        questions.resume_frame(env, frame)
     return answer
 
 
-def finish_step(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: Any) -> Any:
+def finish_step(env: Env, frame: str, key: str, call: str, value: Any) -> Any:
     """Remember a step's value, and return it in its stored form."""
     try:
-        kept = decode(encode(to_plain(value), ports.settings.nesting))
-        frame_calls.end_run(ports, acting, frame, call, value=kept, key=memo_key(frame, key))
+        kept = decode(encode(to_plain(value), env.settings.nesting))
+        frame_calls.end_run(env, frame, call, value=kept, key=memo_key(frame, key))
     except (InvalidValue, TooLarge):
-        frame_calls.end_run(
-            ports, acting, frame, call, error="unstorable: no plain data, or too much", key=memo_key(frame, key)
-        )
+        frame_calls.end_run(env, frame, call, error="unstorable: no plain data, or too much", key=memo_key(frame, key))
         raise
     finally:
-        leave_step(ports, acting, frame, key)
+        leave_step(env, frame, key)
     return kept
 
 
-def fail_step(ports: Ports, acting: Acting, frame: str, key: str, call: str, error: BaseException) -> None:
+def fail_step(env: Env, frame: str, key: str, call: str, error: BaseException) -> None:
     """Journal that a step failed; it is not remembered and can run again."""
     try:
-        frame_calls.end_run(ports, acting, frame, call, error=exception_text(error), key=memo_key(frame, key))
+        frame_calls.end_run(env, frame, call, error=exception_text(error), key=memo_key(frame, key))
     except HoldfastError as second:
         error.add_note(f"The failure could not be journaled: {second}")
     finally:
-        leave_step(ports, acting, frame, key)
+        leave_step(env, frame, key)

@@ -23,7 +23,7 @@ from holdfast.flow.frames.read import list_streams_with_work, load_current_state
 from holdfast.flow.journal.append import decide_and_append
 from holdfast.flow.turns import stop, turns
 from holdfast.flow.turns.append import TurnPlace
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import FrameState, StreamState
@@ -34,11 +34,11 @@ SKIPPED = "skipped"
 ORPHAN_REASON = "Its deadline passed and whoever worked on it is gone."
 
 
-def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False, patient: bool = True) -> SweepReport:
+def sweep(env: Env, *, fail_orphans: bool = False, patient: bool = True) -> SweepReport:
     """Sweep every stream with live frames. With `patient=False`, skip streams that another process owns."""
     done: dict[str, list[str]] = {"resumed": [], "expired": [], "overdue": [], "failed": [], "skipped": []}
-    for stream in list_streams_with_work(ports, acting):
-        for what, frame in sweep_stream(ports, acting, stream, fail_orphans=fail_orphans, patient=patient).done:
+    for stream in list_streams_with_work(env):
+        for what, frame in sweep_stream(env, stream, fail_orphans=fail_orphans, patient=patient).done:
             done[what].append(frame)
     return SweepReport(**{name: tuple(ids) for name, ids in done.items()})
 
@@ -56,20 +56,18 @@ class StreamSweep(msgspec.Struct, frozen=True, kw_only=True):
         return any(what != SKIPPED for what, _ in self.done)
 
 
-def sweep_stream(
-    ports: Ports, acting: Acting, stream: str, *, fail_orphans: bool = False, patient: bool = True
-) -> StreamSweep:
+def sweep_stream(env: Env, stream: str, *, fail_orphans: bool = False, patient: bool = True) -> StreamSweep:
     """Sweep one stream."""
     done: list[tuple[str, str]] = []
-    first = state = load_current_state(ports, acting, stream)
+    first = state = load_current_state(env, stream)
     for seen in stack.walk_root_first(first.frames):
-        state = load_current_state(ports, acting, stream)
+        state = load_current_state(env, stream)
         frame = state.frames.get(seen.id)
-        act = None if frame is None else _find_due_action(ports, acting, stream, state, frame, fail_orphans)
+        act = None if frame is None else _find_due_action(env, stream, state, frame, fail_orphans)
         if act is None:
             continue  # Nothing is due, or the frame just ended with an ancestor.
         try:
-            what = _act_as_owner(ports, acting, stream, act, patient)
+            what = _act_as_owner(env, stream, act, patient)
         except (Conflict, Refused, Unavailable):
             what = SKIPPED
         if what is not None:
@@ -81,41 +79,39 @@ def sweep_stream(
 SweepAction = Callable[[], str | None]
 
 
-def _act_as_owner(ports: Ports, acting: Acting, stream: str, act: SweepAction, patient: bool) -> str | None:
+def _act_as_owner(env: Env, stream: str, act: SweepAction, patient: bool) -> str | None:
     """Run an action; if another process owns the stream and is gone, take the stream over first."""
     try:
         return act()
     except NotOwner:
-        if not patient and not ports.leases.seems_free(acting.tenant, stream):
+        if not patient and not env.leases.seems_free(env.tenant, stream):
             return SKIPPED
-        epoch = (
-            takeover.take_stream(ports, acting, stream) if patient else takeover.take_free_stream(ports, acting, stream)
-        )
+        epoch = takeover.take_stream(env, stream) if patient else takeover.take_free_stream(env, stream)
     try:
         return act()
     finally:
-        takeover.release_stream(ports, acting, stream, epoch)
+        takeover.release_stream(env, stream, epoch)
 
 
 def _find_due_action(
-    ports: Ports, acting: Acting, stream: str, state: StreamState, frame: FrameState, fail_orphans: bool
+    env: Env, stream: str, state: StreamState, frame: FrameState, fail_orphans: bool
 ) -> SweepAction | None:
-    now = ports.clock.now_ms()
+    now = env.clock.now_ms()
     question = frame.question
     if question is not None:
         if _is_for_turn(state, frame):
             return None
         if question.within is None and question.until is not None and rules.is_resumable(question, now):
-            return lambda: _resume_frame(ports, acting, frame.id)
+            return lambda: _resume_frame(env, frame.id)
         if is_late(question, now):
             status = "failed" if question.on_expiry == "fail" else "cancelled"
-            return lambda: _end_frame(ports, acting, stream, frame, status, EXPIRY_REASON, "expired")
+            return lambda: _end_frame(env, stream, frame, status, EXPIRY_REASON, "expired")
         return None
     if frame.deadline is None or now <= frame.deadline or stack.is_all_suspended(state.frames, frame.id):
         return None
     if fail_orphans and frame.parent is None:
-        return lambda: _fail_orphan(ports, acting, stream, frame)
-    return lambda: _flag_overdue(ports, acting, stream, frame)
+        return lambda: _fail_orphan(env, stream, frame)
+    return lambda: _flag_overdue(env, stream, frame)
 
 
 def _is_for_turn(state: StreamState, frame: FrameState) -> bool:
@@ -131,47 +127,41 @@ def _is_for_turn(state: StreamState, frame: FrameState) -> bool:
     return tool.id == frame.id or frame.question.kind == "timer"
 
 
-def _resume_frame(ports: Ports, acting: Acting, frame_id: str) -> str:
-    resume_frame(ports, acting, frame_id)
+def _resume_frame(env: Env, frame_id: str) -> str:
+    resume_frame(env, frame_id)
     return "resumed"
 
 
-def _end_frame(ports: Ports, acting: Acting, stream: str, frame: FrameState, status: str, why: str, what: str) -> str:
+def _end_frame(env: Env, stream: str, frame: FrameState, status: str, why: str, what: str) -> str:
     """End a frame. If it is a turn, its calls get results, as whenever a turn ends without a reply."""
-    turn = (
-        turns.find_frame_turn(ports, acting, TurnPlace(actor=stream, thread=""), frame)
-        if frame.parent is None
-        else None
-    )
+    turn = turns.find_frame_turn(env, TurnPlace(actor=stream, thread=""), frame) if frame.parent is None else None
     if turn is None:
-        pop_frame(ports, acting, frame.id, status, frames.OutcomeContent(error=why))
+        pop_frame(env, frame.id, status, frames.OutcomeContent(error=why))
     else:
-        stop.stop_turn(ports, acting, turn, reason=why, status=status)
+        stop.stop_turn(env, turn, reason=why, status=status)
     return what
 
 
-def _flag_overdue(ports: Ports, acting: Acting, stream: str, frame: FrameState) -> str | None:
+def _flag_overdue(env: Env, stream: str, frame: FrameState) -> str | None:
     """Journal once that a frame is overdue."""
     assert frame.deadline is not None
     facts = frames.FrameOverdue(frame=frame.id, deadline=frame.deadline)
     key = f"{frame.id}/overdue/{frame.deadline}"
-    if ports.journal.events_by_key(acting.tenant, stream, key):
+    if env.journal.events_by_key(env.tenant, stream, key):
         return None
-    decide_and_append(
-        ports, acting, (stream,), lambda states: {stream: [Draft(type="frame.overdue", facts=facts)]}, key=key
-    )
+    decide_and_append(env, (stream,), lambda states: {stream: [Draft(type="frame.overdue", facts=facts)]}, key=key)
     return "overdue"
 
 
-def _fail_orphan(ports: Ports, acting: Acting, stream: str, frame: FrameState) -> str | None:
+def _fail_orphan(env: Env, stream: str, frame: FrameState) -> str | None:
     """Take over an overdue orphan and fail it; flag it if it cannot be taken over."""
-    if ports.leases.holds(acting.tenant, stream):
-        return _flag_overdue(ports, acting, stream, frame)
+    if env.leases.holds(env.tenant, stream):
+        return _flag_overdue(env, stream, frame)
     try:
-        epoch = takeover.take_stream(ports, acting, stream)
+        epoch = takeover.take_stream(env, stream)
     except HoldfastError:
-        return _flag_overdue(ports, acting, stream, frame)
+        return _flag_overdue(env, stream, frame)
     try:
-        return _end_frame(ports, acting, stream, frame, "failed", ORPHAN_REASON, "failed")
+        return _end_frame(env, stream, frame, "failed", ORPHAN_REASON, "failed")
     finally:
-        takeover.release_stream(ports, acting, stream, epoch)
+        takeover.release_stream(env, stream, epoch)

@@ -8,6 +8,8 @@ starts afresh.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.core.frames import stack
 from holdfast.core.frames.next_step import FrameStep, interruption_policy, next_steps
 from holdfast.core.frames.questions import ANSWER_REQUIRED
@@ -15,7 +17,7 @@ from holdfast.core.frames.stack import leaves
 from holdfast.errors import ActorBusy, HoldfastError
 from holdfast.flow.frames.read import content_field, describe_frame, load_current_state, read_event
 from holdfast.flow.journal.append import Drafts, States, decide_and_append, load_state
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ActorResumed
 from holdfast.records.frames import Call, FrameState, StreamState
@@ -23,78 +25,74 @@ from holdfast.records.ids import check_id
 from holdfast.records.recovery import ActorResumeState, FrameInfo, PendingWork, RecoverySummary
 
 
-def take_stream(ports: Ports, acting: Acting, stream: str) -> int:
+def take_stream(env: Env, stream: str) -> int:
     """Take a stream, or become one more user of its lease; return the epoch. Waits while its owner may be alive."""
-    await_free_stream(ports, acting, stream)
-    return take_free_stream(ports, acting, stream)
+    await_free_stream(env, stream)
+    return take_free_stream(env, stream)
 
 
-def take_free_stream(ports: Ports, acting: Acting, stream: str) -> int:
+def take_free_stream(env: Env, stream: str) -> int:
     """Take a stream after `await_free_stream`: watching a silent owner twice would take twice as long."""
-    with ports.observers.defer(), ports.leases.lock(acting.tenant, stream):
-        decide_and_append(
-            ports, acting, (stream,), lambda states: {stream: _draft_lease(ports, acting, stream, states)}
-        )
-        return join_lease(ports, acting, stream)
+    with env.observers.defer(), env.leases.lock(env.tenant, stream):
+        decide_and_append(env, (stream,), lambda states: {stream: _draft_lease(env, stream, states)})
+        return join_lease(env, stream)
 
 
-def await_free_stream(ports: Ports, acting: Acting, stream: str) -> None:
+def await_free_stream(env: Env, stream: str) -> None:
     """Wait until no other process works on a stream, as far as can be seen."""
-    if not ports.leases.holds(acting.tenant, stream):
-        ports.leases.await_free(acting.tenant, stream, load_current_state(ports, acting, stream))
+    if not env.leases.holds(env.tenant, stream):
+        env.leases.await_free(env.tenant, stream, load_current_state(env, stream))
 
 
-def _draft_lease(ports: Ports, acting: Acting, stream: str, states: States) -> list[Draft]:
-    return ports.leases.draft_take(acting.tenant, stream, states[stream])
+def _draft_lease(env: Env, stream: str, states: States) -> list[Draft]:
+    return env.leases.draft_take(env.tenant, stream, states[stream])
 
 
-def join_lease(ports: Ports, acting: Acting, stream: str) -> int:
+def join_lease(env: Env, stream: str) -> int:
     """Become a user of a lease that was just written or is already held; return its epoch."""
-    state = load_state(ports, acting, stream)
-    if state.holder != ports.leases.name:
-        state = load_current_state(ports, acting, stream)
-    if state.holder != ports.leases.name:
+    state = load_state(env, stream)
+    if state.holder != env.leases.name:
+        state = load_current_state(env, stream)
+    if state.holder != env.leases.name:
         raise ActorBusy  # Another process with the same key was faster.
-    ports.leases.add_user(acting.tenant, stream, state.epoch)
+    env.leases.add_user(env.tenant, stream, state.epoch)
     return state.epoch
 
 
-def release_stream(ports: Ports, acting: Acting, stream: str, epoch: int) -> None:
+def release_stream(env: Env, stream: str, epoch: int) -> None:
     """Remove one user of a lease; the last one releases it. The lock keeps other threads from using it meanwhile."""
-    leases, place = ports.leases, (acting.tenant, stream)
-    with ports.observers.defer(), leases.lock(*place):
+    leases, place = env.leases, (env.tenant, stream)
+    with env.observers.defer(), leases.lock(*place):
         try:
             if leases.draft_release(*place, epoch):
-                decide_and_append(
-                    ports, acting, (stream,), lambda states: {stream: leases.draft_release(*place, epoch)}
-                )
+                decide_and_append(env, (stream,), lambda states: {stream: leases.draft_release(*place, epoch)})
         finally:
             leases.remove_user(*place, epoch)
 
 
-def release_actor(ports: Ports, acting: Acting, stream: str) -> None:
+def release_actor(env: Env, stream: str) -> None:
     """Release the claim of `resume_actor`; blocks that use the lease keep it."""
-    epoch = ports.leases.claims.pop((acting.tenant, stream), None)
+    epoch = env.leases.claims.pop((env.tenant, stream), None)
     if epoch is not None:
-        release_stream(ports, acting, stream, epoch)
+        release_stream(env, stream, epoch)
 
 
-def release_claims(ports: Ports) -> None:
+def release_claims(env: Env) -> None:
     """Release every actor that this client claimed, as far as the journal can be written."""
-    for tenant, stream in list(ports.leases.claims):
+    for tenant, stream in list(env.leases.claims):
         try:
-            release_actor(ports, Acting(tenant=tenant), stream)
+            release_actor(replace(env, tenant=tenant, user=None), stream)
         except HoldfastError:
             continue  # The next owner watches it for the length of a lease.
 
 
-def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | None = None) -> ActorResumeState:
+def resume_actor(env: Env, stream: str, incarnation: str | None = None) -> ActorResumeState:
     """Return an actor's live frames and pending work; with an incarnation, take it over."""
-    began = ports.clock.monotonic()
+    began = env.clock.monotonic()
     if incarnation is not None:
         check_id(incarnation, "incarnation")
-        await_free_stream(ports, acting, stream)
-    found = _read_resume_state(ports, acting, stream, began)
+        await_free_stream(env, stream)
+    found = _read_resume_state(env, stream, began)
     if incarnation is None:
         return found
 
@@ -107,34 +105,32 @@ def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | N
             took_ms=found.recovery.recovery_time_ms,
         )
         came_back = Draft(type="actor.resumed", facts=facts)
-        return {stream: [*_draft_lease(ports, acting, stream, states), came_back]}
+        return {stream: [*_draft_lease(env, stream, states), came_back]}
 
-    with ports.observers.defer(), ports.leases.lock(acting.tenant, stream):
-        held = ports.leases.holds(acting.tenant, stream)
+    with env.observers.defer(), env.leases.lock(env.tenant, stream):
+        held = env.leases.holds(env.tenant, stream)
         key = f"resumed/{incarnation}"
-        changed = decide_and_append(ports, acting, (stream,), decide, key=key, same=lambda events: True)
+        changed = decide_and_append(env, (stream,), decide, key=key, same=lambda events: True)
         if changed.repeated and not held:
-            decide_and_append(
-                ports, acting, (stream,), lambda states: {stream: _draft_lease(ports, acting, stream, states)}
-            )
-        place = (acting.tenant, stream)
-        if ports.leases.claims.get(place) != load_current_state(ports, acting, stream).epoch:
-            ports.leases.claims[place] = join_lease(ports, acting, stream)
-    return _read_resume_state(ports, acting, stream, began)
+            decide_and_append(env, (stream,), lambda states: {stream: _draft_lease(env, stream, states)})
+        place = (env.tenant, stream)
+        if env.leases.claims.get(place) != load_current_state(env, stream).epoch:
+            env.leases.claims[place] = join_lease(env, stream)
+    return _read_resume_state(env, stream, began)
 
 
-def _read_resume_state(ports: Ports, acting: Acting, stream: str, began: float) -> ActorResumeState:
-    last = ports.journal.position()
-    state = load_current_state(ports, acting, stream)
-    frames = {frame.id: describe_frame(ports, acting, stream, frame) for frame in stack.walk_root_first(state.frames)}
-    pending = list_pending_work(ports, acting, stream, state, frames)
+def _read_resume_state(env: Env, stream: str, began: float) -> ActorResumeState:
+    last = env.journal.position()
+    state = load_current_state(env, stream)
+    frames = {frame.id: describe_frame(env, stream, frame) for frame in stack.walk_root_first(state.frames)}
+    pending = list_pending_work(env, stream, state, frames)
     top = stack.top_frame(state.frames)
     line = [] if top is None else [frames[frame.id] for frame in stack.ancestry(state.frames, top.id)]
     summary = RecoverySummary(
         frames_recovered=len(frames),
         pending_work_items=len(pending),
         last_event_seq=last,
-        recovery_time_ms=round((ports.clock.monotonic() - began) * 1000),
+        recovery_time_ms=round((env.clock.monotonic() - began) * 1000),
     )
     return ActorResumeState(
         current=line[-1] if line else None,
@@ -148,28 +144,24 @@ def _read_resume_state(ports: Ports, acting: Acting, stream: str, began: float) 
     )
 
 
-def list_pending_work(
-    ports: Ports, acting: Acting, stream: str, state: StreamState, frames: dict[str, FrameInfo]
-) -> list[PendingWork]:
+def list_pending_work(env: Env, stream: str, state: StreamState, frames: dict[str, FrameInfo]) -> list[PendingWork]:
     """List everything that was begun and not finished, frame by frame, parents first."""
     found: list[PendingWork] = []
     for frame in stack.walk_root_first(state.frames):
         goal = frames[frame.id].goal or frame.id
-        found.extend(_list_frame_work(ports, acting, stream, state, frame, str(goal)))
+        found.extend(_list_frame_work(env, stream, state, frame, str(goal)))
     return found
 
 
-def _list_frame_work(
-    ports: Ports, acting: Acting, stream: str, state: StreamState, frame: FrameState, goal: str
-) -> list[PendingWork]:
+def _list_frame_work(env: Env, stream: str, state: StreamState, frame: FrameState, goal: str) -> list[PendingWork]:
     children = stack.has_live_children(state.frames, frame)
     waiting = _waiting_calls(state, frame)
     found: list[PendingWork] = []
-    for step in next_steps(frame, live_children=children, now=ports.clock.now_ms()):
+    for step in next_steps(frame, live_children=children, now=env.clock.now_ms()):
         if step.question is not None:
             others = [call for call in frame.calls.values() if call.id != step.question.call]
             return [
-                _describe_suspension(ports, acting, stream, step, goal),
+                _describe_suspension(env, stream, step, goal),
                 *(
                     _describe_interrupted(frame.id, call, interruption_policy(call))
                     for call in sorted(others, key=lambda call: call.version)
@@ -200,9 +192,9 @@ def _waits_only_for_interrupted(state: StreamState, frame: FrameState, waiting: 
     return bool(below) and not frame.away and all(one.id in frame.calls and one.id not in waiting for one in below)
 
 
-def _describe_suspension(ports: Ports, acting: Acting, stream: str, step: FrameStep, goal: str) -> PendingWork:
+def _describe_suspension(env: Env, stream: str, step: FrameStep, goal: str) -> PendingWork:
     assert step.question is not None
-    reason = content_field(read_event(ports, acting, stream, step.question.version), "reason") or step.question.kind
+    reason = content_field(read_event(env, stream, step.question.version), "reason") or step.question.kind
     return PendingWork(
         frame=step.frame,
         kind="waiting_for_user" if step.question.kind in ANSWER_REQUIRED else "waiting",

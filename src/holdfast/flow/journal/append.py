@@ -28,7 +28,7 @@ from holdfast.errors import (
     VersionConflict,
 )
 from holdfast.flow.journal import redact as journal_redact
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import ANY_VERSION, AppendResult, Artifact, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import Draft, Event, SealedEvent, Source
 from holdfast.records.frames import StreamState
@@ -82,8 +82,7 @@ class ChangeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_and_append(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     streams: Sequence[str],
     decide: Callable[[States], Drafts],
     *,
@@ -101,20 +100,19 @@ def decide_and_append(
     """
     key = None if key is None else check_key(key)
     try:
-        changed, tell = _decide_until_written(ports, acting, tuple(streams), decide, key, needs, artifacts, tries)
+        changed, tell = _decide_until_written(env, tuple(streams), decide, key, needs, artifacts, tries)
     except (Refused, KeyReused):
-        earlier = None if key is None else _find_earlier_result(ports, acting, streams[0], key, same)
+        earlier = None if key is None else _find_earlier_result(env, streams[0], key, same)
         if earlier is None:
             raise
         return earlier
     for event in tell:
-        ports.observers.notify(event)
+        env.observers.notify(event)
     return changed
 
 
 def _decide_until_written(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     wanted: tuple[str, ...],
     decide: Callable[[States], Drafts],
     key: str | None,
@@ -124,41 +122,39 @@ def _decide_until_written(
 ) -> tuple[ChangeResult, list[Event]]:
     attempt, fresh = 1, False
     while True:
-        with ports.states.lock(acting.tenant, wanted):
+        with env.states.lock(env.tenant, wanted):
             if fresh:
                 for stream in wanted:
-                    ports.states.drop(acting.tenant, stream)
-            states = {stream: load_state(ports, acting, stream) for stream in wanted}
+                    env.states.drop(env.tenant, stream)
+            states = {stream: load_state(env, stream) for stream in wanted}
             more = () if needs is None else tuple(name for name in needs(states) if name not in wanted)
             if more:
                 wanted += more
                 continue
             try:
-                decided = _plan_writes(ports, acting, decide(states), states, wanted[0], key)
+                decided = _plan_writes(env, decide(states), states, wanted[0], key)
             except HoldfastError:
                 if fresh:
                     raise
                 fresh = True
                 continue
             try:
-                return _append_writes(ports, acting, decided, states, wanted[0], key, artifacts)
+                return _append_writes(env, decided, states, wanted[0], key, artifacts)
             except (VersionConflict, StaleEpoch) as error:
-                if attempt == tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(ports, acting, error)):
+                if attempt == tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(env, error)):
                     raise
                 attempt += 1
                 fresh = True
 
 
-def _forget_stale_lease(ports: Ports, acting: Acting, error: StaleEpoch) -> bool:
+def _forget_stale_lease(env: Env, error: StaleEpoch) -> bool:
     """Forget the lease of a stale epoch; return True if this process held it and has lost it for good."""
-    held = ports.leases.holds(acting.tenant, error.stream)
-    ports.leases.mark_lost(acting.tenant, error.stream)
+    held = env.leases.holds(env.tenant, error.stream)
+    env.leases.mark_lost(env.tenant, error.stream)
     return held
 
 
-def _plan_writes(
-    ports: Ports, acting: Acting, drafts: Drafts, states: States, first: str, key: str | None
-) -> list[StreamWrite]:
+def _plan_writes(env: Env, drafts: Drafts, states: States, first: str, key: str | None) -> list[StreamWrite]:
     found = []
     for stream, events in drafts.items():
         if not events:
@@ -168,7 +164,7 @@ def _plan_writes(
         if events[0].type == LEASE_TAKEN:
             epoch = state.epoch
         elif any(is_owner_event(event.type) for event in events):
-            epoch = ports.leases.epoch(acting.tenant, stream, state)
+            epoch = env.leases.epoch(env.tenant, stream, state)
         found.append(
             StreamWrite(
                 stream=stream,
@@ -182,8 +178,7 @@ def _plan_writes(
 
 
 def _append_writes(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     decided: list[StreamWrite],
     states: States,
     first: str,
@@ -192,12 +187,12 @@ def _append_writes(
 ) -> tuple[ChangeResult, list[Event]]:
     if not decided:
         return ChangeResult(appended=None), []
-    if key is not None and len(decided) > 1 and ports.journal.events_by_key(acting.tenant, first, key):
+    if key is not None and len(decided) > 1 and env.journal.events_by_key(env.tenant, first, key):
         raise KeyReused  # Only one of several parts has the key: `decide_and_append` looks it up and compares it.
-    batch = seal_batch(ports, acting, decided, artifacts)
-    appended = _append_and_remember(ports, acting, decided, batch, states)
+    batch = seal_batch(env, decided, artifacts)
+    appended = _append_and_remember(env, decided, batch, states)
     if appended.repeated and key is not None:
-        stored = ports.journal.events_by_key(acting.tenant, first, key)
+        stored = env.journal.events_by_key(env.tenant, first, key)
         if not any(part.events[0].id == stored[0].id for part in batch.parts):
             return _build_repeated_result(appended, [decode_event(event) for event in stored]), []
         # The key stands for this very batch, appended before its outcome was reported as unknown.
@@ -209,7 +204,7 @@ def _append_writes(
         at=batch.parts[place].events[0].at,
         events=batch.parts[place].events,
     )
-    return changed, read_observed_events(ports, acting, decided, appended)
+    return changed, read_observed_events(env, decided, appended)
 
 
 def _build_repeated_result(appended: AppendResult, events: list[Event]) -> ChangeResult:
@@ -218,10 +213,10 @@ def _build_repeated_result(appended: AppendResult, events: list[Event]) -> Chang
 
 
 def _find_earlier_result(
-    ports: Ports, acting: Acting, stream: str, key: str, same: Callable[[list[Event]], bool] | None
+    env: Env, stream: str, key: str, same: Callable[[list[Event]], bool] | None
 ) -> ChangeResult | None:
     """Return the key's earlier result or None; raise KeyReused if it stands for another request."""
-    stored = ports.journal.events_by_key(acting.tenant, stream, key)
+    stored = env.journal.events_by_key(env.tenant, stream, key)
     if not stored:
         return None
     events = [decode_event(event) for event in stored]
@@ -234,59 +229,51 @@ def _find_earlier_result(
     return _build_repeated_result(AppendResult(parts=(placed,), repeated=True), events)
 
 
-def read_observed_events(
-    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], appended: AppendResult
-) -> list[Event]:
+def read_observed_events(env: Env, decided: Sequence[StreamWrite], appended: AppendResult) -> list[Event]:
     """Return the committed events that callbacks listen for, as stored."""
     found: list[Event] = []
     for part, placed in zip(decided, appended.parts, strict=True):
-        wanted = [ports.observers.has_listener(acting.tenant, draft.type) for draft in part.events]
+        wanted = [env.observers.has_listener(env.tenant, draft.type) for draft in part.events]
         if any(wanted):
             # Read back only if there is a listener: some fields, such as the author, are known to the journal alone.
-            query = EventQuery(tenant=acting.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
-            events = ports.journal.read(replace(query, limit=len(part.events)))
+            query = EventQuery(tenant=env.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
+            events = env.journal.read(replace(query, limit=len(part.events)))
             found += [decode_event(event) for event, hear in zip(events, wanted, strict=True) if hear]
     return found
 
 
-def load_state(ports: Ports, acting: Acting, stream: str) -> StreamState:
+def load_state(env: Env, stream: str) -> StreamState:
     """Return a stream's state, cached if possible."""
-    cached = ports.states.get(acting.tenant, stream)
+    cached = env.states.get(env.tenant, stream)
     if cached is not None:
         return cached
-    state = ports.journal.load(acting.tenant, stream)
-    ports.states.put(acting.tenant, stream, state)
+    state = env.journal.load(env.tenant, stream)
+    env.states.put(env.tenant, stream, state)
     return state
 
 
-def append_events(
-    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()
-) -> AppendResult:
+def append_events(env: Env, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> AppendResult:
     """Append events that need no decision: inbox events, or events with a version given by the caller."""
-    batch = seal_batch(ports, acting, decided, artifacts)
-    appended = _append_and_remember(ports, acting, decided, batch, {})
+    batch = seal_batch(env, decided, artifacts)
+    appended = _append_and_remember(env, decided, batch, {})
     if not appended.repeated:
-        for event in read_observed_events(ports, acting, decided, appended):
-            ports.observers.notify(event)
+        for event in read_observed_events(env, decided, appended):
+            env.observers.notify(event)
     return appended
 
 
-def _append_and_remember(
-    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], batch: Batch, states: States
-) -> AppendResult:
+def _append_and_remember(env: Env, decided: Sequence[StreamWrite], batch: Batch, states: States) -> AppendResult:
     try:
-        appended = _append_with_retry(ports, batch)
+        appended = _append_with_retry(env, batch)
     except BaseException:
         for part in decided:
-            ports.states.drop(acting.tenant, part.stream)
+            env.states.drop(env.tenant, part.stream)
         raise
-    _update_cached_states(ports, acting, decided, batch, states, appended)
+    _update_cached_states(env, decided, batch, states, appended)
     return appended
 
 
-def seal_batch(
-    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()
-) -> Batch:
+def seal_batch(env: Env, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> Batch:
     """Encode the drafts in canonical bytes, with ids, times and salts."""
     if not decided or not all(part.events for part in decided):
         raise InvalidValue("There is nothing to append. Pass at least one event.")
@@ -295,18 +282,18 @@ def seal_batch(
         parse_scope(name)
     if len(set(names)) != len(names):
         raise InvalidValue("A stream occurs twice in one append. Put all its events into one part.")
-    at = ports.clock.now_ms()
-    redact = ports.redact
+    at = env.clock.now_ms()
+    redact = env.redact
     parts = tuple(
         BatchPart(
             stream=part.stream,
             events=tuple(
                 seal_draft(
-                    _assign_subject(draft if redact is None else _redact_draft(redact, draft), acting),
-                    id=ports.ids.ulid() if draft.id is None else ulid_bytes(draft.id),
+                    _assign_subject(draft if redact is None else _redact_draft(redact, draft), env),
+                    id=env.ids.ulid() if draft.id is None else ulid_bytes(draft.id),
                     at=at,
-                    salt=ports.ids.salt(),
-                    settings=ports.settings,
+                    salt=env.ids.salt(),
+                    settings=env.settings,
                 )
                 for draft in part.events
             ),
@@ -316,8 +303,8 @@ def seal_batch(
         )
         for part in decided
     )
-    source = Source(user=acting.user, origin=acting.origin, trust=acting.trust, app=__version__)
-    return Batch(tenant=acting.tenant, parts=parts, source=source, artifacts=tuple(artifacts))
+    source = Source(user=env.user, origin=env.origin, trust=env.trust, app=__version__)
+    return Batch(tenant=env.tenant, parts=parts, source=source, artifacts=tuple(artifacts))
 
 
 def _redact_draft(redact: Callable[[str], str], draft: Draft) -> Draft:
@@ -327,12 +314,12 @@ def _redact_draft(redact: Callable[[str], str], draft: Draft) -> Draft:
     return replace(draft, content=journal_redact.redact_content(redact, draft.content))
 
 
-def _assign_subject(draft: Draft, acting: Acting) -> Draft:
+def _assign_subject(draft: Draft, env: Env) -> Draft:
     """Assign content to the subject it names, or else to the acting user."""
     if draft.subject is not None:
         check_id(draft.subject, "subject")
-    elif acting.user is not None and (draft.content is not None or draft.facts.artifacts):
-        return replace(draft, subject=acting.user)
+    elif env.user is not None and (draft.content is not None or draft.facts.artifacts):
+        return replace(draft, subject=env.user)
     return draft
 
 
@@ -342,12 +329,12 @@ def _check_version(expected: int | None) -> int | None:
     return expected
 
 
-def _append_with_retry(ports: Ports, batch: Batch) -> AppendResult:
+def _append_with_retry(env: Env, batch: Batch) -> AppendResult:
     """Append a batch, and retry when the outcome is unknown: the journal recognises it by its keys or event ids."""
     unknown: OutcomeUnknown | None = None
     for _ in range(APPEND_ATTEMPTS):
         try:
-            return ports.journal.append(batch)
+            return env.journal.append(batch)
         except OutcomeUnknown as error:
             unknown = error
         except Unavailable:
@@ -360,13 +347,13 @@ def _append_with_retry(ports: Ports, batch: Batch) -> AppendResult:
 
 
 def _update_cached_states(
-    ports: Ports, acting: Acting, decided: Sequence[StreamWrite], batch: Batch, states: States, appended: AppendResult
+    env: Env, decided: Sequence[StreamWrite], batch: Batch, states: States, appended: AppendResult
 ) -> None:
     for part, sealed, placed in zip(decided, batch.parts, appended.parts, strict=True):
         state = states.get(part.stream)
         if state is None or appended.repeated or placed.first != state.version + 1:
-            ports.states.drop(acting.tenant, part.stream)
+            env.states.drop(env.tenant, part.stream)
             continue
         for version, (draft, event) in enumerate(zip(part.events, sealed.events, strict=True), placed.first):
             state = fold_facts(state, draft.type, draft.facts, version, event.at)
-        ports.states.put(acting.tenant, part.stream, state)
+        env.states.put(env.tenant, part.stream, state)

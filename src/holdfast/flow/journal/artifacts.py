@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from holdfast.core.journal.codec import seal_draft
 from holdfast.core.search.documents import decode_beginning
 from holdfast.errors import Corrupt, InvalidValue, NotFound, TooLarge
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import ERASED, Draft, Erased, SealedEvent, Source
 from holdfast.records.events.journal import SubjectErased
@@ -31,68 +31,68 @@ def artifact_name(secret: bytes, tenant: str, body: bytes) -> bytes:
     return hmac.digest(key, body, hashlib.sha256)
 
 
-def prepare_artifact(ports: Ports, acting: Acting, body: bytes) -> Artifact:
+def prepare_artifact(env: Env, body: bytes) -> Artifact:
     """Prepare a body for the append that refers to it; a large one is on disk when this returns."""
     if not isinstance(body, bytes | bytearray | memoryview):
         raise InvalidValue(f"An artifact is bytes, not {type(body).__name__}. Encode text first.")
     body = bytes(body)
-    if len(body) > ports.settings.artifact_bytes:
+    if len(body) > env.settings.artifact_bytes:
         raise TooLarge(
-            f"The artifact has {len(body):,} bytes; {ports.settings.artifact_bytes:,} are allowed. "
+            f"The artifact has {len(body):,} bytes; {env.settings.artifact_bytes:,} are allowed. "
             "Split it, or raise HOLDFAST_ARTIFACT_BYTES."
         )
-    name = artifact_name(ports.journal.secret, acting.tenant, body)
-    return ports.journal.place_artifact(acting.tenant, name, body, ports.clock.now_ms())
+    name = artifact_name(env.journal.secret, env.tenant, body)
+    return env.journal.place_artifact(env.tenant, name, body, env.clock.now_ms())
 
 
-def withdraw_artifacts(ports: Ports, acting: Acting, placed: Sequence[Artifact]) -> None:
+def withdraw_artifacts(env: Env, placed: Sequence[Artifact]) -> None:
     """Remove the files placed for an append that was refused or repeated."""
     for artifact in placed:
         if artifact.body is None:
-            ports.journal.withdraw_artifact(acting.tenant, artifact.name)
+            env.journal.withdraw_artifact(env.tenant, artifact.name)
 
 
-def read_artifact(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
+def read_artifact(env: Env, name: str) -> bytes | Erased:
     """Return an artifact's bytes by its hexadecimal name, or ERASED."""
     try:
         raw = bytes.fromhex(name)
     except (ValueError, TypeError):
         raise NotFound(f"{name!r} is not the name of an artifact.") from None
-    body = ports.journal.artifact(acting.tenant, raw)
+    body = env.journal.artifact(env.tenant, raw)
     return ERASED if body is None else body
 
 
-def read_artifact_beginning(ports: Ports, acting: Acting, name: str) -> str:
+def read_artifact_beginning(env: Env, name: str) -> str:
     """Return the searchable beginning of a text in an artifact; empty if the artifact is lost or erased."""
     try:
-        body = read_artifact(ports, acting, name)
+        body = read_artifact(env, name)
     except (NotFound, Corrupt):
         return ""
     return decode_beginning(body if isinstance(body, bytes) else None)
 
 
-def collect_artifacts(ports: Ports) -> int:
+def collect_artifacts(env: Env) -> int:
     """Remove artifacts that have been unreferenced for a day."""
-    return ports.journal.collect(ports.clock.now_ms() - DAY_MS)
+    return env.journal.collect(env.clock.now_ms() - DAY_MS)
 
 
-def erase_subject(ports: Ports, acting: Acting, subject: str) -> Erasure:
+def erase_subject(env: Env, subject: str) -> Erasure:
     """Remove a subject's content for good. Chains still verify, and a rebuild equals the live rows."""
     check_id(subject, "subject")
 
     def marker(pseudonym: int, events: int, artifacts: int) -> SealedEvent:
         facts = SubjectErased(subject=pseudonym, events=events, artifacts_erased=artifacts)
         draft = Draft(type="subject.erased", facts=facts)
-        return seal_draft(draft, id=ports.ids.ulid(), at=ports.clock.now_ms(), salt=b"", settings=ports.settings)
+        return seal_draft(draft, id=env.ids.ulid(), at=env.clock.now_ms(), salt=b"", settings=env.settings)
 
     # Users who erase themselves must not reappear as the author of the erasure.
-    user = None if acting.user == subject else acting.user
-    source = Source(user=user, origin=acting.origin, trust=acting.trust, app=__version__)
+    user = None if env.user == subject else env.user
+    source = Source(user=user, origin=env.origin, trust=env.trust, app=__version__)
     try:
-        return ports.journal.erase(acting.tenant, subject, marker, source)
+        return env.journal.erase(env.tenant, subject, marker, source)
     finally:
-        ports.states.clear()
-        if ports.recent is not None:
-            ports.recent.clear()
-        if ports.vectors is not None:
-            ports.vectors.clear()
+        env.states.clear()
+        if env.recent is not None:
+            env.recent.clear()
+        if env.vectors is not None:
+            env.vectors.clear()

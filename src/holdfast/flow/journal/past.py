@@ -23,7 +23,7 @@ from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.journal.read import advance_cursor
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.vectors import StreamVectorCache
-from holdfast.ports import Acting, Clock, Ports
+from holdfast.ports import Clock, Env
 from holdfast.ports.journal import Journal
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
@@ -139,24 +139,24 @@ class PastClock:
         return self._now
 
 
-def build_past_factory(empty: Callable[[Settings], ExcerptJournal]) -> Callable[[Ports, Acting, int], Ports]:
-    """Return a function that builds ports as of a cursor, on journals from `empty`."""
+def build_past_factory(empty: Callable[[Settings], ExcerptJournal]) -> Callable[[Env, int], Env]:
+    """Return a function that builds an environment as of a cursor, on journals from `empty`."""
 
-    def past(ports: Ports, acting: Acting, as_of: int) -> Ports:
-        held = empty(ports.settings)
-        with ports.journal.snapshot():
-            copies = _TenantCopy(ports.journal, acting.tenant, check_as_of(ports, as_of))
-            held.hold(ports.journal.secret, as_of, copies.items(), ports.journal.artifact)
-        journal = cast(Journal, PastJournal(held, ports.journal, acting.tenant, frozenset(copies.bodies)))
-        clock = ports.clock if copies.at is None else cast(Clock, PastClock(ports.clock, copies.at))
-        return _replace_journal(ports, journal, clock)
+    def past(env: Env, as_of: int) -> Env:
+        held = empty(env.settings)
+        with env.journal.snapshot():
+            copies = _TenantCopy(env.journal, env.tenant, check_as_of(env, as_of))
+            held.hold(env.journal.secret, as_of, copies.items(), env.journal.artifact)
+        journal = cast(Journal, PastJournal(held, env.journal, env.tenant, frozenset(copies.bodies)))
+        clock = env.clock if copies.at is None else cast(Clock, PastClock(env.clock, copies.at))
+        return _replace_journal(env, journal, clock)
 
     return past
 
 
-def check_as_of(ports: Ports, as_of: object) -> int:
+def check_as_of(env: Env, as_of: object) -> int:
     """Check a cursor that the journal has reached."""
-    newest = ports.journal.position()
+    newest = env.journal.position()
     if not isinstance(as_of, int) or isinstance(as_of, bool) or not 0 <= as_of <= newest:
         raise InvalidValue(
             f"as_of is {as_of!r:.40}. Give a cursor of this journal: a whole number from 0 to {newest}, which is now."
@@ -164,11 +164,11 @@ def check_as_of(ports: Ports, as_of: object) -> int:
     return as_of
 
 
-def _replace_journal(ports: Ports, journal: Journal, clock: Clock) -> Ports:
-    """Return the client's ports on another journal, with new caches and nothing that reaches outside."""
-    settings = ports.settings
+def _replace_journal(env: Env, journal: Journal, clock: Clock) -> Env:
+    """Return the environment on another journal, with new caches and nothing that reaches outside."""
+    settings = env.settings
     return replace(
-        ports,
+        env,
         journal=journal,
         clock=clock,
         states=StateCache(settings.cached_streams),

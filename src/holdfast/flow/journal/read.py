@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Corrupt, InvalidValue
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import Event
 from holdfast.records.reports import EventQuery
 
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.1
 
 
 def build_query(
-    acting: Acting,
+    env: Env,
     stream: str | None,
     *,
     after: int = 0,
@@ -35,7 +35,7 @@ def build_query(
     if not isinstance(types, str | list | tuple):
         raise InvalidValue("types must be a list of event types.")
     return EventQuery(
-        tenant=acting.tenant,
+        tenant=env.tenant,
         stream=stream,
         after=after,
         until=until,
@@ -52,9 +52,9 @@ def check_cursor(name: str, value: object) -> int:
     return value
 
 
-def read_page(ports: Ports, query: EventQuery) -> list[Event]:
+def read_page(env: Env, query: EventQuery) -> list[Event]:
     """Read one page, decoded."""
-    return [decode_event(stored) for stored in ports.journal.read(query)]
+    return [decode_event(stored) for stored in env.journal.read(query)]
 
 
 def next_query(query: EventQuery, events: list[Event]) -> EventQuery | None:
@@ -74,11 +74,11 @@ def advance_cursor(after: Any, last: Any) -> Any:
     return last
 
 
-def iterate_events(ports: Ports, query: EventQuery) -> Iterator[Event]:
+def iterate_events(env: Env, query: EventQuery) -> Iterator[Event]:
     """Yield every event of the query. Each page is a separate read, so nothing is held open."""
     following: EventQuery | None = query
     while following is not None:
-        found = read_page(ports, following)
+        found = read_page(env, following)
         yield from found
         following = next_query(following, found)
 
@@ -86,17 +86,17 @@ def iterate_events(ports: Ports, query: EventQuery) -> Iterator[Event]:
 class JournalTail:
     """A position in the journal that advances as events are committed."""
 
-    def __init__(self, ports: Ports, query: EventQuery) -> None:
-        self._ports = ports
+    def __init__(self, env: Env, query: EventQuery) -> None:
+        self._env = env
         self._query = query
         self._seen = -1
 
     def poll(self) -> list[Event]:
         """Return the next page of new events, or an empty list."""
-        position = self._ports.journal.position()
+        position = self._env.journal.position()
         if position == self._seen:
             return []
-        found = read_page(self._ports, self._query)
+        found = read_page(self._env, self._query)
         if len(found) < self._query.limit:
             # Everything up to this position was read, whether or not it matched the query.
             self._seen = position
@@ -112,25 +112,25 @@ def check_timeout(timeout: object) -> None:
         raise InvalidValue(f"timeout must be seconds or None, not {timeout!r}.")
 
 
-def subscribe(ports: Ports, query: EventQuery, *, timeout: float | None) -> Iterator[Event]:
+def subscribe(env: Env, query: EventQuery, *, timeout: float | None) -> Iterator[Event]:
     """Yield events from a cursor onwards as they are committed, also by other processes.
 
     Ends when nothing has been committed for `timeout` seconds; never if that is None.
     """
     check_timeout(timeout)
-    following = JournalTail(ports, query)
+    following = JournalTail(env, query)
     happened = threading.Event()
-    unwatch = ports.journal.watch(happened.set)
+    unwatch = env.journal.watch(happened.set)
     try:
-        last = ports.clock.monotonic()
+        last = env.clock.monotonic()
         while True:
             happened.clear()
             found = following.poll()
             if found:
                 yield from found
-                last = ports.clock.monotonic()
+                last = env.clock.monotonic()
                 continue
-            if timeout is not None and ports.clock.monotonic() - last >= timeout:
+            if timeout is not None and env.clock.monotonic() - last >= timeout:
                 return
             happened.wait(POLL_SECONDS)
     finally:

@@ -21,30 +21,30 @@ from holdfast.core.telemetry import (
     pack_attributes,
     tool_attributes,
 )
-from holdfast.ports import Ports, Telemetry
+from holdfast.ports import Env, Telemetry
 from holdfast.records.packs import AssembledPack
 from holdfast.records.usage import Usage
 
 
 @contextmanager
-def trace_pack(ports: Ports) -> Iterator[Callable[[AssembledPack], None]]:
+def trace_pack(env: Env) -> Iterator[Callable[[AssembledPack], None]]:
     """Open a span around building a pack; yield a function that records the finished pack."""
-    if ports.telemetry is None:
+    if env.telemetry is None:
         yield _ignore_pack
         return
-    with SafeSpan(ports.telemetry, PACK_SPAN, {}) as span:
+    with SafeSpan(env.telemetry, PACK_SPAN, {}) as span:
         yield lambda packed: span.add_attributes(lambda: pack_attributes(packed))
 
 
-def record_span(ports: Ports, name: str, attributes: Mapping[str, Any]) -> None:
+def record_span(env: Env, name: str, attributes: Mapping[str, Any]) -> None:
     """Record a span for something that is already over."""
-    if ports.telemetry is not None:
-        with SafeSpan(ports.telemetry, name, attributes):
+    if env.telemetry is not None:
+        with SafeSpan(env.telemetry, name, attributes):
             pass
 
 
 def begin_model_span(
-    ports: Ports,
+    env: Env,
     call: str,
     *,
     frame: str | None = None,
@@ -53,48 +53,48 @@ def begin_model_span(
     packed: AssembledPack | None = None,
 ) -> None:
     """Begin a model call's span; called once per call, after the intent is journaled."""
-    if ports.telemetry is None:
+    if env.telemetry is None:
         return
     try:
-        provider = None if ports.models is None or model is None else ports.models.info(model).provider
+        provider = None if env.models is None or model is None else env.models.info(model).provider
         attributes = call_attributes(
             call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
         )
-        ports.telemetry.begin_call(call, attributes)
+        env.telemetry.begin_call(call, attributes)
     except Exception as error:  # noqa: BLE001  it is not our code
         _warn(error)
 
 
 def end_model_span(
-    ports: Ports, call: str, *, usage: Usage | None = None, finish: str | None = None, error: str | None = None
+    env: Env, call: str, *, usage: Usage | None = None, finish: str | None = None, error: str | None = None
 ) -> None:
     """End a model call's span, with usage or the kind of its error."""
-    if ports.telemetry is None:
+    if env.telemetry is None:
         return
     try:
         attributes = answer_attributes(usage or Usage(), finish)
-        ports.telemetry.end_call(call, attributes, None if error is None else error_type(error))
+        env.telemetry.end_call(call, attributes, None if error is None else error_type(error))
     except Exception as failed:  # noqa: BLE001  it is not our code
         _warn(failed)
 
 
-def begin_tool_span(ports: Ports, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
+def begin_tool_span(env: Env, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
     """Begin a tool call's span, for a first attempt or a retry."""
-    if ports.telemetry is None:
+    if env.telemetry is None:
         return
     try:
         attributes = tool_attributes(call=call, frame=frame, name=name, conversation=conversation, attempt=attempt)
-        ports.telemetry.begin_call(call, attributes)
+        env.telemetry.begin_call(call, attributes)
     except Exception as error:  # noqa: BLE001  it is not our code
         _warn(error)
 
 
-def end_tool_span(ports: Ports, call: str, *, failed: bool, interrupted: bool) -> None:
+def end_tool_span(env: Env, call: str, *, failed: bool, interrupted: bool) -> None:
     """End a tool call's span: returned, failed or interrupted."""
-    if ports.telemetry is None:
+    if env.telemetry is None:
         return
     try:
-        ports.telemetry.end_call(call, {}, "interrupted" if interrupted else "tool_failed" if failed else None)
+        env.telemetry.end_call(call, {}, "interrupted" if interrupted else "tool_failed" if failed else None)
     except Exception as error:  # noqa: BLE001  it is not our code
         _warn(error)
 

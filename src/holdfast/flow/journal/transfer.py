@@ -19,7 +19,7 @@ from holdfast.core.journal.codec import check_plain, decode_facts
 from holdfast.core.msgspec_types import convert
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
 from holdfast.flow.journal.read import advance_cursor
-from holdfast.ports import Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.ids import check_id
@@ -36,23 +36,23 @@ _BYTE_FIELDS = ("id", "causation", "correlation", "salt", "mac", "hash")
 _TEXT_FIELDS = ("facts", "content")
 
 
-def read_items(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[TransferItem]:
+def read_items(env: Env, until: int | None = None, progress: Progress | None = None) -> Iterator[TransferItem]:
     """Yield exact copies of everything in a journal: subjects, artifacts, then events in order of their cursor."""
-    with ports.journal.snapshot():
-        yield from _read_items(ports, until, progress)
+    with env.journal.snapshot():
+        yield from _read_items(env, until, progress)
 
 
-def _read_items(ports: Ports, until: int | None, progress: Progress | None) -> Iterator[TransferItem]:
-    for tenant in ports.journal.tenants():
-        for subject in ports.journal.subjects(tenant):
+def _read_items(env: Env, until: int | None, progress: Progress | None) -> Iterator[TransferItem]:
+    for tenant in env.journal.tenants():
+        for subject in env.journal.subjects(tenant):
             yield tenant, subject
-    wanted = None if until is None else _find_referenced_artifacts(ports, until)
-    for tenant, artifact in ports.journal.artifacts():
+    wanted = None if until is None else _find_referenced_artifacts(env, until)
+    for tenant, artifact in env.journal.artifacts():
         if wanted is None or (tenant, artifact.name.hex()) in wanted:
             yield tenant, artifact
-    last = ports.journal.position()
+    last = env.journal.position()
     until = last if until is None else min(until, last)
-    cursors = {tenant: _read_events(ports, tenant, until) for tenant in ports.journal.tenants()}
+    cursors = {tenant: _read_events(env, tenant, until) for tenant in env.journal.tenants()}
     heads = {tenant: next(cursor, None) for tenant, cursor in cursors.items()}
     while any(heads.values()):
         # Tenants are read separately, so that no query ever spans them, and merged by cursor.
@@ -63,18 +63,18 @@ def _read_items(ports: Ports, until: int | None, progress: Progress | None) -> I
             progress(event.seq, until)
 
 
-def _read_events(ports: Ports, tenant: str, until: int) -> Iterator[StoredEvent]:
+def _read_events(env: Env, tenant: str, until: int) -> Iterator[StoredEvent]:
     after = 0
-    while found := ports.journal.read(EventQuery(tenant=tenant, after=after, until=until, limit=PAGE)):
+    while found := env.journal.read(EventQuery(tenant=tenant, after=after, until=until, limit=PAGE)):
         yield from found
         after = advance_cursor(after, found[-1].seq)
 
 
-def _find_referenced_artifacts(ports: Ports, until: int) -> set[tuple[str, str]]:
+def _find_referenced_artifacts(env: Env, until: int) -> set[tuple[str, str]]:
     return {
         (tenant, name)
-        for tenant in ports.journal.tenants()
-        for event in _read_events(ports, tenant, until)
+        for tenant in env.journal.tenants()
+        for event in _read_events(env, tenant, until)
         for name in getattr(decode_facts(event.type, event.schema, event.facts), "artifacts", ())
     }
 
@@ -95,16 +95,16 @@ def check_chains(copies: Iterable[TransferItem]) -> Iterator[TransferItem]:
         yield tenant, item
 
 
-def export_lines(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
+def export_lines(env: Env, until: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
     """Yield a journal as JSON lines, without line ends."""
     header = {
         "kind": "journal",
         "format": FORMAT,
         "holdfast": __version__,
-        "secret": _encode_base64(ports.journal.secret),
+        "secret": _encode_base64(env.journal.secret),
     }
     yield _ENCODER.encode(header)
-    for tenant, item in read_items(ports, until, progress):
+    for tenant, item in read_items(env, until, progress):
         yield _ENCODER.encode(_encode_item(tenant, item))
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from holdfast.core.journal.chain import genesis_hash, link_hash
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.fold import fold_event
@@ -21,7 +23,7 @@ from holdfast.errors import HoldfastError
 from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.journal.read import advance_cursor
 from holdfast.flow.packs.rebuild import rebuild_pack
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Head, Row
 from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.frames import StreamState
@@ -30,10 +32,10 @@ from holdfast.records.reports import EventQuery, Finding, Progress, Verification
 PAGE = 1_000
 
 
-def verify(ports: Ports, progress: Progress | None = None, *, packs: bool = False) -> VerificationReport:
+def verify(env: Env, progress: Progress | None = None, *, packs: bool = False) -> VerificationReport:
     """Check everything once; with `packs`, also that every journaled pack can be rebuilt as it was."""
-    run = _Verification(ports, progress, packs=packs)
-    with ports.journal.snapshot():
+    run = _Verification(env, progress, packs=packs)
+    with env.journal.snapshot():
         run.run()
     return VerificationReport(
         events=run.events,
@@ -45,8 +47,8 @@ def verify(ports: Ports, progress: Progress | None = None, *, packs: bool = Fals
 
 
 class _Verification:
-    def __init__(self, ports: Ports, progress: Progress | None, *, packs: bool) -> None:
-        self._ports = ports
+    def __init__(self, env: Env, progress: Progress | None, *, packs: bool) -> None:
+        self._env = env
         self._progress = progress
         self._packs = packs
         self.findings: list[Finding] = []
@@ -54,10 +56,10 @@ class _Verification:
 
     def run(self) -> None:
         try:
-            self.findings.extend(self._ports.journal.check())
-            self._total = self._ports.journal.position()
-            tables = {table.name: _ProjectionCursor(self._ports, table.name) for table in PROJECTIONS}
-            for tenant in self._ports.journal.tenants():
+            self.findings.extend(self._env.journal.check())
+            self._total = self._env.journal.position()
+            tables = {table.name: _ProjectionCursor(self._env, table.name) for table in PROJECTIONS}
+            for tenant in self._env.journal.tenants():
                 for head in self._read_heads(tenant):
                     self._verify_stream(tenant, head, tables)
             for name, table in tables.items():
@@ -73,7 +75,7 @@ class _Verification:
 
     def _read_heads(self, tenant: str) -> Iterator[Head]:
         after = ""
-        while heads := self._ports.journal.heads(tenant, after, PAGE):
+        while heads := self._env.journal.heads(tenant, after, PAGE):
             yield from heads
             after = advance_cursor(after, heads[-1].stream)
 
@@ -111,13 +113,13 @@ class _Verification:
     def _verify_pack(self, tenant: str, event: Event) -> None:
         """Report a pack that names something missing, or that differs although nothing was erased."""
         try:
-            rebuild_pack(self._ports, Acting(tenant=tenant), event)
+            rebuild_pack(replace(self._env, tenant=tenant, user=None), event)
         except HoldfastError as error:
             self._report("packs", f"{tenant} {event.stream} version {event.version}", str(error))
 
     def _verify_state(self, tenant: str, stream: str, state: StreamState) -> None:
         try:
-            same = self._ports.journal.load(tenant, stream) == state
+            same = self._env.journal.load(tenant, stream) == state
         except HoldfastError as error:
             self._report("state", f"{tenant} {stream}", str(error))
             return
@@ -126,7 +128,7 @@ class _Verification:
 
     def _read_events(self, tenant: str, stream: str) -> Iterator[StoredEvent]:
         after = 0
-        while found := self._ports.journal.read(EventQuery(tenant=tenant, stream=stream, after=after, limit=PAGE)):
+        while found := self._env.journal.read(EventQuery(tenant=tenant, stream=stream, after=after, limit=PAGE)):
             yield from found
             after = advance_cursor(after, found[-1].version)
 
@@ -143,15 +145,14 @@ class _Verification:
                     )
 
     def _verify_artifacts(self) -> None:
-        for tenant, artifact in self._ports.journal.artifacts():
+        for tenant, artifact in self._env.journal.artifacts():
             self.artifacts += 1
             where = f"{tenant} artifact {artifact.name.hex()}"
             if artifact.erased:
                 if artifact.body is not None:
                     self._report("artifacts", where, "is marked erased and still has a body")
             elif (
-                artifact.body is None
-                or artifact_name(self._ports.journal.secret, tenant, artifact.body) != artifact.name
+                artifact.body is None or artifact_name(self._env.journal.secret, tenant, artifact.body) != artifact.name
             ):
                 self._report("artifacts", where, "is not what was written")
             elif len(artifact.body) != artifact.size:
@@ -169,8 +170,8 @@ class _Verification:
 class _ProjectionCursor:
     """A projection's rows, taken stream by stream in the order in which streams are visited."""
 
-    def __init__(self, ports: Ports, name: str) -> None:
-        self._rows = ports.journal.rows(name)
+    def __init__(self, env: Env, name: str) -> None:
+        self._rows = env.journal.rows(name)
         self._next: tuple[str, str, Row] | None = next(self._rows, None)
 
     def take(self, tenant: str, stream: str) -> list[Row]:

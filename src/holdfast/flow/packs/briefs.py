@@ -31,7 +31,7 @@ from holdfast.flow.journal import artifacts
 from holdfast.flow.packs.visibility import brief_scopes, frame_place, is_thread
 from holdfast.flow.state import write
 from holdfast.flow.state.journal_store import internal_storage
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Event, StoredEvent
 from holdfast.records.ids import check_id
@@ -57,8 +57,7 @@ class Brief(RenderedBrief, frozen=True, kw_only=True):
 
 
 def set_brief(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     scope: Address,
     role: str,
     *,
@@ -76,9 +75,9 @@ def set_brief(
         system_prompt=system_prompt, invariants=invariants, working_context=working_context, tools=tools
     )
     if value:
-        write.write_entry(internal_storage(ports, acting), where, name, write.EntryWrite(value=value, once=key))
+        write.write_entry(internal_storage(env), where, name, write.EntryWrite(value=value, once=key))
     else:
-        write.delete_entry(internal_storage(ports, acting), where, name, once=key)
+        write.delete_entry(internal_storage(env), where, name, once=key)
 
 
 def brief_key(role: object) -> str:
@@ -89,17 +88,16 @@ def brief_key(role: object) -> str:
 # looking up
 
 
-def brief_context(ports: Ports, acting: Acting, scope: Address, role: str) -> BriefContext:
+def brief_context(env: Env, scope: Address, role: str) -> BriefContext:
     """Return the brief that applies in a scope, limited to content trusted to instruct a model."""
     stream = Scope.of(scope).text
     session = parse_scope(stream).get("session")
     own = None if session is None else Scope.session(session).text
-    return load_brief(ports, acting, session=own, scopes=brief_scopes(stream), role=role).context
+    return load_brief(env, session=own, scopes=brief_scopes(stream), role=role).context
 
 
 def load_brief(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     *,
     session: str | None,
     scopes: Sequence[str],
@@ -111,32 +109,28 @@ def load_brief(
     Each field comes from the nearest scope that sets it for the role, else from the nearest that sets it for main.
     """
     roles = tuple(dict.fromkeys((check_id(role, "role"), MAIN_ROLE)))
-    state = None if session is None else load_current_state(ports, acting, session)
+    state = None if session is None else load_current_state(env, session)
     there = [scope for scope in scopes if scope != session or state is None or state.version]
-    entries = {scope: _load_entries(ports, acting, scope, roles) for scope in there}
+    entries = {scope: _load_entries(env, scope, roles) for scope in there}
     found: list[BriefPiece] = []
     for one in roles:
         for scope in there:
             found += [entries[scope][one]] if one in entries[scope] else []
             if scope == session and one == MAIN_ROLE and state is not None and state.session is not None:
-                found += _session_pieces(ports, acting, scope, state.session)
-    given = None if frame is None else _frame_inputs(ports, acting, frame)
-    return _render_brief(
-        ports, acting, [*map(_note_taken_fields, choose_pieces(found)), *([] if given is None else [given])]
-    )
+                found += _session_pieces(env, scope, state.session)
+    given = None if frame is None else _frame_inputs(env, frame)
+    return _render_brief(env, [*map(_note_taken_fields, choose_pieces(found)), *([] if given is None else [given])])
 
 
-def has_briefs(ports: Ports, acting: Acting, scope: str) -> bool:
+def has_briefs(env: Env, scope: str) -> bool:
     """Return True if a scope has a brief for any role."""
-    return bool(
-        ports.journal.entries(acting.tenant, scope, EntryPageQuery(now=ports.clock.now_ms(), prefix=PREFIX, limit=1))
-    )
+    return bool(env.journal.entries(env.tenant, scope, EntryPageQuery(now=env.clock.now_ms(), prefix=PREFIX, limit=1)))
 
 
-def _render_brief(ports: Ports, acting: Acting, pieces: Sequence[BriefPiece]) -> Brief:
+def _render_brief(env: Env, pieces: Sequence[BriefPiece]) -> Brief:
     def mark(id: str) -> str:
         # Reading the secret costs a journal read, so do it only if something needs a fence.
-        return make_mark(ports.journal.secret, acting.tenant)(id)
+        return make_mark(env.journal.secret, env.tenant)(id)
 
     shown = render_brief(pieces, mark)
     return Brief(
@@ -156,13 +150,13 @@ def _note_taken_fields(piece: BriefPiece) -> BriefPiece:
     return replace(piece, origin=replace(piece.origin, cut=",".join(sorted(piece.fields))))
 
 
-def _load_entries(ports: Ports, acting: Acting, scope: str, roles: Sequence[str]) -> dict[str, BriefPiece]:
+def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, BriefPiece]:
     """Load a scope's briefs for some roles, with a single read if it has none."""
-    if len(roles) > 1 and not has_briefs(ports, acting, scope):
+    if len(roles) > 1 and not has_briefs(env, scope):
         return {}
-    found, now = {}, ports.clock.now_ms()
+    found, now = {}, env.clock.now_ms()
     for role in roles:
-        event = ports.journal.entry(acting.tenant, scope, PREFIX + role)
+        event = env.journal.entry(env.tenant, scope, PREFIX + role)
         if event is not None and (piece := _entry_piece(event, now)) is not None:
             found[role] = piece
     return found
@@ -176,72 +170,68 @@ def _entry_piece(stored: StoredEvent, now: int) -> BriefPiece | None:
     return BriefPiece(origin=origin, trust=event.trust, fields=brief_fields(event.content.value))
 
 
-def _session_pieces(ports: Ports, acting: Acting, session: str, known: SessionState) -> list[BriefPiece]:
+def _session_pieces(env: Env, session: str, known: SessionState) -> list[BriefPiece]:
     """Return the session's system prompt and tools, leaving out erased ones."""
     found = []
     if known.system is not None:
-        found.append(
-            _prompt_piece(ports, acting, Origin(kind="brief", part="system", stream=session, first=known.system))
-        )
+        found.append(_prompt_piece(env, Origin(kind="brief", part="system", stream=session, first=known.system)))
     if known.tools is not None:
-        found.append(
-            _tools_piece(ports, acting, Origin(kind="brief", part="tools", stream=session, artifact=known.tools))
-        )
+        found.append(_tools_piece(env, Origin(kind="brief", part="tools", stream=session, artifact=known.tools)))
     return [piece for piece in found if not piece.erased]
 
 
-def _frame_inputs(ports: Ports, acting: Acting, frame: FrameInfo) -> BriefPiece | None:
+def _frame_inputs(env: Env, frame: FrameInfo) -> BriefPiece | None:
     """Return a frame's inputs as a piece; None if there are none to show."""
     if frame.inputs is None or frame.inputs is ERASED:
         return None
-    place = frame_place(ports, acting, frame.id)
-    piece = _inputs_piece(ports, acting, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
+    place = frame_place(env, frame.id)
+    piece = _inputs_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
     return None if piece.erased or piece.fields[INPUTS_FIELD] is None else piece
 
 
 # loading again
 
 
-def reload_brief(ports: Ports, acting: Acting, origins: Sequence[Origin]) -> Brief:
+def reload_brief(env: Env, origins: Sequence[Origin]) -> Brief:
     """Reload a brief from the origins of its pieces, ignoring later changes; erased pieces are marked."""
-    return _render_brief(ports, acting, [_load_piece(ports, acting, origin) for origin in origins])
+    return _render_brief(env, [_load_piece(env, origin) for origin in origins])
 
 
-def _load_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
+def _load_piece(env: Env, origin: Origin) -> BriefPiece:
     match origin.part:
         case "entry":
-            return _entry_fields_piece(ports, acting, origin)
+            return _entry_fields_piece(env, origin)
         case "system":
-            return _prompt_piece(ports, acting, origin)
+            return _prompt_piece(env, origin)
         case "tools":
-            return _tools_piece(ports, acting, origin)
+            return _tools_piece(env, origin)
         case "inputs":
-            return _inputs_piece(ports, acting, origin)
+            return _inputs_piece(env, origin)
     raise Corrupt(f"A brief has no part {origin.part!r}: this pack was written by a later release, or is damaged.")
 
 
-def _load_event(ports: Ports, acting: Acting, origin: Origin) -> Event | None:
+def _load_event(env: Env, origin: Origin) -> Event | None:
     if origin.stream is None or origin.first is None:
         return None
-    return read_event(ports, acting, origin.stream, origin.first)
+    return read_event(env, origin.stream, origin.first)
 
 
-def _entry_fields_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
+def _entry_fields_piece(env: Env, origin: Origin) -> BriefPiece:
     names = (origin.cut or "").split(",")
-    event = _load_event(ports, acting, origin)
+    event = _load_event(env, origin)
     value = content_field(event, "value")
     said = {name: item for name, item in brief_fields(value).items() if name in names}
     return _make_piece(origin, event, said, names)
 
 
-def _prompt_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
-    event = _load_event(ports, acting, origin)
+def _prompt_piece(env: Env, origin: Origin) -> BriefPiece:
+    event = _load_event(env, origin)
     text = content_field(event, "system")
     return _make_piece(origin, event, {"system_prompt": text} if isinstance(text, str) else {}, ["system_prompt"])
 
 
-def _inputs_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
-    event = _load_event(ports, acting, origin)
+def _inputs_piece(env: Env, origin: Origin) -> BriefPiece:
+    event = _load_event(env, origin)
     content = None if event is None else event.content
     said = {} if content is None or content is ERASED else {INPUTS_FIELD: content_field(event, INPUTS_FIELD)}
     piece = _make_piece(origin, event, said, [INPUTS_FIELD])
@@ -255,8 +245,8 @@ def _make_piece(origin: Origin, event: Event | None, said: dict[str, Any], names
     return BriefPiece(origin=origin, trust=trust, fields=make_erased_fields(names) if gone else said, erased=gone)
 
 
-def _tools_piece(ports: Ports, acting: Acting, origin: Origin) -> BriefPiece:
-    body = artifacts.read_artifact(ports, acting, str(origin.artifact))
+def _tools_piece(env: Env, origin: Origin) -> BriefPiece:
+    body = artifacts.read_artifact(env, str(origin.artifact))
     tools = decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else None
     fields = make_erased_fields(["tools"]) if tools is None else {"tools": tools}
     return BriefPiece(origin=origin, trust="system", fields=fields, erased=tools is None)

@@ -28,7 +28,7 @@ from holdfast.flow.packs.handles import HandleText, reload_evidence
 from holdfast.flow.packs.manifest import iter_packs
 from holdfast.flow.packs.request import PackRequest
 from holdfast.flow.packs.visibility import Visibility, iter_ancestors
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.compaction import RecalledEntry
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.events.envelope import Erased
@@ -56,9 +56,9 @@ class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
     pins: tuple[tuple[str, bytes], ...] = ()
 
 
-def gather_evidence(ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:
+def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:
     """Read the frame's evidence as far as it may be shown. Hold no snapshot here: a source may be slow."""
-    found = _EvidenceReader(ports, acting, seen, asked, room)
+    found = _EvidenceReader(env, seen, asked, room)
     if seen.frame is not None:
         found.read()
     else:
@@ -66,20 +66,18 @@ def gather_evidence(ports: Ports, acting: Acting, seen: Visibility, asked: PackR
     return found.collect()
 
 
-def add_memories(
-    ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest, known: EvidenceItems
-) -> EvidenceItems:
+def add_memories(env: Env, seen: Visibility, asked: PackRequest, known: EvidenceItems) -> EvidenceItems:
     """Add memories that match the query, or else the user's last question; a failed search adds none.
 
     Hold no snapshot here: embedding the query may be slow.
     """
-    limit, scopes = rules.recall_settings(ports, acting, seen.thread)
+    limit, scopes = rules.recall_settings(env, seen.thread)
     limit = limit if asked.recall is None else asked.recall
-    query = (asked.query or _last_question(ports, acting, seen.thread)) if limit else ""
+    query = (asked.query or _last_question(env, seen.thread)) if limit else ""
     if not query:
         return known
     try:
-        found = recall.search_memories(ports, acting, scopes, query, limit)
+        found = recall.search_memories(env, scopes, query, limit)
     except HoldfastError as error:
         failed = {**known.report.failed, "memory": str(error)}
         return replace(known, report=replace(known.report, failed=failed))
@@ -104,10 +102,10 @@ def _memory_item(memory: RecalledEntry, position: int) -> PackItem:
 class _EvidenceReader:
     """The reader of one pack's evidence."""
 
-    def __init__(self, ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest, room: int) -> None:
-        self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
+    def __init__(self, env: Env, seen: Visibility, asked: PackRequest, room: int) -> None:
+        self._env, self._seen, self._asked = env, seen, asked
         self._words = frozenset(query_terms(asked.query)) if asked.query else frozenset()
-        self._copies = EvidenceCopies(ports, acting, seen)
+        self._copies = EvidenceCopies(env, seen)
         self._left = max(2 * room * CHARACTERS_PER_TOKEN, MIN_CHARS_READ)
         self.items: list[PackItem] = []
         self.missing: list[str] = []
@@ -138,10 +136,10 @@ class _EvidenceReader:
         names, included = {handle.id for handle in own}, set(self._asked.include)
         own.sort(key=lambda one: (one.id not in included, -one.priority, -one.version))
         for handle in own:
-            yield read_handle(self._ports, self._acting, stream, handle), stream
+            yield read_handle(self._env, stream, handle), stream
         for name in dict.fromkeys(self._asked.include):
             if name not in names:
-                found = visibility.find_handle(self._ports, self._acting, frame.id, name)
+                found = visibility.find_handle(self._env, frame.id, name)
                 if found is None:
                     self.missing.append(name)
                 else:
@@ -149,12 +147,10 @@ class _EvidenceReader:
 
     def _read_handle(self, handle: HandleInfo, stream: str, priority: str) -> None:
         try:
-            found = self._copies.find_shown(handle, stream) or handles.resolve_handle(
-                self._ports, self._acting, stream, handle
-            )
+            found = self._copies.find_shown(handle, stream) or handles.resolve_handle(self._env, stream, handle)
         except EvidenceFailed as error:
             if priority == "critical":
-                could = handles.max_trust(self._ports, self._acting, stream, handle)
+                could = handles.max_trust(self._env, stream, handle)
                 priority = _cap_priority(priority, could)
             if priority == "critical":
                 raise
@@ -173,7 +169,7 @@ class _EvidenceReader:
         origin = replace(handles.evidence_origin(stream, handle, found), part=handle.kind)
         if found.outside:
             body = found.text.encode("utf-8", "replace")
-            name = artifact_name(self._ports.journal.secret, self._acting.tenant, body).hex()
+            name = artifact_name(self._env.journal.secret, self._env.tenant, body).hex()
             origin = replace(origin, artifact=name)
             self.pins[name] = body
         text = prepend_description(handle.description, found.text)
@@ -243,9 +239,9 @@ def prepend_description(description: str | Erased | None, text: str) -> str:
     return f"{description}\n\n{text}" if isinstance(description, str) and description else text
 
 
-def _last_question(ports: Ports, acting: Acting, line: str) -> str:
+def _last_question(env: Env, line: str) -> str:
     """Return the user's last message; empty if the thread has none, as in a new frame."""
-    return "" if load_current_state(ports, acting, line).thread is None else recall.default_query(ports, acting, line)
+    return "" if load_current_state(env, line).thread is None else recall.default_query(env, line)
 
 
 MAX_COPY_PACKS: Final = 1_000
@@ -258,8 +254,8 @@ CopyPieces = tuple[int, tuple[PackedPiece, ...]]
 class EvidenceCopies:
     """The copies visible to one thread and to the frames above it."""
 
-    def __init__(self, ports: Ports, acting: Acting, seen: Visibility) -> None:
-        self._ports, self._acting, self._seen = ports, acting, seen
+    def __init__(self, env: Env, seen: Visibility) -> None:
+        self._env, self._seen = env, seen
         self._above: list[str] | None = None
         self._threads: dict[str, tuple[list[CopyPieces], Iterator[CopyPieces]]] = {}
 
@@ -269,13 +265,13 @@ class EvidenceCopies:
         if handle.body is not None or not isinstance(target, str):
             return None
         of_file = handle.kind == "document" and target.startswith(FILE_PREFIX)
-        if handle.kind != "url" and (not of_file or self._ports.documents is not None):
+        if handle.kind != "url" and (not of_file or self._env.documents is not None):
             return None
         artifact = self.find_artifact(handle, stream)
         if artifact is None:
             return None
         origin = Origin(kind="evidence", handle=handle.id, handle_version=handle.version, artifact=artifact)
-        text = reload_evidence(self._ports, self._acting, origin)
+        text = reload_evidence(self._env, origin)
         if not isinstance(text, str):
             return None  # It was erased.
         return HandleText(text=text, trust="external", artifact=artifact, source="as it was shown before")
@@ -283,7 +279,7 @@ class EvidenceCopies:
     def find_artifact(self, handle: HandleInfo, stream: str) -> str | None:
         """Return the artifact last journaled for a handle in a stream; None if there is none."""
         began = (handle.source_stream or stream, handle.source_version or handle.version)
-        attached = read_event(self._ports, self._acting, *began)
+        attached = read_event(self._env, *began)
         since = 0 if attached is None else attached.seq
         for line in self._visible_threads(handle, stream):
             for at, pieces in self._iter_packs(line):
@@ -303,7 +299,7 @@ class EvidenceCopies:
         if frame is None or (own and handle.source_stream is None):
             return [self._seen.thread]
         if self._above is None:
-            lines = (place.thread for place in iter_ancestors(self._ports, self._acting, frame.id))
+            lines = (place.thread for place in iter_ancestors(self._env, frame.id))
             self._above = [*dict.fromkeys((self._seen.thread, *lines))]
         return self._above
 
@@ -318,14 +314,14 @@ class EvidenceCopies:
             yield pack
 
     def _read_packs(self, line: str) -> Iterator[CopyPieces]:
-        for event in islice(iter_packs(self._ports, self._acting, line), MAX_COPY_PACKS):
+        for event in islice(iter_packs(self._env, line), MAX_COPY_PACKS):
             yield event.seq, tuple(piece for piece in event.facts.manifest if _is_copy(piece))
 
     def _first_attachment(self, piece: PackedPiece) -> tuple[str, int] | None:
         """Return the stream and version where the handle of a piece was first attached."""
         if piece.handle_stream is None or piece.handle_version is None:
             return None
-        event = read_event(self._ports, self._acting, piece.handle_stream, piece.handle_version)
+        event = read_event(self._env, piece.handle_stream, piece.handle_version)
         source = getattr(None if event is None else event.facts, "source_stream", None)
         if event is None or source is None:
             return piece.handle_stream, piece.handle_version

@@ -39,7 +39,7 @@ from holdfast.flow.sessions.read import (
     thread_state,
 )
 from holdfast.flow.state.search import search_thread
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.events.sessions import MessageAppended, MessageContent, MessageSpan, SharedSegment
@@ -74,9 +74,9 @@ class Mention(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str
 
 
-def expand_handle(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> HandleExpansion:
+def expand_handle(env: Env, line: str, handle: str, *, frame: str | None = None) -> HandleExpansion:
     """Return the text of a handle, bounded in size; raise NotFound if nothing here has that name."""
-    reading = read_pieces(ports, acting, line, handle, frame=frame)
+    reading = read_pieces(env, line, handle, frame=frame)
     first, trust, size = next(reading.pieces), "system", 0
     following = next(reading.pieces, None)
     if following is None:
@@ -91,60 +91,60 @@ def expand_handle(ports: Ports, acting: Acting, line: str, handle: str, *, frame
     return HandleExpansion(id=reading.id, text=cap_text("\n\n".join(texts)), trust=trust)
 
 
-def read_pieces(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> HandlePieces:
+def read_pieces(env: Env, line: str, handle: str, *, frame: str | None = None) -> HandlePieces:
     """Return the pieces of a handle, at least one. Messages of the thread take precedence over evidence."""
     name = parse_handle(handle)
     pieces: Iterator[HistoryPiece] = iter(())
     first = None
     try:
-        pieces = _thread_pieces(ports, acting, line, name)
+        pieces = _thread_pieces(env, line, name)
         first = next(pieces, None)
     except SessionNotFound:
         if frame is None:
             raise  # In a frame this means that nothing was said there yet.
     if first is None and frame is not None:
         names = (handle.strip(), name.id or str(name))
-        first = _evidence_piece(ports, acting, frame, names) or _ancestor_piece(ports, acting, line, frame, names)
+        first = _evidence_piece(env, frame, names) or _ancestor_piece(env, line, frame, names)
     if first is None:
         where = "conversation" if frame is None else "work"
         raise NotFound(f"Nothing in this {where} is called {str(name)!r:.80}.")
     return HandlePieces(id=str(name), pieces=chain([first], pieces))
 
 
-def _thread_pieces(ports: Ports, acting: Acting, line: str, name: HandleRef) -> Iterator[HistoryPiece]:
+def _thread_pieces(env: Env, line: str, name: HandleRef) -> Iterator[HistoryPiece]:
     if name.kind == "id":
-        return _pieces_by_id(ports, acting, line, name.id)
+        return _pieces_by_id(env, line, name.id)
     if name.kind == "summary":
-        event = read_event(ports, acting, line, name.first)
-        own = thread_segments(line, thread_state(ports, acting, line))[0]
+        event = read_event(env, line, name.first)
+        own = thread_segments(line, thread_state(env, line))[0]
         if event is None or event.type != "summary.made" or event.version <= own.after:
             return iter(())
-        return _stretch_pieces(ports, acting, line, summary_stretches(event.facts, line))
-    return _stretch_pieces(ports, acting, line, (MessageSpan(line, name.first, name.last),))
+        return _stretch_pieces(env, line, summary_stretches(event.facts, line))
+    return _stretch_pieces(env, line, (MessageSpan(line, name.first, name.last),))
 
 
-def _stretch_pieces(ports: Ports, acting: Acting, line: str, wanted: tuple[MessageSpan, ...]) -> Iterator[HistoryPiece]:
+def _stretch_pieces(env: Env, line: str, wanted: tuple[MessageSpan, ...]) -> Iterator[HistoryPiece]:
     """Iterate over the messages of some stretches that still stand in a thread, oldest first."""
-    known = thread_segments(line, thread_state(ports, acting, line))
+    known = thread_segments(line, thread_state(env, line))
     for stretch in wanted:
         for part in reversed(known):
             if part.stream == stretch.stream:
                 first, last = max(part.after, stretch.first - 1), min(part.until, stretch.last)
-                for message in iter_segment_messages(ports, acting, SharedSegment(part.stream, first, last, part.at)):
+                for message in iter_segment_messages(env, SharedSegment(part.stream, first, last, part.at)):
                     own = part.stream == line and stretch is wanted[-1]
                     yield _message_piece(message, line, stretch_handle(message.version, last) if own else None)
 
 
-def _pieces_by_id(ports: Ports, acting: Acting, line: str, id: str) -> Iterator[HistoryPiece]:
+def _pieces_by_id(env: Env, line: str, id: str) -> Iterator[HistoryPiece]:
     """Return a message by its id, or the messages that a summary covers."""
     if len(id) != ULID_CHARS:
         return iter(())
     try:
-        found = find_place(ports, acting, line, id.upper())
+        found = find_place(env, line, id.upper())
     except MessageNotFound:
-        summary = next((one for one in iter_summaries(ports, acting, line) if one.id == id.upper()), None)
-        return iter(()) if summary is None else _stretch_pieces(ports, acting, line, summary.covers)
-    (message,) = load_messages(ports, acting, [found])
+        summary = next((one for one in iter_summaries(env, line) if one.id == id.upper()), None)
+        return iter(()) if summary is None else _stretch_pieces(env, line, summary.covers)
+    (message,) = load_messages(env, [found])
     return iter([_message_piece(message, line, None)])
 
 
@@ -176,27 +176,27 @@ def _message_words(message: Message) -> str:
     return text if message.name is None else f"{message.name}: {text}"
 
 
-def _evidence_piece(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
+def _evidence_piece(env: Env, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
     """Return the evidence of a handle that is attached to a frame, or inherited by it."""
-    info = read_frame(ports, acting, frame)
+    info = read_frame(env, frame)
     handle = next((one for one in info.handles if one.id in names and one.removed is None), None)
     if handle is None:
         return None
-    found = resolve_handle(ports, acting, info.scope, read_handle(ports, acting, info.scope, handle))
+    found = resolve_handle(env, info.scope, read_handle(env, info.scope, handle))
     who = f"evidence, {handle.kind}"
     return HistoryPiece(name=handle.id, speaker=who, text=found.text or NO_WORDS, trust=found.trust)
 
 
-def _ancestor_piece(ports: Ports, acting: Acting, line: str, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
+def _ancestor_piece(env: Env, line: str, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
     """Return an ancestor's evidence, uncut, if the frame's last packs showed it; None once detached or replaced."""
-    for event in islice(iter_packs(ports, acting, line), LOOK_BACK):
+    for event in islice(iter_packs(env, line), LOOK_BACK):
         for piece in event.facts.manifest if event.facts.frame == frame else ():
             if piece.kind != "evidence" or piece.handle not in names:
                 continue
-            held = find_handle(ports, acting, frame, piece.handle)
+            held = find_handle(env, frame, piece.handle)
             if held is None or (held[1], held[0].version) != (piece.handle_stream, piece.handle_version):
                 return None
-            text = reload_evidence(ports, acting, piece_origin(piece))
+            text = reload_evidence(env, piece_origin(piece))
             shown = (text or NO_WORDS) if isinstance(text, str) else ERASED_TEXT
             return HistoryPiece(
                 name=piece.handle, speaker=f"evidence, {piece.part}", text=shown, trust=piece.trust or "external"
@@ -204,15 +204,13 @@ def _ancestor_piece(ports: Ports, acting: Acting, line: str, frame: str, names: 
     return None
 
 
-def search_mentions(
-    ports: Ports, acting: Acting, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
-) -> list[Mention]:
+def search_mentions(env: Env, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()) -> list[Mention]:
     """Search a thread and return matching messages, best first, each with a snippet.
 
     Calls and results of the tools in `own` are left out: what they found is said elsewhere.
     """
-    looking = LookupFilter(ports, acting, own)
-    found = search_thread(ports, acting, line, query, limit, counts=lambda event: not looking.is_only_lookup(event))
+    looking = LookupFilter(env, own)
+    found = search_thread(env, line, query, limit, counts=lambda event: not looking.is_only_lookup(event))
     return [
         Mention(
             name=message_handle(result.value, line),
@@ -241,8 +239,8 @@ _NON_WORD_PARTS = frozenset({"call", "reasoning"})
 class LookupFilter:
     """A filter for calls and results of some tools. Each round of a thread is read once."""
 
-    def __init__(self, ports: Ports, acting: Acting, names: frozenset[str]) -> None:
-        self._ports, self._acting, self._names = ports, acting, names
+    def __init__(self, env: Env, names: frozenset[str]) -> None:
+        self._env, self._names = env, names
         self._rounds: dict[tuple[str, int], frozenset[str]] = {}
 
     def is_only_lookup(self, event: StoredEvent) -> bool:
@@ -270,7 +268,7 @@ class LookupFilter:
         return self._rounds[place]
 
     def _read_calls(self, stream: str, version: int) -> frozenset[str]:
-        event = read_event(self._ports, self._acting, stream, version)
+        event = read_event(self._env, stream, version)
         if event is None or event.type not in MESSAGE_TYPES or not isinstance(event.content, MessageContent):
             return frozenset()
         pairs = zip(event.facts.calls, event.content.tool_calls or (), strict=False)

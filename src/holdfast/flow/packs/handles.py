@@ -21,7 +21,7 @@ from holdfast.errors import Corrupt, EvidenceFailed, HoldfastError, InvalidValue
 from holdfast.flow.frames.read import parse_id, read_event
 from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.sessions.read import LATEST, decode_messages
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.packs import Origin
 from holdfast.records.recovery import HandleInfo
@@ -33,7 +33,7 @@ MAX_REASON_CHARS = 400
 """The most characters of a reason: it may quote the target, which may be anything."""
 
 
-def resolve_handle(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> HandleText:
+def resolve_handle(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
     """Resolve a handle of a frame; raise EvidenceFailed with the reason if it cannot be read.
 
     `frame_stream` is the frame's stream. Errors of the journal itself are raised unchanged.
@@ -42,7 +42,7 @@ def resolve_handle(ports: Ports, acting: Acting, frame_stream: str, handle: Hand
         # An inherited handle is resolved as it was where it was first attached.
         frame_stream, handle = handle.source_stream, replace(handle, version=handle.source_version)
     try:
-        found = _resolve_body(frame_stream, handle) or _resolve_target(ports, acting, frame_stream, handle)
+        found = _resolve_body(frame_stream, handle) or _resolve_target(env, frame_stream, handle)
     except (Refused, Unsupported, Corrupt) as error:
         reason = str(error)[:MAX_REASON_CHARS]
         raise EvidenceFailed(
@@ -54,7 +54,7 @@ def resolve_handle(ports: Ports, acting: Acting, frame_stream: str, handle: Hand
     return replace(found, trust=lowest_trust(handle.trust, found.trust))
 
 
-def max_trust(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str:
+def max_trust(env: Env, frame_stream: str, handle: HandleInfo) -> str:
     """Return the highest trust that evidence could have, by its kind and author, even if it cannot be read."""
     by_kind = KIND_TRUST.get(handle.kind, "system")
     target = handle.target
@@ -63,7 +63,7 @@ def max_trust(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInf
     if handle.kind == "document" and target.startswith(FILE_PREFIX):
         return "external"
     try:
-        asked = HandleRequest(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target)
+        asked = HandleRequest(env=env, stream=frame_stream, handle=handle, target=target)
         event = find_target_event(asked)
     except (Refused, Unsupported, Corrupt):
         event = None  # The target names no event, so the trust of the handle decides.
@@ -85,15 +85,15 @@ def evidence_origin(frame_stream: str, handle: HandleInfo, found: HandleText) ->
     )
 
 
-def reload_evidence(ports: Ports, acting: Acting, origin: Origin) -> str | Erased:
+def reload_evidence(env: Env, origin: Origin) -> str | Erased:
     """Reload the exact text that was shown, from its origin; ERASED if it was erased since."""
     if origin.artifact is not None:
-        body = artifacts.read_artifact(ports, acting, origin.artifact)
+        body = artifacts.read_artifact(env, origin.artifact)
         return ERASED if isinstance(body, Erased) else cap_text(decode_text(body, origin.artifact))
     event = None
     if origin.stream is not None and origin.first is not None:
-        event = read_event(ports, acting, origin.stream, origin.first)
-    text = None if event is None else read_event_text(ports, acting, event, origin.entry)
+        event = read_event(env, origin.stream, origin.first)
+    text = None if event is None else read_event_text(env, event, origin.entry)
     if text is None:
         raise NotFound(f"What {origin.handle!r:.80} led to is no longer in this journal. Run `holdfast verify`.")
     return text
@@ -114,21 +114,21 @@ def _resolve_body(frame_stream: str, handle: HandleInfo) -> HandleText | None:
     )
 
 
-def _resolve_target(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> HandleText:
+def _resolve_target(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
     resolver = RESOLVERS.get(handle.kind)
     if resolver is None:
         raise Unsupported(f"Evidence of the kind {handle.kind!r:.40} is not known to this release. Upgrade holdfast.")
     target = handle.target
     if handle.kind == "tool_output" and not target:
-        target = _handle_call(ports, acting, frame_stream, handle)
+        target = _handle_call(env, frame_stream, handle)
     if not isinstance(target, str) or not target:
         raise InvalidValue("It names no target and has no body. Attach it again with one of them.")
-    return resolver(HandleRequest(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target))
+    return resolver(HandleRequest(env=env, stream=frame_stream, handle=handle, target=target))
 
 
-def _handle_call(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str | None:
+def _handle_call(env: Env, frame_stream: str, handle: HandleInfo) -> str | None:
     """Return the id of the call that a handle was attached for."""
-    event = read_event(ports, acting, frame_stream, handle.version)
+    event = read_event(env, frame_stream, handle.version)
     call: str | None = getattr(None if event is None else event.facts, "call", None)
     return call
 
@@ -163,8 +163,7 @@ class EvidenceErased(Refused):
 class HandleRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a resolver: a handle of a frame that lives in `stream`, and its target."""
 
-    ports: Ports
-    acting: Acting
+    env: Env
     stream: str
     handle: HandleInfo
     target: str
@@ -192,7 +191,7 @@ def _resolve_tool_output(asked: HandleRequest) -> HandleText:
 
 def _find_outcome(asked: HandleRequest, stream: str, call: str) -> Event:
     """Find the outcome of a call: it is journaled under a key made from the call's id."""
-    for stored in asked.ports.journal.events_by_key(asked.acting.tenant, stream, f"{call}/end"):
+    for stored in asked.env.journal.events_by_key(asked.env.tenant, stream, f"{call}/end"):
         event = decode_event(stored)
         if event.type in _OUTCOMES and event.facts.call == call:
             return event
@@ -218,13 +217,13 @@ def _require_event(asked: HandleRequest) -> Event:
 
 def _find_event(asked: HandleRequest) -> Event | None:
     """Find an event by its id, or as `stream@version`."""
-    ports, acting, target = asked.ports, asked.acting, asked.target
+    env, target = asked.env, asked.target
     stream, at, number = target.rpartition("@")
     if at:
         if not (number.isascii() and number.isdigit() and len(number) <= 15 and int(number)):
             raise InvalidValue(f"{target!r:.80} names no event: write its id, or stream@version.")
-        return read_event(ports, acting, Scope.of(stream).text, int(number))
-    stored = ports.journal.event(acting.tenant, parse_id(target[:80], "event"))
+        return read_event(env, Scope.of(stream).text, int(number))
+    stored = env.journal.event(env.tenant, parse_id(target[:80], "event"))
     return None if stored is None else decode_event(stored)
 
 
@@ -239,7 +238,7 @@ def find_target_event(asked: HandleRequest) -> Event | None:
     if asked.handle.kind != "document" or kind != "state" or "#" not in rest:
         return None
     scope, key = rest.split("#", 1)
-    changes = asked.ports.journal.revisions(asked.acting.tenant, Scope.of(scope).text, check_entry_key(key), LATEST, 1)
+    changes = asked.env.journal.revisions(asked.env.tenant, Scope.of(scope).text, check_entry_key(key), LATEST, 1)
     return decode_event(changes[0]) if changes else None
 
 
@@ -247,12 +246,12 @@ def _resolve_event_text(asked: HandleRequest, event: Event, part: str | None = N
     """Resolve the text of an event; if its body is a message, read that message."""
     trust, facts = event_trust(event), event.facts
     if event.type in _OUTCOMES and getattr(facts, "stream", None) and facts.message:
-        message = read_event(asked.ports, asked.acting, facts.stream, facts.message)
+        message = read_event(asked.env, facts.stream, facts.message)
         if message is None:
             raise NotFound(f"The message that holds {asked.target!r:.80} is not in this journal.")
         event, part = message, facts.call if event.type == "tool.returned" else None
         trust = lowest_trust(trust, event_trust(event))
-    text = read_event_text(asked.ports, asked.acting, event, part)
+    text = read_event_text(asked.env, event, part)
     if isinstance(text, Erased):
         raise EvidenceErased
     if not text:
@@ -262,12 +261,12 @@ def _resolve_event_text(asked: HandleRequest, event: Event, part: str | None = N
     return HandleText(text=text, trust=own, stream=event.stream, version=event.version, entry=part, source=source)
 
 
-def read_event_text(ports: Ports, acting: Acting, event: Event, part: str | None) -> str | Erased | None:
+def read_event_text(env: Env, event: Event, part: str | None) -> str | Erased | None:
     """Return an event's text: a function of the event alone, so that it can be reloaded."""
     if event.type != "message.appended":
         text = event_text(event, part)
         return cap_text(text) if isinstance(text, str) else text
-    (message,) = decode_messages(ports, acting, [event])
+    (message,) = decode_messages(env, [event])
     return ERASED if message.erased else cap_text(message_text(message, part))
 
 
@@ -276,7 +275,7 @@ def read_event_text(ports: Ports, acting: Acting, event: Event, part: str | None
 
 def _resolve_artifact(asked: HandleRequest) -> HandleText:
     name = asked.target
-    body = artifacts.read_artifact(asked.ports, asked.acting, name)
+    body = artifacts.read_artifact(asked.env, name)
     if isinstance(body, Erased):
         raise EvidenceErased
     name = bytes.fromhex(name).hex()
@@ -313,7 +312,7 @@ def _resolve_document(asked: HandleRequest) -> HandleText:
         return _resolve_entry(asked, *rest.split("#", 1))
     if kind != "file" or not rest:
         raise InvalidValue(f"{asked.target!r:.80} is no document. Write state:SCOPE#KEY, or file:PATH.")
-    documents = asked.ports.documents
+    documents = asked.env.documents
     if documents is None:
         raise Unsupported("This client reads no files. Open it with documents=DocumentRoot(folder).")
     return _read_outside(asked, lambda: documents.read(rest), f"file {rest}")
@@ -321,23 +320,23 @@ def _resolve_document(asked: HandleRequest) -> HandleText:
 
 def _resolve_entry(asked: HandleRequest, given: str, key: str) -> HandleText:
     """Resolve an entry of `hf.state`. Transient entries are not found, as they could not be read again later."""
-    ports, tenant = asked.ports, asked.acting.tenant
+    env, tenant = asked.env, asked.env.tenant
     scope, key = Scope.of(given).text, check_entry_key(key)
-    stored = ports.journal.entry(tenant, scope, key)
+    stored = env.journal.entry(tenant, scope, key)
     if stored is None:
-        newest = ports.journal.revisions(tenant, scope, key, LATEST, 1)
+        newest = env.journal.revisions(tenant, scope, key, LATEST, 1)
         if newest and newest[0].erased:
             raise EvidenceErased
         raise NotFound(f"{key!r:.80} of {scope} has no stored value. Check the key and the scope.")
     event = decode_event(stored)
     expires = event.facts.expires_at
-    if expires is not None and expires <= ports.clock.now_ms():
+    if expires is not None and expires <= env.clock.now_ms():
         raise NotFound(f"The time of {key!r:.80} of {scope} is over. Write it again, or detach it.")
     return replace(_resolve_event_text(asked, event), entry=key, source=f"state {scope}#{key}")
 
 
 def _resolve_url(asked: HandleRequest) -> HandleText:
-    fetcher, url = asked.ports.fetcher, asked.target
+    fetcher, url = asked.env.fetcher, asked.target
     if fetcher is None:
         raise Unsupported(
             "This client fetches nothing from the web. Attach the text as body, or open it with "
@@ -356,8 +355,8 @@ def _read_outside(asked: HandleRequest, read: Callable[[], str], source: str) ->
         raise Refused(exception_text(error)) from error
     if not isinstance(text, str):
         raise InvalidValue(f"{source:.80} came as {type(text).__name__}, not as text.")
-    if asked.ports.redact is not None:
-        text = redact.redact_text(asked.ports.redact, text)
+    if asked.env.redact is not None:
+        text = redact.redact_text(asked.env.redact, text)
     text = cap_text(_check_storable(text, f"{source:.80}"))
     return HandleText(text=text, trust="external", outside=True, source=source)
 

@@ -24,7 +24,7 @@ from holdfast.flow.journal import artifacts, telemetry
 from holdfast.flow.journal.append import ChangeResult, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.flow.packs import visibility
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent, ContextPacked, OmittedPiece, PackedPiece
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.sessions import ThreadOpened, TokensCounted
@@ -47,10 +47,10 @@ class PackOutdated(Conflict):
 
 
 def last_pack(
-    ports: Ports, acting: Acting, line: str, state: StreamState, window: WindowKey, newest: Event | None = None
+    env: Env, line: str, state: StreamState, window: WindowKey, newest: Event | None = None
 ) -> ContextPacked | None:
     """Return the thread's last journaled pack with this role, layout, tokenizer and budget."""
-    for number, event in enumerate(iter_packs(ports, acting, line, state, newest)):
+    for number, event in enumerate(iter_packs(env, line, state, newest)):
         facts: ContextPacked = event.facts
         if (facts.role, facts.layout, facts.tokenizer, facts.asked) == (
             window.role,
@@ -64,22 +64,18 @@ def last_pack(
     return None
 
 
-def has_erasure_since(ports: Ports, acting: Acting, cursor: int) -> bool:
+def has_erasure_since(env: Env, cursor: int) -> bool:
     """Return True if anything was erased after the journal stood at a cursor."""
-    newest = EventQuery(
-        tenant=acting.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1
-    )
-    return any(event.seq > cursor for event in ports.journal.read(newest))
+    newest = EventQuery(tenant=env.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1)
+    return any(event.seq > cursor for event in env.journal.read(newest))
 
 
-def iter_packs(
-    ports: Ports, acting: Acting, line: str, state: StreamState | None = None, newest: Event | None = None
-) -> Iterator[Event]:
+def iter_packs(env: Env, line: str, state: StreamState | None = None, newest: Event | None = None) -> Iterator[Event]:
     """Iterate over a thread's packs, newest first, each read on demand; `newest` may be passed in if loaded."""
-    known = load_current_state(ports, acting, line) if state is None else state
+    known = load_current_state(env, line) if state is None else state
     at = 0 if known.thread is None else known.thread.packed
     while at:
-        event = newest if newest is not None and newest.version == at else read_event(ports, acting, line, at)
+        event = newest if newest is not None and newest.version == at else read_event(env, line, at)
         if event is None or event.type != PACKED:
             return
         yield event
@@ -87,8 +83,7 @@ def iter_packs(
 
 
 def begin_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     packed: AssembledPack,
     digest: str,
     *,
@@ -103,20 +98,20 @@ def begin_call(
 
     `digest` names the content shown, and `newest` is the version of the last message at that time.
     """
-    _check_pack(ports, acting, packed, frame)
-    pack_id = ulid_text(ports.ids.ulid())
-    call = pack_id if frame is None else ulid_text(ports.ids.ulid())
-    facts = _pack_facts(ports, packed, digest, pack_id, call, frame)
-    content = None if request is None else redact_as_configured(ports, CallContent(arguments=request))
+    _check_pack(env, packed, frame)
+    pack_id = ulid_text(env.ids.ulid())
+    call = pack_id if frame is None else ulid_text(env.ids.ulid())
+    facts = _pack_facts(env, packed, digest, pack_id, call, frame)
+    content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
     line = packed.metadata.scope
-    actor = line if frame is None else find_frame_stream(ports, acting, frame)
+    actor = line if frame is None else find_frame_stream(env, frame)
 
     def decide(states: States) -> dict[str, list[Draft]]:
         shown = _pack_drafts(states[line], facts, packed, newest)
         if frame is None:
             return {line: shown}
-        check_live(ports, acting, states[actor], frame)
-        now = ports.clock.now_ms()
+        check_live(env, states[actor], frame)
+        now = env.clock.now_ms()
         asked = calls.begin_model(
             states[actor],
             frame,
@@ -130,20 +125,20 @@ def begin_call(
         )
         return {actor: add_clock_events(states[actor], asked, now), line: shown}
 
-    placed = [artifacts.prepare_artifact(ports, acting, body) for name, body in packed.pins if name in facts.artifacts]
+    placed = [artifacts.prepare_artifact(env, body) for name, body in packed.pins if name in facts.artifacts]
     streams = (actor,) if actor == line else (actor, line)
     same = _match_retry(frame, facts, model or packed.model, if_interrupted, content)
     try:
-        changed = decide_and_append(ports, acting, streams, decide, key=key, same=same, artifacts=placed)
+        changed = decide_and_append(env, streams, decide, key=key, same=same, artifacts=placed)
     except (Refused, Conflict):
-        artifacts.withdraw_artifacts(ports, acting, placed)
+        artifacts.withdraw_artifacts(env, placed)
         raise
     if changed.repeated:
-        artifacts.withdraw_artifacts(ports, acting, placed)
+        artifacts.withdraw_artifacts(env, placed)
     made = _call_id(changed, frame)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
         telemetry.begin_model_span(
-            ports, call, frame=frame, model=model or packed.model, conversation=line, packed=packed
+            env, call, frame=frame, model=model or packed.model, conversation=line, packed=packed
         )
     return made
 
@@ -162,7 +157,7 @@ def _match_retry(
     return match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
 
 
-def _check_pack(ports: Ports, acting: Acting, packed: AssembledPack, frame: str | None) -> None:
+def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> None:
     """Refuse a pack of the past, and one that was not made for this call."""
     if packed.metadata.reconstructed or packed.metadata.pack_id is not None:
         raise InvalidValue("This pack is of the past. Make one with pack() for a new call.")
@@ -172,9 +167,9 @@ def _check_pack(ports: Ports, acting: Acting, packed: AssembledPack, frame: str 
             raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
         return
     parse_id(frame)
-    within = parse_scope(find_frame_stream(ports, acting, frame)).get("session")
+    within = parse_scope(find_frame_stream(env, frame)).get("session")
     # A frame outside any session may work for one; a frame within a session works for that session only.
-    session_s = made_for is None and (within is None or visibility.frame_thread(ports, acting, frame) == line)
+    session_s = made_for is None and (within is None or visibility.frame_thread(env, frame) == line)
     if made_for != frame and not session_s:
         raise InvalidValue(f"This pack shows {line}, which is not what frame {frame} sees. Make one for this frame.")
 
@@ -199,9 +194,7 @@ def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack
     return [*drafts, Draft(type="context.packed", facts=linked, id=facts.pack)]
 
 
-def _pack_facts(
-    ports: Ports, packed: AssembledPack, digest: str, pack: str, call: str, frame: str | None
-) -> ContextPacked:
+def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: str, frame: str | None) -> ContextPacked:
     summary = packed.token_summary
     manifest = list_pieces(packed.segments, packed.follows)
     stream, start = packed.window_start or (None, None)
@@ -215,7 +208,7 @@ def _pack_facts(
         tokenizer=packed.tokenizer,
         exact=packed.exact,
         renderer=RENDERER_VERSION,
-        settings=settings_digest(ports.settings),
+        settings=settings_digest(env.settings),
         budget=summary.budget,
         asked=packed.window.budget,
         used=summary.used,

@@ -29,7 +29,7 @@ from holdfast.flow.packs.request import PackRequest, check_request
 from holdfast.flow.packs.visibility import Visibility
 from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
-from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.ports import Env, Tokenizer
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.frames import StreamState
 from holdfast.records.messages import Message
@@ -43,15 +43,15 @@ MIN_MESSAGE_CAP = 200
 """The lower bound of `max_message_tokens`, the cap per message while reading back, so that reading ends."""
 
 
-def build_pack(ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest) -> AssembledPack:
+def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
     """Build the pack of a thread within a budget; the default is the model's window less room for its answer."""
-    with telemetry.trace_pack(ports) as tell:
+    with telemetry.trace_pack(env) as tell:
         check_request(asked)
         # Gather before taking the snapshot: fetching a web page or embedding a query may take long.
-        found = evidence.gather_evidence(ports, acting, seen, asked, _evidence_room(seen, asked))
-        found = evidence.add_memories(ports, acting, seen, asked, found)
-        with ports.journal.snapshot():
-            made = _PackBuilder(ports, acting, seen, asked).build(found)
+        found = evidence.gather_evidence(env, seen, asked, _evidence_room(seen, asked))
+        found = evidence.add_memories(env, seen, asked, found)
+        with env.journal.snapshot():
+            made = _PackBuilder(env, seen, asked).build(found)
         tell(made)
     return made
 
@@ -79,11 +79,11 @@ class _TokenCounter(msgspec.Struct, frozen=True):
 class _PackBuilder:
     """The builder of one pack."""
 
-    def __init__(self, ports: Ports, acting: Acting, seen: Visibility, asked: PackRequest) -> None:
-        self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
-        self._state = _load_thread_state(ports, acting, seen)
+    def __init__(self, env: Env, seen: Visibility, asked: PackRequest) -> None:
+        self._env, self._seen, self._asked = env, seen, asked
+        self._state = _load_thread_state(env, seen)
         self._counting = self._choose_counter()
-        self._mark = make_lazy_mark(lambda: ports.journal.secret, acting.tenant)
+        self._mark = make_lazy_mark(lambda: env.journal.secret, env.tenant)
         self._wanted, self._budget, self._limited_by = self._compute_budget()
 
     def build(self, found: evidence.EvidenceItems) -> AssembledPack:
@@ -93,9 +93,7 @@ class _PackBuilder:
         fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
         ending = self._load_tail(max(self._budget - fixed, 0))
         crumbs = self._load_crumbs()
-        before = manifest.last_pack(
-            self._ports, self._acting, self._seen.thread, self._state, self._window_key(), ending.packed
-        )
+        before = manifest.last_pack(self._env, self._seen.thread, self._state, self._window_key(), ending.packed)
         sources = self._build_sources(fixed, crumbs, ending, found, brief)
         fitted = self._fit(sources, before)
         given = PackMaterial(
@@ -128,14 +126,10 @@ class _PackBuilder:
         return assemble_pack(fitted, sources, given)
 
     def _choose_counter(self) -> _TokenCounter:
-        session = (
-            None
-            if self._seen.session is None
-            else load_current_state(self._ports, self._acting, self._seen.session).session
-        )
-        info = models_port(self._ports).info(None if session is None else session.model)
+        session = None if self._seen.session is None else load_current_state(self._env, self._seen.session).session
+        info = models_port(self._env).info(None if session is None else session.model)
         name = self._asked.tokenizer or (None if session is None else session.tokenizer) or info.tokenizer
-        tokenizer = models_port(self._ports).tokenizer(name)
+        tokenizer = models_port(self._env).tokenizer(name)
         framing = framing_of(info.provider, info.name)
         return _TokenCounter(tokenizer, info, framing, count_label(tokenizer.name, framing))
 
@@ -146,7 +140,7 @@ class _PackBuilder:
         if frame is None or actor is None:
             wanted = asked or self._counting.info.input_budget
             return wanted, asked or self._calibrate_budget(), None
-        live = load_current_state(self._ports, self._acting, actor).frames
+        live = load_current_state(self._env, actor).frames
         most = stack.tightest_limits(stack.ancestry(live, frame.id)).context_tokens
         wanted = most if asked is None else asked
         budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
@@ -167,30 +161,29 @@ class _PackBuilder:
     def _calibrate_budget(self) -> int:
         """Return the model's window in tokens as counted here, corrected by the usage that providers reported."""
         counting = self._counting
-        factor = models_port(self._ports).calibration(
-            counting.info.name, counting.tokenizer.name, tenant=self._acting.tenant
+        factor = models_port(self._env).calibration(
+            counting.info.name, counting.tokenizer.name, tenant=self._env.tenant
         )
         most = counting.info.input_budget
         return most if factor is None else max(int(most / factor), 1)
 
     def _load_brief(self) -> tuple[Brief, Segment]:
         """Load the brief and its segment, from the cache as long as its scopes have not changed."""
-        heads = [self._ports.journal.head(self._acting.tenant, scope) for scope in self._seen.scopes]
+        heads = [self._env.journal.head(self._env.tenant, scope) for scope in self._seen.scopes]
         there = [(scope, head.version) for scope, head in zip(self._seen.scopes, heads, strict=True) if head]
         # A frame's own stream changes all the time without touching briefs: `_has_own_brief` checks it instead.
         versions = [at for at in there if at[0] != self._seen.actor]
         place = (
-            self._acting.tenant,
+            self._env.tenant,
             self._seen.actor or self._seen.thread,
             f"{self._asked.role} {self._counting.kept_as}",
         )
-        remembered = None if self._has_own_brief() else self._ports.recent
+        remembered = None if self._has_own_brief() else self._env.recent
         known = None if remembered is None else remembered.get(place)
         if known is not None and known[0] == versions:
             return known[1], known[2]
         brief = briefs.load_brief(
-            self._ports,
-            self._acting,
+            self._env,
             session=self._seen.session,
             scopes=[scope for scope, _ in there],
             role=self._asked.role,
@@ -207,7 +200,7 @@ class _PackBuilder:
         frame, actor = self._seen.frame, self._seen.actor
         if frame is None or actor is None:
             return False
-        return frame.inputs is not None or briefs.has_briefs(self._ports, self._acting, actor)
+        return frame.inputs is not None or briefs.has_briefs(self._env, actor)
 
     def _brief_segment(self, brief: Brief) -> Segment:
         """Return the segment of the system prompt and tools, which are sent apart from the messages."""
@@ -229,11 +222,10 @@ class _PackBuilder:
             room=room,
             max_messages=self._asked.max_messages,
             kept_as=self._counting.kept_as,
-            max_message_tokens=max(self._ports.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
+            max_message_tokens=max(self._env.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
         )
         return recent.read_tail(
-            self._ports,
-            self._acting,
+            self._env,
             self._seen.thread,
             self._state,
             wanted,
@@ -246,7 +238,7 @@ class _PackBuilder:
         # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if self._seen.frame is None or self._seen.frame.turn is not None:
             return []
-        return visibility.load_breadcrumbs(self._ports, self._acting, self._seen.frame.id)
+        return visibility.load_breadcrumbs(self._env, self._seen.frame.id)
 
     def _window_key(self) -> WindowKey:
         return WindowKey(
@@ -264,7 +256,7 @@ class _PackBuilder:
         found: evidence.EvidenceItems,
         brief: Brief,
     ) -> PackSources:
-        count, settings = self._counting.count, self._ports.settings
+        count, settings = self._counting.count, self._env.settings
         most = UNLIMITED if self._asked.max_messages is None else self._asked.max_messages
         talk = ConversationRounds(ending.messages, check_bounds(most, self._budget, count), ending.leading)
         all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
@@ -302,7 +294,7 @@ class _PackBuilder:
         )
 
     def _fit(self, sources: PackSources, before: ContextPacked | None) -> FitResult:
-        settings = self._ports.settings
+        settings = self._env.settings
         start = None
         if before is not None and before.window_stream is not None and before.window_start is not None:
             start = (before.window_stream, before.window_start)
@@ -336,7 +328,7 @@ class _PackBuilder:
         if before is None:
             return ()
         gone = bool(brief.erased) or any(message.erased for message in ending.messages)
-        return () if gone and manifest.has_erasure_since(self._ports, self._acting, before.at_seq) else before.manifest
+        return () if gone and manifest.has_erasure_since(self._env, before.at_seq) else before.manifest
 
     def _is_exact(self) -> bool:
         tokenizer, info = self._counting.tokenizer, self._counting.info
@@ -348,19 +340,19 @@ class _PackBuilder:
             frame_id=None if self._seen.frame is None else self._seen.frame.id,
             scope=self._seen.thread,
             role=self._asked.role,
-            created_at=self._ports.clock.now_ms(),
-            log_seq=self._ports.journal.position(),
+            created_at=self._env.clock.now_ms(),
+            log_seq=self._env.journal.position(),
             level=CompactionLevel.NONE,
             layout=self._asked.layout,
             erased=brief.erased,
         )
 
 
-def _load_thread_state(ports: Ports, acting: Acting, seen: Visibility) -> StreamState:
+def _load_thread_state(env: Env, seen: Visibility) -> StreamState:
     """Return the thread's state. A frame's private thread may not exist yet; a missing session is refused."""
-    state = load_current_state(ports, acting, seen.thread)
+    state = load_current_state(env, seen.thread)
     if state.thread is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.thread))):
-        thread_state(ports, acting, seen.thread)
+        thread_state(env, seen.thread)
     return state
 
 

@@ -14,7 +14,7 @@ from holdfast.flow.sessions.read import (
     thread_segments,
     thread_state,
 )
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import RowQuery
 from holdfast.records.events.sessions import SharedSegment
 
@@ -26,56 +26,56 @@ ROUND_SEARCH_MESSAGES = 64
 
 
 def add_pinned(
-    ports: Ports, acting: Acting, stream: str, found: Sequence[MessageLocation], first: Sequence[MessageLocation]
+    env: Env, stream: str, found: Sequence[MessageLocation], first: Sequence[MessageLocation]
 ) -> list[MessageLocation]:
     """Add leading instructions and pinned rounds to some places of a thread; oldest first, each once."""
-    line = thread_segments(stream, thread_state(ports, acting, stream))
+    line = thread_segments(stream, thread_state(env, stream))
     kept = {(place.stream, place.version): place for place in found}
     kept.update({(place.stream, place.version): place for place in first})
-    for place in _iter_pinned(ports, acting, line):
-        kept.update({(one.stream, one.version): one for one in _load_round(ports, acting, stream, place)})
+    for place in _iter_pinned(env, line):
+        kept.update({(one.stream, one.version): one for one in _load_round(env, stream, place)})
     nearness = {segment.stream: at for at, segment in enumerate(line)}
     return sorted(kept.values(), key=lambda place: (-nearness[place.stream], place.version))
 
 
-def leading_instructions(ports: Ports, acting: Acting, stream: str) -> Iterator[MessageLocation]:
+def leading_instructions(env: Env, stream: str) -> Iterator[MessageLocation]:
     """Iterate over the instructions at the very beginning of a thread, as in lists that include their system prompt."""
-    first = islice(iter_places_after(ports, acting, stream, page=MAX_LEADING), MAX_LEADING)
+    first = islice(iter_places_after(env, stream, page=MAX_LEADING), MAX_LEADING)
     return takewhile(lambda place: place.row["role"] in INSTRUCTIONS, first)
 
 
-def _iter_pinned(ports: Ports, acting: Acting, line: Sequence[SharedSegment]) -> Iterator[MessageLocation]:
+def _iter_pinned(env: Env, line: Sequence[SharedSegment]) -> Iterator[MessageLocation]:
     for segment in line:
         span = RowQuery(table="messages", after=segment.after, until=segment.until, limit=1_000, pinned=True)
-        for row in ports.journal.span(acting.tenant, segment.stream, span):
+        for row in env.journal.span(env.tenant, segment.stream, span):
             if is_standing(row, segment):
                 yield MessageLocation(segment.stream, row)
 
 
-def _load_round(ports: Ports, acting: Acting, stream: str, place: MessageLocation) -> list[MessageLocation]:
+def _load_round(env: Env, stream: str, place: MessageLocation) -> list[MessageLocation]:
     """Return a message with the calls it answers, and with the results of all these calls."""
     found = [place]
     if place.row["role"] == "tool":
-        wanted = set(message_facts(ports, acting, place).answers)
-        for one in islice(iter_places(ports, acting, stream, before=place), ROUND_SEARCH_MESSAGES if wanted else 0):
-            if one.row["calls"] and wanted & (made := _call_ids(ports, acting, one)):
+        wanted = set(message_facts(env, place).answers)
+        for one in islice(iter_places(env, stream, before=place), ROUND_SEARCH_MESSAGES if wanted else 0):
+            if one.row["calls"] and wanted & (made := _call_ids(env, one)):
                 wanted -= made
                 found.append(one)
     for head in [one for one in found if one.row["calls"]]:
-        found += _iter_results(ports, acting, stream, head)
+        found += _iter_results(env, stream, head)
     return found
 
 
-def _iter_results(ports: Ports, acting: Acting, stream: str, head: MessageLocation) -> Iterator[MessageLocation]:
+def _iter_results(env: Env, stream: str, head: MessageLocation) -> Iterator[MessageLocation]:
     """Iterate over the messages near `head` that answer its calls."""
-    wanted = _call_ids(ports, acting, head)
-    for one in islice(iter_places_after(ports, acting, stream, head), ROUND_SEARCH_MESSAGES):
-        if one.row["role"] == "tool" and wanted & (answers := set(message_facts(ports, acting, one).answers)):
+    wanted = _call_ids(env, head)
+    for one in islice(iter_places_after(env, stream, head), ROUND_SEARCH_MESSAGES):
+        if one.row["role"] == "tool" and wanted & (answers := set(message_facts(env, one).answers)):
             wanted -= answers
             yield one
         if not wanted:
             return
 
 
-def _call_ids(ports: Ports, acting: Acting, place: MessageLocation) -> set[str]:
-    return {id for id, _ in message_facts(ports, acting, place).calls}
+def _call_ids(env: Env, place: MessageLocation) -> set[str]:
+    return {id for id, _ in message_facts(env, place).calls}

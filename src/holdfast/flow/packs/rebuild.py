@@ -42,7 +42,7 @@ from holdfast.flow.packs import briefs, handles, visibility
 from holdfast.flow.packs.evidence import prepend_description
 from holdfast.flow.sessions.append import models_port, resolve_session_stream
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages
-from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.ports import Env, Tokenizer
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.messages import Message
@@ -62,49 +62,49 @@ from holdfast.records.reports import EventQuery
 from holdfast.records.sessions import Summary
 
 
-def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> AssembledPack:
+def pack_at(env: Env, call: str, session: str | None = None) -> AssembledPack:
     """Rebuild the pack of a call, by the id of the call or of the pack; only of `session`, if given."""
-    event = pack_event(ports, acting, call)
-    if session is not None and resolve_session_stream(ports, acting, event.stream) != session:
+    event = pack_event(env, call)
+    if session is not None and resolve_session_stream(env, event.stream) != session:
         raise CallNotFound(
             f"Call {call} is not one of this session. Ask its own session, or hf.index.pack_at for any call."
         )
-    return rebuild_pack(ports, acting, event)
+    return rebuild_pack(env, event)
 
 
-def pack_event(ports: Ports, acting: Acting, call: str) -> Event:
+def pack_event(env: Env, call: str) -> Event:
     """Return the event of the pack that a call was given."""
-    stored = ports.journal.event(acting.tenant, parse_id(call, "call"))
+    stored = env.journal.event(env.tenant, parse_id(call, "call"))
     if stored is not None and stored.type == "model.requested":
         pack = decode_event(stored).facts.pack
         if pack is None:
             raise NotFound(f"Call {call} was begun without a pack, so there is none to show. Give it one.")
-        stored = ports.journal.event(acting.tenant, parse_id(pack, "pack"))
+        stored = env.journal.event(env.tenant, parse_id(pack, "pack"))
     if stored is None or stored.type != "context.packed":
         raise CallNotFound(f"There is no model call {call} with a pack. Check its id and the tenant.")
     return decode_event(stored)
 
 
-def rebuild_pack(ports: Ports, acting: Acting, event: Event) -> AssembledPack:
+def rebuild_pack(env: Env, event: Event) -> AssembledPack:
     """Rebuild a journaled pack as it was shown."""
     facts: ContextPacked = event.facts
     if facts.renderer > RENDERER_VERSION:
         raise NewerSchema("This pack was made by a later release. Install that one to see it.")
-    with ports.journal.snapshot():
-        return _PackRebuilder(ports, acting, event).rebuild()
+    with env.journal.snapshot():
+        return _PackRebuilder(env, event).rebuild()
 
 
 class _PackRebuilder:
     """The rebuilder of one pack, piece by piece."""
 
-    def __init__(self, ports: Ports, acting: Acting, event: Event) -> None:
-        self._ports, self._acting, self._event = ports, acting, event
+    def __init__(self, env: Env, event: Event) -> None:
+        self._env, self._event = env, event
         self._facts: ContextPacked = event.facts
         self._thread = event.stream
-        self._mark = make_mark(ports.journal.secret, acting.tenant)
-        info = models_port(ports).info(self._facts.model)
+        self._mark = make_mark(env.journal.secret, env.tenant)
+        info = models_port(env).info(self._facts.model)
         self._framing = framing_of(info.provider, info.name)
-        self._tokenizer = _choose_tokenizer(ports, self._facts.tokenizer, info.tokenizer)
+        self._tokenizer = _choose_tokenizer(env, self._facts.tokenizer, info.tokenizer)
         self._kept_as = count_label(self._facts.tokenizer, self._framing)
         self._follows: dict[tuple[str, int], tuple[str, int]] = {}
         self._erased: list[str] = []
@@ -119,14 +119,14 @@ class _PackRebuilder:
 
     def rebuild(self) -> AssembledPack:
         """Rebuild the whole pack; raise Corrupt if it differs without an erasure."""
-        brief = briefs.reload_brief(self._ports, self._acting, [piece_origin(one) for one in self._brief_pieces()])
+        brief = briefs.reload_brief(self._env, [piece_origin(one) for one in self._brief_pieces()])
         self._erased += brief.erased
         self._notes = note_segments(brief.notes, self._count)
         self._rounds = self._load_rounds()
         segments = [segment for piece in self._group_pieces() for segment in self._group_segments(piece, brief)]
         said = [message for one in segments if one.kind == "conversation" for message in one.messages]
         pack = self._assemble_pack(brief, segments, [message for message in said if not _is_marker(message)])
-        same = compute_digest(self._ports.journal.secret, self._acting.tenant, pack) == self._facts.digest
+        same = compute_digest(self._env.journal.secret, self._env.tenant, pack) == self._facts.digest
         if not same and not self._erased:
             raise Corrupt(f"Pack {self._facts.pack} is not what it was when it was journaled. Run `holdfast verify`.")
         return pack
@@ -178,14 +178,14 @@ class _PackRebuilder:
     def _breadcrumb_segment(self, group: Sequence[PackedPiece]) -> Segment:
         goals = []
         for piece in group:
-            crumb, gone = load_crumb(self._ports, self._acting, piece_origin(piece))
+            crumb, gone = load_crumb(self._env, piece_origin(piece))
             self._erased += [piece.id] if gone else []
             self._crumbs.append(crumb)
             goals.append(crumb.goal)
         return crumb_segment(goals, [piece_origin(piece) for piece in group], self._mark, self._count)
 
     def _summary_segment(self, piece: PackedPiece) -> Segment:
-        found = summaries.load_summary(self._ports, self._acting, piece.stream or "", piece.first or 0)
+        found = summaries.load_summary(self._env, piece.stream or "", piece.first or 0)
         if found.text == summaries.ERASED_SUMMARY:
             self._erased.append(piece.id)
         self._summaries.append(found)
@@ -199,7 +199,7 @@ class _PackRebuilder:
         streams = list(dict.fromkeys(piece.stream for piece in runs))
         loaded: dict[tuple[int, int], Message] = {}
         for piece in runs:
-            found = load_piece_messages(self._ports, self._acting, piece)
+            found = load_piece_messages(self._env, piece)
             loaded.update({(streams.index(piece.stream), message.version): message for message in found})
             for one, other in pairwise(found):
                 self._follows[one.stream, one.version] = (other.stream, other.version)
@@ -244,10 +244,10 @@ class _PackRebuilder:
         origin, trust = piece_origin(piece), piece.trust or "external"
         gone = False
         if piece.kind == "memory":
-            text, gone = load_memory_text(self._ports, self._acting, origin)
+            text, gone = load_memory_text(self._env, origin)
             label = MEMORY_LABEL
         else:
-            text, gone = load_evidence_text(self._ports, self._acting, origin)
+            text, gone = load_evidence_text(self._env, origin)
             label = evidence_label(piece.id, piece.part or "evidence", trust)
         self._erased += [piece.id] if gone else []
         told, left_out = cut_by_recipe(text, piece.cut, piece.id)
@@ -263,7 +263,7 @@ class _PackRebuilder:
             shortened=left_out,
         )
         if piece.kind == "evidence":
-            self._evidence.append(restore_evidence(segment, piece, evidence_source(self._ports, self._acting, origin)))
+            self._evidence.append(restore_evidence(segment, piece, evidence_source(self._env, origin)))
         return segment
 
     # the whole
@@ -318,12 +318,12 @@ class _PackRebuilder:
         )
 
 
-def _choose_tokenizer(ports: Ports, name: str, instead: str) -> Tokenizer:
+def _choose_tokenizer(env: Env, name: str, instead: str) -> Tokenizer:
     """Return the tokenizer used then, or the model's if this process does not have that one."""
     try:
-        return models_port(ports).tokenizer(name)
+        return models_port(env).tokenizer(name)
     except InvalidValue:
-        return models_port(ports).tokenizer(instead)
+        return models_port(env).tokenizer(instead)
 
 
 def _is_marker(message: Message) -> bool:
@@ -344,50 +344,50 @@ def piece_origin(piece: PackedPiece) -> Origin:
     return found
 
 
-def load_piece_messages(ports: Ports, acting: Acting, piece: PackedPiece) -> list[Message]:
+def load_piece_messages(env: Env, piece: PackedPiece) -> list[Message]:
     """Load the messages of a run, uncut, oldest first."""
     found: list[Event] = []
     after, last = (piece.first or 1) - 1, piece.last or 0
     while after < last:
         query = EventQuery(
-            tenant=acting.tenant, stream=piece.stream, after=after, until=last, types=MESSAGE_TYPES, limit=PAGE
+            tenant=env.tenant, stream=piece.stream, after=after, until=last, types=MESSAGE_TYPES, limit=PAGE
         )
-        page = [decode_event(event) for event in ports.journal.read(query)]
+        page = [decode_event(event) for event in env.journal.read(query)]
         found += page
         if len(page) < PAGE:
             break
         after = page[-1].version
-    return decode_messages(ports, acting, found)
+    return decode_messages(env, found)
 
 
-def load_memory_text(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool]:
+def load_memory_text(env: Env, origin: Origin) -> tuple[str, bool]:
     """Load the text of a memory, uncut, and return True with it if it was erased."""
-    event = read_event(ports, acting, origin.stream or "", origin.first or 0)
+    event = read_event(env, origin.stream or "", origin.first or 0)
     passage = None
     if event is not None and event.content is not ERASED:
         passage = read_passage(content_field(event, "value"), event.trust)
     return (ERASED_TEXT, True) if passage is None else (passage.text, False)
 
 
-def load_evidence_text(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool]:
+def load_evidence_text(env: Env, origin: Origin) -> tuple[str, bool]:
     """Load evidence with its description, uncut, and return True with it if it was erased."""
-    text = handles.reload_evidence(ports, acting, origin)
+    text = handles.reload_evidence(env, origin)
     if text is ERASED or not isinstance(text, str):
         return ERASED_TEXT, True
-    description = content_field(_attachment_event(ports, acting, origin), "description")
+    description = content_field(_attachment_event(env, origin), "description")
     return prepend_description(description, text), description is ERASED
 
 
-def _attachment_event(ports: Ports, acting: Acting, origin: Origin) -> Event | None:
+def _attachment_event(env: Env, origin: Origin) -> Event | None:
     """Return the event that first attached the handle of the evidence."""
     if origin.handle_stream is None or origin.handle_version is None:
         return None
-    return read_handle_event(ports, acting, origin.handle_stream, origin.handle_version)
+    return read_handle_event(env, origin.handle_stream, origin.handle_version)
 
 
-def evidence_source(ports: Ports, acting: Acting, origin: Origin) -> str | None:
+def evidence_source(env: Env, origin: Origin) -> str | None:
     """Describe the source of evidence; None if the target was erased."""
-    attached = _attachment_event(ports, acting, origin)
+    attached = _attachment_event(env, origin)
     if origin.artifact is not None:
         target = origin.artifact[:12] if origin.part == "artifact" else content_field(attached, "target")
         if not isinstance(target, str):
@@ -397,7 +397,7 @@ def evidence_source(ports: Ports, acting: Acting, origin: Origin) -> str | None:
         return "attached text"
     if origin.part == "document":
         return f"state {origin.stream}#{origin.entry}"
-    event = read_event(ports, acting, origin.stream or "", origin.first or 0)
+    event = read_event(env, origin.stream or "", origin.first or 0)
     return None if event is None else f"{event.type} {event.stream}@{event.version}"
 
 
@@ -406,12 +406,12 @@ def _describe_outside(target: str) -> str:
     return f"file {target.removeprefix(FILE_PREFIX)}" if target.startswith(FILE_PREFIX) else target
 
 
-def load_crumb(ports: Ports, acting: Acting, origin: Origin) -> tuple[FrameBreadcrumb, bool]:
+def load_crumb(env: Env, origin: Origin) -> tuple[FrameBreadcrumb, bool]:
     """Load a breadcrumb, and return True with it if its goal was erased."""
-    goal, gone = visibility.reload_breadcrumb(ports, acting, origin)
-    event = read_event(ports, acting, origin.stream or "", origin.first or 0)
+    goal, gone = visibility.reload_breadcrumb(env, origin)
+    event = read_event(env, origin.stream or "", origin.first or 0)
     frame = "" if event is None else str(event.facts.frame)
     depth = getattr(None if event is None else event.facts, "depth", None)
     if depth is None and frame:  # The event only changed the goal; the depth never changes.
-        depth = find_frame_row(ports, acting, frame)[1]["depth"]
+        depth = find_frame_row(env, frame)[1]["depth"]
     return FrameBreadcrumb(frame_id=frame, depth=int(depth or 0), goal=goal, status=UNKNOWN_STATUS), gone

@@ -29,7 +29,7 @@ from holdfast.flow.sessions.read import (
     iter_places,
     load_messages,
 )
-from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.ports import Env, Tokenizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.events.sessions import SharedSegment
@@ -94,8 +94,7 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_tail(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     state: StreamState,
     wanted: TailRequest,
@@ -104,31 +103,31 @@ def read_tail(
     turn: int = 0,
 ) -> ThreadTail:
     """Return the tail of a thread, from the cache where valid, with the questions of the turn that began at `turn`."""
-    erased = _stream_version(ports, acting, Scope.GLOBAL.text)  # Erasures are journaled in the global stream.
+    erased = _stream_version(env, Scope.GLOBAL.text)  # Erasures are journaled in the global stream.
     now = ThreadTail(version=state.version, thread=state.thread, erased=erased, request=wanted, turn=turn)
     if state.thread is None:
         return now
-    now = replace(now, source_versions=tuple(_stream_version(ports, acting, one.stream) for one in state.thread.shared))
-    place = (acting.tenant, stream, wanted.kept_as)
-    known: ThreadTail | None = None if ports.recent is None else ports.recent.get(place)
+    now = replace(now, source_versions=tuple(_stream_version(env, one.stream) for one in state.thread.shared))
+    place = (env.tenant, stream, wanted.kept_as)
+    known: ThreadTail | None = None if env.recent is None else env.recent.get(place)
     found = None
     usable = _adapt_to_turn(known, stream, turn) if known is not None and _is_valid(known, now) else None
     if usable is not None:
         same = usable.version == state.version
-        found = usable if same else _extend_tail(ports, acting, stream, now, usable, tokenizer, framing)
+        found = usable if same else _extend_tail(env, stream, now, usable, tokenizer, framing)
     if found is None:
         plain = known is not None and _has_no_instructions(known, now)
-        found = _read_tail(ports, acting, stream, now, tokenizer, framing, plain=plain)
+        found = _read_tail(env, stream, now, tokenizer, framing, plain=plain)
     at = state.thread.packed
     if at and (found.packed is None or found.packed.version != at):
-        found = replace(found, packed=read_event(ports, acting, stream, at))
-    if ports.recent is not None and found is not known:
-        ports.recent.put(place, found)
+        found = replace(found, packed=read_event(env, stream, at))
+    if env.recent is not None and found is not known:
+        env.recent.put(place, found)
     return found
 
 
-def _stream_version(ports: Ports, acting: Acting, stream: str) -> int:
-    head = ports.journal.head(acting.tenant, stream)
+def _stream_version(env: Env, stream: str) -> int:
+    head = env.journal.head(env.tenant, stream)
     return 0 if head is None else head.version
 
 
@@ -190,8 +189,7 @@ def _drop_indexes(these: Sequence[T], gone: Container[int]) -> list[T]:
 
 
 def _extend_tail(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     now: ThreadTail,
     known: ThreadTail,
@@ -199,19 +197,15 @@ def _extend_tail(
     framing: Framing,
 ) -> ThreadTail | None:
     """Extend the cached tail by the new events, cut to the size a fresh read would have; None if that is impossible."""
-    query = EventQuery(
-        tenant=acting.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS
-    )
-    stored = ports.journal.read(query)
+    query = EventQuery(tenant=env.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS)
+    stored = env.journal.read(query)
     if len(stored) != now.version - known.version or any(event.type not in GROWTH_TYPES for event in stored):
         return None
     events = [decode_event(event) for event in stored if event.type == "message.appended"]
     new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in events]
     if new and _affects_kept(known, new):
         return None
-    costed, fresh = count_messages(
-        ports, acting, new, decode_messages(ports, acting, events), known.request.kept_as, tokenizer, framing
-    )
+    costed, fresh = count_messages(env, new, decode_messages(env, events), known.request.kept_as, tokenizer, framing)
     found, messages = (*known.places, *new), (*known.messages, *costed)
     begin = len(known.places) if known.since is None else _index_of(known.places, known.since)
     end, whole = _take_until_full([*reversed(found[begin:])], known.request)
@@ -264,31 +258,31 @@ def _merge_counts(
 
 
 def _read_tail(
-    ports: Ports, acting: Acting, stream: str, now: ThreadTail, tokenizer: Tokenizer, framing: Framing, *, plain: bool
+    env: Env, stream: str, now: ThreadTail, tokenizer: Tokenizer, framing: Framing, *, plain: bool
 ) -> ThreadTail:
     """Read the tail from the newest message backwards until the room is full; `plain` skips leading instructions."""
     wanted = now.request
-    standing = _load_summaries(ports, acting, stream, wanted, tokenizer, framing)
+    standing = _load_summaries(env, stream, wanted, tokenizer, framing)
     newest_first: Iterable[MessageLocation] = iter_places(
-        ports, acting, stream, page=min(max(wanted.room // TYPICAL_TOKENS, MIN_PAGE), PAGE)
+        env, stream, page=min(max(wanted.room // TYPICAL_TOKENS, MIN_PAGE), PAGE)
     )
     if standing:
         # Summaries cover a thread from its beginning, so everything older than a covered message is covered too.
         newest_first = takewhile(lambda place: not compaction_summaries.is_covered(place, standing), newest_first)
     end, whole = _take_until_full(newest_first, wanted)
-    instructions = [] if plain else list(leading_instructions(ports, acting, stream))
-    stays = add_pinned(ports, acting, stream, (), instructions)
+    instructions = [] if plain else list(leading_instructions(env, stream))
+    stays = add_pinned(env, stream, (), instructions)
     kept = frozenset(map(_key_of, stays))
     ends = set(map(_key_of, end)) if stays else ()
     before = [place for place in stays if _key_of(place) not in ends]
-    before = merge_places(before, user_messages_before(ports, acting, stream, now.turn, end), stream)
+    before = merge_places(before, user_messages_before(env, stream, now.turn, end), stream)
     found = [*before, *reversed(end)]
-    read = load_messages(ports, acting, found)
+    read = load_messages(env, found)
     asked = find_questions(found, read, stream, now.turn)
     # Messages that the library added in the user's role are not questions.
     gone = {at for at, place in enumerate(before) if _key_of(place) not in kept and _key_of(place) not in asked}
     found, read = _drop_indexes(found, gone), _drop_indexes(read, gone)
-    messages, fresh = count_messages(ports, acting, found, read, wanted.kept_as, tokenizer, framing)
+    messages, fresh = count_messages(env, found, read, wanted.kept_as, tokenizer, framing)
     return replace(
         now,
         places=tuple(found),
@@ -304,12 +298,12 @@ def _read_tail(
 
 
 def _load_summaries(
-    ports: Ports, acting: Acting, stream: str, wanted: TailRequest, tokenizer: Tokenizer, framing: Framing
+    env: Env, stream: str, wanted: TailRequest, tokenizer: Tokenizer, framing: Framing
 ) -> list[Summary]:
     """Return the newest summaries that there may be room for, oldest first."""
     found: list[Summary] = []
     left = wanted.room
-    for summary in compaction_summaries.iter_summaries(ports, acting, stream):
+    for summary in compaction_summaries.iter_summaries(env, stream):
         if left < 0 and found:
             break
         left -= compaction_summaries.count_summary_tokens(summary.text, tokenizer, framing)
@@ -368,21 +362,19 @@ def find_questions(
     return frozenset((*said[:1], *said[max(len(said) - MAX_QUESTIONS + 1, 1) :]))
 
 
-def user_messages_before(
-    ports: Ports, acting: Acting, stream: str, turn: int, end: Sequence[MessageLocation]
-) -> list[MessageLocation]:
+def user_messages_before(env: Env, stream: str, turn: int, end: Sequence[MessageLocation]) -> list[MessageLocation]:
     """Return the turn's user messages before the part of the thread already read. The cost follows the turn."""
     if not turn or (end and (end[-1].stream != stream or end[-1].version <= turn)):
         return []
     until = end[-1].version - 1 if end else 2**62
-    return list(_iter_user_places(ports, acting, SharedSegment(stream, turn - 1, until, 2**62)))
+    return list(_iter_user_places(env, SharedSegment(stream, turn - 1, until, 2**62)))
 
 
-def _iter_user_places(ports: Ports, acting: Acting, segment: SharedSegment) -> Iterator[MessageLocation]:
+def _iter_user_places(env: Env, segment: SharedSegment) -> Iterator[MessageLocation]:
     after = segment.after
     while after < segment.until:
         span = RowQuery(table="messages", after=after, until=segment.until, limit=USER_PAGE)
-        rows = ports.journal.span(acting.tenant, segment.stream, span)
+        rows = env.journal.span(env.tenant, segment.stream, span)
         for row in rows:
             if row["role"] == USER_ROLE and is_standing(row, segment):
                 yield MessageLocation(segment.stream, row)
@@ -403,8 +395,7 @@ def merge_places(
 
 
 def count_messages(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     found: Sequence[MessageLocation],
     messages: Sequence[Message],
     kept_as: str,
@@ -413,7 +404,7 @@ def count_messages(
 ) -> tuple[list[Message], dict[str, tuple[tuple[int, int], ...]]]:
     """Return the messages with their token counts, and the counts made just now, by stream."""
     strange = [one for one in found if one.row["tokenizer"] != kept_as or one.row["tokens"] is None]
-    known = _load_counts(ports, acting, strange, kept_as)
+    known = _load_counts(env, strange, kept_as)
     fresh: dict[str, list[tuple[int, int]]] = {}
     those = []
     for place, message in zip(found, messages, strict=True):
@@ -428,9 +419,7 @@ def count_messages(
     return those, {stream: tuple(pairs) for stream, pairs in fresh.items()}
 
 
-def _load_counts(
-    ports: Ports, acting: Acting, strange: Sequence[MessageLocation], kept_as: str
-) -> dict[tuple[str, int], int]:
+def _load_counts(env: Env, strange: Sequence[MessageLocation], kept_as: str) -> dict[tuple[str, int], int]:
     known: dict[tuple[str, int], int] = {}
     for stream in dict.fromkeys(place.stream for place in strange):
         for run in group_versions(sorted({place.version for place in strange if place.stream == stream})):
@@ -438,6 +427,6 @@ def _load_counts(
             span = RowQuery(
                 table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,)
             )
-            for row in ports.journal.span(acting.tenant, stream, span):
+            for row in env.journal.span(env.tenant, stream, span):
                 known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
     return known

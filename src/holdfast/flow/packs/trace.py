@@ -29,7 +29,7 @@ from holdfast.flow.packs.trace_packs import PackForecast, PackInspector, forecas
 from holdfast.flow.packs.trace_sources import FactSightings, find_fact
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.state.search import search_thread
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.events.envelope import Event
 from holdfast.records.packs import Appearance, PackInfo, Trace
@@ -40,22 +40,22 @@ MAX_PACKS: Final = 1_000
 MAX_LIMIT: Final = 2**63 - 1
 
 
-def trace_fact(ports: Ports, acting: Acting, line: str, text: str) -> Trace:
+def trace_fact(env: Env, line: str, text: str) -> Trace:
     """Trace a fact: where it was said, which packs showed it, where it left, and what to do about it."""
     fact = Fact.of(text)
-    quiet = replace(ports, recent=None)  # Leave the cached tail of the next pack alone.
-    with ports.journal.snapshot():
-        known = find_fact(quiet, acting, line, fact)
-        events = list(islice(manifest.iter_packs(quiet, acting, line), MAX_PACKS + 1))
+    quiet = replace(env, recent=None)  # Leave the cached tail of the next pack alone.
+    with env.journal.snapshot():
+        known = find_fact(quiet, line, fact)
+        events = list(islice(manifest.iter_packs(quiet, line), MAX_PACKS + 1))
         capped = len(events) > MAX_PACKS
         events = events[:MAX_PACKS][::-1]
-        glimpses = PackInspector(quiet, acting, line, fact, known)
+        glimpses = PackInspector(quiet, line, fact, known)
         appearances = _list_appearances(glimpses, events)
         known = replace(known, found=(*known.found, *glimpses.past_sightings))
         newest: ContextPacked | None = events[-1].facts if events else None
-        covered_by = _covering_summary(quiet, acting, line, known)
-        now = forecast_pack(quiet, acting, line, fact, known, newest, covered=covered_by is not None)
-        fix = _advise(quiet, acting, line, fact, known, now, covered_by)
+        covered_by = _covering_summary(quiet, line, known)
+        now = forecast_pack(quiet, line, fact, known, newest, covered=covered_by is not None)
+        fix = _advise(quiet, line, fact, known, now, covered_by)
     messages = [one.at for one in known.messages if one.at is not None]
     return Trace(
         text=fact.text,
@@ -99,21 +99,19 @@ def _appearance(event: Event, look: FactVisibility) -> Appearance:
     )
 
 
-def _covering_summary(ports: Ports, acting: Acting, line: str, known: FactSightings) -> str | None:
+def _covering_summary(env: Env, line: str, known: FactSightings) -> str | None:
     """Return the standing summary that covers the newest message stating the fact."""
     one = find_target(known.found, line)
     if one is None:
         return None
-    for summary in summaries.iter_summaries(ports, acting, line):
+    for summary in summaries.iter_summaries(env, line):
         if any(part.stream == one.stream and part.first <= one.version <= part.last for part in summary.covers):
             return summary_handle(summary.version) if summary.stream == line else summary.id
     return None
 
 
-def _advise(
-    ports: Ports, acting: Acting, line: str, fact: Fact, known: FactSightings, now: PackForecast, covered_by: str | None
-) -> str:
-    state = thread_state(ports, acting, line)
+def _advise(env: Env, line: str, fact: Fact, known: FactSightings, now: PackForecast, covered_by: str | None) -> str:
+    state = thread_state(env, line)
     streams = {one.stream for one in known.found if one.kind == "message"}
     return advise(
         FactContext(
@@ -128,26 +126,26 @@ def _advise(
             ended=state.ended and not state.fresh,
             refused=now.refused,
             erased=known.erased,
-            nearest=None if known.found else _nearest_message(ports, acting, line, fact),
+            nearest=None if known.found else _nearest_message(env, line, fact),
             threads={stream: parse_scope(stream).get("thread") or MAIN_THREAD for stream in streams},
         )
     )
 
 
-def _nearest_message(ports: Ports, acting: Acting, line: str, fact: Fact) -> tuple[str, str] | None:
+def _nearest_message(env: Env, line: str, fact: Fact) -> tuple[str, str] | None:
     """Return the message with most of the words, for a caller who remembers it slightly differently."""
-    results = search_thread(replace(ports, embedder=None), acting, line, fact.text, 1)
+    results = search_thread(replace(env, embedder=None), line, fact.text, 1)
     for result in results:
         return message_handle(result.value, line), " ".join((result.snippet or readable_text(result.value)).split())
     return None
 
 
-def list_packs(ports: Ports, acting: Acting, line: str, limit: int | None = None) -> list[PackInfo]:
+def list_packs(env: Env, line: str, limit: int | None = None) -> list[PackInfo]:
     """List a thread's journaled packs, newest first: all, or the newest `limit`."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT):
         raise InvalidValue(f"limit must be a number of packs, not {limit!r:.40}. Leave it out for all of them.")
-    thread_state(ports, acting, line)
-    return [_pack_info(event) for event in islice(manifest.iter_packs(ports, acting, line), limit)]
+    thread_state(env, line)
+    return [_pack_info(event) for event in islice(manifest.iter_packs(env, line), limit)]
 
 
 def _pack_info(event: Event) -> PackInfo:

@@ -39,7 +39,7 @@ from holdfast.flow.packs.trace_sources import FactSightings
 from holdfast.flow.packs.visibility import Visibility
 from holdfast.flow.sessions.append import models_port, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import Event
 from holdfast.records.packs import AssembledPack, Layout, Segment
@@ -52,8 +52,8 @@ _CONVERSATION = "conversation"
 class PackInspector:
     """An inspector of one thread's packs. Pieces that several packs share are read once."""
 
-    def __init__(self, ports: Ports, acting: Acting, line: str, fact: Fact, known: FactSightings) -> None:
-        self._ports, self._acting, self._thread, self._fact = ports, acting, line, fact
+    def __init__(self, env: Env, line: str, fact: Fact, known: FactSightings) -> None:
+        self._env, self._thread, self._fact = env, line, fact
         self._said = _group_by_stream(known.messages)
         self._own = sorted(known.messages, key=lambda one: one.version)
         self._handles = {one.name for one in known.found if one.kind == "evidence"}
@@ -115,7 +115,7 @@ class PackInspector:
         parts = [one for one in parts if (one.id, one.cut) == (piece.id, piece.cut)]
         key = (piece.cut, *((one.stream, one.first, one.last) for one in parts))
         if key not in self._read:
-            whole = [message for part in parts for message in load_piece_messages(self._ports, self._acting, part)]
+            whole = [message for part in parts for message in load_piece_messages(self._env, part)]
             shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)
             self._read[key] = self._fact.is_in(*map(readable_text, shown))
         left: bool = self._read[key]
@@ -132,7 +132,7 @@ class PackInspector:
     def _load_summary(self, stream: str, version: int) -> Summary:
         key = ("summary", stream, version)
         if key not in self._read:
-            self._read[key] = summaries.load_summary(self._ports, self._acting, stream, version)
+            self._read[key] = summaries.load_summary(self._env, stream, version)
         found: Summary = self._read[key]
         return found
 
@@ -148,7 +148,7 @@ class PackInspector:
     def _read_item(self, piece: PackedPiece) -> FactVisibility | None:
         read = load_memory_text if piece.kind == "memory" else load_evidence_text
         try:
-            text, _ = read(self._ports, self._acting, piece_origin(piece))
+            text, _ = read(self._env, piece_origin(piece))
         except NotFound:
             return None  # Its source is missing; `pack_at` reports that.
         if self._fact.is_in(text):
@@ -161,7 +161,7 @@ class PackInspector:
         pieces = [one for one in facts.manifest if one.kind == BRIEF and one.part != "note"]
         key = (BRIEF, *(_piece_identity(one) for one in pieces))
         if key not in self._read:
-            told = briefs.reload_brief(self._ports, self._acting, [piece_origin(one) for one in pieces])
+            told = briefs.reload_brief(self._env, [piece_origin(one) for one in pieces])
             notes = (note.text for note in told.notes)
             self._read[key] = self._fact.is_in(told.system, tools_text(told.tools), *notes)
         if self._read[key]:
@@ -173,8 +173,8 @@ class PackInspector:
         key = (BREADCRUMBS_ID, *(_piece_identity(one) for one in pieces))
         if pieces and key not in self._read:
             origins = [piece_origin(one) for one in pieces]
-            goals = [visibility.reload_breadcrumb(self._ports, self._acting, one)[0] for one in origins]
-            mark = make_mark(self._ports.journal.secret, self._acting.tenant)
+            goals = [visibility.reload_breadcrumb(self._env, one)[0] for one in origins]
+            mark = make_mark(self._env.journal.secret, self._env.tenant)
             self._read[key] = self._fact.is_in(crumb_segment(goals, origins, mark, lambda _: 0).text)
         if self._read.get(key):
             self._note_past(BREADCRUMBS_ID, "brief")
@@ -216,8 +216,7 @@ class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast_pack(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     line: str,
     fact: Fact,
     known: FactSightings,
@@ -226,41 +225,41 @@ def forecast_pack(
     covered: bool,
 ) -> PackForecast:
     """Forecast the next pack, built with the options of the newest journaled one."""
-    seen = _choose_visibility(ports, acting, line, newest)
-    asked = _repeat_request(ports, newest)
+    seen = _choose_visibility(env, line, newest)
+    asked = _repeat_request(env, newest)
     try:
-        made = pack.build_pack(ports, acting, seen, asked)
+        made = pack.build_pack(env, seen, asked)
     except (BudgetTooSmall, BudgetExhausted, EvidenceFailed) as error:
         return PackForecast(look=FactVisibility("absent"), refused=str(error))
     look = look_at_pack(made, fact, known)
     tools = {tool.name for tool in made.tools} >= HISTORY_TOOL_NAMES
     # No budget shows a message that a summary covers.
-    budget = None if look.seen or covered else _find_budget(ports, acting, seen, asked, fact, known, made)
+    budget = None if look.seen or covered else _find_budget(env, seen, asked, fact, known, made)
     return PackForecast(look=look, tools=tools, budget=budget)
 
 
-def _repeat_request(ports: Ports, newest: ContextPacked | None) -> PackRequest:
+def _repeat_request(env: Env, newest: ContextPacked | None) -> PackRequest:
     if newest is None:
         return PackRequest()
     layout: Layout = "classic" if newest.layout == "classic" else "stable"
     return PackRequest(
-        budget=newest.asked, role=newest.role, tokenizer=_find_tokenizer(ports, newest.tokenizer), layout=layout
+        budget=newest.asked, role=newest.role, tokenizer=_find_tokenizer(env, newest.tokenizer), layout=layout
     )
 
 
-def _find_tokenizer(ports: Ports, tokenizer: str) -> str | None:
+def _find_tokenizer(env: Env, tokenizer: str) -> str | None:
     """Return the tokenizer's name if it is known here. The command line may lack an application's own one."""
     try:
-        return models_port(ports).tokenizer(tokenizer).name
+        return models_port(env).tokenizer(tokenizer).name
     except InvalidValue:
         return None
 
 
-def _choose_visibility(ports: Ports, acting: Acting, line: str, newest: ContextPacked | None) -> Visibility:
+def _choose_visibility(env: Env, line: str, newest: ContextPacked | None) -> Visibility:
     """Return the visibility of the newest pack's frame while it is live; else of the thread alone."""
     if newest is not None and newest.frame is not None:
         try:
-            found = visibility.frame_visibility(ports, acting, newest.frame)
+            found = visibility.frame_visibility(env, newest.frame)
         except (FrameEnded, NotFound):
             return visibility.thread_visibility(line)
         return found if found.thread == line else visibility.thread_visibility(line)
@@ -322,8 +321,7 @@ def _is_made_from(segment: Segment, stream: str, version: int) -> bool:
 
 
 def _find_budget(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     seen: Visibility,
     asked: PackRequest,
     fact: Fact,
@@ -334,14 +332,14 @@ def _find_budget(
     one = find_target(known.found, seen.thread)
     if one is None or seen.frame is not None:
         return None  # A frame's budget is not the caller's alone to raise.
-    _, info = thread_tokenizer(ports, acting, seen.thread)
-    needed = _estimate_budget(ports, acting, seen.thread, one, made)
+    _, info = thread_tokenizer(env, seen.thread)
+    needed = _estimate_budget(env, seen.thread, one, made)
     for share in _BUDGET_STEPS if needed is not None else ():
         budget = -(-(needed or 0) * share // (100 * _BUDGET_ROUNDING)) * _BUDGET_ROUNDING
         if budget > info.input_budget:
             return None
         try:
-            tried = pack.build_pack(ports, acting, seen, replace(asked, budget=budget))
+            tried = pack.build_pack(env, seen, replace(asked, budget=budget))
         except Refused:
             continue
         if look_at_pack(tried, fact, known).seen:
@@ -349,10 +347,10 @@ def _find_budget(
     return None
 
 
-def _estimate_budget(ports: Ports, acting: Acting, line: str, one: Sighting, made: AssembledPack) -> int | None:
+def _estimate_budget(env: Env, line: str, one: Sighting, made: AssembledPack) -> int | None:
     """Estimate the tokens of a pack that reaches back to a message."""
     between: list[MessageLocation] = []
-    for place in takewhile(lambda _: len(between) < MAX_REACH, iter_places(ports, acting, line)):
+    for place in takewhile(lambda _: len(between) < MAX_REACH, iter_places(env, line)):
         between.append(place)
         if (place.stream, place.version) == (one.stream, one.version):
             break

@@ -35,7 +35,7 @@ from holdfast.flow.sessions.read import (
 )
 from holdfast.flow.sessions.sessions import session_state
 from holdfast.flow.state.search import MAX_RESULTS, search_thread
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.sessions import SharedSegment
 from holdfast.records.frames import Handle
@@ -72,10 +72,10 @@ class FactSightings(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one for one in self.found if one.status == "standing")
 
 
-def find_fact(ports: Ports, acting: Acting, line: str, fact: Fact) -> FactSightings:
+def find_fact(env: Env, line: str, fact: Fact) -> FactSightings:
     """Find where a fact was said, as far as this thread sees it; else look in the session's other threads."""
-    quiet = replace(ports, embedder=None)  # The search is for exact words, not for meaning.
-    reading = _FactSearch(quiet, acting, line, fact)
+    quiet = replace(env, embedder=None)  # The search is for exact words, not for meaning.
+    reading = _FactSearch(quiet, line, fact)
     found = [
         *reading.find_messages(),
         *reading.find_summaries(),
@@ -93,18 +93,18 @@ def find_fact(ports: Ports, acting: Acting, line: str, fact: Fact) -> FactSighti
 class _FactSearch:
     """A search for one fact."""
 
-    def __init__(self, ports: Ports, acting: Acting, line: str, fact: Fact) -> None:
-        self._ports, self._acting, self._name, self._fact = ports, acting, line, fact
-        self._thread: ThreadState = thread_state(ports, acting, line)
+    def __init__(self, env: Env, line: str, fact: Fact) -> None:
+        self._env, self._name, self._fact = env, line, fact
+        self._thread: ThreadState = thread_state(env, line)
         # Use the segments as of the first version: a fork may have been rewound into its shared part, or reset without
         # it, but earlier packs showed it. `at=0` on the own stream includes every message retracted since.
-        self._segments = (SharedSegment(line, 0, LATEST, 0), *load_shared_at(ports, acting, line, 1))
+        self._segments = (SharedSegment(line, 0, LATEST, 0), *load_shared_at(env, line, 1))
         self.erased = 0
         self.note: str | None = None
 
     def find_messages(self) -> list[Sighting]:
         """Find messages that state the fact, oldest first, including those no longer part of the thread."""
-        newest = islice(iter_places(self._ports, self._acting, self._name), MAX_SCANNED)
+        newest = islice(iter_places(self._env, self._name), MAX_SCANNED)
         standing = {(one.stream, one.version): one for one in newest}
         found: dict[tuple[str, int], Sighting] = {}
         for message, segment in islice(self._iter_backwards(), MAX_SCANNED):
@@ -121,7 +121,7 @@ class _FactSearch:
 
     def _search_index(self, found: dict[tuple[str, int], Sighting]) -> None:
         """Search the text index for messages that were not read one by one."""
-        results = search_thread(self._ports, self._acting, self._name, self._fact.text, MAX_RESULTS)
+        results = search_thread(self._env, self._name, self._fact.text, MAX_RESULTS)
         for result in results:
             message: Message = result.value
             if (message.stream, message.version) not in found and self._fact.is_in(readable_text(message)):
@@ -140,7 +140,7 @@ class _FactSearch:
             until = segment.until
             while True:
                 query = EventQuery(
-                    tenant=self._acting.tenant,
+                    tenant=self._env.tenant,
                     stream=segment.stream,
                     after=segment.after,
                     until=until,
@@ -148,15 +148,15 @@ class _FactSearch:
                     limit=PAGE,
                     backwards=True,
                 )
-                page = [decode_event(event) for event in self._ports.journal.read(query)]
-                yield from ((message, segment) for message in decode_messages(self._ports, self._acting, page))
+                page = [decode_event(event) for event in self._env.journal.read(query)]
+                yield from ((message, segment) for message in decode_messages(self._env, page))
                 if len(page) < PAGE:
                     break
                 until = page[-1].version - 1
 
     def _message_row(self, message: Message) -> Row:
         span = RowQuery(table="messages", after=message.version - 1, until=message.version, limit=1)
-        (row,) = self._ports.journal.span(self._acting.tenant, message.stream, span)
+        (row,) = self._env.journal.span(self._env.tenant, message.stream, span)
         return row
 
     def _make_sighting(self, message: Message, row: Row, *, stands: bool) -> Sighting:
@@ -177,8 +177,8 @@ class _FactSearch:
         """Return the thread version at which a message was retracted, or at which the thread was reset."""
         if message.stream == self._name:
             return self._thread.floor if row["retracted"] is None else int(row["retracted"])
-        query = EventQuery(tenant=self._acting.tenant, stream=self._name, types=("message.retracted",), limit=PAGE)
-        for event in map(decode_event, self._ports.journal.read(query)):
+        query = EventQuery(tenant=self._env.tenant, stream=self._name, types=("message.retracted",), limit=PAGE)
+        for event in map(decode_event, self._env.journal.read(query)):
             shared: Sequence[SharedSegment] | None = event.facts.shared
             if shared is not None and not any(one.after < message.version <= one.until for one in shared):
                 return event.version
@@ -186,7 +186,7 @@ class _FactSearch:
 
     def find_summaries(self) -> Iterator[Sighting]:
         """Find standing summaries that repeat the fact."""
-        for one in compaction_summaries.list_summaries(self._ports, self._acting, self._name):
+        for one in compaction_summaries.list_summaries(self._env, self._name):
             if self._fact.is_in(one.text):
                 name = summary_handle(one.version) if one.stream == self._name else one.id
                 yield Sighting(name=name, kind="summary", stream=one.stream, version=one.version, id=one.id)
@@ -196,18 +196,18 @@ class _FactSearch:
     def find_brief(self) -> Iterator[Sighting]:
         """Find the fact in the brief."""
         session = session_stream(self._name)
-        told = briefs.load_brief(self._ports, self._acting, session=session, scopes=visibility.brief_scopes(self._name))
+        told = briefs.load_brief(self._env, session=session, scopes=visibility.brief_scopes(self._name))
         if self._fact.is_in(told.system, tools_text(told.tools), *(note.text for note in told.notes)):
             yield Sighting(name="brief", kind="brief")
 
     def find_evidence(self) -> Iterator[Sighting]:
         """Find the fact in evidence of the session's live frames. Nothing is fetched from the web for this."""
         for stream, frame_id, handle in islice(self._iter_handles(), MAX_HANDLES):
-            info = read_handle(self._ports, self._acting, stream, handle)
+            info = read_handle(self._env, stream, handle)
             text = info.body if isinstance(info.body, str) else None
             if text is None and info.kind != "url":
                 try:
-                    text = handles.resolve_handle(self._ports, self._acting, stream, info).text
+                    text = handles.resolve_handle(self._env, stream, info).text
                 except EvidenceFailed:
                     continue
             if text is not None and self._fact.is_in(prepend_description(info.description, text)):
@@ -215,16 +215,16 @@ class _FactSearch:
 
     def _iter_handles(self) -> Iterator[tuple[str, str, Handle]]:
         session = parse_scope(self._name).get("session")
-        for stream in list_streams_with_work(self._ports, self._acting):
+        for stream in list_streams_with_work(self._env):
             if parse_scope(stream).get("session") == session:
-                for frame in load_current_state(self._ports, self._acting, stream).frames.values():
+                for frame in load_current_state(self._env, stream).frames.values():
                     yield from ((stream, frame.id, one) for one in frame.handles.values() if one.removed is None)
 
     def find_memories(self) -> Iterator[Sighting]:
         """Find the fact in passages that compaction wrote to the state."""
-        _, scopes = rules.recall_settings(self._ports, self._acting, self._name)
+        _, scopes = rules.recall_settings(self._env, self._name)
         query = self._fact.text[:_MAX_QUERY_CHARS]
-        for one in recall.search_memories(self._ports, self._acting, scopes, query, MAX_ENTRIES):
+        for one in recall.search_memories(self._env, scopes, query, MAX_ENTRIES):
             if self._fact.is_in(one.text):
                 yield Sighting(name=one.key, kind="memory", stream=one.scope, version=one.version, id=one.id)
 
@@ -233,7 +233,7 @@ class _FactSearch:
     def find_elsewhere(self) -> Iterator[Sighting]:
         """Find the fact in other threads of the session."""
         id = str(parse_scope(self._name).get("session"))
-        threads = session_state(self._ports, self._acting, id).threads
+        threads = session_state(self._env, id).threads
         for thread in threads[:MAX_THREADS]:
             stream = Scope.thread(id, thread).text
             for message in [] if stream == self._name else self._search_other_thread(stream):
@@ -250,8 +250,8 @@ class _FactSearch:
     def _search_other_thread(self, stream: str) -> list[Message]:
         """Return matching messages of another thread, from the text index and from its end."""
         try:
-            results = search_thread(self._ports, self._acting, stream, self._fact.text, MAX_ENTRIES)
-            newest = read_messages(self._ports, self._acting, stream, limit=PAGE)
+            results = search_thread(self._env, stream, self._fact.text, MAX_ENTRIES)
+            newest = read_messages(self._env, stream, limit=PAGE)
         except SessionNotFound:
             return []
         found = {one.id: one for one in (*(result.value for result in results), *newest)}

@@ -28,7 +28,7 @@ from holdfast.flow.frames.read import (
 )
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.read import session_stream
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Row
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent
@@ -77,31 +77,31 @@ class FramePlace(msgspec.Struct, frozen=True, kw_only=True):
         return Scope.thread(session, parse_scope(self.stream).get("thread") or MAIN_THREAD).text
 
 
-def frame_visibility(ports: Ports, acting: Acting, frame_id: str, *, turn: int | None = None) -> Visibility:
+def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Visibility:
     """Return the visibility of a live frame; refuse one that has ended or does not exist.
 
     `turn` is the version of the message that began it, if the caller knows that the frame is a turn.
     """
     parse_id(frame_id)
-    stream = find_frame_stream(ports, acting, frame_id)
-    state = load_current_state(ports, acting, stream)
-    check_live(ports, acting, state, frame_id)
+    stream = find_frame_stream(env, frame_id)
+    state = load_current_state(env, stream)
+    check_live(env, state, frame_id)
     frame = state.frames[frame_id]
     session = parse_scope(stream).get("session")
     return Visibility(
         thread=_live_place(stream, frame).thread,
         session=None if session is None else Scope.session(session).text,
         actor=stream,
-        frame=_frame_info(ports, acting, stream, frame, turn),
+        frame=_frame_info(env, stream, frame, turn),
         scopes=brief_scopes(stream),
     )
 
 
-def _frame_info(ports: Ports, acting: Acting, stream: str, frame: FrameState, turn: int | None) -> FrameInfo:
+def _frame_info(env: Env, stream: str, frame: FrameState, turn: int | None) -> FrameInfo:
     if turn is None or frame.goal != frame.pushed:
-        return describe_frame(ports, acting, stream, frame)
+        return describe_frame(env, stream, frame)
     # A turn's goal is in its conversation, and a turn has no inputs: its first event need not be read.
-    return replace(describe_frame(ports, acting, stream, frame, goal=GoalContent()), turn=turn)
+    return replace(describe_frame(env, stream, frame, goal=GoalContent()), turn=turn)
 
 
 def thread_visibility(line: str) -> Visibility:
@@ -132,50 +132,50 @@ def is_thread(scope: Scope) -> bool:
     return [kind for kind, _ in scope.parts] == ["session", "thread"]
 
 
-def top_frame(ports: Ports, acting: Acting, scope: Address) -> str:
+def top_frame(env: Env, scope: Address) -> str:
     """Return the deepest live frame of a scope, the newest of several."""
     stream = Scope.of(scope).text
-    top = stack.top_frame(load_current_state(ports, acting, stream).frames)
+    top = stack.top_frame(load_current_state(env, stream).frames)
     if top is None:
         raise FrameNotFound(f"No active frame in {stream}. Push one, or name a frame by its id.")
     return top.id
 
 
-def resolve_frame(ports: Ports, acting: Acting, scope: Address | None, frame_id: str | None) -> str:
+def resolve_frame(env: Env, scope: Address | None, frame_id: str | None) -> str:
     """Return a frame by its id, checked against the scope if given; else the top of the scope's stack."""
     if frame_id is None:
         if scope is None:
             raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
-        return top_frame(ports, acting, scope)
-    if scope is not None and find_frame_stream(ports, acting, frame_id) != Scope.of(scope).text:
+        return top_frame(env, scope)
+    if scope is not None and find_frame_stream(env, frame_id) != Scope.of(scope).text:
         raise FrameNotFound(f"Frame {frame_id} is not in {Scope.of(scope).text}. Leave the scope out, or name its own.")
     return frame_id
 
 
-def frame_thread(ports: Ports, acting: Acting, frame_id: str) -> str:
+def frame_thread(env: Env, frame_id: str) -> str:
     """Return the thread of a frame, live or ended. It never changes, so cached state will do."""
     parse_id(frame_id)
-    stream = find_frame_stream(ports, acting, frame_id)
-    frame = load_state(ports, acting, stream).frames.get(frame_id)
-    return (_load_place(ports, acting, frame_id) if frame is None else _live_place(stream, frame)).thread
+    stream = find_frame_stream(env, frame_id)
+    frame = load_state(env, stream).frames.get(frame_id)
+    return (_load_place(env, frame_id) if frame is None else _live_place(stream, frame)).thread
 
 
-def frame_place(ports: Ports, acting: Acting, frame_id: str) -> FramePlace:
+def frame_place(env: Env, frame_id: str) -> FramePlace:
     """Return the place of a frame, live or ended, at the cost of one stream head."""
-    return next(iter_ancestors(ports, acting, frame_id))
+    return next(iter_ancestors(env, frame_id))
 
 
-def iter_ancestors(ports: Ports, acting: Acting, frame_id: str) -> Iterator[FramePlace]:
+def iter_ancestors(env: Env, frame_id: str) -> Iterator[FramePlace]:
     """Iterate over the frame, its parent, and so on to the root, across streams. Each stream is loaded once."""
     parse_id(frame_id)
     states: dict[str, StreamState] = {}
     at: str | None = frame_id
     while at is not None:
-        stream = find_frame_stream(ports, acting, at)
+        stream = find_frame_stream(env, at)
         if stream not in states:
-            states[stream] = load_current_state(ports, acting, stream)
+            states[stream] = load_current_state(env, stream)
         frame = states[stream].frames.get(at)
-        place = _load_place(ports, acting, at) if frame is None else _live_place(stream, frame)
+        place = _load_place(env, at) if frame is None else _live_place(stream, frame)
         yield place
         at = place.parent
 
@@ -192,8 +192,8 @@ def _live_place(stream: str, frame: FrameState) -> FramePlace:
     )
 
 
-def _load_place(ports: Ports, acting: Acting, frame_id: str) -> FramePlace:
-    stream, row = find_frame_row(ports, acting, frame_id)
+def _load_place(env: Env, frame_id: str) -> FramePlace:
+    stream, row = find_frame_row(env, frame_id)
     return FramePlace(
         frame_id=frame_id,
         stream=stream,
@@ -209,34 +209,34 @@ def _parent_id(row: Row) -> str | None:
     return ulid_text(raw) if isinstance(raw, bytes) else None
 
 
-def load_breadcrumbs(ports: Ports, acting: Acting, frame_id: str) -> list[Crumb]:
+def load_breadcrumbs(env: Env, frame_id: str) -> list[Crumb]:
     """Return the frame's ancestry, root first and the frame itself last, each with the origin of its goal."""
     found = []
-    for place in iter_ancestors(ports, acting, frame_id):
+    for place in iter_ancestors(env, frame_id):
         origin = Origin(kind="breadcrumb", stream=place.stream, first=place.goal)
-        goal, _ = reload_breadcrumb(ports, acting, origin)
+        goal, _ = reload_breadcrumb(env, origin)
         crumb = FrameBreadcrumb(frame_id=place.frame_id, depth=place.depth, goal=goal, status=place.status)
         found.append((crumb, origin))
     return found[::-1]
 
 
-def reload_breadcrumb(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool]:
+def reload_breadcrumb(env: Env, origin: Origin) -> tuple[str, bool]:
     """Load the goal at an origin, and return True with it if it was erased."""
     event = None
     if origin.stream is not None and origin.first is not None:
-        event = read_event(ports, acting, origin.stream, origin.first)
+        event = read_event(env, origin.stream, origin.first)
     goal = content_field(event, "goal")
     gone = event is None or goal is ERASED
     return (goal if isinstance(goal, str) else ERASED_TEXT if gone else ""), gone
 
 
-def find_handle(ports: Ports, acting: Acting, frame_id: str, handle_id: str) -> tuple[HandleInfo, str] | None:
+def find_handle(env: Env, frame_id: str, handle_id: str) -> tuple[HandleInfo, str] | None:
     """Find a handle of a frame or of its nearest ancestor that has one, with the stream it is in.
 
     Detached handles are not found.
     """
-    for place in iter_ancestors(ports, acting, frame_id):
+    for place in iter_ancestors(env, frame_id):
         handle = None if place.live is None else place.live.handles.get(handle_id)
         if handle is not None and handle.removed is None:
-            return read_handle(ports, acting, place.stream, handle), place.stream
+            return read_handle(env, place.stream, handle), place.stream
     return None

@@ -26,7 +26,7 @@ from holdfast.flow.journal import artifacts as journal_artifacts
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import ChangeResult, decide_and_append, load_state
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_stream
-from holdfast.ports import Acting, Models, Ports, Tokenizer
+from holdfast.ports import Env, Models, Tokenizer
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.sessions import MessageAppended, ThreadOpened
@@ -39,26 +39,24 @@ from holdfast.records.scope import parse_scope
 from holdfast.records.sessions import ThreadState
 
 
-def models_port(ports: Ports) -> Models:
+def models_port(env: Env) -> Models:
     """Return the models port, which every client has."""
-    assert ports.models is not None, "a client without models cannot count tokens"
-    return ports.models
+    assert env.models is not None, "a client without models cannot count tokens"
+    return env.models
 
 
-def thread_tokenizer(
-    ports: Ports, acting: Acting, stream: str, model: str | None = None
-) -> tuple[Tokenizer, ModelInfo]:
+def thread_tokenizer(env: Env, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
     """Return the tokenizer and the model info used to count a thread's tokens."""
-    session = load_state(ports, acting, resolve_session_stream(ports, acting, stream)).session
-    info = models_port(ports).info(model or (None if session is None else session.model))
+    session = load_state(env, resolve_session_stream(env, stream)).session
+    info = models_port(env).info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
-    return models_port(ports).tokenizer(name or info.tokenizer), info
+    return models_port(env).tokenizer(name or info.tokenizer), info
 
 
-def resolve_session_stream(ports: Ports, acting: Acting, stream: str) -> str:
+def resolve_session_stream(env: Env, stream: str) -> str:
     """Return the session stream of a thread; for a frame's private thread, of the session its actor works in."""
     frame = parse_scope(stream).get("frame")
-    return session_stream(stream if frame is None else find_frame_stream(ports, acting, frame))
+    return session_stream(stream if frame is None else find_frame_stream(env, frame))
 
 
 APPEND_TRIES = 100
@@ -82,8 +80,7 @@ class FrameAuthor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def append_to_thread(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     messages: Sequence[Message],
     *,
@@ -95,9 +92,7 @@ def append_to_thread(
 ) -> list[Message]:
     """Append messages to the end of a thread, all or none, and return them as stored."""
     told = merge_policy(pinned, policy)
-    return append_with_session_write(
-        ports, acting, stream, messages, key=key, policy=told, progress=progress, saying=saying
-    )[0]
+    return append_with_session_write(env, stream, messages, key=key, policy=told, progress=progress, saying=saying)[0]
 
 
 def merge_policy(pinned: bool, policy: str | None) -> str | None:
@@ -107,15 +102,14 @@ def merge_policy(pinned: bool, policy: str | None) -> str | None:
     return "pinned" if pinned else policy
 
 
-def check_role(acting: Acting, messages: Sequence[Message]) -> None:
+def check_role(env: Env, messages: Sequence[Message]) -> None:
     """Refuse system messages from callers whose trust does not allow them to instruct a model."""
-    if acting.trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
-        raise InvalidMessage(f"What comes from {acting.trust} cannot be said as the system. Append it as the user's.")
+    if env.trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
+        raise InvalidMessage(f"What comes from {env.trust} cannot be said as the system. Append it as the user's.")
 
 
 def append_with_session_write(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     messages: Sequence[Message],
     *,
@@ -129,26 +123,25 @@ def append_with_session_write(
     """Append as `append_to_thread` does, with a write to the session; also return True if the key was used before."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
-    check_role(acting, messages)
-    tokenizer, info = thread_tokenizer(ports, acting, stream, None if beside is None else beside.model)
-    preparing = MessagePreparer(ports, acting, tokenizer, framing_of(info.provider, info.name))
+    check_role(env, messages)
+    tokenizer, info = thread_tokenizer(env, stream, None if beside is None else beside.model)
+    preparing = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name))
     prepared = preparing.prepare(messages, policy=merge_policy(pinned, policy), progress=progress)
     try:
-        changed = _commit_messages(ports, acting, stream, prepared, key, beside, saying)
+        changed = _commit_messages(env, stream, prepared, key, beside, saying)
     except (Refused, Conflict):
-        journal_artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
+        journal_artifacts.withdraw_artifacts(env, prepared.artifacts)
         raise
     if changed.repeated:
-        journal_artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
+        journal_artifacts.withdraw_artifacts(env, prepared.artifacts)
         events = [event for event in changed.events if isinstance(event, Event) and event.type in MESSAGE_TYPES]
         pins = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
-        return decode_messages(ports, acting, events, pins), True
+        return decode_messages(env, events, pins), True
     return _messages_from_change(stream, prepared, changed), False
 
 
 def _commit_messages(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     prepared: AppendBatch,
     key: str | None,
@@ -174,7 +167,7 @@ def _commit_messages(
             return {stream: [opened, *append_messages(line, state.version + 1, prepared.entries)]}
         # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
         over = is_reset(state, stream)
-        before, anew = begin_generation(line, load_current_state(ports, acting, session)) if over else ([], [])
+        before, anew = begin_generation(line, load_current_state(env, session)) if over else ([], [])
         drafts = {stream: [*before, *append_messages(line, state.version + len(before), prepared.entries)]}
         own = anew if beside is None else [*anew, *beside.drafts(states[session])]
         return {**drafts, session: own} if own else drafts
@@ -189,7 +182,7 @@ def _commit_messages(
 
     streams = (stream,) if saying is None else (stream, saying.home)
     return decide_and_append(
-        ports, acting, streams, decide, key=key, same=same, needs=needs, artifacts=placed, tries=APPEND_TRIES
+        env, streams, decide, key=key, same=same, needs=needs, artifacts=placed, tries=APPEND_TRIES
     )
 
 
@@ -244,12 +237,12 @@ class AppendBatch(msgspec.Struct, frozen=True, kw_only=True):
 class MessagePreparer:
     """The preparer of messages for one append. All refusals happen here, before anything is written."""
 
-    def __init__(self, ports: Ports, acting: Acting, tokenizer: Tokenizer, framing: Framing) -> None:
-        self._ports, self._acting = ports, acting
+    def __init__(self, env: Env, tokenizer: Tokenizer, framing: Framing) -> None:
+        self._env = env
         self._tokenizer, self._framing = tokenizer, framing
         self._placed: dict[str, Artifact] = {}
         self._given: dict[str, str] = {}
-        self._most = ports.settings.inline_text_bytes
+        self._most = env.settings.inline_text_bytes
 
     def prepare(
         self, messages: Sequence[Message], *, policy: str | None = None, progress: Progress | None = None
@@ -264,18 +257,18 @@ class MessagePreparer:
                 if progress is not None and number % 100 == 0:
                     progress(number, len(messages))
         except BaseException:
-            journal_artifacts.withdraw_artifacts(self._ports, self._acting, tuple(self._placed.values()))
+            journal_artifacts.withdraw_artifacts(self._env, tuple(self._placed.values()))
             raise
         return AppendBatch(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
 
     def _prepare_one(self, message: Message, policy: str | None) -> tuple[Message, MessageDraft]:
         message = self._add_cost(_to_plain(message))
-        if self._ports.redact is not None:
-            message = redact.redact_message(self._ports.redact, message)
+        if self._env.redact is not None:
+            message = redact.redact_message(self._env.redact, message)
         self._check_size(message)
         # Many small texts can be large together.
-        together = _text_size(message) > self._ports.settings.inline_text_bytes
-        most = self._ports.settings.inline_text_bytes
+        together = _text_size(message) > self._env.settings.inline_text_bytes
+        most = self._env.settings.inline_text_bytes
         self._most = min(SMALL_TEXT_BYTES, most) if together else most
         named: list[str] = []
         tokens = message_tokens(message, self._tokenizer.count, self._framing)
@@ -283,7 +276,7 @@ class MessagePreparer:
         large = {
             index: name for index, name in enumerate(self._place_large_results(message, named)) if name is not None
         }
-        calls = tuple((ulid_text(self._ports.ids.ulid()), shorten_id(call.provider_id)) for call in message.tool_calls)
+        calls = tuple((ulid_text(self._env.ids.ulid()), shorten_id(call.provider_id)) for call in message.tool_calls)
         # Results in the same list may refer to a call by the id it was given with.
         self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
         answers = (
@@ -310,11 +303,11 @@ class MessagePreparer:
     def _add_cost(self, message: Message) -> Message:
         """Add the cost of the model call to a reply, if it is known."""
         used = message.usage
-        cost = used if used is None else add_cost(self._ports, used, message.model)
+        cost = used if used is None else add_cost(self._env, used, message.model)
         return message if cost is used else replace(message, usage=cost)
 
     def _check_size(self, message: Message) -> None:
-        size, most = _text_size(message), self._ports.settings.message_bytes
+        size, most = _text_size(message), self._env.settings.message_bytes
         if size > most:
             raise TooLarge(
                 f"The message has about {size:,} bytes of text; {most:,} are allowed. "
@@ -322,7 +315,7 @@ class MessagePreparer:
             )
 
     def _place(self, body: bytes, named: list[str]) -> str:
-        placed = journal_artifacts.prepare_artifact(self._ports, self._acting, body)
+        placed = journal_artifacts.prepare_artifact(self._env, body)
         name = placed.name.hex()
         self._placed[name] = placed
         named.append(name)
@@ -373,7 +366,7 @@ class MessagePreparer:
             raw = bytes.fromhex(name)
         except ValueError:
             raise NotFound(f"{name!r:.80} is not the name of an artifact.") from None
-        self._ports.journal.artifact(self._acting.tenant, raw)
+        self._env.journal.artifact(self._env.tenant, raw)
 
     def _place_large_text(self, part: Part, named: list[str]) -> Part:
         text = part.get("text")

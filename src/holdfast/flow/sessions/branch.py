@@ -27,7 +27,7 @@ from holdfast.flow.sessions.read import (
     thread_state,
 )
 from holdfast.flow.sessions.sessions import new_thread_drafts
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.events.sessions import (
@@ -49,8 +49,7 @@ CALL_SEARCH_MESSAGES = 256
 
 
 def rewind(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     to: Message | str | None,
     *,
@@ -60,22 +59,22 @@ def rewind(
     """Make a message the newest of its thread, or empty the thread; return the number of retracted messages."""
     content = None if reason is None else ReasonContent(reason=reason)
     counted = 0
-    thread_state(ports, acting, stream)  # Refresh: a cached state must not decide that there is nothing to do.
+    thread_state(env, stream)  # Refresh: a cached state must not decide that there is nothing to do.
 
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal counted
         state = states[stream]
         line = _require_open_thread(state, stream)
         # Look it up inside the decision: another process may retract it in between.
-        place = None if to is None else find_place(ports, acting, stream, to)
-        own = _own_versions_after(ports, acting, stream, line, place)
+        place = None if to is None else find_place(env, stream, to)
+        own = _own_versions_after(env, stream, line, place)
         counted = line.messages - _position(place)
         if not counted:
             return {}
-        facts = _retraction_facts(ports, acting, stream, line, state.version, place, own, cause)
+        facts = _retraction_facts(env, stream, line, state.version, place, own, cause)
         return {stream: [Draft(type="message.retracted", facts=facts, content=content)]}
 
-    decide_and_append(ports, acting, (stream,), decide)
+    decide_and_append(env, (stream,), decide)
     return counted
 
 
@@ -89,20 +88,15 @@ def _position(place: MessageLocation | None) -> int:
     return 0 if place is None else int(place.row["position"] or 0)
 
 
-def _own_versions_after(
-    ports: Ports, acting: Acting, stream: str, line: ThreadState, place: MessageLocation | None
-) -> list[int]:
+def _own_versions_after(env: Env, stream: str, line: ThreadState, place: MessageLocation | None) -> list[int]:
     """Return the versions of the thread's own messages after a place, oldest first."""
     after = place.version if place is not None and place.stream == stream else line.floor
-    newest_first = takewhile(
-        lambda one: one.stream == stream and one.version > after, iter_places(ports, acting, stream)
-    )
+    newest_first = takewhile(lambda one: one.stream == stream and one.version > after, iter_places(env, stream))
     return [one.version for one in newest_first][::-1]
 
 
 def _retraction_facts(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     line: ThreadState,
     version: int,
@@ -111,7 +105,7 @@ def _retraction_facts(
     cause: str,
 ) -> MessageRetracted:
     first = own[0] if own else version
-    left = _open_calls_at(ports, acting, stream, place, stream)
+    left = _open_calls_at(env, stream, place, stream)
     shared = (
         None
         if place is not None and place.stream == stream
@@ -125,7 +119,7 @@ def _retraction_facts(
         shared=shared if shared != line.shared else None,
         newest=place.version if place is not None and place.stream == stream else 0,
         cause=cause,
-        voided=tuple(_find_voided_summaries(ports, acting, stream, line, place)),
+        voided=tuple(_find_voided_summaries(env, stream, line, place)),
         dropped=tuple(id for id in line.calls if id not in {call.id for call in left}),
         opened=tuple(left),
     )
@@ -147,15 +141,13 @@ def _segments_until(found: Sequence[SharedSegment], place: MessageLocation | Non
     return ()
 
 
-def _find_voided_summaries(
-    ports: Ports, acting: Acting, stream: str, line: ThreadState, place: MessageLocation | None
-) -> list[int]:
+def _find_voided_summaries(env: Env, stream: str, line: ThreadState, place: MessageLocation | None) -> list[int]:
     """Return the thread's summaries that cover retracted messages, or that follow a voided summary."""
     nearness = {segment.stream: number for number, segment in enumerate(thread_segments(stream, line))}
     here = (len(nearness), 0) if place is None else (nearness[place.stream], -place.version)
     voided: list[int] = []
     gap = False
-    for summary in summaries.list_summaries(ports, acting, stream):
+    for summary in summaries.list_summaries(env, stream):
         end = summary.covers[-1]
         # A summary made in a thread that is no longer shared is voided too, and no summary may follow a gap.
         gap = gap or (nearness.get(end.stream, 0), -end.last) < here or 0 < nearness[summary.stream] < here[0]
@@ -164,20 +156,18 @@ def _find_voided_summaries(
     return voided
 
 
-def _open_calls_at(
-    ports: Ports, acting: Acting, stream: str, place: MessageLocation | None, into: str
-) -> list[CallRef]:
+def _open_calls_at(env: Env, stream: str, place: MessageLocation | None, into: str) -> list[CallRef]:
     """Return the calls without a result at a place, oldest first: the thread continuing from there awaits them."""
     if place is None:
         return []
-    near = [place, *islice(iter_places(ports, acting, stream, before=place), CALL_SEARCH_MESSAGES - 1)]
+    near = [place, *islice(iter_places(env, stream, before=place), CALL_SEARCH_MESSAGES - 1)]
     waiting: dict[str, tuple[tuple[str, int], str | None]] = {}
-    for call in _open_calls_before(ports, acting, stream, place):
+    for call in _open_calls_before(env, stream, place):
         waiting[call.id] = ((stream if call.version > 0 else "", call.version), call.provider)
     for one in reversed(near):
         if not one.row["calls"] and one.row["role"] != "tool":
             continue
-        facts = message_facts(ports, acting, one)
+        facts = message_facts(env, one)
         for id, provider in facts.calls:
             waiting.pop(id, None)
             waiting[id] = ((one.stream, one.version), provider)
@@ -188,20 +178,20 @@ def _open_calls_at(
     return [CallRef(id, numbers.get(made, made[1]), provider) for id, (made, provider) in waiting.items()]
 
 
-def _open_calls_before(ports: Ports, acting: Acting, stream: str, place: MessageLocation) -> list[CallRef]:
+def _open_calls_before(env: Env, stream: str, place: MessageLocation) -> list[CallRef]:
     """Return the calls that are open now and were made at a place or before it, oldest first."""
-    calls = thread_state(ports, acting, stream).calls.values()
+    calls = thread_state(env, stream).calls.values()
     if place.stream == stream:
         found = [call for call in calls if call.version <= place.version]
     else:
         found = [call for call in calls if call.version < 0]
-        later = iter_places_after(ports, acting, stream, place) if found else ()
-        made = {id for one in later if one.row["calls"] for id, _ in message_facts(ports, acting, one).calls}
+        later = iter_places_after(env, stream, place) if found else ()
+        made = {id for one in later if one.row["calls"] for id, _ in message_facts(env, one).calls}
         found = [call for call in found if call.id not in made]
     return sorted(found, key=lambda call: (call.version, call.id))
 
 
-def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, thread: str) -> str:
+def fork(env: Env, stream: str, at: Message | str | None, thread: str) -> str:
     """Fork a new thread after a message, or after the newest one, and return its stream."""
     session = session_stream(stream)
     name = Scope.thread(str(parse_scope(session).get("session")), check_id(thread, "thread id")).text
@@ -211,35 +201,33 @@ def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, th
     def decide(states: States) -> dict[str, list[Draft]]:
         known = states[session].session
         # Nothing is written to the parent, so its version is not compared. Read it in one snapshot instead.
-        with ports.journal.snapshot():
-            parent = load_current_state(ports, acting, stream)
+        with env.journal.snapshot():
+            parent = load_current_state(env, stream)
             if known is None or parent.thread is None:
                 raise Refused(f"There is no conversation {stream} to fork.")
             if known.status in ("closed", "closing") and not parent.thread.fresh:
                 raise SessionClosed(f"{session} was closed and takes no new threads.")
             if states[name].version:
                 raise InvalidValue(f"There is a thread {thread!r} already. Give the fork another name.")
-            forked = _fork_facts(ports, acting, stream, parent, at, name)
+            forked = _fork_facts(env, stream, parent, at, name)
         added = Draft(type="thread.added", facts=ThreadAdded(thread=thread))
         first = Draft(type="thread.forked", facts=replace(forked, generation=known.generation))
         return {name: [first, *new_thread_drafts(known)], session: [added]}
 
-    decide_and_append(ports, acting, (name, session), decide)
+    decide_and_append(env, (name, session), decide)
     return name
 
 
-def _fork_facts(
-    ports: Ports, acting: Acting, stream: str, parent: StreamState, at: Message | str | None, name: str
-) -> ThreadForked:
+def _fork_facts(env: Env, stream: str, parent: StreamState, at: Message | str | None, name: str) -> ThreadForked:
     assert parent.thread is not None
-    newest = next(iter_places(ports, acting, stream), None) if at is None else None
-    place = newest if at is None else find_place(ports, acting, stream, at)
+    newest = next(iter_places(env, stream), None) if at is None else None
+    place = newest if at is None else find_place(env, stream, at)
     return ThreadForked(
         parent=stream,
         version=0 if place is None else place.version,
         shared=_segments_to_share(thread_segments(stream, parent.thread), parent, place),
         position=_position(place),
-        opened=tuple(_open_calls_at(ports, acting, stream, place, name)),
+        opened=tuple(_open_calls_at(env, stream, place, name)),
     )
 
 
@@ -251,19 +239,19 @@ def _segments_to_share(
     return _segments_until([SharedSegment(own.stream, own.after, own.until, parent.version), *found[1:]], place)
 
 
-def pin(ports: Ports, acting: Acting, stream: str, message: Message | str, *, pinned: bool = True) -> Message:
+def pin(env: Env, stream: str, message: Message | str, *, pinned: bool = True) -> Message:
     """Pin a message so that every window keeps it, or unpin it."""
-    place = find_place(ports, acting, stream, message)
+    place = find_place(env, stream, message)
     if place.stream != stream:
         raise Unsupported(f"This message belongs to {place.stream}, which this line was forked from. Pin it there.")
 
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal place
         _require_open_thread(states[stream], stream)
-        place = find_place(ports, acting, stream, message)
+        place = find_place(env, stream, message)
         if bool(place.row["pinned"]) == pinned:
             return {}
         return {stream: [Draft(type="message.pinned", facts=MessagePinned(version=place.version, pinned=pinned))]}
 
-    decide_and_append(ports, acting, (stream,), decide)
-    return load_messages(ports, acting, [MessageLocation(stream, {**place.row, "pinned": int(pinned)})])[0]
+    decide_and_append(env, (stream,), decide)
+    return load_messages(env, [MessageLocation(stream, {**place.row, "pinned": int(pinned)})])[0]

@@ -17,7 +17,7 @@ from holdfast.flow.frames.takeover import release_stream, take_stream
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.sessions.read import iter_segment_messages, load_shared_at
 from holdfast.flow.sessions.sessions import close_draft, end_session, is_reset
-from holdfast.ports import Acting, EndedConversation, Ports
+from holdfast.ports import EndedConversation, Env
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.events.sessions import SessionClosing, SessionOffered, SharedSegment
@@ -29,52 +29,52 @@ from holdfast.records.sessions import Handover, SessionSweepReport
 PAGE = 100
 
 
-def offer_handovers(ports: Ports, acting: Acting, stream: str) -> int:
+def offer_handovers(env: Env, stream: str) -> int:
     """Offer a session's pending handovers and return how many were taken; skip it if another process is at it."""
-    if ports.memory is None or not _session_handovers(ports, acting, stream):
+    if env.memory is None or not _session_handovers(env, stream):
         return 0
     # The lease keeps other processes out; this keeps out other threads of this process.
-    here = (acting.tenant, f"handover of {stream}")
-    if not ports.leases.enter_block(*here):
+    here = (env.tenant, f"handover of {stream}")
+    if not env.leases.enter_block(*here):
         return 0
     try:
-        return _offer_leased(ports, acting, stream)
+        return _offer_leased(env, stream)
     finally:
-        ports.leases.blocks.discard(here)
+        env.leases.blocks.discard(here)
 
 
-def _offer_leased(ports: Ports, acting: Acting, stream: str) -> int:
+def _offer_leased(env: Env, stream: str) -> int:
     try:
-        epoch = take_stream(ports, acting, stream)
+        epoch = take_stream(env, stream)
     except ActorBusy:
         return 0
     taken = 0
     with suppress(StaleEpoch):  # This process was presumed dead, and another one has taken over the rest.
         try:
-            for handover in _session_handovers(ports, acting, stream):
-                taken += _offer_one(ports, acting, stream, handover)
+            for handover in _session_handovers(env, stream):
+                taken += _offer_one(env, stream, handover)
         finally:
-            release_stream(ports, acting, stream, epoch)
+            release_stream(env, stream, epoch)
     return taken
 
 
-def _session_handovers(ports: Ports, acting: Acting, stream: str) -> list[Handover]:
-    session = load_current_state(ports, acting, stream).session
+def _session_handovers(env: Env, stream: str) -> list[Handover]:
+    session = load_current_state(env, stream).session
     return [] if session is None else list(session.handovers.values())
 
 
-def _offer_one(ports: Ports, acting: Acting, stream: str, handover: Handover) -> bool:
-    event = read_event(ports, acting, stream, handover.version)
+def _offer_one(env: Env, stream: str, handover: Handover) -> bool:
+    event = read_event(env, stream, handover.version)
     assert event is not None, "a hand-over names the event that made it"
     closing: SessionClosing = event.facts
-    ended = _build_conversation(ports, acting, stream, handover.id, closing, event.at)
+    ended = _build_conversation(env, stream, handover.id, closing, event.at)
     failure: Exception | None = None
     try:
-        _call_memory(ports, ended)
+        _call_memory(env, ended)
     except Exception as error:  # noqa: BLE001  memory is somebody else's code
         failure = error
     attempts = handover.attempts + 1
-    given_up = failure is not None and attempts >= ports.settings.handover_attempts
+    given_up = failure is not None and attempts >= env.settings.handover_attempts
     facts = SessionOffered(handover=handover.id, taken=failure is None, attempts=attempts, given_up=given_up)
     content = None if failure is None else ReasonContent(reason=exception_text(failure))
 
@@ -85,17 +85,17 @@ def _offer_one(ports: Ports, acting: Acting, stream: str, handover: Handover) ->
             return {}
         last = set(known.handovers) == {handover.id} and (failure is None or given_up)
         if last and known.status == "closing":
-            drafts.append(close_draft(known, reset=is_reset(ports, acting, stream, known)))
+            drafts.append(close_draft(known, reset=is_reset(env, stream, known)))
         return {stream: drafts}
 
-    decide_and_append(ports, acting, (stream,), decide)
+    decide_and_append(env, (stream,), decide)
     return failure is None
 
 
-def _call_memory(ports: Ports, ended: EndedConversation) -> None:
+def _call_memory(env: Env, ended: EndedConversation) -> None:
     """Call the memory's `take`. Refuse an awaitable result: nothing here can await it."""
-    assert ports.memory is not None
-    take: Callable[[EndedConversation], object] = ports.memory.take
+    assert env.memory is not None
+    take: Callable[[EndedConversation], object] = env.memory.take
     answer = take(ended)
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
@@ -103,9 +103,7 @@ def _call_memory(ports: Ports, ended: EndedConversation) -> None:
         raise InvalidValue("take gave something to be awaited. Use holdfast.open_async, or a take that is done.")
 
 
-def _build_conversation(
-    ports: Ports, acting: Acting, stream: str, key: str, closing: SessionClosing, at: int
-) -> EndedConversation:
+def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:
     session = str(parse_scope(stream).get("session"))
 
     def read(thread: str) -> Iterator[Message]:
@@ -113,17 +111,17 @@ def _build_conversation(
             return  # It has no messages.
         first, last = closing.spans[thread]
         name = Scope.thread(session, thread).text
-        end = _end_version(ports, acting, name, max(first, last))
+        end = _end_version(env, name, max(first, last))
         # As of its end: messages retracted or appended later under this id do not belong to it.
         for segment in (
-            *reversed(load_shared_at(ports, acting, name, end - 1)),
+            *reversed(load_shared_at(env, name, end - 1)),
             SharedSegment(name, first, last, last),
         ):
-            yield from iter_segment_messages(ports, acting, segment)
+            yield from iter_segment_messages(env, segment)
 
     return EndedConversation(
         key=key,
-        tenant=acting.tenant,
+        tenant=env.tenant,
         session=session,
         generation=closing.generation,
         cause=closing.cause,
@@ -133,30 +131,30 @@ def _build_conversation(
     )
 
 
-def _end_version(ports: Ports, acting: Acting, stream: str, after: int) -> int:
+def _end_version(env: Env, stream: str, after: int) -> int:
     """Return the version at which a thread ended, after its newest message."""
-    query = EventQuery(tenant=acting.tenant, stream=stream, after=after, types=("thread.ended",), limit=1)
-    return ports.journal.read(query)[0].version
+    query = EventQuery(tenant=env.tenant, stream=stream, after=after, types=("thread.ended",), limit=1)
+    return env.journal.read(query)[0].version
 
 
-def sweep_sessions(ports: Ports, acting: Acting) -> SessionSweepReport:
+def sweep_sessions(env: Env) -> SessionSweepReport:
     """End sessions that were idle for too long, and offer pending handovers."""
-    now, ended, after = ports.clock.now_ms(), 0, ""
-    while idle := ports.journal.idle_sessions(acting.tenant, now, after, PAGE):
+    now, ended, after = env.clock.now_ms(), 0, ""
+    while idle := env.journal.idle_sessions(env.tenant, now, after, PAGE):
         for stream in idle:
             try:
                 id = str(parse_scope(stream).get("session"))
-                ended += end_session(ports, acting, id, cause="timeout", reset=True, quiet_at=now)
+                ended += end_session(env, id, cause="timeout", reset=True, quiet_at=now)
             except SessionClosed:
                 continue
         after = idle[-1]
-    taken = sum(offer_handovers(ports, acting, stream) for stream in list(_iter_pending_streams(ports, acting)))
+    taken = sum(offer_handovers(env, stream) for stream in list(_iter_pending_streams(env)))
     return SessionSweepReport(ended=ended, handed_over=taken)
 
 
-def _iter_pending_streams(ports: Ports, acting: Acting) -> Iterator[str]:
+def _iter_pending_streams(env: Env) -> Iterator[str]:
     after, seen = b"", set()
-    while found := ports.journal.find(acting.tenant, "session_handovers", None, None, after, PAGE):
+    while found := env.journal.find(env.tenant, "session_handovers", None, None, after, PAGE):
         for stream, row in found:
             if stream not in seen:
                 seen.add(stream)

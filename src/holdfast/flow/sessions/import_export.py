@@ -20,7 +20,7 @@ from holdfast.errors import InvalidMessage, InvalidValue, NotFound
 from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.sessions import append, sessions
 from holdfast.flow.sessions import read as session_read
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.messages import Message, Part, Repair, ToolCallResult
 from holdfast.records.reports import Progress
 from holdfast.records.sessions import SessionState
@@ -62,8 +62,7 @@ def _split_lines(given: Any) -> list[str | bytes]:
 
 
 def import_conversation(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     session: str,
     thread: str,
     format: str,
@@ -83,8 +82,8 @@ def import_conversation(
         raise InvalidMessage(f"The list is broken in {len(reading.repairs)} places, so nothing was imported. {said}")
     own, stream = sessions.streams_of(session, thread)
     system, messages = _split_system(reading)
-    known = sessions.session_state(ports, acting, session)
-    if not _is_session_prompt(ports, acting, own, stream, known, system, key, len(messages)):
+    known = sessions.session_state(env, session)
+    if not _is_session_prompt(env, own, stream, known, system, key, len(messages)):
         messages = reading.messages
     offered = sessions.SessionSettings(
         system=system if known.system is None else None,
@@ -92,16 +91,15 @@ def import_conversation(
         model=reading.model if known.model is None else None,
     )
     if not messages:
-        sessions.open_session(ports, acting, session, thread, offered)
+        sessions.open_session(env, session, thread, offered)
         return ImportReport(messages=0, repairs=tuple(reading.repairs))
     found, repeated = append.append_with_session_write(
-        ports,
-        acting,
+        env,
         stream,
         _strip_stored_ids(messages),
         key=key,
         progress=progress,
-        beside=sessions.settings_write(ports, acting, own, offered),
+        beside=sessions.settings_write(env, own, offered),
     )
     return ImportReport(messages=len(found), repairs=tuple(reading.repairs), repeated=repeated)
 
@@ -117,8 +115,7 @@ def _split_system(reading: ParsedConversation) -> tuple[str | None, list[Message
 
 
 def _is_session_prompt(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     own: str,
     stream: str,
     known: SessionState,
@@ -127,14 +124,14 @@ def _is_session_prompt(
     rest: int,
 ) -> bool:
     """Return True if the system prompt is, or becomes, the session's own; any other one stays a message."""
-    stored = [] if key is None else ports.journal.events_by_key(acting.tenant, stream, key)
+    stored = [] if key is None else env.journal.events_by_key(env.tenant, stream, key)
     if stored:
         # A repeated import must do what it did the first time, even if the session's prompt changed since.
         return sum(event.type in session_read.MESSAGE_TYPES for event in stored) == rest
     if system is None or known.system is None:
         return True
-    shown = system if ports.redact is None else redact.redact_text(ports.redact, system)
-    return sessions.session_texts(ports, acting, own, known, ("system",)).get("system") == shown
+    shown = system if env.redact is None else redact.redact_text(env.redact, system)
+    return sessions.session_texts(env, own, known, ("system",)).get("system") == shown
 
 
 def _strip_stored_ids(messages: Sequence[Message]) -> list[Message]:
@@ -172,15 +169,15 @@ def _strip_stored_ids(messages: Sequence[Message]) -> list[Message]:
     return found
 
 
-def export_conversation(ports: Ports, acting: Acting, session: str, thread: str, format: str) -> Any:
+def export_conversation(env: Env, session: str, thread: str, format: str) -> Any:
     """Export a whole thread as a request's keyword arguments or as JSON lines, with results next to their calls."""
     if format not in ALL_FORMATS:
         raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
     own, stream = sessions.streams_of(session, thread)
-    known = sessions.session_state(ports, acting, session)
-    system = sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
-    tools = sessions.session_tools(ports, acting, known)
-    found = [inline_artifacts(ports, acting, message) for message in session_read.iter_messages(ports, acting, stream)]
+    known = sessions.session_state(env, session)
+    system = sessions.session_texts(env, own, known, ("system",)).get("system")
+    tools = sessions.session_tools(env, known)
+    found = [inline_artifacts(env, message) for message in session_read.iter_messages(env, stream)]
     if format == "jsonl":
         return list(json_lines.write_lines(found, system=system, tools=tools, model=known.model))
     messages = list(_order_results(repair_messages(found, open_calls="keep").messages))
@@ -203,22 +200,22 @@ def _order_results(messages: Sequence[Message]) -> Iterator[Message]:
     yield from sorted(results, key=lambda one: order.get(one.tool_results[0].tool_call_id, len(order)))
 
 
-def inline_artifacts(ports: Ports, acting: Acting, message: Message) -> Message:
+def inline_artifacts(env: Env, message: Message) -> Message:
     """Return a message with its images and files as bytes again, except erased ones."""
     content = message.content
     if isinstance(content, list):
-        content = _inline_parts(ports, acting, content)
-    results = tuple(_inline_result(ports, acting, result) for result in message.tool_results)
+        content = _inline_parts(env, content)
+    results = tuple(_inline_result(env, result) for result in message.tool_results)
     return replace(message, content=content, tool_results=results)
 
 
-def _inline_result(ports: Ports, acting: Acting, result: ToolCallResult) -> ToolCallResult:
+def _inline_result(env: Env, result: ToolCallResult) -> ToolCallResult:
     if not isinstance(result.result, list) or not all(isinstance(part, dict) for part in result.result):
         return result
-    return replace(result, result=_inline_parts(ports, acting, result.result))
+    return replace(result, result=_inline_parts(env, result.result))
 
 
-def _inline_parts(ports: Ports, acting: Acting, parts: Sequence[Part]) -> list[Part]:
+def _inline_parts(env: Env, parts: Sequence[Part]) -> list[Part]:
     found = []
     for part in parts:
         name = part.get("artifact")
@@ -227,7 +224,7 @@ def _inline_parts(ports: Ports, acting: Acting, parts: Sequence[Part]) -> list[P
             continue
         rest = {key: value for key, value in part.items() if key != "artifact"}
         try:
-            body = artifacts.read_artifact(ports, acting, name)
+            body = artifacts.read_artifact(env, name)
         except NotFound:
             body = None
         found.append({**rest, "data": body} if isinstance(body, bytes) else rest)

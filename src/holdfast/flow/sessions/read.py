@@ -22,7 +22,7 @@ from holdfast.core.sessions.message_events import (
 from holdfast.errors import MessageNotFound, Refused, SessionNotFound
 from holdfast.flow.frames.read import load_current_state, read_event
 from holdfast.flow.journal import artifacts
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.events.sessions import MessageAppended, SharedSegment
@@ -63,9 +63,9 @@ def session_stream(stream: str) -> str:
     return stream if session is None else Scope.session(session).text
 
 
-def thread_state(ports: Ports, acting: Acting, stream: str) -> ThreadState:
+def thread_state(env: Env, stream: str) -> ThreadState:
     """Return the current state of a thread; refuse an unknown one."""
-    state = load_current_state(ports, acting, stream)
+    state = load_current_state(env, stream)
     if state.thread is None:
         raise SessionNotFound(f"There is no conversation {stream}. Open it with hf.session(…), or check its id.")
     return state.thread
@@ -76,11 +76,11 @@ def thread_segments(stream: str, line: ThreadState) -> list[SharedSegment]:
     return [SharedSegment(stream, line.floor, line.newest, LATEST), *line.shared]
 
 
-def load_shared_at(ports: Ports, acting: Acting, stream: str, version: int) -> tuple[SharedSegment, ...]:
+def load_shared_at(env: Env, stream: str, version: int) -> tuple[SharedSegment, ...]:
     """Load the segments that a thread shared with others at one of its versions, nearest first, from its events."""
     shared: tuple[SharedSegment, ...] = ()
-    query = EventQuery(tenant=acting.tenant, stream=stream, until=version, types=_SHARE_TYPES, limit=256)
-    while page := ports.journal.read(query):
+    query = EventQuery(tenant=env.tenant, stream=stream, until=version, types=_SHARE_TYPES, limit=256)
+    while page := env.journal.read(query):
         for event in map(decode_event, page):
             if event.type == "thread.ended":
                 shared = () if event.facts.reset else shared
@@ -91,28 +91,28 @@ def load_shared_at(ports: Ports, acting: Acting, stream: str, version: int) -> t
 
 
 def iter_places(
-    ports: Ports, acting: Acting, stream: str, *, before: MessageLocation | None = None, page: int = PAGE
+    env: Env, stream: str, *, before: MessageLocation | None = None, page: int = PAGE
 ) -> Iterator[MessageLocation]:
     """Iterate over a thread's messages, newest first, or over those before one of them. Reads rows only, in pages."""
-    found = thread_segments(stream, thread_state(ports, acting, stream))
+    found = thread_segments(stream, thread_state(env, stream))
     if before is not None:
         found = _segments_from(found, before)
         found[0] = SharedSegment(before.stream, found[0].after, before.version - 1, found[0].at)
     for segment in found:
-        yield from _iter_segment(ports, acting, segment, backwards=True, page=page)
+        yield from _iter_segment(env, segment, backwards=True, page=page)
 
 
 def iter_places_after(
-    ports: Ports, acting: Acting, stream: str, after: MessageLocation | None = None, page: int = PAGE
+    env: Env, stream: str, after: MessageLocation | None = None, page: int = PAGE
 ) -> Iterator[MessageLocation]:
     """Iterate over a thread's messages, oldest first, or over those after one of them."""
-    found = thread_segments(stream, thread_state(ports, acting, stream))
+    found = thread_segments(stream, thread_state(env, stream))
     if after is not None:
         rest = len(_segments_from(found, after))
         found = found[: len(found) - rest + 1]
         found[-1] = SharedSegment(after.stream, max(after.version, found[-1].after), found[-1].until, found[-1].at)
     for segment in reversed(found):
-        yield from _iter_segment(ports, acting, segment, backwards=False, page=page)
+        yield from _iter_segment(env, segment, backwards=False, page=page)
 
 
 def _segments_from(found: list[SharedSegment], place: MessageLocation) -> list[SharedSegment]:
@@ -122,13 +122,11 @@ def _segments_from(found: list[SharedSegment], place: MessageLocation) -> list[S
     raise MessageNotFound("The message that the page begins at is no longer part of this line. Begin again.")
 
 
-def _iter_segment(
-    ports: Ports, acting: Acting, segment: SharedSegment, *, backwards: bool, page: int = PAGE
-) -> Iterator[MessageLocation]:
+def _iter_segment(env: Env, segment: SharedSegment, *, backwards: bool, page: int = PAGE) -> Iterator[MessageLocation]:
     after, until, over = segment.after, segment.until, LATEST
     while after < until:
         span = RowQuery(table="messages", after=after, until=until, limit=page, backwards=backwards)
-        rows = ports.journal.span(acting.tenant, segment.stream, span)
+        rows = env.journal.span(env.tenant, segment.stream, span)
         for row in rows:
             if is_standing(row, segment):
                 over = LATEST if row["before"] is None else int(row["before"])
@@ -146,15 +144,15 @@ def is_standing(row: Row, segment: SharedSegment) -> bool:
     return retracted is None or int(retracted) > segment.at
 
 
-def message_facts(ports: Ports, acting: Acting, place: MessageLocation) -> MessageAppended:
+def message_facts(env: Env, place: MessageLocation) -> MessageAppended:
     """Load the facts of a message: the calls it makes and the calls it answers."""
-    event = read_event(ports, acting, place.stream, place.version)
+    event = read_event(env, place.stream, place.version)
     assert event is not None, "a row names its event"
     facts: MessageAppended = event.facts
     return facts
 
 
-def load_messages(ports: Ports, acting: Acting, found: Sequence[MessageLocation]) -> list[Message]:
+def load_messages(env: Env, found: Sequence[MessageLocation]) -> list[Message]:
     """Load the messages at some places, in the same order, with one read per run of nearby versions."""
     wanted: dict[str, set[int]] = {}
     for place in found:
@@ -162,11 +160,8 @@ def load_messages(ports: Ports, acting: Acting, found: Sequence[MessageLocation]
     events: dict[tuple[str, int], StoredEvent] = {}
     for stream, versions in wanted.items():
         for run in group_versions(sorted(versions)):
-            events.update(_load_events(ports, acting, stream, run))
-    return [
-        read_message(ports, acting, events[place.stream, place.version], pinned=bool(place.row["pinned"]))
-        for place in found
-    ]
+            events.update(_load_events(env, stream, run))
+    return [read_message(env, events[place.stream, place.version], pinned=bool(place.row["pinned"])) for place in found]
 
 
 def group_versions(versions: list[int]) -> list[set[int]]:
@@ -181,14 +176,14 @@ def group_versions(versions: list[int]) -> list[set[int]]:
     return found
 
 
-def _load_events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) -> dict[tuple[str, int], StoredEvent]:
+def _load_events(env: Env, stream: str, wanted: set[int]) -> dict[tuple[str, int], StoredEvent]:
     first, last = min(wanted), max(wanted)
     found: dict[tuple[str, int], StoredEvent] = {}
     while first <= last:
         query = EventQuery(
-            tenant=acting.tenant, stream=stream, after=first - 1, until=last, types=MESSAGE_TYPES, limit=256
+            tenant=env.tenant, stream=stream, after=first - 1, until=last, types=MESSAGE_TYPES, limit=256
         )
-        page = ports.journal.read(query)
+        page = env.journal.read(query)
         found.update({(stream, one.version): one for one in page if one.version in wanted})
         if len(page) < query.limit:
             break
@@ -196,36 +191,33 @@ def _load_events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) ->
     return found
 
 
-def decode_messages(
-    ports: Ports, acting: Acting, events: Sequence[Event], pinned: set[tuple[str, int]] | None = None
-) -> list[Message]:
+def decode_messages(env: Env, events: Sequence[Event], pinned: set[tuple[str, int]] | None = None) -> list[Message]:
     """Decode message events, with large texts loaded from their artifacts."""
     found = []
     for event in events:
         if event.type in MESSAGE_TYPES:
-            texts = _large_texts(ports, acting, event.content)
+            texts = _large_texts(env, event.content)
             found.append(message_from_event(event, texts, (event.stream, event.version) in (pinned or ())))
     return found
 
 
-def read_message(ports: Ports, acting: Acting, stored: StoredEvent, *, pinned: bool) -> Message:
+def read_message(env: Env, stored: StoredEvent, *, pinned: bool) -> Message:
     """Decode one stored message, with its large texts loaded."""
     content = decode_message_content(stored)
-    return decode_message(stored, content, _large_texts(ports, acting, content), pinned)
+    return decode_message(stored, content, _large_texts(env, content), pinned)
 
 
-def _large_texts(ports: Ports, acting: Acting, content: Any) -> dict[str, str]:
+def _large_texts(env: Env, content: Any) -> dict[str, str]:
     texts = {}
     for name in text_artifacts(content):
-        body = artifacts.read_artifact(ports, acting, name)
+        body = artifacts.read_artifact(env, name)
         if isinstance(body, bytes):
             texts[name] = body.decode("utf-8", "replace")
     return texts
 
 
 def read_messages(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     *,
     limit: int | None = None,
@@ -234,26 +226,22 @@ def read_messages(
 ) -> list[Message]:
     """Read a page of a thread, oldest first: the newest `limit`, or those before or after a message."""
     forwards = after is not None
-    walk = (
-        iter_places_after(ports, acting, stream, after)
-        if forwards
-        else iter_places(ports, acting, stream, before=before)
-    )
+    walk = iter_places_after(env, stream, after) if forwards else iter_places(env, stream, before=before)
     found: list[MessageLocation] = []
     for place in walk:
         if limit is not None and len(found) >= limit:
             break
         found.append(place)
-    return load_messages(ports, acting, found if forwards else found[::-1])
+    return load_messages(env, found if forwards else found[::-1])
 
 
-def open_calls(ports: Ports, acting: Acting, stream: str) -> list[ToolCallRequest]:
+def open_calls(env: Env, stream: str) -> list[ToolCallRequest]:
     """Return a thread's tool calls that have no result yet, oldest first."""
-    waiting = set(thread_state(ports, acting, stream).calls)
+    waiting = set(thread_state(env, stream).calls)
     found: list[ToolCallRequest] = []
-    for place in iter_places(ports, acting, stream) if waiting else ():
+    for place in iter_places(env, stream) if waiting else ():
         if place.row["calls"]:
-            made = [call for call in load_messages(ports, acting, [place])[0].tool_calls if call.id in waiting]
+            made = [call for call in load_messages(env, [place])[0].tool_calls if call.id in waiting]
             waiting -= {call.id for call in made}
             found = made + found
         if not waiting:
@@ -261,42 +249,42 @@ def open_calls(ports: Ports, acting: Acting, stream: str) -> list[ToolCallReques
     return found
 
 
-def iter_messages(ports: Ports, acting: Acting, stream: str) -> Iterator[Message]:
+def iter_messages(env: Env, stream: str) -> Iterator[Message]:
     """Iterate over a whole thread, oldest first, loading a page at a time."""
-    yield from load_in_pages(ports, acting, iter_places_after(ports, acting, stream))
+    yield from load_in_pages(env, iter_places_after(env, stream))
 
 
-def load_in_pages(ports: Ports, acting: Acting, found: Iterator[MessageLocation]) -> Iterator[Message]:
+def load_in_pages(env: Env, found: Iterator[MessageLocation]) -> Iterator[Message]:
     """Iterate over the messages at some places, loading a page at a time."""
     page: list[MessageLocation] = []
     for place in found:
         page.append(place)
         if len(page) == PAGE:
-            yield from load_messages(ports, acting, page)
+            yield from load_messages(env, page)
             page = []
     if page:
-        yield from load_messages(ports, acting, page)
+        yield from load_messages(env, page)
 
 
-def iter_segment_messages(ports: Ports, acting: Acting, segment: SharedSegment) -> Iterator[Message]:
+def iter_segment_messages(env: Env, segment: SharedSegment) -> Iterator[Message]:
     """Iterate over the messages of one segment, oldest first, loading a page at a time."""
-    yield from load_in_pages(ports, acting, _iter_segment(ports, acting, segment, backwards=False))
+    yield from load_in_pages(env, _iter_segment(env, segment, backwards=False))
 
 
-def find_place(ports: Ports, acting: Acting, stream: str, message: Message | str) -> MessageLocation:
+def find_place(env: Env, stream: str, message: Message | str) -> MessageLocation:
     """Find a message of this thread; refuse one that is not, or no longer, part of it."""
     id = message.id if isinstance(message, Message) else message
     if not isinstance(id, str) or not id:
         raise MessageNotFound("Name a stored message: a Message that append or messages gave, or its id.")
     try:
-        stored = ports.journal.event(acting.tenant, ulid_bytes(id))
+        stored = env.journal.event(env.tenant, ulid_bytes(id))
     except Refused:
         stored = None
     if stored is not None and stored.type in MESSAGE_TYPES:
-        for segment in thread_segments(stream, thread_state(ports, acting, stream)):
+        for segment in thread_segments(stream, thread_state(env, stream)):
             if segment.stream == stored.stream and segment.after < stored.version <= segment.until:
                 span = RowQuery(table="messages", after=stored.version - 1, until=stored.version, limit=1)
-                for row in ports.journal.span(acting.tenant, segment.stream, span):
+                for row in env.journal.span(env.tenant, segment.stream, span):
                     if is_standing(row, segment):
                         return MessageLocation(segment.stream, row)
     raise MessageNotFound(f"There is no message {id!r:.40} in {stream}. It was retracted, or belongs elsewhere.")

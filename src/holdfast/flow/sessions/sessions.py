@@ -21,7 +21,7 @@ from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.journal.append import decide_and_append
 from holdfast.flow.sessions.append import SessionWrite
 from holdfast.flow.state.entry_events import clear_session_transients, list_session_streams, session_end_drafts
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Artifact, SessionQuery, SessionRow
 from holdfast.records.events.envelope import ERASED, Draft
 from holdfast.records.events.sessions import (
@@ -65,23 +65,17 @@ def streams_of(id: str, thread: str) -> tuple[str, str]:
     return Scope.session(check_id(id, "session id")).text, Scope.thread(id, check_id(thread, "thread id")).text
 
 
-def open_session(
-    ports: Ports, acting: Acting, id: str, thread: str, given: SessionSettings, *, create: bool = True
-) -> SessionState:
+def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, create: bool = True) -> SessionState:
     """Open a session and one of its threads, creating both if missing, and journal changed settings."""
     session, line = streams_of(id, thread)
-    given = _check_settings(ports, given)
-    known = load_current_state(ports, acting, session).session
+    given = _check_settings(env, given)
+    known = load_current_state(env, session).session
     if not create and (known is None or thread not in known.threads):
         what = f"session {id!r}" if known is None else f"thread {thread!r} of session {id!r}"
         raise SessionNotFound(f"There is no {what}. Check the id and the tenant, or leave out create=False.")
-    tools = None if given.tools is None else _prepare_tools(ports, acting, given.tools)
-    if (
-        known is not None
-        and thread in known.threads
-        and not _diff_settings(ports, acting, session, known, given, tools)
-    ):
-        artifacts.withdraw_artifacts(ports, acting, () if tools is None else (tools,))
+    tools = None if given.tools is None else _prepare_tools(env, given.tools)
+    if known is not None and thread in known.threads and not _diff_settings(env, session, known, given, tools):
+        artifacts.withdraw_artifacts(env, () if tools is None else (tools,))
         return known
 
     def decide(states: States) -> dict[str, list[Draft]]:
@@ -89,18 +83,18 @@ def open_session(
         own: list[Draft] = []
         if now is None:
             first = msgspec.structs.replace(given, own=0) if given.agent and given.system is not None else given
-            own.append(_settings_draft("session.opened", first, tools, ports))
-        elif changed := _diff_settings(ports, acting, session, now, given, tools):
-            own.append(_settings_draft("session.changed", changed, tools, ports))
+            own.append(_settings_draft("session.opened", first, tools, env))
+        elif changed := _diff_settings(env, session, now, given, tools):
+            own.append(_settings_draft("session.changed", changed, tools, env))
         if now is not None and thread in now.threads:
             return {session: own}
-        if now is not None and now.status in ("closing", "closed") and not is_reset(ports, acting, session, now):
+        if now is not None and now.status in ("closing", "closed") and not is_reset(env, session, now):
             raise SessionClosed(f"Session {id!r} was closed and takes no new threads.")
         own.append(Draft(type="thread.added", facts=ThreadAdded(thread=thread)))
         return {session: own, line: [Draft(type="thread.opened", facts=ThreadOpened()), *new_thread_drafts(now)]}
 
-    decide_and_append(ports, acting, (session, line), decide, artifacts=() if tools is None else (tools,))
-    found = load_current_state(ports, acting, session).session
+    decide_and_append(env, (session, line), decide, artifacts=() if tools is None else (tools,))
+    found = load_current_state(env, session).session
     assert found is not None
     return found
 
@@ -118,14 +112,14 @@ def new_thread_drafts(known: SessionState | None) -> list[Draft]:
     return drafts
 
 
-def is_reset(ports: Ports, acting: Acting, session: str, known: SessionState) -> bool:
+def is_reset(env: Env, session: str, known: SessionState) -> bool:
     """Return True if an ended session restarts with the next message. All threads agree, so one is read."""
     id = str(parse_scope(session).get("session"))
-    line = load_current_state(ports, acting, Scope.thread(id, known.threads[0]).text).thread
+    line = load_current_state(env, Scope.thread(id, known.threads[0]).text).thread
     return line is not None and line.fresh
 
 
-def _check_settings(ports: Ports, given: SessionSettings) -> SessionSettings:
+def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
     for name in ("system", "title", "model", "tokenizer"):
         value = getattr(given, name)
         if value is not None and not isinstance(value, str):
@@ -139,27 +133,27 @@ def _check_settings(ports: Ports, given: SessionSettings) -> SessionSettings:
         raise InvalidValue(f"idle_timeout must be seconds, more than 0 and finite, not {timeout!r}.")
     if given.metadata is not None and not isinstance(given.metadata, dict):
         raise InvalidValue("metadata must be a mapping of plain data.")
-    if ports.redact is None:
+    if env.redact is None:
         return given
-    texts = {name: redact.redact_value(ports.redact, getattr(given, name)) for name in SESSION_TEXTS}
+    texts = {name: redact.redact_value(env.redact, getattr(given, name)) for name in SESSION_TEXTS}
     return msgspec.structs.replace(given, **texts)
 
 
-def _prepare_tools(ports: Ports, acting: Acting, tools: Sequence[Any]) -> Artifact:
-    return artifacts.prepare_artifact(ports, acting, encode(msgspec.to_builtins(read_tool_defs(tools))))
+def _prepare_tools(env: Env, tools: Sequence[Any]) -> Artifact:
+    return artifacts.prepare_artifact(env, encode(msgspec.to_builtins(read_tool_defs(tools))))
 
 
 def _diff_settings(
-    ports: Ports, acting: Acting, stream: str, known: SessionState, given: SessionSettings, tools: Artifact | None
+    env: Env, stream: str, known: SessionState, given: SessionSettings, tools: Artifact | None
 ) -> SessionSettings | None:
     """Return the given settings that differ from the stored ones; None if none does."""
     wanted = {name: value for name in SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
-    texts = session_texts(ports, acting, stream, known, tuple(wanted))
+    texts = session_texts(env, stream, known, tuple(wanted))
     different: dict[str, Any] = {name: value for name, value in wanted.items() if texts.get(name) != value}
-    different.update(_diff_prompt(ports, acting, stream, known, given))
+    different.update(_diff_prompt(env, stream, known, given))
     if given.model not in (None, known.model):
         different["model"] = given.model
-    tokenizer = _tokenizer_name(ports, given)
+    tokenizer = _tokenizer_name(env, given)
     if tokenizer not in (None, known.tokenizer):
         different["tokenizer"] = tokenizer
     if given.idle_timeout is not None and round(given.idle_timeout * 1000) != known.idle_timeout_ms:
@@ -169,13 +163,11 @@ def _diff_settings(
     return SessionSettings(**different) if different else None
 
 
-def _diff_prompt(
-    ports: Ports, acting: Acting, stream: str, known: SessionState, given: SessionSettings
-) -> dict[str, Any]:
+def _diff_prompt(env: Env, stream: str, known: SessionState, given: SessionSettings) -> dict[str, Any]:
     """Return the changes to the system prompt, telling the application's own prompt from an agent's temporary one."""
     if known.system is None or (given.system is None and not given.agent):
         return {} if given.system is None else {"system": given.system, "own": 0 if given.agent else None}
-    event = read_event(ports, acting, stream, known.system)
+    event = read_event(env, stream, known.system)
     lent: int | None = None if event is None else event.facts.own
     same = content_field(event, "system") == given.system
     if not given.agent:
@@ -185,18 +177,18 @@ def _diff_prompt(
     return {} if same else {"system": given.system, "own": known.system if lent is None else lent}
 
 
-def _tokenizer_name(ports: Ports, given: SessionSettings) -> str | None:
+def _tokenizer_name(env: Env, given: SessionSettings) -> str | None:
     """Return the requested tokenizer's name. If none was requested, each count derives it from the model."""
-    assert ports.models is not None
-    return None if given.tokenizer is None else ports.models.tokenizer(given.tokenizer).name
+    assert env.models is not None
+    return None if given.tokenizer is None else env.models.tokenizer(given.tokenizer).name
 
 
-def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | None, ports: Ports) -> Draft:
+def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | None, env: Env) -> Draft:
     name = None if tools is None or given.tools is None else tools.name.hex()
     texts = {text: getattr(given, text) for text in SESSION_TEXTS if getattr(given, text) is not None}
     facts = SessionOpened(
         model=given.model,
-        tokenizer=_tokenizer_name(ports, given),
+        tokenizer=_tokenizer_name(env, given),
         tools=name,
         idle_timeout_ms=None if given.idle_timeout is None else round(given.idle_timeout * 1000),
         texts=tuple(texts),
@@ -206,40 +198,38 @@ def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | No
     return Draft(type=type_name, facts=facts, content=SessionContent(**texts) if texts else None)
 
 
-def settings_write(ports: Ports, acting: Acting, stream: str, given: SessionSettings) -> SessionWrite:
+def settings_write(env: Env, stream: str, given: SessionSettings) -> SessionWrite:
     """Return new settings as a write that goes into the same commit as messages."""
-    given = _check_settings(ports, given)
-    tools = None if given.tools is None else _prepare_tools(ports, acting, given.tools)
+    given = _check_settings(env, given)
+    tools = None if given.tools is None else _prepare_tools(env, given.tools)
 
     def drafts(state: StreamState) -> list[Draft]:
         known = state.session or SessionState()
-        changed = _diff_settings(ports, acting, stream, known, given, tools)
-        return [] if changed is None else [_settings_draft("session.changed", changed, tools, ports)]
+        changed = _diff_settings(env, stream, known, given, tools)
+        return [] if changed is None else [_settings_draft("session.changed", changed, tools, env)]
 
     return SessionWrite(drafts=drafts, artifacts=() if tools is None else (tools,), model=given.model)
 
 
-def session_texts(
-    ports: Ports, acting: Acting, stream: str, known: SessionState, names: Sequence[str] = SESSION_TEXTS
-) -> dict[str, Any]:
+def session_texts(env: Env, stream: str, known: SessionState, names: Sequence[str] = SESSION_TEXTS) -> dict[str, Any]:
     """Return the system prompt, title and metadata of a session, leaving out erased ones."""
     versions = {name: version for name in names if (version := getattr(known, name)) is not None}
-    events = {version: read_event(ports, acting, stream, version) for version in set(versions.values())}
+    events = {version: read_event(env, stream, version) for version in set(versions.values())}
     found = {name: content_field(events[version], name) for name, version in versions.items()}
     return {name: value for name, value in found.items() if value is not None and value is not ERASED}
 
 
-def session_tools(ports: Ports, acting: Acting, known: SessionState) -> tuple[ToolDef, ...]:
+def session_tools(env: Env, known: SessionState) -> tuple[ToolDef, ...]:
     """Return the tools that the session's model is offered."""
     if known.tools is None:
         return ()
-    body = artifacts.read_artifact(ports, acting, known.tools)
+    body = artifacts.read_artifact(env, known.tools)
     return decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else ()
 
 
-def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:
+def session_state(env: Env, id: str) -> SessionState:
     """Return the current state of a session; refuse an unknown id."""
-    found = load_current_state(ports, acting, Scope.session(check_id(id, "session id")).text).session
+    found = load_current_state(env, Scope.session(check_id(id, "session id")).text).session
     if found is None:
         raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
     return found
@@ -248,13 +238,13 @@ def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:
 # ending
 
 
-def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: bool, quiet_at: int | None = None) -> bool:
+def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | None = None) -> bool:
     """End a session in one commit; return False if there was nothing to end.
 
     With `quiet_at`, end it only if it has been idle for its timeout at that time.
     """
     session = Scope.session(check_id(id, "session id")).text
-    load_current_state(ports, acting, session)  # Refresh: a cached status must not prevent the end.
+    load_current_state(env, session)  # Refresh: a cached status must not prevent the end.
 
     def lines(states: States) -> list[str]:
         known = states[session].session
@@ -272,16 +262,16 @@ def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: boo
         if quiet_at is not None and _is_busy(known, found, quiet_at):
             return {}
         ended = known.status == "ended" and reset
-        drafts = {} if ended else _end_drafts(ports, known, session, found, cause, reset)
-        for stream, gone in session_end_drafts(ports, acting, states).items():
+        drafts = {} if ended else _end_drafts(env, known, session, found, cause, reset)
+        for stream, gone in session_end_drafts(env, states).items():
             drafts[stream] = [*gone, *drafts.get(stream, ())]
         return drafts
 
     def within(states: States) -> list[str]:
-        return list(dict.fromkeys((*lines(states), *list_session_streams(ports, acting, session))))
+        return list(dict.fromkeys((*lines(states), *list_session_streams(env, session))))
 
-    changed = decide_and_append(ports, acting, (session,), decide, needs=within)
-    clear_session_transients(ports, acting, session)
+    changed = decide_and_append(env, (session,), decide, needs=within)
+    clear_session_transients(env, session)
     return changed.appended is not None
 
 
@@ -292,7 +282,7 @@ def _is_busy(known: SessionState, lines: States, now: int) -> bool:
 
 
 def _end_drafts(
-    ports: Ports, known: SessionState, session: str, lines: States, cause: str, reset: bool
+    env: Env, known: SessionState, session: str, lines: States, cause: str, reset: bool
 ) -> dict[str, list[Draft]]:
     spans = {
         str(parse_scope(name).get("thread")): (state.thread.floor, state.thread.newest)
@@ -300,7 +290,7 @@ def _end_drafts(
         if state.thread is not None and state.thread.messages
     }
     again = known.status in ("closed", "closing")
-    handover = ulid_text(ports.ids.ulid()) if spans and ports.memory is not None and not again else None
+    handover = ulid_text(env.ids.ulid()) if spans and env.memory is not None and not again else None
     closing = SessionClosing(
         cause=cause, generation=known.generation, reset=reset, handover=handover, spans={} if again else spans
     )
@@ -319,11 +309,11 @@ def close_draft(known: SessionState, *, reset: bool) -> Draft:
     return Draft(type="session.closed", facts=ClosedFacts(reset=reset, generation=known.generation))
 
 
-def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
+def session_usage(env: Env, id: str) -> Usage:
     """Return the usage of all threads of a session, as reported by their providers."""
     total = Usage(cost=0)
-    for thread in session_state(ports, acting, id).threads:
-        line = load_current_state(ports, acting, Scope.thread(id, thread).text).thread
+    for thread in session_state(env, id).threads:
+        line = load_current_state(env, Scope.thread(id, thread).text).thread
         if line is None:
             raise NotFound(f"The thread {thread!r} of session {id!r} cannot be read.")
         total = total + line.usage
@@ -338,8 +328,7 @@ STATUSES = ("open", "closing", "ended", "closed")
 
 
 def list_sessions(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     *,
     user: str | None = None,
     title: str | None = None,
@@ -359,15 +348,15 @@ def list_sessions(
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise InvalidValue(f"limit must be a number of sessions, not {limit!r}.")
     page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
-    found = _iter_sessions(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
+    found = _iter_sessions(env, SessionQuery(user=user, status=status, limit=page), title)
     return islice(_sort_sessions(found, order), limit)
 
 
-def tenant_usage(ports: Ports, acting: Acting) -> Usage:
+def tenant_usage(env: Env) -> Usage:
     """Return the usage of all sessions of a tenant: reads each session once, page by page, in one snapshot."""
     query, total = SessionQuery(limit=USAGE_PAGE), Usage(cost=0)
-    with ports.journal.snapshot():
-        while page := ports.journal.sessions(acting.tenant, query):
+    with env.journal.snapshot():
+        while page := env.journal.sessions(env.tenant, query):
             total = sum((row.usage for row in page), total)
             query = msgspec.structs.replace(query, before=page[-1].place)
     return total
@@ -382,19 +371,19 @@ def _sort_sessions(found: Iterator[SessionInfo], order: str) -> Iterator[Session
         yield from found
 
 
-def _iter_sessions(ports: Ports, acting: Acting, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
-    while page := ports.journal.sessions(acting.tenant, query):
+def _iter_sessions(env: Env, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
+    while page := env.journal.sessions(env.tenant, query):
         for row in page:
-            info = _session_info(ports, acting, row)
+            info = _session_info(env, row)
             if title is None or title.casefold() in (info.title or "").casefold():
                 yield info
         query = msgspec.structs.replace(query, before=page[-1].place)
 
 
-def _session_info(ports: Ports, acting: Acting, row: SessionRow) -> SessionInfo:
+def _session_info(env: Env, row: SessionRow) -> SessionInfo:
     title = None
     if row.title_version is not None:
-        title = content_field(read_event(ports, acting, row.stream, row.title_version), "title") or None
+        title = content_field(read_event(env, row.stream, row.title_version), "title") or None
     return SessionInfo(
         id=str(parse_scope(row.stream).get("session")),
         status=row.status,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode, decode_facts
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.entries import Edge, EntryPageQuery, StoredEntry
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.state import StateDeleted, StateLinked, StateUnlinked, StateWritten, ValueContent
@@ -92,33 +92,33 @@ def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
 HEAD_PAGE = 256
 
 
-def session_end_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[str, list[Draft]]:
+def session_end_drafts(env: Env, streams: Iterable[str]) -> dict[str, list[Draft]]:
     """Return the deletions that the end of a session entails, by stream."""
     found: dict[str, list[Draft]] = {}
     for stream in streams:
-        keys = _session_keys(ports, acting, stream)
+        keys = _session_keys(env, stream)
         if keys:
             found[stream] = [delete_draft(key, cause="session") for key in keys]
     return found
 
 
-def _session_keys(ports: Ports, acting: Acting, stream: str) -> list[str]:
+def _session_keys(env: Env, stream: str) -> list[str]:
     keys: list[str] = []
     # `now=0` makes expired entries visible, so they are deleted too.
     page = EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE)
     while True:
-        more = [decode_entry(event)[0] for event in ports.journal.entries(acting.tenant, stream, page)]
+        more = [decode_entry(event)[0] for event in env.journal.entries(env.tenant, stream, page)]
         keys += more
         if len(more) < page.limit:
             return keys
         page = replace(page, after=more[-1])
 
 
-def list_session_streams(ports: Ports, acting: Acting, session: str) -> list[str]:
+def list_session_streams(env: Env, session: str) -> list[str]:
     """List the streams below a session, also those without messages, at the cost of their number."""
     found: list[str] = []
     below, after = f"{session}/", f"{session}/"
-    while heads := ports.journal.heads(acting.tenant, after, HEAD_PAGE):
+    while heads := env.journal.heads(env.tenant, after, HEAD_PAGE):
         names = [head.stream for head in heads if head.stream.startswith(below)]
         found += names
         if len(names) < HEAD_PAGE:
@@ -127,7 +127,7 @@ def list_session_streams(ports: Ports, acting: Acting, session: str) -> list[str
     return found
 
 
-def clear_session_transients(ports: Ports, acting: Acting, session: str) -> None:
+def clear_session_transients(env: Env, session: str) -> None:
     """Remove the transient entries of a session and of the scopes below it."""
-    if ports.transients is not None:
-        ports.transients.clear_below((acting.tenant, session))
+    if env.transients is not None:
+        env.transients.clear_below((env.tenant, session))

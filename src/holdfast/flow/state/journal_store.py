@@ -17,7 +17,7 @@ from holdfast.flow.journal.append import States, StreamWrite, append_events, dec
 from holdfast.flow.state.entry_events import decode_entry, delete_draft, link_draft, unlink_draft, write_draft
 from holdfast.flow.state.search import search_entries
 from holdfast.flow.state.store import Storage
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.entries import (
     Edge,
     EdgeQuery,
@@ -42,43 +42,42 @@ _TEXT_CAPABILITY: Final = frozenset({"text"})
 _VECTOR_CAPABILITY: Final = frozenset({"vectors"})
 
 
-def journal_storage(ports: Ports, acting: Acting) -> Storage:
+def journal_storage(env: Env) -> Storage:
     """Return the journal store of one tenant, with its rules. To write holdfast's own keys, use `internal_storage`."""
-    assert ports.transients is not None
+    assert env.transients is not None
     return Storage(
-        store=JournalStore(ports, acting),
-        clock=ports.clock,
-        settings=ports.settings,
-        transients=ports.transients,
-        tenant=acting.tenant,
-        embedder=ports.embedder,
+        store=JournalStore(env),
+        clock=env.clock,
+        settings=env.settings,
+        transients=env.transients,
+        tenant=env.tenant,
+        embedder=env.embedder,
         reserving=True,
     )
 
 
-def internal_storage(ports: Ports, acting: Acting) -> Storage:
+def internal_storage(env: Env) -> Storage:
     """Return the same storage for holdfast's own writes, which may use reserved keys."""
-    return replace(journal_storage(ports, acting), reserving=False)
+    return replace(journal_storage(env), reserving=False)
 
 
 class JournalStore:
     """The Store port over the journal of one tenant."""
 
-    def __init__(self, ports: Ports, acting: Acting) -> None:
-        self._ports = ports
-        self._acting = acting
+    def __init__(self, env: Env) -> None:
+        self._env = env
 
     @property
     def capabilities(self) -> frozenset[str]:
         return (
             frozenset({"graph", "history", "keys"})
-            | (_DISK_CAPABILITIES if "shared" in self._ports.journal.capabilities else _NO_CAPABILITIES)
-            | (_TEXT_CAPABILITY if self._ports.settings.index_text else _NO_CAPABILITIES)
-            | (_VECTOR_CAPABILITY if self._ports.embedder is not None else _NO_CAPABILITIES)
+            | (_DISK_CAPABILITIES if "shared" in self._env.journal.capabilities else _NO_CAPABILITIES)
+            | (_TEXT_CAPABILITY if self._env.settings.index_text else _NO_CAPABILITIES)
+            | (_VECTOR_CAPABILITY if self._env.embedder is not None else _NO_CAPABILITIES)
         )
 
     def get(self, scope: str, key: str) -> StoredEntry | None:
-        event = self._ports.journal.entry(self._acting.tenant, scope, key)
+        event = self._env.journal.entry(self._env.tenant, scope, key)
         return None if event is None else decode_entry(event)[1]
 
     def put(
@@ -87,23 +86,23 @@ class JournalStore:
         draft = write_draft(scope, key, entry)
         if expected is None:
             # Nothing is compared, so nothing is read: writes to one scope do not wait for each other.
-            appended = append_events(self._ports, self._acting, [StreamWrite(stream=scope, events=(draft,), key=once)])
+            appended = append_events(self._env, [StreamWrite(stream=scope, events=(draft,), key=once)])
             return appended.parts[0].first
         return self._compare_and_write(scope, key, draft, expected, once)
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
-        if once is None and self._ports.journal.entry(self._acting.tenant, scope, key) is None:
+        if once is None and self._env.journal.entry(self._env.tenant, scope, key) is None:
             return None if expected else False
 
         def decide(states: States) -> dict[str, list[Draft]]:
-            known = self._ports.journal.entry(self._acting.tenant, scope, key)
+            known = self._env.journal.entry(self._env.tenant, scope, key)
             at = 0 if known is None else known.version
             late = expected is not None and at != expected
             # With an idempotency key, journal that nothing was there: a retry must not delete a later write.
             nothing = late or (known is None and once is None)
             return {} if nothing else {scope: [delete_draft(key, missing=known is None)]}
 
-        changed = decide_and_append(self._ports, self._acting, (scope,), decide, key=once, tries=TRIES)
+        changed = decide_and_append(self._env, (scope,), decide, key=once, tries=TRIES)
         if changed.appended is None:
             return False if expected is None else None
         deleted: StateDeleted = changed.facts[0][1]
@@ -112,7 +111,7 @@ class JournalStore:
     def purge(self, now: int) -> int:
         """Delete expired entries scope by scope; entries rewritten meanwhile stay."""
         count = 0
-        while found := self._ports.journal.find_expired(self._acting.tenant, now, PURGE_BATCH):
+        while found := self._env.journal.find_expired(self._env.tenant, now, PURGE_BATCH):
             by_scope: dict[str, list[tuple[str, int]]] = {}
             for scope, key, version in found:
                 by_scope.setdefault(scope, []).append((key, version))
@@ -126,27 +125,27 @@ class JournalStore:
         def decide(states: States) -> dict[str, list[Draft]]:
             drafts = []
             for key, version in over:
-                known = self._ports.journal.entry(self._acting.tenant, scope, key)
+                known = self._env.journal.entry(self._env.tenant, scope, key)
                 if known is None or known.version == version:  # None also means that its value was erased.
                     drafts.append(delete_draft(key, cause="expiry"))
             return {scope: drafts}
 
-        return len(decide_and_append(self._ports, self._acting, (scope,), decide, tries=TRIES).facts)
+        return len(decide_and_append(self._env, (scope,), decide, tries=TRIES).facts)
 
     def _compare_and_write(self, scope: str, key: str, draft: Draft, expected: int, once: str | None) -> int | None:
         """Write if the entry is at the expected version; else return None."""
 
         def decide(states: States) -> dict[str, list[Draft]]:
-            known = self._ports.journal.entry(self._acting.tenant, scope, key)
+            known = self._env.journal.entry(self._env.tenant, scope, key)
             at = 0 if known is None else known.version
             return {scope: [draft]} if at == expected else {}
 
-        changed = decide_and_append(self._ports, self._acting, (scope,), decide, key=once, tries=TRIES)
+        changed = decide_and_append(self._env, (scope,), decide, key=once, tries=TRIES)
         return None if changed.appended is None else changed.appended.parts[0].first
 
     def version_by_key(self, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
         """Return the version of the event written by an earlier call with this idempotency key."""
-        stored = self._ports.journal.events_by_key(self._acting.tenant, scope, check_key(once))
+        stored = self._env.journal.events_by_key(self._env.tenant, scope, check_key(once))
         if not stored:
             return None
         event = decode_event(stored[0])
@@ -167,30 +166,30 @@ class JournalStore:
         if event.content is ERASED:
             return True  # The erased value can no longer be compared.
         before = event.content.value if reducer == "overwrite" else event.content.given
-        wanted = redact.redact_as_configured(self._ports, ValueContent(value=decode(given)))
+        wanted = redact.redact_as_configured(self._env, ValueContent(value=decode(given)))
         return encode(before) == encode(wanted.value)
 
     def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
-        return [decode_entry(event) for event in self._ports.journal.entries(self._acting.tenant, scope, page)]
+        return [decode_entry(event) for event in self._env.journal.entries(self._env.tenant, scope, page)]
 
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
-        return search_entries(self._ports, self._acting, scope, wanted)
+        return search_entries(self._env, scope, wanted)
 
     def link(self, edge: Edge) -> None:
-        append_events(self._ports, self._acting, [StreamWrite(stream=edge.scope, events=(link_draft(edge),))])
+        append_events(self._env, [StreamWrite(stream=edge.scope, events=(link_draft(edge),))])
 
     def unlink(self, edge: Edge) -> bool:
         if not self.has_edge(edge):
             return False
-        append_events(self._ports, self._acting, [StreamWrite(stream=edge.scope, events=(unlink_draft(edge),))])
+        append_events(self._env, [StreamWrite(stream=edge.scope, events=(unlink_draft(edge),))])
         return True
 
     def has_edge(self, edge: Edge) -> bool:
         """Return True if this edge exists, whatever its data."""
-        return self._ports.journal.has_edge(self._acting.tenant, edge)
+        return self._env.journal.has_edge(self._env.tenant, edge)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
-        return [_edge(decode_event(event)) for event in self._ports.journal.edges(self._acting.tenant, query)]
+        return [_edge(decode_event(event)) for event in self._env.journal.edges(self._env.tenant, query)]
 
     def history(self, scope: str, key: str, limit: int | None) -> list[Revision]:
         """Return every change of a key, newest first, up to `limit`."""
@@ -198,7 +197,7 @@ class JournalStore:
         before = _NEWEST
         while limit is None or len(found) < limit:
             wanted = PAGE if limit is None else min(PAGE, limit - len(found))
-            events = self._ports.journal.revisions(self._acting.tenant, scope, key, before, wanted)
+            events = self._env.journal.revisions(self._env.tenant, scope, key, before, wanted)
             found += [_revision(decode_event(event)) for event in events]
             if len(events) < wanted:
                 break
@@ -207,7 +206,7 @@ class JournalStore:
 
     def scopes(self, now: int, after: str, limit: int) -> list[str]:
         """Return scopes that have entries, in order, after one of them."""
-        return self._ports.journal.scopes(self._acting.tenant, now, after, limit)
+        return self._env.journal.scopes(self._env.tenant, now, after, limit)
 
     def close(self) -> None:
         """Do nothing: the journal is closed by its owner."""

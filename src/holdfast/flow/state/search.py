@@ -30,7 +30,7 @@ from holdfast.flow.sessions.read import decode_messages, session_stream, thread_
 from holdfast.flow.state.entry_events import decode_entry
 from holdfast.flow.state.store import Storage, check_writable, decode_value, require_capability
 from holdfast.flow.state.vectors import find_similar
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import RowQuery
 from holdfast.records.entries import Edge, EntryMatch, EntrySearchQuery, SearchResult, TraversalResult
 from holdfast.records.events.envelope import Event, StoredEvent
@@ -200,13 +200,13 @@ def check_query(query: object) -> str:
     return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode()
 
 
-def search_entries(ports: Ports, acting: Acting, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
+def search_entries(env: Env, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
     """Search the entries of one scope and return raw scores; the caller ranks them."""
     search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
-    hits = {hit.event.seq: hit for hit in ports.journal.search(acting.tenant, search)}
+    hits = {hit.event.seq: hit for hit in env.journal.search(env.tenant, search)}
     near: dict[int, tuple[Hit, float]] = {}
-    if wanted.vector is not None and ports.embedder is not None:
-        near = find_similar(ports, acting, search, wanted.vector, ports.embedder, hits)
+    if wanted.vector is not None and env.embedder is not None:
+        near = find_similar(env, search, wanted.vector, env.embedder, hits)
     found = []
     for seq, hit in {**{seq: hit for seq, (hit, _) in near.items()}, **hits}.items():
         key, entry = decode_entry(hit.event)
@@ -216,8 +216,7 @@ def search_entries(ports: Ports, acting: Acting, scope: str, wanted: EntrySearch
 
 
 def search_thread(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     stream: str,
     query: str,
     limit: int,
@@ -227,20 +226,19 @@ def search_thread(
     """Search the messages of one thread, shared ones included, best first. `counts` filters the messages."""
     query = check_query(query)
     rules.check_limit("limit", limit, MAX_RESULTS)
-    lines = tuple(thread_segments(stream, thread_state(ports, acting, stream)))
-    return _search_journal(ports, acting, query, limit, lines=lines, counts=counts)
+    lines = tuple(thread_segments(stream, thread_state(env, stream)))
+    return _search_journal(env, query, limit, lines=lines, counts=counts)
 
 
-def search_tenant(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
+def search_tenant(env: Env, query: str, limit: int) -> list[SearchResult]:
     """Search messages and entries of the whole tenant by their words."""
     query = check_query(query)
     rules.check_limit("limit", limit, MAX_RESULTS)
-    return _search_journal(ports, acting, query, limit)
+    return _search_journal(env, query, limit)
 
 
 def _search_journal(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     query: str,
     limit: int,
     *,
@@ -250,34 +248,34 @@ def _search_journal(
     words = query_terms(query)
     if not words:
         return []
-    search = TextSearch(terms=words, now=ports.clock.now_ms(), threads=lines, limit=WORD_CANDIDATES)
-    matches = _drop_overlaid(ports, acting, search, ports.journal.search(acting.tenant, search))
+    search = TextSearch(terms=words, now=env.clock.now_ms(), threads=lines, limit=WORD_CANDIDATES)
+    matches = _drop_overlaid(env, search, env.journal.search(env.tenant, search))
     hits = {hit.event.seq: hit for hit in matches if counts(hit.event)}
-    near = _search_by_meaning(ports, acting, query, search, hits)
+    near = _search_by_meaning(env, query, search, hits)
     for seq, (hit, _) in near.items():
         if seq not in hits and counts(hit.event):
             hits[seq] = hit
-    for hit in _find_neighbours(ports, acting, search, [hit.event for hit in hits.values()]):
+    for hit in _find_neighbours(env, search, [hit.event for hit in hits.values()]):
         if counts(hit.event):
             hits.setdefault(hit.event.seq, hit)
     candidates = [_make_candidate(hit, near[seq][1] if seq in near else 0.0) for seq, hit in hits.items()]
     best = rank_candidates(
         candidates,
-        mean_length=_mean_length(ports, acting, search, [hit.event for hit in hits.values()]),
+        mean_length=_mean_length(env, search, [hit.event for hit in hits.values()]),
         speakers_named=find_named(query, {one.speaker for one in candidates if one.speaker is not None}),
         limit=limit,
     )
-    return [_make_result(ports, acting, decode_event(hits[seq].event), score, words) for seq, score in best]
+    return [_make_result(env, decode_event(hits[seq].event), score, words) for seq, score in best]
 
 
-def _drop_overlaid(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
+def _drop_overlaid(env: Env, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
     """Drop entries hidden by a transient one: a reader would get another value."""
     over = {
         (stream, key)
         for stream in {
-            hit.event.stream for hit in hits if hit.event.type == STATE_WRITTEN and ports.transients is not None
+            hit.event.stream for hit in hits if hit.event.type == STATE_WRITTEN and env.transients is not None
         }
-        for key, _ in ports.transients.live_entries((acting.tenant, stream), search.now)  # type: ignore[union-attr]
+        for key, _ in env.transients.live_entries((env.tenant, stream), search.now)  # type: ignore[union-attr]
     }
     return [hit for hit in hits if not over or (hit.event.stream, _entry_key(hit.event)) not in over]
 
@@ -288,33 +286,33 @@ def _entry_key(event: StoredEvent) -> str | None:
 
 
 def _search_by_meaning(
-    ports: Ports, acting: Acting, query: str, search: TextSearch, known: Mapping[int, Hit]
+    env: Env, query: str, search: TextSearch, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
-    embedder = ports.embedder
+    embedder = env.embedder
     if embedder is None or search.everywhere:
         return {}
     try:
         (vector,) = embedder.embed([query], query=True)
     except (Unavailable, InvalidValue):
         return {}
-    return find_similar(ports, acting, replace(search, limit=MEANING_CANDIDATES), vector, embedder, known)
+    return find_similar(env, replace(search, limit=MEANING_CANDIDATES), vector, embedder, known)
 
 
-def _find_neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
+def _find_neighbours(env: Env, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
     """Find messages around the best hits, within the searched places."""
     known = {event.seq for event in found}
-    with ports.journal.snapshot():
+    with env.journal.snapshot():
         near = {
             beside.seq
             for event in [event for event in found if event.type == MESSAGE_APPENDED][:NEIGHBOUR_HITS]
-            for beside in _adjacent_messages(ports, event)
+            for beside in _adjacent_messages(env, event)
             if beside.seq not in known
         }
-        hits = ports.journal.hits(acting.tenant, sorted(near))
+        hits = env.journal.hits(env.tenant, sorted(near))
     return [hit for hit in hits if is_match(search, hit)]
 
 
-def _adjacent_messages(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
+def _adjacent_messages(env: Env, event: StoredEvent) -> list[StoredEvent]:
     """Return the messages just before and after one; in most threads nothing else is between them."""
     query = EventQuery(
         tenant=event.tenant,
@@ -324,12 +322,12 @@ def _adjacent_messages(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
         types=(MESSAGE_APPENDED,),
         limit=2 * NEIGHBOUR_STEPS + 1,
     )
-    found = ports.journal.read(query)
+    found = env.journal.read(query)
     if len(found) == query.limit:
         return found
     before = replace(query, after=0, until=event.version - 1, limit=NEIGHBOUR_STEPS, backwards=True)
     behind = replace(query, after=event.version, until=None, limit=NEIGHBOUR_STEPS)
-    return [*ports.journal.read(before), *ports.journal.read(behind)]
+    return [*env.journal.read(before), *env.journal.read(behind)]
 
 
 def _make_candidate(hit: Hit, cosine: float) -> SearchCandidate:
@@ -352,12 +350,12 @@ def _make_candidate(hit: Hit, cosine: float) -> SearchCandidate:
     )
 
 
-def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[StoredEvent]) -> float:
+def _mean_length(env: Env, search: TextSearch, events: Sequence[StoredEvent]) -> float:
     """Return the mean length of messages in the searched thread, sampled from the newest."""
     lengths: list[float] = []
     for line in search.threads[:1]:
         span = RowQuery(table="messages", after=line.after, until=line.until, limit=LENGTH_SAMPLE, backwards=True)
-        rows = ports.journal.span(acting.tenant, line.stream, span)
+        rows = env.journal.span(env.tenant, line.stream, span)
         lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
     if not lengths:
         contents = (event.content for event in events if event.type == MESSAGE_APPENDED and event.content is not None)
@@ -365,14 +363,14 @@ def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Seque
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 
-def _make_result(ports: Ports, acting: Acting, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
+def _make_result(env: Env, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
     if event.type == STATE_WRITTEN:
         value: Any = event.content.value
         text, key = flatten_value(value, INDEXED_CHARS), event.facts.key
         return SearchResult(
             score=score, snippet=make_snippet(text, words), scope=event.stream, key=key, value=value, at=event.at
         )
-    (message,) = decode_messages(ports, acting, [event])
+    (message,) = decode_messages(env, [event])
     return SearchResult(
         score=score,
         snippet=make_snippet(full_message_text(message).strip() or message_text(message), words),

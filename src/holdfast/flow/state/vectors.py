@@ -23,7 +23,7 @@ from holdfast.core.journal.codec import decode_facts
 from holdfast.core.search.documents import STATE_WRITTEN, Hit, TextSearch, is_match, searchable_text, split_pieces
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
 from holdfast.flow.journal import artifacts
-from holdfast.ports import Acting, Embedder, Ports
+from holdfast.ports import Embedder, Env
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.vectors import load_numpy, similarities
 from holdfast.system import renew_in_child
@@ -71,30 +71,30 @@ class StreamVectorCache:
 
 
 def find_similar(
-    ports: Ports, acting: Acting, search: TextSearch, vector: bytes, embedder: Embedder, known: Mapping[int, Hit]
+    env: Env, search: TextSearch, vector: bytes, embedder: Embedder, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
     """Find the most similar texts in the searched places, with their cosines, and the cosines of the known hits."""
     blocks: list[VectorBlock] = []
     for stream in search.streams:
         try:
-            embed_new(ports, acting, stream, embedder)
-            blocks += _load_vectors(ports, acting, stream, embedder)
+            embed_new(env, stream, embedder)
+            blocks += _load_vectors(env, stream, embedder)
         except (Unavailable, InvalidValue):
             continue
     likeness = VectorScores(vector, blocks)
     found = {seq: (known[seq], cosine) for seq, cosine in likeness.cosines_of(known).items()}
-    return {**found, **_best_admitted(ports, acting, search, likeness, known)}
+    return {**found, **_best_admitted(env, search, likeness, known)}
 
 
 def _best_admitted(
-    ports: Ports, acting: Acting, search: TextSearch, likeness: VectorScores, known: Mapping[int, Hit]
+    env: Env, search: TextSearch, likeness: VectorScores, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
     """Return the best hits that the search admits; delete stale vectors met on the way."""
     found: list[tuple[int, tuple[Hit, float]]] = []
     stale: list[int] = []
     for cosines in likeness.iter_best(search.limit):
         fresh = [seq for seq in cosines if seq not in known]
-        hits = {hit.event.seq: hit for hit in ports.journal.hits(acting.tenant, fresh)}
+        hits = {hit.event.seq: hit for hit in env.journal.hits(env.tenant, fresh)}
         stands = {**known, **{seq: hit for seq, hit in hits.items() if is_match(search, hit)}}
         found += [(seq, (stands[seq], cosine)) for seq, cosine in cosines.items() if seq in stands]
         stale += [seq for seq in fresh if seq not in hits or _is_stale(hits[seq])]
@@ -103,9 +103,9 @@ def _best_admitted(
     if stale:
         # A search must not fail because of the cleanup; the next one does it.
         with suppress(Unavailable, OutcomeUnknown):
-            ports.journal.drop_vectors(acting.tenant, stale)
-        assert ports.vectors is not None
-        ports.vectors.clear()
+            env.journal.drop_vectors(env.tenant, stale)
+        assert env.vectors is not None
+        env.vectors.clear()
     return dict(found[: search.limit])
 
 
@@ -114,16 +114,16 @@ def _is_stale(hit: Hit) -> bool:
     return hit.event.type == STATE_WRITTEN and (hit.event.content is None or not hit.current)
 
 
-def _load_vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> VectorBlocks:
+def _load_vectors(env: Env, stream: str, embedder: Embedder) -> VectorBlocks:
     """Return every vector of a stream: cached ones, and those added since."""
-    assert ports.vectors is not None
-    place = (acting.tenant, stream, embedder.name)
-    blocks: VectorBlocks = ports.vectors.get(place)
-    more = ports.journal.vectors(acting.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0)
+    assert env.vectors is not None
+    place = (env.tenant, stream, embedder.name)
+    blocks: VectorBlocks = env.vectors.get(place)
+    more = env.journal.vectors(env.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0)
     rows = [(seq, piece) for seq, kept in more for piece in _split_vectors(kept, embedder.dimensions)]
     if rows:
         blocks = append_vectors(blocks, rows)
-        ports.vectors.put(place, blocks)
+        env.vectors.put(place, blocks)
     return blocks
 
 
@@ -134,32 +134,30 @@ def _split_vectors(kept: bytes, dimensions: int) -> list[bytes]:
     return [kept[at : at + dimensions] for at in range(0, len(kept), dimensions)]
 
 
-def embed_new(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> int:
+def embed_new(env: Env, stream: str, embedder: Embedder) -> int:
     """Embed texts without a vector and return their number. If interrupted, the next call continues."""
     count = 0
-    while events := ports.journal.find_unembedded(acting.tenant, stream, embedder.name, EMBED_BATCH):
-        texts = [_searchable_text(ports, acting, event) for event in events]
-        secret = ports.journal.secret
+    while events := env.journal.find_unembedded(env.tenant, stream, embedder.name, EMBED_BATCH):
+        texts = [_searchable_text(env, event) for event in events]
+        secret = env.journal.secret
         digests = [hmac.digest(secret, text.encode("utf-8", "replace"), hashlib.sha256)[:16] for text in texts]
-        vectors = _embed_texts(ports, acting, embedder, texts, digests)
+        vectors = _embed_texts(env, embedder, texts, digests)
         rows = [(event.seq, digest, vectors[digest]) for event, digest in zip(events, digests, strict=True)]
-        ports.journal.keep_vectors(acting.tenant, stream, embedder.name, rows)
+        env.journal.keep_vectors(env.tenant, stream, embedder.name, rows)
         count += len(events)
         if len(events) < EMBED_BATCH:
             break
     return count
 
 
-def _searchable_text(ports: Ports, acting: Acting, event: StoredEvent) -> str:
+def _searchable_text(env: Env, event: StoredEvent) -> str:
     facts = decode_facts(event.type, event.schema, event.facts)
-    return searchable_text(event.type, facts, event.content, partial(artifacts.read_artifact_beginning, ports, acting))
+    return searchable_text(event.type, facts, event.content, partial(artifacts.read_artifact_beginning, env))
 
 
-def _embed_texts(
-    ports: Ports, acting: Acting, embedder: Embedder, texts: Sequence[str], digests: Sequence[bytes]
-) -> dict[bytes, bytes]:
+def _embed_texts(env: Env, embedder: Embedder, texts: Sequence[str], digests: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return the vectors of each text's pieces; equal texts are embedded once, known ones not again."""
-    known = ports.journal.vectors_by_digest(acting.tenant, embedder.name, digests)
+    known = env.journal.vectors_by_digest(env.tenant, embedder.name, digests)
     fresh = {digest: split_pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
     made = iter(embedder.embed([piece for some in fresh.values() for piece in some]) if fresh else ())
     return {**known, **{digest: b"".join(islice(made, len(some))) for digest, some in fresh.items()}}

@@ -25,7 +25,7 @@ from holdfast.flow.journal.append import ChangeResult, States, decide_and_append
 from holdfast.flow.sessions import append
 from holdfast.flow.sessions.append import AppendBatch, MessagePreparer
 from holdfast.flow.sessions.read import session_stream
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.sessions import MessageAppended
@@ -82,8 +82,7 @@ def is_conversation_over(line: ThreadState | None, started: int) -> bool:
 
 
 def append_to_turn(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     place: TurnPlace,
     messages: Sequence[Message],
     decide: Decide,
@@ -99,16 +98,16 @@ def append_to_turn(
     `release` also gives back the lease of that epoch if the turn ends. No messages are returned if the key had been
     used for this before.
     """
-    append.check_role(acting, messages)
-    prepared = _prepare_messages(ports, acting, place, messages, call)
+    append.check_role(env, messages)
+    prepared = _prepare_messages(env, place, messages, call)
     prepared = replace(prepared, artifacts=(*prepared.artifacts, *placed)) if placed else prepared
-    ids = tuple(ulid_text(ports.ids.ulid()) for _ in messages)
+    ids = tuple(ulid_text(env.ids.ulid()) for _ in messages)
     written: list[tuple[MessageBatch, list[MessageAppended]]] = []
 
     def run(states: States) -> dict[str, list[Draft]]:
         if messages and place.started and is_conversation_over(states[place.thread].thread, place.started):
             raise ConversationOver(f"{place.thread} has ended, or was rewound, since this turn began in it.")
-        before, said, anew = _draft_messages(ports, acting, place.thread, states[place.thread], prepared, ids)
+        before, said, anew = _draft_messages(env, place.thread, states[place.thread], prepared, ids)
         appended: list[Any] = [draft.facts for draft in said]
         first = states[place.thread].version + len(before) + 1
         speech = MessageBatch(
@@ -118,9 +117,9 @@ def append_to_turn(
             thread=states[place.thread].thread or ThreadState(),
         )
         written[:] = [(speech, appended)]
-        own = add_clock_events(states[place.actor], decide(states[place.actor], speech), ports.clock.now_ms())
+        own = add_clock_events(states[place.actor], decide(states[place.actor], speech), env.clock.now_ms())
         if release is not None and _has_turn_end(own, place.frame):
-            own += ports.leases.draft_release(acting.tenant, place.actor, release)
+            own += env.leases.draft_release(env.tenant, place.actor, release)
         # Messages come first, so that a subscriber sees the reply before the end of the turn.
         drafts = {place.thread: [*before, *said], place.actor: own}
         return {**drafts, session_stream(place.thread): anew} if anew else drafts
@@ -129,7 +128,7 @@ def append_to_turn(
         line = states[place.thread].thread
         return (session_stream(place.thread),) if messages and line is not None and line.ended else ()
 
-    changed = _append_change(ports, acting, place, run, prepared, key, same, needs, release)
+    changed = _append_change(env, place, run, prepared, key, same, needs, release)
     if changed.repeated or not written:
         return [], changed
     speech, facts = written[0]
@@ -143,8 +142,7 @@ def _has_turn_end(drafts: Sequence[Draft], frame: str) -> bool:
 
 
 def _append_change(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     place: TurnPlace,
     run: Callable[[States], dict[str, list[Draft]]],
     prepared: AppendBatch,
@@ -153,16 +151,15 @@ def _append_change(
     needs: Callable[[States], Sequence[str]],
     release: int | None,
 ) -> ChangeResult:
-    here = (acting.tenant, place.actor)
+    here = (env.tenant, place.actor)
     with ExitStack() as held:
-        held.enter_context(ports.observers.defer())
+        held.enter_context(env.observers.defer())
         if release is not None:
             # Another thread must not use a lease that is being released.
-            held.enter_context(ports.leases.lock(*here))
+            held.enter_context(env.leases.lock(*here))
         try:
             changed = decide_and_append(
-                ports,
-                acting,
+                env,
                 (place.actor, place.thread),
                 run,
                 key=key,
@@ -172,22 +169,20 @@ def _append_change(
                 tries=append.APPEND_TRIES,
             )
         except (Refused, Conflict):
-            artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
+            artifacts.withdraw_artifacts(env, prepared.artifacts)
             raise
         if changed.repeated:
-            artifacts.withdraw_artifacts(ports, acting, prepared.artifacts)
+            artifacts.withdraw_artifacts(env, prepared.artifacts)
         elif release is not None and any(name == "lease.released" for name, _ in changed.facts):
-            ports.leases.remove_user(*here, release)
+            env.leases.remove_user(*here, release)
     return changed
 
 
-def _prepare_messages(
-    ports: Ports, acting: Acting, place: TurnPlace, messages: Sequence[Message], call: str | None
-) -> AppendBatch:
+def _prepare_messages(env: Env, place: TurnPlace, messages: Sequence[Message], call: str | None) -> AppendBatch:
     if not messages:
         return AppendBatch(messages=(), entries=(), artifacts=())
-    tokenizer, info = append.thread_tokenizer(ports, acting, place.thread)
-    prepared = MessagePreparer(ports, acting, tokenizer, framing_of(info.provider, info.name)).prepare(messages)
+    tokenizer, info = append.thread_tokenizer(env, place.thread)
+    prepared = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name)).prepare(messages)
     if not place.frame:
         return prepared
     entries = tuple(
@@ -198,15 +193,13 @@ def _prepare_messages(
 
 
 def _draft_messages(
-    ports: Ports, acting: Acting, stream: str, state: StreamState, prepared: AppendBatch, ids: Sequence[str]
+    env: Env, stream: str, state: StreamState, prepared: AppendBatch, ids: Sequence[str]
 ) -> tuple[list[Draft], list[Draft], list[Draft]]:
     """Return the drafts before the messages in their thread, the messages, and the drafts for their session."""
     if not prepared.entries:
         return [], [], []
     over = is_reset(state, stream)
     line = state.thread or ThreadState()
-    before, anew = (
-        begin_generation(line, load_current_state(ports, acting, session_stream(stream))) if over else ([], [])
-    )
+    before, anew = begin_generation(line, load_current_state(env, session_stream(stream))) if over else ([], [])
     said = append_messages(line, state.version + len(before), prepared.entries)
     return before, [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)], anew

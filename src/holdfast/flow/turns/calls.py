@@ -29,7 +29,7 @@ from holdfast.flow.packs import briefs
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn
 from holdfast.flow.turns.turns import find_call_message, find_frame_turn, find_stop_request
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSuspendedFacts as Suspended
@@ -68,8 +68,7 @@ class ToolCallReturn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def end_turn_model_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     turn: TurnPlace,
     call: str,
     message: Message,
@@ -85,15 +84,15 @@ def end_turn_model_call(
 
     `model` is the name the call was begun with: not every reply names its model.
     """
-    record = add_cost(ports, budgets.to_usage(usage), message.model or model)
+    record = add_cost(env, budgets.to_usage(usage), message.model or model)
     told = message.usage is not None or record.spent or record.cost
     said = msgspec.structs.replace(message, usage=record) if told else message
     total = Usage()
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         nonlocal total
-        check_live(ports, acting, state, turn.frame)
-        growing = DraftBuilder(state, ports.clock.now_ms())
+        check_live(env, state, turn.frame)
+        growing = DraftBuilder(state, env.clock.now_ms())
         ended = calls.end_model(
             state,
             turn.frame,
@@ -112,12 +111,12 @@ def end_turn_model_call(
         unseen = speech.thread.newest > speech.thread.packed
         ends = may_end and not speech.calls[0] and not unseen and not _has_open_work(growing.state, turn)
         # A stop accepted before the reply was stored is honoured: the turn is stopped, and the reply is kept.
-        if ends and not (_has_news_since(state, turn, call) and find_stop_request(ports, acting, turn) is not None):
+        if ends and not (_has_news_since(state, turn, call) and find_stop_request(env, turn) is not None):
             growing.add(_draft_turn_end(turn, growing.state, speech.ids[0]))
         return growing.drafts
 
-    messages, changed = append_to_turn(ports, acting, turn, [said], decide, release=release, call=call)
-    telemetry.end_model_span(ports, call, usage=record, finish=finish, error=None)
+    messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
+    telemetry.end_model_span(env, call, usage=record, finish=finish, error=None)
     return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
 
 
@@ -140,41 +139,39 @@ def _draft_turn_end(turn: TurnPlace, state: StreamState, reply: str) -> list[Dra
     return [*named, *popped[turn.actor]]
 
 
-def finish_turn(ports: Ports, acting: Acting, turn: TurnPlace, reply: Message, *, release: int | None = None) -> bool:
+def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | None = None) -> bool:
     """End a turn whose newest message is the model's; return False if a message or a stop request came meanwhile."""
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        check_live(ports, acting, state, turn.frame)
-        answered = speech.thread.newest == reply.version and find_stop_request(ports, acting, turn) is None
+        check_live(env, state, turn.frame)
+        answered = speech.thread.newest == reply.version and find_stop_request(env, turn) is None
         return _draft_turn_end(turn, state, reply.id) if answered else []
 
-    return any(
-        name == "frame.popped" for name, _ in append_to_turn(ports, acting, turn, (), decide, release=release)[1].facts
-    )
+    return any(name == "frame.popped" for name, _ in append_to_turn(env, turn, (), decide, release=release)[1].facts)
 
 
-def begin_tool_calls(ports: Ports, acting: Acting, turn: TurnPlace, wanted: Sequence[ToolCallStart]) -> None:
+def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart]) -> None:
     """Journal that tools are about to be called: an intent and a frame for each, in one append."""
-    contents = [redact_as_configured(ports, _build_edit_content(one)) for one in wanted]
-    goals = [redact_as_configured(ports, GoalContent(goal=describe_call(one.request))) for one in wanted]
+    contents = [redact_as_configured(env, _build_edit_content(one)) for one in wanted]
+    goals = [redact_as_configured(env, GoalContent(goal=describe_call(one.request))) for one in wanted]
 
     def decide(state: StreamState) -> list[Draft]:
-        growing = DraftBuilder(state, ports.clock.now_ms())
-        calls.check_tool_calls(state, calls.check_can_work(state, turn.frame, ports.clock.now_ms()), len(wanted))
+        growing = DraftBuilder(state, env.clock.now_ms())
+        calls.check_tool_calls(state, calls.check_can_work(state, turn.frame, env.clock.now_ms()), len(wanted))
         for one, content, goal in zip(wanted, contents, goals, strict=True):
             frame = growing.state.frames.get(one.request.id)
             if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
-                growing.add(rules.resume(growing.state, frame.id, now=ports.clock.now_ms()))
-            growing.add(_draft_intent(ports, turn, growing.state, one, content))
+                growing.add(rules.resume(growing.state, frame.id, now=env.clock.now_ms()))
+            growing.add(_draft_intent(env, turn, growing.state, one, content))
             if one.request.id not in growing.state.frames:
-                growing.add(draft_tool_frame(ports, turn, growing.state, one, goal))
+                growing.add(draft_tool_frame(env, turn, growing.state, one, goal))
         return growing.drafts
 
-    change_frame(ports, acting, turn.frame, decide)
+    change_frame(env, turn.frame, decide)
     for one in wanted:
-        ports.states.note_frame_stream(acting.tenant, one.request.id, turn.actor)
+        env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
         telemetry.begin_tool_span(
-            ports,
+            env,
             one.request.id,
             frame=turn.frame,
             name=one.request.name,
@@ -188,7 +185,7 @@ def _build_edit_content(one: ToolCallStart) -> CallContent | None:
 
 
 def _draft_intent(
-    ports: Ports, turn: TurnPlace, state: StreamState, one: ToolCallStart, content: CallContent | None
+    env: Env, turn: TurnPlace, state: StreamState, one: ToolCallStart, content: CallContent | None
 ) -> list[Draft]:
     (draft,) = calls.begin_tool(
         state,
@@ -197,14 +194,14 @@ def _draft_intent(
         one.request.name,
         if_interrupted=one.if_interrupted,
         content=content,
-        now=ports.clock.now_ms(),
+        now=env.clock.now_ms(),
     )
     facts = msgspec.structs.replace(draft.facts, stream=turn.thread, message=one.message, attempt=one.attempt)
     return [msgspec.structs.replace(draft, facts=facts)]
 
 
 def draft_tool_frame(
-    ports: Ports, turn: TurnPlace, state: StreamState, one: ToolCallStart, goal: GoalContent
+    env: Env, turn: TurnPlace, state: StreamState, one: ToolCallStart, goal: GoalContent
 ) -> list[Draft]:
     parent = live_frame(state, turn.frame)
     unlimited = parent.tokens.available is None
@@ -217,14 +214,13 @@ def draft_tool_frame(
         limits=None,
         default=FrameLimits(),
         content=goal,
-        now=ports.clock.now_ms(),
+        now=env.clock.now_ms(),
     )[turn.actor]
     return [msgspec.structs.replace(draft, facts=msgspec.structs.replace(draft.facts, tool_call=True))]
 
 
 def end_turn_tool_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     turn: TurnPlace,
     request: ToolCallRequest,
     came: ToolCallReturn,
@@ -245,12 +241,12 @@ def end_turn_tool_call(
         interrupted=came.interrupted,
     )
     message = Message(role="tool", tool_results=(answer,))
-    placed = [artifacts.prepare_artifact(ports, acting, body) for body in files]
+    placed = [artifacts.prepare_artifact(env, body) for body in files]
     names = tuple(dict.fromkeys(one.name.hex() for one in placed))
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        check_live(ports, acting, state, turn.frame)
-        growing = DraftBuilder(state, ports.clock.now_ms())
+        check_live(env, state, turn.frame)
+        growing = DraftBuilder(state, env.clock.now_ms())
         if not answered:
             _check_answerable(state, request.id)
         if request.id in live_frame(state, turn.frame).calls:
@@ -258,33 +254,33 @@ def end_turn_tool_call(
         growing.add(_draft_child_end(turn, growing.state, request.id, came))
         return growing.drafts
 
-    now = load_current_state(ports, acting, turn.actor)
+    now = load_current_state(env, turn.actor)
     if not answered:
         _check_answerable(now, request.id)
-    cancel_outside_children(ports, acting, now, request.id)
+    cancel_outside_children(env, now, request.id)
     try:
-        said = append_to_turn(ports, acting, turn, [message], decide, placed=placed)[0][0]
-        telemetry.end_tool_span(ports, request.id, failed=came.failed, interrupted=came.interrupted)
+        said = append_to_turn(env, turn, [message], decide, placed=placed)[0][0]
+        telemetry.end_tool_span(env, request.id, failed=came.failed, interrupted=came.interrupted)
         return said  # noqa: TRY300  # The handler below covers another outcome.
     except (ConversationOver, ToolPairingError):
         # The call was rewound or answered elsewhere: there is no place for the result any more.
-        drop_tool_call(ports, acting, turn, request.id, came)
+        drop_tool_call(env, turn, request.id, came)
         return message
 
 
-def drop_tool_call(ports: Ports, acting: Acting, turn: TurnPlace, call: str, came: ToolCallReturn) -> None:
+def drop_tool_call(env: Env, turn: TurnPlace, call: str, came: ToolCallReturn) -> None:
     """End the intent and the frame of a call that no longer waits for a result; append no message."""
 
     def decide(state: StreamState) -> list[Draft]:
-        growing = DraftBuilder(state, ports.clock.now_ms())
+        growing = DraftBuilder(state, env.clock.now_ms())
         if call in live_frame(state, turn.frame).calls:
             how = {"failed": came.failed, "interrupted": came.interrupted}
             growing.add(calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how))
         growing.add(_draft_child_end(turn, growing.state, call, came))
         return growing.drafts
 
-    cancel_outside_children(ports, acting, load_current_state(ports, acting, turn.actor), call)
-    change_frame(ports, acting, turn.frame, decide)
+    cancel_outside_children(env, load_current_state(env, turn.actor), call)
+    change_frame(env, turn.frame, decide)
 
 
 def _check_answerable(state: StreamState, call: str) -> None:
@@ -320,21 +316,18 @@ def _draft_child_end(turn: TurnPlace, state: StreamState, call: str, came: ToolC
     return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
 
 
-def cancel_outside_children(ports: Ports, acting: Acting, state: StreamState, frame: str) -> None:
+def cancel_outside_children(env: Env, state: StreamState, frame: str) -> None:
     """Cancel a frame's children in other streams first: one append covers only the turn's two streams."""
     live = state.frames
     if frame not in live:
         return
     for one in (*walk_leaf_first(live, frame), live[frame]):
         for child in one.away:
-            frame_lifecycle.pop_frame(
-                ports, acting, child, "cancelled", OutcomeContent(error="What it worked for has ended.")
-            )
+            frame_lifecycle.pop_frame(env, child, "cancelled", OutcomeContent(error="What it worked for has ended."))
 
 
 def ask_about_call(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     turn: TurnPlace,
     one: ToolCallStart,
     content: QuestionContent,
@@ -346,25 +339,25 @@ def ask_about_call(
 
     An earlier question that is due is resumed in the same append; its answer is kept.
     """
-    question, content = ulid_text(ports.ids.ulid()), redact_as_configured(ports, content)
-    goal = redact_as_configured(ports, GoalContent(goal=describe_call(one.request)))
+    question, content = ulid_text(env.ids.ulid()), redact_as_configured(env, content)
+    goal = redact_as_configured(env, GoalContent(goal=describe_call(one.request)))
 
     def decide(state: StreamState) -> list[Draft]:
-        now = ports.clock.now_ms()
+        now = env.clock.now_ms()
         growing, frame = DraftBuilder(state, now), state.frames.get(one.request.id)
         if frame is None:
-            growing.add(draft_tool_frame(ports, turn, state, one, goal))
+            growing.add(draft_tool_frame(env, turn, state, one, goal))
         elif frame.question is not None and rules.is_resumable(frame.question, now):
             growing.add(rules.resume(state, frame.id, now=now))
         facts = Suspended(frame=one.request.id, question=question, kind=kind, prior="active", call=call)
-        below = [ulid_text(ports.ids.ulid()) for _ in _find_unsuspended(growing.state, one.request.id)]
+        below = [ulid_text(env.ids.ulid()) for _ in _find_unsuspended(growing.state, one.request.id)]
         growing.add(
             rules.suspend(growing.state, facts, content, subtree=True, release=True, below=below, leave_away=True)
         )
         return growing.drafts
 
-    change_frame(ports, acting, turn.frame, decide)
-    ports.states.note_frame_stream(acting.tenant, one.request.id, turn.actor)
+    change_frame(env, turn.frame, decide)
+    env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
     return question
 
 
@@ -380,40 +373,38 @@ def _find_unsuspended(state: StreamState, frame: str) -> list[str]:
 # Parameters of a tool whose code is not available here
 
 
-def find_stored_tool(ports: Ports, acting: Acting, line: str, name: str) -> ToolDef | None:
+def find_stored_tool(env: Env, line: str, name: str) -> ToolDef | None:
     """Return a tool as a conversation's brief defines it, or None."""
-    found = briefs.brief_context(ports, acting, line, MAIN_ROLE).available_tools
+    found = briefs.brief_context(env, line, MAIN_ROLE).available_tools
     return next((one for one in found if one.name == name), None)
 
 
-def check_edited_arguments(
-    ports: Ports, acting: Acting, arguments: Any, *, question: str | None = None, token: str | None = None
-) -> None:
+def check_edited_arguments(env: Env, arguments: Any, *, question: str | None = None, token: str | None = None) -> None:
     """Refuse arguments that the tool can never take, as far as its schema is known; the question stays open."""
-    frame_id, answered = questions.find_question_frame(ports, acting, question, token)
-    asked = None if answered else _find_called_tool(ports, acting, frame_id)
-    tool = None if asked is None else find_stored_tool(ports, acting, *asked)
+    frame_id, answered = questions.find_question_frame(env, question, token)
+    asked = None if answered else _find_called_tool(env, frame_id)
+    tool = None if asked is None else find_stored_tool(env, *asked)
     why = None if tool is None else describe_misfit(tool.name, tool.parameters, arguments)
     if why is not None:
         raise InvalidValue(f"{why}. Give all of them: args replaces what the model wrote, and is not merged with it.")
 
 
-def _find_called_tool(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, str] | None:
+def _find_called_tool(env: Env, frame_id: str) -> tuple[str, str] | None:
     """Return the thread and the tool name of the call that a frame works for; None if it works for none."""
-    actor = find_frame_stream(ports, acting, frame_id)
-    live = load_current_state(ports, acting, actor).frames
+    actor = find_frame_stream(env, frame_id)
+    live = load_current_state(env, actor).frames
     frame = live.get(frame_id)
     turn = None if frame is None or frame.parent is None else live.get(frame.parent)
-    at = None if turn is None else find_frame_turn(ports, acting, TurnPlace(actor=actor, thread=""), turn)
-    if at is None or frame_id not in thread_state(ports, acting, at.thread).calls:
+    at = None if turn is None else find_frame_turn(env, TurnPlace(actor=actor, thread=""), turn)
+    if at is None or frame_id not in thread_state(env, at.thread).calls:
         return None
-    message = find_call_message(ports, acting, at, frame_id, ())
+    message = find_call_message(env, at, frame_id, ())
     return next(((at.thread, call.name) for call in message.tool_calls if call.id == frame_id), None)
 
 
-def read_newest_answer(ports: Ports, acting: Acting, turn: TurnPlace, call: str) -> Answer | None:
+def read_newest_answer(env: Env, turn: TurnPlace, call: str) -> Answer | None:
     """Return the answer to the question that a call waits for; None if there is no answer yet."""
-    frame = load_current_state(ports, acting, turn.actor).frames.get(call)
+    frame = load_current_state(env, turn.actor).frames.get(call)
     if frame is None or frame.question is None:
         raise CallNotFound(f"No question about call {call} is open.")
-    return questions.read_answer(ports, acting, turn.actor, frame.question.id)
+    return questions.read_answer(env, turn.actor, frame.question.id)

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 import msgspec
 
 from holdfast.errors import Refused
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.system import renew_in_child
 
 
@@ -82,9 +82,9 @@ class Caller(msgspec.Struct, frozen=True):
         return [work for work in found if work.node is not None]
 
 
-def current_caller(ports: Ports, task: object | None = None) -> Caller:
+def current_caller(env: Env, task: object | None = None) -> Caller:
     """Return the running code as a caller; `task` is its task if it does not block its thread."""
-    return Caller(ports.queues, threading.current_thread(), task, current_work.get())
+    return Caller(env.queues, threading.current_thread(), task, current_work.get())
 
 
 class TurnWait:
@@ -114,15 +114,15 @@ class WaitGraph:
         self._waiting: dict[TurnWait, None] = {}
         self._names: weakref.WeakKeyDictionary[object, bytes] = weakref.WeakKeyDictionary()
 
-    def node(self, ports: Ports, acting: Acting, line: str) -> ConversationNode:
+    def node(self, env: Env, line: str) -> ConversationNode:
         """Return a conversation's node, the same for all clients here."""
         with self._mutex:
-            name = self._names.get(ports.queues)
+            name = self._names.get(env.queues)
         if name is None:
-            name = ports.journal.secret
+            name = env.journal.secret
             with self._mutex:
-                self._names[ports.queues] = name
-        return ConversationNode(name, acting.tenant, line)
+                self._names[env.queues] = name
+        return ConversationNode(name, env.tenant, line)
 
     def caller_turns(self, who: Caller) -> tuple[TurnWork, ...]:
         """Return the turns of a client whose blocks the caller is in."""
@@ -240,9 +240,9 @@ def enter_tool_work() -> Iterator[None]:
 
 
 @contextmanager
-def inherit_caller_turns(ports: Ports, task: object | None = None) -> Iterator[None]:
+def inherit_caller_turns(env: Env, task: object | None = None) -> Iterator[None]:
     """Mark work started in this block as waited for by `task` or this thread, and by the turns it is in."""
-    own = wait_graph.caller_turns(current_caller(ports, task))
+    own = wait_graph.caller_turns(current_caller(env, task))
     token = current_work.set((*current_work.get(), *own))
     try:
         yield

@@ -41,7 +41,7 @@ from holdfast.flow.turns.deadlock import (
     wait_graph,
 )
 from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.frames import FrameLimits, Limits
 from holdfast.records.messages import Message
 
@@ -52,13 +52,11 @@ INTERRUPT_REASON = "Interrupted by a new message."
 class TurnOpener:
     """The opener of one turn. `wait_steps` yields waits, which threads and tasks perform in their own ways."""
 
-    def __init__(
-        self, ports: Ports, acting: Acting, line: str, terms: TurnTerms, limits: Callable[[], FrameLimits]
-    ) -> None:
+    def __init__(self, env: Env, line: str, terms: TurnTerms, limits: Callable[[], FrameLimits]) -> None:
         check_terms(terms)
-        self._ports, self._acting, self._terms, self._limits = ports, acting, terms, limits
+        self._env, self._terms, self._limits = env, terms, limits
         self.place = turns.turns_place(line)
-        self._here = (acting.tenant, self.place.actor)
+        self._here = (env.tenant, self.place.actor)
         self._found: TurnPlace | None = None
         self.said: tuple[Message, ...] = ()
         self.new = False
@@ -91,15 +89,15 @@ class TurnOpener:
     def wait_steps(self) -> Generator[OpeningWait, None, None]:
         """Yield waits until the turn is ours or has ended. If abandoned, nothing is left behind."""
         if self._terms.wait is not None:
-            self._until = self._ports.clock.monotonic() + self._terms.wait
-        self.caller = self.caller or current_caller(self._ports)
+            self._until = self._env.clock.monotonic() + self._terms.wait
+        self.caller = self.caller or current_caller(self._env)
         try:
             while not (yield from self._try_once()):
                 pass
             self._end_wait()
             if self.said:
                 with enter_work(self.work):
-                    rules.fire_after_append(self._ports, self._acting, self.place.thread, self.said)
+                    rules.fire_after_append(self._env, self.place.thread, self.said)
         except BaseException:
             self.leave()
             raise
@@ -114,7 +112,7 @@ class TurnOpener:
             if self._is_over():
                 self.leave()
                 return True
-        for seconds in self._ports.leases.watch(*self._here):
+        for seconds in self._env.leases.watch(*self._here):
             if self._is_over():
                 self.leave()
                 return True
@@ -128,18 +126,18 @@ class TurnOpener:
 
     def _check_not_draining(self) -> None:
         """Refuse waiters once the client is shutting down."""
-        if self._ports.leases.draining:
+        if self._env.leases.draining:
             raise Draining
 
     def _is_over(self) -> bool:
         """Return True if the turn of the key, or the joined one, has ended."""
         found = self._found
         if found is None and self._terms.key is not None:
-            known = turns.find_turn_by_key(self._ports, self._acting, self.place, self._build_request())
+            known = turns.find_turn_by_key(self._env, self.place, self._build_request())
             found = self._found = None if known is None else known.place
         if found is None:
             return False
-        self.ended = found.frame not in load_current_state(self._ports, self._acting, found.actor).frames
+        self.ended = found.frame not in load_current_state(self._env, found.actor).frames
         return self.ended
 
     def _build_request(self) -> TurnRequest:
@@ -151,7 +149,7 @@ class TurnOpener:
     # Waiting
 
     def _line_up(self) -> Iterator[OpeningWait]:
-        queues = self._ports.queues
+        queues = self._env.queues
         assert queues is not None, "every client lines its turns up"
         if queues.enter(self._here):
             self._inside = True
@@ -196,7 +194,7 @@ class TurnOpener:
             wait_graph.end_wait(waiting)
 
     def _node(self) -> ConversationNode:
-        return wait_graph.node(self._ports, self._acting, self.place.thread)
+        return wait_graph.node(self._env, self.place.thread)
 
     def _handle_busy(self) -> None:
         """Act on `if_busy` while the conversation is being worked on."""
@@ -207,20 +205,20 @@ class TurnOpener:
                 f"Somebody works on {self.place.thread} now. Nothing was written: send it again later, or with "
                 "if_busy='queue'."
             )
-        live = turns.find_live_turn(self._ports, self._acting, self.place)
+        live = turns.find_live_turn(self._env, self.place)
         if live is None:
             return
         if self._terms.if_busy == "interrupt":
             if live.frame not in self._interrupted:
-                turns.request_stop(self._ports, self._acting, live, INTERRUPT_REASON)
+                turns.request_stop(self._env, live, INTERRUPT_REASON)
                 self._interrupted.add(live.frame)
             return
-        joined = turns.join_turn(self._ports, self._acting, live, self._build_request())
+        joined = turns.join_turn(self._env, live, self._build_request())
         if joined is not None:
             self._found, self.said = joined.place, joined.messages
 
     def _check_timeout(self) -> None:
-        if self._until is not None and self._ports.clock.monotonic() > self._until:
+        if self._until is not None and self._env.clock.monotonic() > self._until:
             raise self._timeout_error()
 
     def _timeout_error(self) -> ActorBusy:
@@ -233,23 +231,23 @@ class TurnOpener:
 
     def remaining_wait(self) -> float | None:
         """Return the seconds left to wait; None for no limit."""
-        return None if self._until is None else max(0.0, self._until - self._ports.clock.monotonic())
+        return None if self._until is None else max(0.0, self._until - self._env.clock.monotonic())
 
     def sleep(self, wait: OpeningWait) -> None:
         """Wait in a thread."""
         if isinstance(wait, QueueWait):
             wait.event.wait(self.remaining_wait())
         else:
-            self._ports.clock.sleep(wait)
+            self._env.clock.sleep(wait)
 
     # Taking
 
     def _take(self) -> bool:
         """Begin, join or resume the turn, which seems free. Return False if another process was faster."""
-        ports, acting = self._ports, self._acting
-        with ExitStack() as told, ports.observers.defer(), ports.leases.lock(*self._here):
+        env = self._env
+        with ExitStack() as told, env.observers.defer(), env.leases.lock(*self._here):
             try:
-                live = turns.find_live_turn(ports, acting, self.place)
+                live = turns.find_live_turn(env, self.place)
                 other = self._find_other_agent(self._found or live)
                 taken = self._take_or_begin(live, other)
             except (ActorBusy, Conflict):
@@ -266,7 +264,7 @@ class TurnOpener:
     def _take_or_begin(self, live: TurnPlace | None, other: str | None) -> bool:
         """Take the turn; return True if it is ours or has ended."""
         if self._found is not None and other is None:
-            self.epoch = turns.take_turn(self._ports, self._acting, self._found)
+            self.epoch = turns.take_turn(self._env, self._found)
             return True
         if live is None:
             self._begin()
@@ -283,8 +281,8 @@ class TurnOpener:
         """
         if turn is None or self._terms.agent is None:
             return None
-        frame = load_current_state(self._ports, self._acting, turn.actor).frames.get(turn.frame)
-        agent = None if frame is None else turns.find_turn_agent(self._ports, self._acting, turn.actor, frame)
+        frame = load_current_state(self._env, turn.actor).frames.get(turn.frame)
+        agent = None if frame is None else turns.find_turn_agent(self._env, turn.actor, frame)
         return None if agent == self._terms.agent else agent
 
     def _other_agent_error(self, other: str) -> ActorBusy:
@@ -301,39 +299,39 @@ class TurnOpener:
             raise Refused(
                 f"No turn of {self.place.thread} is under way, so there is nothing to go on with. Say something."
             )
-        self._note_admission(turns.begin_turn(self._ports, self._acting, self.place, self._build_request()))
+        self._note_admission(turns.begin_turn(self._env, self.place, self._build_request()))
 
     def _note_admission(self, taken: TurnAdmission) -> None:
         self._found, self.said, self.new = taken.place, taken.messages, taken.new
         if taken.new:
-            self.epoch = takeover.join_lease(self._ports, self._acting, self.place.actor)
+            self.epoch = takeover.join_lease(self._env, self.place.actor)
         elif not self._is_over():
-            self.epoch = turns.take_turn(self._ports, self._acting, taken.place)
+            self.epoch = turns.take_turn(self._env, taken.place)
 
     def _find_forced_end(self, live: TurnPlace, other: str | None) -> tuple[str, str] | None:
         """Return why a turn without a worker can only be stopped, and its final status; None if it can go on."""
-        asked = turns.find_stop_reason(self._ports, self._acting, live)
+        asked = turns.find_stop_reason(self._env, live)
         if asked is not None:
             return asked, "cancelled"
         if other is not None and self._terms.if_busy == "interrupt":
             return INTERRUPT_REASON, "cancelled"
         # This agent's limits do not apply to another agent's turn.
         loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
-        why = outcome.find_exhausted_limit(self._ports, self._acting, live, loops, cost)
+        why = outcome.find_exhausted_limit(self._env, live, loops, cost)
         return None if why is None else (why, "failed")
 
     def _replace_turn(self, live: TurnPlace, why: str, status: str) -> None:
         """End a turn without a worker that can only be stopped, then begin another."""
-        epoch = turns.take_turn(self._ports, self._acting, live)
+        epoch = turns.take_turn(self._env, live)
         try:
-            stop.stop_turn(self._ports, self._acting, live, reason=why, status=status)
+            stop.stop_turn(self._env, live, reason=why, status=status)
             self._begin()
         finally:
-            takeover.release_stream(self._ports, self._acting, live.actor, epoch)
+            takeover.release_stream(self._env, live.actor, epoch)
 
     def _join(self, live: TurnPlace) -> bool:
         joined = (
-            turns.join_turn(self._ports, self._acting, live, self._build_request())
+            turns.join_turn(self._env, live, self._build_request())
             if self._terms.messages
             else TurnAdmission(place=live)
         )
@@ -341,12 +339,12 @@ class TurnOpener:
             return False
         self._found, self.said = joined.place, joined.messages
         if not self._is_over():
-            self.epoch = turns.take_turn(self._ports, self._acting, joined.place)
+            self.epoch = turns.take_turn(self._env, joined.place)
         return True
 
     def leave(self) -> None:
         """Let the next waiter of this process go on."""
-        queues = self._ports.queues
+        queues = self._env.queues
         assert queues is not None
         self._end_wait()
         work, self.work = self.work, None
@@ -361,24 +359,24 @@ class TurnOpener:
             queues.leave(self._here)
 
 
-def end_if_over(ports: Ports, acting: Acting, line: str) -> None:
+def end_if_over(env: Env, line: str) -> None:
     """End a turn with nothing left to answer, if it has no worker: its questions are obsolete."""
-    live = turns.find_live_turn(ports, acting, turns.turns_place(line))
-    why = None if live is None else turns.find_stop_reason(ports, acting, live)
+    live = turns.find_live_turn(env, turns.turns_place(line))
+    why = None if live is None else turns.find_stop_reason(env, live)
     if live is not None and why is not None:
-        end_if_free(ports, acting, live, why)
+        end_if_free(env, live, why)
 
 
-def end_if_free(ports: Ports, acting: Acting, turn: TurnPlace, reason: str) -> None:
+def end_if_free(env: Env, turn: TurnPlace, reason: str) -> None:
     """End a turn that is to be stopped, if it has no worker. Otherwise its worker stops it."""
-    here, queues = (acting.tenant, turn.actor), ports.queues
+    here, queues = (env.tenant, turn.actor), env.queues
     assert queues is not None
     if not queues.enter(here):
         return
     try:
-        if any(True for _ in islice(ports.leases.watch(*here), 1)):
+        if any(True for _ in islice(env.leases.watch(*here), 1)):
             return  # Another process may be at work: it sees the request itself.
-        stop.stop_turn(ports, acting, turn, reason=reason, unowned=True)
+        stop.stop_turn(env, turn, reason=reason, unowned=True)
     except (Conflict, FrameEnded, ActorBusy):
         pass  # Another worker was faster.
     finally:

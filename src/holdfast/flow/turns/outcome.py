@@ -29,7 +29,7 @@ from holdfast.flow.sessions import read
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.calls import REPLY
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import Event
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
@@ -47,32 +47,30 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The reason it was stopped."""
 
 
-def read_outcome(ports: Ports, acting: Acting, turn: TurnPlace) -> TurnOutcome:
+def read_outcome(env: Env, turn: TurnPlace) -> TurnOutcome:
     """Return the outcome of an ended turn."""
-    info = frame_read.read_frame(ports, acting, turn.frame)
+    info = frame_read.read_frame(env, turn.frame)
     named = next((result.ref for result in reversed(info.results) if result.kind == REPLY), None)
     return TurnOutcome(
         completed=info.status == "completed",
-        message=find_last_reply(ports, acting, turn) if named is None else _read_message(ports, acting, named),
+        message=find_last_reply(env, turn) if named is None else _read_message(env, named),
         reason=info.error if isinstance(info.error, str) else None,
     )
 
 
-def find_last_reply(ports: Ports, acting: Acting, turn: TurnPlace) -> Message | None:
+def find_last_reply(env: Env, turn: TurnPlace) -> Message | None:
     """Return the model's last message with text in a turn without a final reply, or None."""
-    words = [
-        message for message in read_turn_messages(ports, acting, turn) if message.role == "assistant" and message.text
-    ]
+    words = [message for message in read_turn_messages(env, turn) if message.role == "assistant" and message.text]
     return words[-1] if words else None
 
 
-def read_turn_messages(ports: Ports, acting: Acting, turn: TurnPlace) -> list[Message]:
+def read_turn_messages(env: Env, turn: TurnPlace) -> list[Message]:
     """Return the messages of a turn, oldest first."""
     found: list[Message] = []
-    query = EventQuery(tenant=acting.tenant, stream=turn.thread, after=turn.started - 1, types=read.MESSAGE_TYPES)
-    while page := ports.journal.read(query):
+    query = EventQuery(tenant=env.tenant, stream=turn.thread, after=turn.started - 1, types=read.MESSAGE_TYPES)
+    while page := env.journal.read(query):
         for event in map(decode_event, page):
-            (message,) = read.decode_messages(ports, acting, [event])
+            (message,) = read.decode_messages(env, [event])
             if message.role == "user" and event.facts.frame not in (None, turn.frame):
                 return found  # Another turn begins.
             if event.facts.frame == turn.frame or message.role == "user":
@@ -81,9 +79,9 @@ def read_turn_messages(ports: Ports, acting: Acting, turn: TurnPlace) -> list[Me
     return found
 
 
-def _read_message(ports: Ports, acting: Acting, id: str) -> Message | None:
-    stored = ports.journal.event(acting.tenant, ulid_bytes(id))
-    return None if stored is None else read.read_message(ports, acting, stored, pinned=False)
+def _read_message(env: Env, id: str) -> Message | None:
+    stored = env.journal.event(env.tenant, ulid_bytes(id))
+    return None if stored is None else read.read_message(env, stored, pinned=False)
 
 
 MAX_FAILURES = 25
@@ -118,35 +116,35 @@ class ModelCallTally(msgspec.Struct, frozen=True):
     """Consecutive failures among the newest calls."""
 
 
-def tally_model_calls(ports: Ports, acting: Acting, turn: TurnPlace) -> ModelCallTally:
+def tally_model_calls(env: Env, turn: TurnPlace) -> ModelCallTally:
     """Count a turn's model calls, from the journal."""
     made = 0
-    for event in manifest.iter_packs(ports, acting, turn.thread):
+    for event in manifest.iter_packs(env, turn.thread):
         if event.version < turn.started:
             break
         made += event.facts.frame == turn.frame
-    failed, in_a_row = _count_failures(ports, acting, turn)
+    failed, in_a_row = _count_failures(env, turn)
     return ModelCallTally(max(made - failed, 0), in_a_row)
 
 
-def _count_failures(ports: Ports, acting: Acting, turn: TurnPlace) -> tuple[int, int]:
+def _count_failures(env: Env, turn: TurnPlace) -> tuple[int, int]:
     failed = in_a_row = 0
-    for event in read_model_outcomes(ports, acting, turn):
+    for event in read_model_outcomes(env, turn):
         if event.facts.frame == turn.frame:
             again = event.type == "model.failed" and event.facts.retryable
             failed, in_a_row = failed + again, in_a_row + 1 if again else 0
     return failed, in_a_row
 
 
-def read_model_outcomes(ports: Ports, acting: Acting, turn: TurnPlace, *, after: int | None = None) -> Iterator[Event]:
+def read_model_outcomes(env: Env, turn: TurnPlace, *, after: int | None = None) -> Iterator[Event]:
     """Yield the outcomes of model calls in a turn's stream, since the turn began or after a version."""
     if after is None:
-        frame = load_current_state(ports, acting, turn.actor).frames.get(turn.frame)
+        frame = load_current_state(env, turn.actor).frames.get(turn.frame)
         if frame is None:
             raise FrameEnded(f"Turn {turn.frame} has ended meanwhile.")
         after = frame.pushed
-    query = EventQuery(tenant=acting.tenant, stream=turn.actor, after=after, types=OUTCOME_TYPES, limit=256)
-    while page := ports.journal.read(query):
+    query = EventQuery(tenant=env.tenant, stream=turn.actor, after=after, types=OUTCOME_TYPES, limit=256)
+    while page := env.journal.read(query):
         yield from map(decode_event, page)
         query = msgspec.structs.replace(query, after=page[-1].version)
 
@@ -169,42 +167,38 @@ def check_cost(usage: Usage, most: int | None) -> None:
         raise InsufficientTokens("the turn has cost what it may cost.")
 
 
-def find_exhausted_limit(
-    ports: Ports, acting: Acting, turn: TurnPlace, loops: int | None, cost: int | None
-) -> str | None:
+def find_exhausted_limit(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> str | None:
     """Return why a turn without a worker can only be stopped; None if it can go on or waits for a person."""
-    with ports.journal.snapshot():  # Another process may take and end the turn at any time.
-        return _find_exhausted_limit(ports, acting, turn, loops, cost)
+    with env.journal.snapshot():  # Another process may take and end the turn at any time.
+        return _find_exhausted_limit(env, turn, loops, cost)
 
 
-def _find_exhausted_limit(
-    ports: Ports, acting: Acting, turn: TurnPlace, loops: int | None, cost: int | None
-) -> str | None:
-    view = turns.read_turn(ports, acting, turn)
+def _find_exhausted_limit(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> str | None:
+    view = turns.read_turn(env, turn)
     if view is None:
         return None
     try:
         if view.step.next == "model":
-            _check_model(ports, acting, turn, loops, cost)
+            _check_model(env, turn, loops, cost)
         elif view.step.next == "tools" and all(tool.next == "begin" for tool in view.step.tools):
-            _check_tool(ports, acting, turn, view.step.tools[0].call)
+            _check_tool(env, turn, view.step.tools[0].call)
     except LimitExceeded as error:
         return describe_limit(error)
     return None
 
 
-def _check_model(ports: Ports, acting: Acting, turn: TurnPlace, loops: int | None, cost: int | None) -> None:
-    frame = check_can_work(load_current_state(ports, acting, turn.actor), turn.frame, ports.clock.now_ms())
+def _check_model(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> None:
+    frame = check_can_work(load_current_state(env, turn.actor), turn.frame, env.clock.now_ms())
     check_can_spend(frame)
     check_cost(frame.usage, cost)
-    tally = tally_model_calls(ports, acting, turn)
+    tally = tally_model_calls(env, turn)
     check_not_failing(tally)
     if loops is not None:
         check_loops(tally.made, loops)
 
 
-def _check_tool(ports: Ports, acting: Acting, turn: TurnPlace, call: str) -> None:
+def _check_tool(env: Env, turn: TurnPlace, call: str) -> None:
     """Apply the checks of beginning the call; nothing is begun."""
-    state, now = load_current_state(ports, acting, turn.actor), ports.clock.now_ms()
+    state, now = load_current_state(env, turn.actor), env.clock.now_ms()
     if call not in state.frames:
         calls.begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)

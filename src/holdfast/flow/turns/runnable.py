@@ -25,7 +25,7 @@ from holdfast.flow.frames.read import load_current_state, read_work_pages
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.turns import TurnView
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.scope import MAIN_THREAD, Scope, parse_scope
 
@@ -61,14 +61,14 @@ class StreamReadiness(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_readiness(ports: Ports, acting: Acting, stream: str, agent: str | None, since: int) -> StreamReadiness:
+def read_readiness(env: Env, stream: str, agent: str | None, since: int) -> StreamReadiness:
     """Read the readiness of a stream, for one agent or for all. `since` is the time at which the scan began."""
-    held = ports.leases.holds(acting.tenant, stream)
-    state = load_current_state(ports, acting, stream)
+    held = env.leases.holds(env.tenant, stream)
+    state = load_current_state(env, stream)
     # Versions are read before the content: a write in between causes one more read and is never missed.
     versions = {stream: state.version}
-    turn = None if held else _find_runnable_turn(ports, acting, stream, state, agent, versions)
-    set_back = ports.clock.now_ms() < since
+    turn = None if held else _find_runnable_turn(env, stream, state, agent, versions)
+    set_back = env.clock.now_ms() < since
     until = since if set_back else next_due_time(state.frames, since)
     return StreamReadiness(versions=versions, since=since, until=until, held=held, turn=turn)
 
@@ -87,7 +87,7 @@ def next_due_time(frames: Mapping[str, FrameState], now: int) -> float:
 
 
 def _find_runnable_turn(
-    ports: Ports, acting: Acting, stream: str, state: StreamState, agent: str | None, versions: dict[str, int]
+    env: Env, stream: str, state: StreamState, agent: str | None, versions: dict[str, int]
 ) -> RunnableTurn | None:
     scope = parse_scope(stream)
     session, thread = scope.get("session"), scope.get("thread") or MAIN_THREAD
@@ -95,14 +95,14 @@ def _find_runnable_turn(
         return None
     place = TurnPlace(actor=stream, thread=Scope.thread(session, thread).text)
     for frame in walk_root_first(state.frames):
-        turn = turns.find_frame_turn(ports, acting, place, frame) if frame.parent is None else None
-        if turn is None or (agent is not None and turns.find_turn_agent(ports, acting, stream, frame) != agent):
+        turn = turns.find_frame_turn(env, place, frame) if frame.parent is None else None
+        if turn is None or (agent is not None and turns.find_turn_agent(env, stream, frame) != agent):
             continue
-        view = turns.read_turn(ports, acting, turn)
+        view = turns.read_turn(env, turn)
         if view is not None:
             versions[turn.thread] = view.versions[1]
-            if _is_runnable(view, ports.clock.now_ms()):
-                return RunnableTurn(tenant=acting.tenant, frame=frame.id, session=session, thread=thread)
+            if _is_runnable(view, env.clock.now_ms()):
+                return RunnableTurn(tenant=env.tenant, frame=frame.id, session=session, thread=thread)
     return None
 
 
@@ -118,8 +118,8 @@ T = TypeVar("T")
 class RunnableTurnWatch:
     """A watch for turns that one agent (None: any) can continue, in some tenants (None: all with live frames)."""
 
-    def __init__(self, ports: Ports, acting: Acting, agent: str | None, tenants: Sequence[str] | None) -> None:
-        self._ports, self._acting, self._agent, self._wanted = ports, acting, agent, tenants
+    def __init__(self, env: Env, agent: str | None, tenants: Sequence[str] | None) -> None:
+        self._env, self._agent, self._wanted = env, agent, tenants
         self._watched: dict[str, _TenantWatch] = {}
         self._seen: int | None = None
         self._mutex = threading.Lock()
@@ -136,32 +136,32 @@ class RunnableTurnWatch:
         """
         with self._mutex:
             # Read first: a write during the scan is a change for the next scan.
-            position = self._ports.journal.position()
+            position = self._env.journal.position()
             changed, self._seen = position != self._seen, None
             if changed:
-                wanted = self._ports.journal.tenants_with_work() if self._wanted is None else self._wanted
+                wanted = self._env.journal.tenants_with_work() if self._wanted is None else self._wanted
                 self._watched = {name: self._watched.get(name) or self._watch_tenant(name) for name in wanted}
             found = [turn for watched in self._watched.values() for turn in watched.find_runnable_turns(changed)]
             self._seen = position
             return found
 
     def _watch_tenant(self, tenant: str) -> _TenantWatch:
-        own = tenant == self._acting.tenant
-        acting = self._acting if own else replace(self._acting, tenant=tenant, whole=False)
-        return _TenantWatch(self._ports, acting, self._agent)
+        own = tenant == self._env.tenant
+        env = self._env if own else replace(self._env, tenant=tenant, whole=False)
+        return _TenantWatch(env, self._agent)
 
 
 class _TenantWatch:
     """One tenant's streams with live frames, and the readiness of each."""
 
-    def __init__(self, ports: Ports, acting: Acting, agent: str | None) -> None:
-        self._ports, self._acting, self._agent = ports, acting, agent
+    def __init__(self, env: Env, agent: str | None) -> None:
+        self._env, self._agent = env, agent
         self._streams: list[str] = []
         self._versions: dict[str, int] = {}
         self._known: dict[str, StreamReadiness] = {}
 
     def find_runnable_turns(self, changed: bool) -> list[RunnableTurn]:
-        now = self._ports.clock.now_ms()
+        now = self._env.clock.now_ms()
         if changed:
             self._list_streams()
         stale = self._find_stale(now)
@@ -172,25 +172,25 @@ class _TenantWatch:
         looked = self._read_streams(stale, calm, now)
         found = ((stream, looked.get(stream) or self._known.get(stream)) for stream in self._streams)
         ready = [(stream, one.turn) for stream, one in found if one is not None and one.turn is not None]
-        return [turn for stream, turn in ready if self._ports.leases.seems_free(self._acting.tenant, stream)]
+        return [turn for stream, turn in ready if self._env.leases.seems_free(self._env.tenant, stream)]
 
     def _list_streams(self) -> None:
         """List the streams with live frames, their versions and those of the threads they depend on."""
         streams: list[str] = []
         versions: dict[str, int] = {}
-        for page in read_work_pages(self._ports, self._acting):
+        for page in read_work_pages(self._env):
             names = [head.stream for head in page]
             streams += names
             versions.update((head.stream, head.version) for head in page)
             lines = [line for name in names if name in self._known for line in self._known[name].versions]
             others = [line for line in lines if line not in versions]
             if others:
-                versions.update(self._ports.journal.versions(self._acting.tenant, others))
+                versions.update(self._env.journal.versions(self._env.tenant, others))
         self._streams, self._versions = streams, versions
         self._known = {name: self._known[name] for name in streams if name in self._known}
 
     def _find_stale(self, now: int) -> list[str]:
-        holds, tenant = self._ports.leases.holds, self._acting.tenant
+        holds, tenant = self._env.leases.holds, self._env.tenant
         return [
             name
             for name in self._streams
@@ -202,7 +202,7 @@ class _TenantWatch:
         """Sweep some streams; return the versions at which nothing was due, and True if anything was done."""
         calm, acted = {}, False
         for stream in streams:
-            settled = _skip_if_corrupt(partial(sweep.sweep_stream, self._ports, self._acting, stream, patient=False))
+            settled = _skip_if_corrupt(partial(sweep.sweep_stream, self._env, stream, patient=False))
             if settled is not None and settled.calm_at is not None:
                 calm[stream] = settled.calm_at
             acted = acted or (settled is not None and settled.has_acted)
@@ -213,7 +213,7 @@ class _TenantWatch:
         looked: dict[str, StreamReadiness] = {}
         for stream in streams:
             self._known.pop(stream, None)
-            found = _skip_if_corrupt(partial(read_readiness, self._ports, self._acting, stream, self._agent, now))
+            found = _skip_if_corrupt(partial(read_readiness, self._env, stream, self._agent, now))
             if found is None:
                 continue
             looked[stream] = found

@@ -22,7 +22,7 @@ from holdfast.flow.turns.append import (
     is_conversation_over,
 )
 from holdfast.flow.turns.calls import cancel_outside_children
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events import calls as events
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import OutcomeContent
@@ -37,8 +37,7 @@ STOP_ATTEMPTS = 5
 
 
 def stop_turn(
-    ports: Ports,
-    acting: Acting,
+    env: Env,
     turn: TurnPlace,
     *,
     reason: str,
@@ -54,27 +53,27 @@ def stop_turn(
     `usage` is the known usage of the model call under way. Model calls not among `begun` were left by other processes
     and may have been paid for as well. `unowned` takes the lease of a turn without a worker for this one append.
     """
-    record, end = budgets.to_usage(usage), redact_as_configured(ports, OutcomeContent(error=reason))
+    record, end = budgets.to_usage(usage), redact_as_configured(env, OutcomeContent(error=reason))
     said: list[Message] = []
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        check_live(ports, acting, state, turn.frame)
-        growing = DraftBuilder(state, ports.clock.now_ms())
+        check_live(env, state, turn.frame)
+        growing = DraftBuilder(state, env.clock.now_ms())
         for call in list(live_frame(state, turn.frame).calls.values()):
             torn = call.kind == "model" and call.id not in begun
-            used = record + _estimate_usage(ports, acting, call.id) if torn else record
+            used = record + _estimate_usage(env, call.id) if torn else record
             growing.add(_draft_call_end(turn, growing.state, call.id, call.kind, used, said, speech))
         growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
-        taken = ports.leases.draft_take(acting.tenant, turn.actor, state) if unowned else []
-        given_back = LeaseReleased(epoch=state.epoch + 1, owner=ports.leases.name)
+        taken = env.leases.draft_take(env.tenant, turn.actor, state) if unowned else []
+        given_back = LeaseReleased(epoch=state.epoch + 1, owner=env.leases.name)
         after = [Draft(type="lease.released", facts=given_back)] if taken else []
         return [*taken, *growing.drafts, *after]
 
-    cancel_outside_children(ports, acting, load_current_state(ports, acting, turn.actor), turn.frame)
+    cancel_outside_children(env, load_current_state(env, turn.actor), turn.frame)
     for _ in range(STOP_ATTEMPTS):
-        said[:] = _build_final_messages(load_current_state(ports, acting, turn.thread).thread, turn, partial)
+        said[:] = _build_final_messages(load_current_state(env, turn.thread).thread, turn, partial)
         try:
-            return append_to_turn(ports, acting, turn, said, decide, release=release)[0]
+            return append_to_turn(env, turn, said, decide, release=release)[0]
         except (ConversationOver, ToolPairingError):  # The thread was reset or rewound just now: retry.
             continue
     raise Conflict(f"{turn.thread} changes too fast to stop its turn. Try again.")
@@ -92,11 +91,11 @@ def _build_final_messages(line: ThreadState | None, turn: TurnPlace, partial: Me
     return said
 
 
-def _estimate_usage(ports: Ports, acting: Acting, call: str) -> Usage:
+def _estimate_usage(env: Env, call: str) -> Usage:
     """Estimate an interrupted model call's usage from its pack. The same amount counts if the call is made again."""
-    asked = ports.journal.event(acting.tenant, ulid_bytes(call))
+    asked = env.journal.event(env.tenant, ulid_bytes(call))
     pack = None if asked is None else decode_event(asked).facts.pack
-    shown = None if pack is None else ports.journal.event(acting.tenant, ulid_bytes(pack))
+    shown = None if pack is None else env.journal.event(env.tenant, ulid_bytes(pack))
     return Usage() if shown is None else Usage.estimate(decode_event(shown).facts.used)
 
 

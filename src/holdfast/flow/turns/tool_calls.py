@@ -29,7 +29,7 @@ from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.calls import ToolCallReturn, ToolCallStart
 from holdfast.flow.turns.tool_rules import ToolRules
 from holdfast.flow.turns.turns import TurnView
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import QuestionContent
 from holdfast.records.frames import Question
@@ -58,14 +58,14 @@ class _CallQuestion(NamedTuple):
 class ToolCallSettler:
     """The settler of one turn's tool calls, one at a time."""
 
-    def __init__(self, ports: Ports, acting: Acting, turn: TurnPlace, rules: ToolRules) -> None:
-        self._ports, self._acting, self._turn, self._rules = ports, acting, turn, rules
+    def __init__(self, env: Env, turn: TurnPlace, rules: ToolRules) -> None:
+        self._env, self._turn, self._rules = env, turn, rules
         self.unbegun: set[str] = set()
         """Calls that a model asked for in this block and that cannot have begun elsewhere."""
 
     def settle(self, view: TurnView, tool: ToolStep) -> ReadyCall | None:
         """Settle a call; return it if it is to be begun now, None if it was ended or asked about."""
-        message = turns.find_call_message(self._ports, self._acting, self._turn, tool.call, view.tail)
+        message = turns.find_call_message(self._env, self._turn, tool.call, view.tail)
         request = next(call for call in message.tool_calls if call.id == tool.call)
         attempts, changed = self._read_intent(view, tool)
         one = ToolCallStart(
@@ -78,9 +78,7 @@ class ToolCallSettler:
         )
         found = _CallEnd(build_erased_return(attempts > 0)) if message.erased else self._decide(one, tool)
         if isinstance(found, _CallEnd):
-            calls.end_turn_tool_call(
-                self._ports, self._acting, self._turn, one.request, found.came, answered=found.answered
-            )
+            calls.end_turn_tool_call(self._env, self._turn, one.request, found.came, answered=found.answered)
         elif isinstance(found, _CallQuestion):
             self._ask(one, found)
         else:
@@ -110,7 +108,7 @@ class ToolCallSettler:
         intent = view.frame.calls.get(tool.call)
         if intent is None:
             return 0, None
-        event = read.read_event(self._ports, self._acting, self._turn.actor, intent.version)
+        event = read.read_event(self._env, self._turn.actor, intent.version)
         return (1, None) if event is None else (int(event.facts.attempt), read.content_field(event, "arguments"))
 
     def _decide_new(self, one: ToolCallStart, tool: ToolStep) -> ReadyCall | _CallEnd | _CallQuestion:
@@ -125,11 +123,11 @@ class ToolCallSettler:
         if call in self.unbegun:
             self.unbegun.discard(call)
             return True
-        return not read.has_frame(self._ports, self._acting, call)
+        return not read.has_frame(self._env, call)
 
     def _decide_answer(self, one: ToolCallStart, tool: ToolStep) -> ReadyCall | _CallEnd | _CallQuestion:
         """Act on the answer to a question about a call: a yes lets it run, a no never does."""
-        answer = calls.read_newest_answer(self._ports, self._acting, self._turn, tool.call)
+        answer = calls.read_newest_answer(self._env, self._turn, tool.call)
         question = None if tool.frame is None else tool.frame.question
         if answer is None or question is None or self._is_allowed(one, question, answer):
             return self._decide_fit(one, answer, question)
@@ -201,7 +199,7 @@ class ToolCallSettler:
         self._ask(one, self._rerun_question(one, why=why))
 
     def _ask(self, one: ToolCallStart, asked: _CallQuestion) -> None:
-        calls.ask_about_call(self._ports, self._acting, self._turn, one, asked.content, call=asked.call)
+        calls.ask_about_call(self._env, self._turn, one, asked.content, call=asked.call)
 
     # Arguments of a call
 
@@ -211,7 +209,7 @@ class ToolCallSettler:
     def _find_stored_tool(self, request: ToolCallRequest) -> ToolDef | None:
         if self._rules.knows_tools:
             return None
-        return calls.find_stored_tool(self._ports, self._acting, self._turn.thread, request.name)
+        return calls.find_stored_tool(self._env, self._turn.thread, request.name)
 
     def _describe_call(self, one: ToolCallStart) -> tuple[str, Any]:
         """Describe a call and its arguments for a person, with the defaults for arguments not given."""
@@ -224,19 +222,17 @@ class ToolCallSettler:
 
     def _source_arguments(self, one: ToolCallStart) -> Any:
         """Return the arguments that the model or a person wrote."""
-        return readable_arguments(one.request, self._ports.settings.nesting) if one.arguments is None else one.arguments
+        return readable_arguments(one.request, self._env.settings.nesting) if one.arguments is None else one.arguments
 
     def _question_arguments(self, question: Question | None) -> Any:
         if question is None:
             return None
-        return read.content_field(
-            read.read_event(self._ports, self._acting, self._turn.actor, question.version), "arguments"
-        )
+        return read.content_field(read.read_event(self._env, self._turn.actor, question.version), "arguments")
 
     def _new_question_arguments(self, one: ToolCallStart) -> Any:
         """Return the arguments that a question would hold now."""
         return redact_as_configured(
-            self._ports, QuestionContent(reason="", arguments=self.display_arguments(one))
+            self._env, QuestionContent(reason="", arguments=self.display_arguments(one))
         ).arguments
 
     def display_arguments(self, one: ToolCallStart) -> Any:

@@ -25,7 +25,7 @@ from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.flow.sessions import read
 from holdfast.flow.turns.append import ConversationOver, MessageBatch, TurnPlace, append_to_turn, is_conversation_over
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED, Draft, Event, StoredEvent
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
@@ -70,25 +70,25 @@ def turns_place(line: str) -> TurnPlace:
     return TurnPlace(actor=Scope.actor(TURN_ACTOR, session=session, thread=thread).text, thread=line)
 
 
-def find_live_turn(ports: Ports, acting: Acting, place: TurnPlace) -> TurnPlace | None:
+def find_live_turn(env: Env, place: TurnPlace) -> TurnPlace | None:
     """Return the live turn of a thread, or None."""
-    for frame in stack.walk_root_first(load_current_state(ports, acting, place.actor).frames):
+    for frame in stack.walk_root_first(load_current_state(env, place.actor).frames):
         if frame.parent is None and frame.outer is None:
-            found = find_frame_turn(ports, acting, place, frame)
+            found = find_frame_turn(env, place, frame)
             if found is not None:
                 return found
     return None
 
 
-def find_frame_turn(ports: Ports, acting: Acting, place: TurnPlace, frame: FrameState) -> TurnPlace | None:
+def find_frame_turn(env: Env, place: TurnPlace, frame: FrameState) -> TurnPlace | None:
     """Return a root frame's turn, or None if it is not one."""
-    pushed = read_event(ports, acting, place.actor, frame.pushed)
+    pushed = read_event(env, place.actor, frame.pushed)
     return None if pushed is None else _place_from_facts(place, pushed.facts)
 
 
-def find_turn_agent(ports: Ports, acting: Acting, actor: str, frame: FrameState) -> str | None:
+def find_turn_agent(env: Env, actor: str, frame: FrameState) -> str | None:
     """Return the agent that answers in a turn."""
-    pushed = read_event(ports, acting, actor, frame.pushed)
+    pushed = read_event(env, actor, frame.pushed)
     return None if pushed is None else pushed.facts.agent
 
 
@@ -98,40 +98,40 @@ def _place_from_facts(place: TurnPlace, facts: FramePushed) -> TurnPlace | None:
     return TurnPlace(actor=place.actor, thread=facts.conversation, frame=facts.frame, started=facts.visible_from)
 
 
-def find_turn_by_key(ports: Ports, acting: Acting, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
+def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
     """Return the turn begun or joined under a key; refuse a key that was used for other messages."""
     if wanted.key is None:
         return None
-    stored = ports.journal.events_by_key(acting.tenant, place.actor, wanted.key)
+    stored = env.journal.events_by_key(env.tenant, place.actor, wanted.key)
     events = [decode_event(event) for event in stored]
     if not events:
         return None
     found = next((event for event in events if event.type in ("frame.pushed", "turn.joined")), None)
-    at = None if found is None else _find_event_turn(ports, acting, place, found)
+    at = None if found is None else _find_event_turn(env, place, found)
     if found is None or at is None:
         raise KeyReused(f"Key {wanted.key!r} already stands for {events[0].type}. Use another key for this turn.")
     said = found.facts.message if found.type == "turn.joined" else at.started
-    check_key_messages(ports, acting, at.thread, said, wanted.messages, wanted.key)
+    check_key_messages(env, at.thread, said, wanted.messages, wanted.key)
     return TurnAdmission(place=at)
 
 
-def _find_event_turn(ports: Ports, acting: Acting, place: TurnPlace, event: Event) -> TurnPlace | None:
+def _find_event_turn(env: Env, place: TurnPlace, event: Event) -> TurnPlace | None:
     if event.type == "frame.pushed":
         return _place_from_facts(place, event.facts)
-    found = ports.journal.find(acting.tenant, "frames", "frame_id", ulid_bytes(event.facts.frame), b"", 1)
+    found = env.journal.find(env.tenant, "frames", "frame_id", ulid_bytes(event.facts.frame), b"", 1)
     if not found:
         raise FrameNotFound(f"There is no frame {event.facts.frame}. Check its id and the tenant.")
-    pushed = read_event(ports, acting, place.actor, int(found[0][1]["pushed_version"] or 0))
+    pushed = read_event(env, place.actor, int(found[0][1]["pushed_version"] or 0))
     return None if pushed is None else _place_from_facts(place, pushed.facts)
 
 
-def begin_turn(ports: Ports, acting: Acting, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission:
+def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission:
     """Begin a turn: message, frame and lease in one append. Call it once nothing else works on the thread."""
-    frame = ulid_text(ports.ids.ulid())
-    content = redact_as_configured(ports, GoalContent(goal=turn_goal(wanted.messages)))
+    frame = ulid_text(env.ids.ulid())
+    content = redact_as_configured(env, GoalContent(goal=turn_goal(wanted.messages)))
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        _check_free(ports, acting, place, state)
+        _check_free(env, place, state)
         pushed = lifecycle.push(
             {place.actor: state},
             place.actor,
@@ -141,28 +141,28 @@ def begin_turn(ports: Ports, acting: Acting, place: TurnPlace, wanted: TurnReque
             limits=wanted.limits,
             default=wanted.limits,
             content=content,
-            now=ports.clock.now_ms(),
+            now=env.clock.now_ms(),
         )[place.actor]
         facts = msgspec.structs.replace(
             pushed[0].facts, conversation=place.thread, visible_from=speech.versions[0], agent=wanted.agent
         )
         own = msgspec.structs.replace(pushed[0], facts=facts)
-        return [*ports.leases.draft_take(acting.tenant, place.actor, state), own]
+        return [*env.leases.draft_take(env.tenant, place.actor, state), own]
 
     at = msgspec.structs.replace(place, frame=frame)
-    said, changed = append_to_turn(ports, acting, at, wanted.messages, decide, key=wanted.key, same=lambda events: True)
+    said, changed = append_to_turn(env, at, wanted.messages, decide, key=wanted.key, same=lambda events: True)
     if changed.repeated:
-        found = find_turn_by_key(ports, acting, place, wanted)
+        found = find_turn_by_key(env, place, wanted)
         assert found is not None, "a key that was used names what it was used for"
         return found
-    ports.states.note_frame_stream(acting.tenant, frame, place.actor)
+    env.states.note_frame_stream(env.tenant, frame, place.actor)
     return TurnAdmission(place=msgspec.structs.replace(at, started=said[0].version), new=True, messages=tuple(said))
 
 
-def _check_free(ports: Ports, acting: Acting, place: TurnPlace, state: StreamState) -> None:
+def _check_free(env: Env, place: TurnPlace, state: StreamState) -> None:
     """Refuse a second turn. A live turn can be resumed; any other root frame must be ended first."""
     roots = [one for one in state.frames.values() if one.parent is None]
-    if any(find_frame_turn(ports, acting, place, one) is not None for one in roots):
+    if any(find_frame_turn(env, place, one) is not None for one in roots):
         raise Conflict("Another turn of this conversation is live. Take it up first.")
     if roots:
         raise Refused(f"Frame {roots[0].id} lives in {place.actor}, where turns are taken, and is none. End it first.")
@@ -174,23 +174,21 @@ def turn_goal(messages: Sequence[Message]) -> str:
     return text[:GOAL_CHARS] or "Answer."
 
 
-def join_turn(ports: Ports, acting: Acting, turn: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
+def join_turn(env: Env, turn: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
     """Append messages to a turn under way; return None if it has ended meanwhile or is about to stop."""
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        if turn.frame not in state.frames or find_stop_request(ports, acting, turn) is not None:
+        if turn.frame not in state.frames or find_stop_request(env, turn) is not None:
             raise _TurnOver
         facts = TurnJoined(frame=turn.frame, stream=turn.thread, message=speech.versions[0])
         return [Draft(type="turn.joined", facts=facts)]
 
     try:
-        said, changed = append_to_turn(
-            ports, acting, turn, wanted.messages, decide, key=wanted.key, same=lambda events: True
-        )
+        said, changed = append_to_turn(env, turn, wanted.messages, decide, key=wanted.key, same=lambda events: True)
     except (_TurnOver, ConversationOver):
         return None
     if changed.repeated:
-        return find_turn_by_key(ports, acting, turn, wanted)
+        return find_turn_by_key(env, turn, wanted)
     return TurnAdmission(place=turn, messages=tuple(said))
 
 
@@ -198,9 +196,9 @@ class _TurnOver(Conflict):
     """The turn has ended."""
 
 
-def take_turn(ports: Ports, acting: Acting, turn: TurnPlace) -> int:
+def take_turn(env: Env, turn: TurnPlace) -> int:
     """Take the lease of a live turn without a worker, and return the epoch."""
-    return takeover.take_free_stream(ports, acting, turn.actor)
+    return takeover.take_free_stream(env, turn.actor)
 
 
 # Next step
@@ -222,16 +220,16 @@ KnownTail = tuple[int, tuple[Message, ...]]
 """The version of a thread, and its messages since the last pack at that version."""
 
 
-def read_turn(ports: Ports, acting: Acting, turn: TurnPlace, known: KnownTail | None = None) -> TurnView | None:
+def read_turn(env: Env, turn: TurnPlace, known: KnownTail | None = None) -> TurnView | None:
     """Return a turn's state and next step; None once it has ended. `known` is the caller's copy of the tail."""
-    state, line_state = load_current_state(ports, acting, turn.actor), load_current_state(ports, acting, turn.thread)
+    state, line_state = load_current_state(env, turn.actor), load_current_state(env, turn.thread)
     frame, line = state.frames.get(turn.frame), line_state.thread
     if frame is None:
         return None
     versions = (state.version, line_state.version)
     after = max(line.packed if line is not None else 0, turn.started - 1)
     same = known is not None and known[0] == versions[1]
-    tail = known[1] if known is not None and same else _read_tail(ports, acting, turn.thread, after)
+    tail = known[1] if known is not None and same else _read_tail(env, turn.thread, after)
     calls = {} if line is None else line.calls
     children = {child.id: child for child in stack.children(state.frames, frame.id)}
     refs = sorted(calls.values(), key=lambda one: (one.version, one.id))
@@ -240,18 +238,18 @@ def read_turn(ports: Ports, acting: Acting, turn: TurnPlace, known: KnownTail | 
         children=children,
         waiting=[ref.id for ref in refs if ref.version >= turn.started],
         said=[_outline_message(message) for message in tail],
-        stopping=is_conversation_over(line, turn.started) or _has_stop_request(ports, acting, turn, state),
-        now=ports.clock.now_ms(),
+        stopping=is_conversation_over(line, turn.started) or _has_stop_request(env, turn, state),
+        now=env.clock.now_ms(),
         frames=state.frames,
     )
     orphans = (child for child in children.values() if child.id not in calls)
-    unwanted = tuple(one.id for one in orphans if one.id in frame.calls or _is_tool_frame(ports, acting, turn, one))
+    unwanted = tuple(one.id for one in orphans if one.id in frame.calls or _is_tool_frame(env, turn, one))
     return TurnView(step=step, frame=frame, tail=tail, versions=versions, unwanted=unwanted)
 
 
-def _is_tool_frame(ports: Ports, acting: Acting, turn: TurnPlace, frame: FrameState) -> bool:
+def _is_tool_frame(env: Env, turn: TurnPlace, frame: FrameState) -> bool:
     """Return True if a child frame works for a tool call, and is not the turn's own work."""
-    pushed = read_event(ports, acting, turn.actor, frame.pushed)
+    pushed = read_event(env, turn.actor, frame.pushed)
     return pushed is not None and pushed.facts.tool_call
 
 
@@ -259,33 +257,33 @@ def _outline_message(message: Message) -> TurnMessage:
     return TurnMessage(version=message.version, role=message.role, calls=tuple(call.id for call in message.tool_calls))
 
 
-def _read_tail(ports: Ports, acting: Acting, line: str, after: int) -> tuple[Message, ...]:
+def _read_tail(env: Env, line: str, after: int) -> tuple[Message, ...]:
     """Return the messages after a version, oldest first: a few, however long the conversation is."""
     found = []
-    for place in read.iter_places(ports, acting, line, page=8):
+    for place in read.iter_places(env, line, page=8):
         if place.stream != line or place.version <= after:
             break
         found.append(place)
-    return tuple(read.load_messages(ports, acting, found[::-1]))
+    return tuple(read.load_messages(env, found[::-1]))
 
 
-def find_call_message(ports: Ports, acting: Acting, turn: TurnPlace, call: str, tail: Sequence[Message]) -> Message:
+def find_call_message(env: Env, turn: TurnPlace, call: str, tail: Sequence[Message]) -> Message:
     """Return the message that asked for a tool call."""
     for message in tail:
         if any(one.id == call for one in message.tool_calls):
             return message
-    ref = read.thread_state(ports, acting, turn.thread).calls[call]
-    event = read_event(ports, acting, turn.thread, ref.version)
+    ref = read.thread_state(env, turn.thread).calls[call]
+    event = read_event(env, turn.thread, ref.version)
     assert event is not None, "an open call names the message that made it"
-    return read.decode_messages(ports, acting, [event])[0]
+    return read.decode_messages(env, [event])[0]
 
 
 # Stopping
 
 
-def request_stop(ports: Ports, acting: Acting, turn: TurnPlace, reason: str | None = None) -> bool:
+def request_stop(env: Env, turn: TurnPlace, reason: str | None = None) -> bool:
     """Ask the worker of a turn to stop it; return False if it has ended. Repeated requests count once."""
-    content = None if reason is None else redact_as_configured(ports, ReasonContent(reason=reason))
+    content = None if reason is None else redact_as_configured(env, ReasonContent(reason=reason))
     draft = Draft(type="cancel.requested", facts=CancelRequested(frame=turn.frame), content=content)
 
     def decide(states: States) -> dict[str, list[Draft]]:
@@ -293,7 +291,7 @@ def request_stop(ports: Ports, acting: Acting, turn: TurnPlace, reason: str | No
         return {turn.actor: [draft]}
 
     try:
-        decide_and_append(ports, acting, (turn.actor,), decide, key=stop_key(turn.frame), same=lambda events: True)
+        decide_and_append(env, (turn.actor,), decide, key=stop_key(turn.frame), same=lambda events: True)
     except FrameNotFound:
         return False
     return True
@@ -304,72 +302,70 @@ def stop_key(frame: str) -> str:
     return f"{frame}/stop"
 
 
-def find_stop_reason(ports: Ports, acting: Acting, turn: TurnPlace) -> str | None:
+def find_stop_reason(env: Env, turn: TurnPlace) -> str | None:
     """Return why a turn must end without a reply: a stop request, or nothing left to answer; else None."""
-    asked = find_stop_request(ports, acting, turn)
-    gone = asked is None and is_conversation_over(load_current_state(ports, acting, turn.thread).thread, turn.started)
+    asked = find_stop_request(env, turn)
+    gone = asked is None and is_conversation_over(load_current_state(env, turn.thread).thread, turn.started)
     return CONVERSATION_ENDED if gone else asked
 
 
-def _has_stop_request(ports: Ports, acting: Acting, turn: TurnPlace, state: StreamState) -> bool:
+def _has_stop_request(env: Env, turn: TurnPlace, state: StreamState) -> bool:
     """Return True if a stop was requested. Skips the lookup if nothing was written after the turn began."""
-    return state.version > state.frames[turn.frame].pushed and find_stop_request(ports, acting, turn) is not None
+    return state.version > state.frames[turn.frame].pushed and find_stop_request(env, turn) is not None
 
 
-def find_stop_request(ports: Ports, acting: Acting, turn: TurnPlace) -> str | None:
+def find_stop_request(env: Env, turn: TurnPlace) -> str | None:
     """Return the reason of a stop request, or None if there is none."""
-    stored = ports.journal.events_by_key(acting.tenant, turn.actor, stop_key(turn.frame))
+    stored = env.journal.events_by_key(env.tenant, turn.actor, stop_key(turn.frame))
     if not stored:
         return None
     reason = content_field(decode_event(stored[0]), "reason")
     return reason if isinstance(reason, str) else STOPPED
 
 
-def check_key_messages(
-    ports: Ports, acting: Acting, line: str, version: int, messages: Sequence[Message], key: str | None
-) -> None:
+def check_key_messages(env: Env, line: str, version: int, messages: Sequence[Message], key: str | None) -> None:
     """Refuse a key that stands for other messages. `version` is that of the first message it stands for."""
     if not messages:
         return
-    said = [decode_event(event) for event in _read_append(ports, acting, line, version)]
+    said = [decode_event(event) for event in _read_append(env, line, version)]
     if len(said) != len(messages) or not all(
-        _matches_message(ports, acting, event, message) for event, message in zip(said, messages, strict=True)
+        _matches_message(env, event, message) for event, message in zip(said, messages, strict=True)
     ):
         raise KeyReused(f"Key {key!r} stands for a turn that began with other words. Use a new key for a new message.")
 
 
-def _read_append(ports: Ports, acting: Acting, line: str, version: int) -> list[StoredEvent]:
+def _read_append(env: Env, line: str, version: int) -> list[StoredEvent]:
     """Return the messages of one append, from the first one on; nothing else follows them in it."""
-    query = EventQuery(tenant=acting.tenant, stream=line, after=version - 1, until=version, limit=1)
-    first = ports.journal.read(query)
+    query = EventQuery(tenant=env.tenant, stream=line, after=version - 1, until=version, limit=1)
+    first = env.journal.read(query)
     rest = first[0].rest if first else 0
-    return ports.journal.read(replace(query, until=version + rest, limit=rest + 1)) if rest else first
+    return env.journal.read(replace(query, until=version + rest, limit=rest + 1)) if rest else first
 
 
-def _matches_message(ports: Ports, acting: Acting, event: Event, message: Message) -> bool:
+def _matches_message(env: Env, event: Event, message: Message) -> bool:
     """Return True if a stored message equals this one, as far as they can be compared."""
     if event.type not in read.MESSAGE_TYPES or event.facts.role != message.role:
         return False
-    if event.content is ERASED or ports.redact is not None:
+    if event.content is ERASED or env.redact is not None:
         return True
-    (stored,) = read.decode_messages(ports, acting, [event])
-    return _comparable_content(ports, acting, stored) == _comparable_content(ports, acting, message)
+    (stored,) = read.decode_messages(env, [event])
+    return _comparable_content(env, stored) == _comparable_content(env, message)
 
 
-def _comparable_content(ports: Ports, acting: Acting, message: Message) -> tuple[Any, ...]:
+def _comparable_content(env: Env, message: Message) -> tuple[Any, ...]:
     """Return the parts of a message to compare: text, other parts, calls and results."""
     others = [part for part in message.content or () if not isinstance(part, str) and part.get("type") != "text"]
     return (
         message.text,
-        [_comparable_part(ports, acting, part) for part in others],
+        [_comparable_part(env, part) for part in others],
         [(call.name, call.arguments) for call in message.tool_calls],
         [(one.is_error, one.result if isinstance(one.result, str) else None) for one in message.tool_results],
     )
 
 
-def _comparable_part(ports: Ports, acting: Acting, part: Mapping[str, Any]) -> tuple[Any, ...]:
+def _comparable_part(env: Env, part: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return an image, file or other part to compare; new bytes by the name they would be stored under."""
     data, name = part.get("data"), part.get("artifact")
     if isinstance(data, bytes | bytearray | memoryview):
-        name = artifacts.artifact_name(ports.journal.secret, acting.tenant, bytes(data)).hex()
+        name = artifacts.artifact_name(env.journal.secret, env.tenant, bytes(data)).hex()
     return name, encode({key: value for key, value in part.items() if key not in ("data", "artifact", "size")})

@@ -54,7 +54,7 @@ class ToolCall:
 
     def sleep(self, seconds: float, *, key: str | None = None) -> None:
         """Pause the tool without a waiting process. After that time it runs again and passes this point."""
-        until = self.frame._ports.clock.now_ms() + round(_check_seconds(seconds) * 1000)
+        until = self.frame._env.clock.now_ms() + round(_check_seconds(seconds) * 1000)
         self.frame.ask(f"Sleeping for {seconds:g} seconds.", key=self._question_key(key), kind="timer", until=until)
 
     def _question_key(self, key: str | None) -> str:
@@ -76,8 +76,7 @@ class ToolCall:
             key = f"attached-{hashlib.sha256(encode([kind, known, how])).hexdigest()[:32]}"
         self.frame._check_not_suspended(key)
         return calls.add_handle(
-            self.frame._ports,
-            self.frame._acting,
+            self.frame._env,
             self.turn.id,
             kind,
             HandleContent(**known),

@@ -118,8 +118,8 @@ class HistoryTool(Tool[..., str]):
 
 def _answer_call(call: ToolCall, name: str, arguments: str) -> str:
     turn = call.turn
-    line = frame_thread(turn._ports, turn._acting, turn.id)
-    tools = HistoryTools(turn._ports, turn._acting, line, frame=turn.id)
+    line = frame_thread(turn._env, turn.id)
+    tools = HistoryTools(turn._env, line, frame=turn.id)
     given, problem = parse_arguments(name, arguments)
     return problem or tools.answer(name, given)
 

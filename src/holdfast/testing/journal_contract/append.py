@@ -164,7 +164,7 @@ class AppendContract(JournalFixtures):
         assert len(read_events(journal)) == 1
 
     def test_rows_that_refer_to_nothing_are_refused(self, writer: Writer, journal: Journal) -> None:
-        missing = ulid_text(writer.ports.ids.ulid())
+        missing = ulid_text(writer.env.ids.ulid())
         with pytest.raises(Refused):
             writer.append(ACTOR, make_push(writer, parent=missing, depth=1))
         with pytest.raises(Refused):
@@ -197,7 +197,7 @@ class AppendContract(JournalFixtures):
             thread.join()
         assert errors == []
         assert [event.version for event in read_events(journal, limit=1000)] == list(range(1, 161))
-        assert verify(writer.ports).findings == ()
+        assert verify(writer.env).findings == ()
 
     def test_one_refused_caller_does_not_spoil_the_others(self, writer: Writer, journal: Journal) -> None:
         refused: list[int] = []

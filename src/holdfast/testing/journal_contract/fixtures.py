@@ -32,7 +32,7 @@ def read_events(journal: Journal, stream: str = STREAM, tenant: str = "default",
 
 def make_push(writer: Writer, **facts: Any) -> Draft:
     """Make a draft that pushes a root frame."""
-    frame = ulid_text(writer.ports.ids.ulid())
+    frame = ulid_text(writer.env.ids.ulid())
     return Draft(type="frame.pushed", facts=FramePushed(frame=frame, **facts), content=GoalContent(goal="g"))
 
 

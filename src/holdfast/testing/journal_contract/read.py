@@ -57,7 +57,7 @@ class ReadContract(JournalFixtures):
 
     def test_tenants_see_nothing_of_each_other(self, writer: Writer, journal: Journal) -> None:
         other = Writer(journal, tenant="acme", user="bob")
-        placed = artifacts.prepare_artifact(other.ports, other.acting, b"body")
+        placed = artifacts.prepare_artifact(other.env, b"body")
         other.append(ACTOR, make_push(other), make_note(artifacts=[placed.name.hex()]), artifacts=[placed], key="k")
         before = _read_as_default_tenant(journal)
         writer.append(STREAM, make_note())
@@ -85,7 +85,7 @@ class ReadContract(JournalFixtures):
 
     @pytest.mark.parametrize("seed", range(5))
     def test_loading_gives_what_folding_gives(self, writer: Writer, journal: Journal, seed: int) -> None:
-        story = FrameGenerator(Random(seed), writer.ports.ids)  # noqa: S311
+        story = FrameGenerator(Random(seed), writer.env.ids)  # noqa: S311
         for _ in range(120):
             writer.append(ACTOR, *story.step())
         events = [decode_event(event) for event in read_events(journal, ACTOR, limit=10_000)]
@@ -230,7 +230,7 @@ def _make_lease_released(epoch: int, owner: str) -> Draft:
 
 
 def _suspend_frame(writer: Writer, stream: str) -> tuple[bytes, bytes, bytes]:
-    frame, question, token = writer.ports.ids.ulid(), writer.ports.ids.ulid(), secrets.token_bytes(32)
+    frame, question, token = writer.env.ids.ulid(), writer.env.ids.ulid(), secrets.token_bytes(32)
     push = Draft(type="frame.pushed", facts=frames.FramePushed(frame=ulid_text(frame)))
     facts = frames.FrameSuspendedFacts(
         frame=ulid_text(frame), question=ulid_text(question), kind="input", prior="active", token=token.hex()
@@ -240,7 +240,7 @@ def _suspend_frame(writer: Writer, stream: str) -> tuple[bytes, bytes, bytes]:
 
 
 def _pop_frame(writer: Writer, stream: str, tenant: str = "default") -> None:
-    frame = next(iter(writer.ports.journal.load(tenant, stream).frames))
+    frame = next(iter(writer.env.journal.load(tenant, stream).frames))
     assert ulid_bytes(frame)
     facts = frames.FramePopped(frame=frame, status="completed")
-    Writer(writer.ports.journal, tenant=tenant).append(stream, Draft(type="frame.popped", facts=facts))
+    Writer(writer.env.journal, tenant=tenant).append(stream, Draft(type="frame.popped", facts=facts))

@@ -43,7 +43,7 @@ class ConversationContract(JournalFixtures):
     def test_loading_gives_what_folding_gives_after_every_step(
         self, writer: Writer, journal: Journal, seed: int
     ) -> None:
-        story = SessionGenerator(Random(seed), writer.ports.ids)  # noqa: S311
+        story = SessionGenerator(Random(seed), writer.env.ids)  # noqa: S311
         states: dict[str, StreamState] = {}
         for _ in range(25):
             parts = story.step(2)
@@ -62,16 +62,16 @@ class ConversationContract(JournalFixtures):
     ) -> None:
         stories = _write_sessions(writer, steps=80)
         for story in stories:
-            check_session(writer.ports, writer.acting, story)
+            check_session(writer.env, story)
         live = dump_projections(journal)
         for subject in ("alice", "bob"):
-            assert artifacts.erase_subject(writer.ports, writer.acting, subject).events
+            assert artifacts.erase_subject(writer.env, subject).events
         assert dump_projections(journal) == live
-        assert verify(writer.ports).findings == ()
+        assert verify(writer.env).findings == ()
         journal.rebuild()
         assert dump_projections(journal) == live
         for story in stories:
-            check_session(writer.ports, writer.acting, story)
+            check_session(writer.env, story)
 
     @pytest.mark.parametrize("table", SPAN_TABLES)
     def test_a_span_is_what_its_bounds_say(self, writer: Writer, journal: Journal, table: str) -> None:
@@ -98,7 +98,7 @@ class ConversationContract(JournalFixtures):
                 assert journal.span("nobody", stream, RowQuery(table=table, prefix=prefix)) == []
 
     def test_an_event_is_found_by_its_id(self, writer: Writer, journal: Journal) -> None:
-        other = Writer(journal, tenant="acme", ids=writer.ports.ids)
+        other = Writer(journal, tenant="acme", ids=writer.env.ids)
         _write_sessions(writer, steps=10)
         _write_sessions(other, steps=10)
         for tenant, stranger in (("default", "acme"), ("acme", "default")):
@@ -112,7 +112,7 @@ class ConversationContract(JournalFixtures):
         assert journal.event("default", b"") is None
 
     def test_the_stream_of_a_frame_is_a_thread(self, writer: Writer, journal: Journal) -> None:
-        stream = f"frame/{ulid_text(writer.ports.ids.ulid())}"
+        stream = f"frame/{ulid_text(writer.env.ids.ulid())}"
         writer.append(stream, Draft(type="thread.opened", facts=ThreadOpened()), make_message(1), make_message(2))
         line = journal.load("default", stream).thread
         assert line is not None
@@ -136,7 +136,7 @@ class ConversationContract(JournalFixtures):
     def test_a_text_that_lies_in_an_artifact_is_found_until_it_is_erased(
         self, writer: Writer, journal: Journal, size: int
     ) -> None:
-        placed = artifacts.prepare_artifact(writer.ports, writer.acting, b"a heliotrope " + b"x" * size)
+        placed = artifacts.prepare_artifact(writer.env, b"a heliotrope " + b"x" * size)
         facts = MessageAppended(role="user", position=1, artifacts=(placed.name.hex(),))
         content = MessageContent(parts=[{"type": "text", "artifact": placed.name.hex(), "whole": True}])
         large = Draft(type="message.appended", facts=facts, content=content, subject="carol")
@@ -147,7 +147,7 @@ class ConversationContract(JournalFixtures):
             # The next message is short, and is also found by the end of the text before it.
             assert 2 in [hit.event.version for hit in journal.search("default", wanted)]
             journal.rebuild()
-        artifacts.erase_subject(writer.ports, writer.acting, "carol")
+        artifacts.erase_subject(writer.env, "carol")
         for _ in range(2):
             assert journal.search("default", wanted) == []
             journal.rebuild()
@@ -181,7 +181,7 @@ def make_message(position: int, role: str = "user", **facts: Any) -> Draft:
 
 def _write_sessions(writer: Writer, *, steps: int, sessions: int = 2) -> list[SessionGenerator]:
     """Write random sessions in a few commits; return their generators."""
-    ids = writer.ports.ids
+    ids = writer.env.ids
     stories = [SessionGenerator(Random(n), ids, f"s{n}", ("alice", "bob")) for n in range(sessions)]  # noqa: S311
     for story in stories:
         for _ in range(0, steps, 10):
@@ -223,7 +223,7 @@ class SessionContract(JournalFixtures):
     @pytest.fixture
     def clock(self, writer: Writer) -> FrozenClock:
         """Return the writer's clock, which is moved by hand."""
-        clock = writer.ports.clock
+        clock = writer.env.clock
         assert isinstance(clock, FrozenClock)
         return clock
 
@@ -308,7 +308,7 @@ class SessionContract(JournalFixtures):
         assert [row.stream for row in _iterate_pages(journal, 1)] == ["session/s", "session/t"]
 
     def test_sessions_are_found_by_whoever_opened_them(self, writer: Writer, journal: Journal) -> None:
-        alice, bob = (Writer(journal, user=name, ids=writer.ports.ids) for name in ("alice", "bob"))
+        alice, bob = (Writer(journal, user=name, ids=writer.env.ids) for name in ("alice", "bob"))
         for owner, name in ((alice, "a1"), (bob, "b1"), (writer, "n1"), (alice, "a2")):
             _open_session(owner, name)
             _add_thread(owner, name, "another", messages=1)
@@ -328,15 +328,15 @@ class SessionContract(JournalFixtures):
         self, writer: Writer, journal: Journal
     ) -> None:
         for name in ("alice", "bob"):
-            _open_session(Writer(journal, user=name, ids=writer.ports.ids), f"of {name}", title="secret")
+            _open_session(Writer(journal, user=name, ids=writer.env.ids), f"of {name}", title="secret")
         before = journal.sessions("default", SessionQuery())
-        artifacts.erase_subject(writer.ports, writer.acting, "alice")
+        artifacts.erase_subject(writer.env, "alice")
         assert _list_ids(journal, user="alice") == []
         assert _list_ids(journal, user="bob") == ["of bob"]
         assert journal.sessions("default", SessionQuery()) == before
         journal.rebuild()
         assert journal.sessions("default", SessionQuery()) == before
-        _open_session(Writer(journal, user="alice", ids=writer.ports.ids), "of another alice")
+        _open_session(Writer(journal, user="alice", ids=writer.env.ids), "of another alice")
         assert _list_ids(journal, user="alice") == ["of another alice"]
         assert len({row.user for row in journal.sessions("default", SessionQuery())}) == 3
 
@@ -423,7 +423,7 @@ def _add_thread(writer: Writer, session: str, thread: str, *, messages: int, bef
 
 
 def _append_message(writer: Writer, session: str) -> None:
-    line = writer.ports.journal.load(writer.acting.tenant, _thread_stream(session)).thread
+    line = writer.env.journal.load(writer.env.tenant, _thread_stream(session)).thread
     assert line is not None
     writer.append(_thread_stream(session), *_make_messages(1, line.messages + 1))
 

@@ -33,10 +33,10 @@ def make_write(key: str, value: Any, **facts: Any) -> Draft:
 
 
 def _write_random_state(writer: Writer, seed: int, steps: int = 150, scope: str = SCOPE) -> list[StoredEvent]:
-    story = StateGenerator(Random(seed), writer.ports.ids, scope, ("alice", "bob"))  # noqa: S311
+    story = StateGenerator(Random(seed), writer.env.ids, scope, ("alice", "bob"))  # noqa: S311
     for _ in range(steps):
         writer.append(scope, *story.step())
-    return writer.ports.journal.read(_query_all(scope))
+    return writer.env.journal.read(_query_all(scope))
 
 
 def _query_all(scope: str) -> EventQuery:
@@ -217,7 +217,7 @@ class StateContract(JournalFixtures):
         writer.append(SCOPE, draft, make_write("y", "an iris"))
         assert self._search_scope(journal, "heliotrope") == [(SCOPE, 1)]
         journal.keep_vectors("default", SCOPE, "e", [(1, b"d", b"\1"), (2, b"f", b"\2")])
-        artifacts.erase_subject(writer.ports, writer.acting, "carol")
+        artifacts.erase_subject(writer.env, "carol")
         assert self._search_scope(journal, "heliotrope") == []
         assert journal.entry("default", SCOPE, "x") is None
         assert _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == [("y", 2)]
