@@ -119,8 +119,8 @@ class FrameMessages(FrameBlock):
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what this frame sees and its pack left out. Each use is a tool call."""
-        line = visibility.frame_thread(self._env, self.id)
-        return HistoryTools(self._env, line, frame=self.id, max_tokens=max_tokens)
+        thread = visibility.frame_thread(self._env, self.id)
+        return HistoryTools(self._env, thread, frame=self.id, max_tokens=max_tokens)
 
     def messages(self, limit: int | None = None) -> list[Message]:
         """Return messages as written, oldest first: all, or the newest `limit`. Works after the frame has ended too."""

@@ -54,10 +54,10 @@ class HistoryTools:
 
     __slots__ = ("_env", "_frame", "_max_tokens", "_thread_stream")
 
-    def __init__(self, env: Env, line: str, frame: str | None = None, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, env: Env, thread: str, frame: str | None = None, max_tokens: int = MAX_TOKENS) -> None:
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < MIN_TOKENS:
             raise InvalidValue(f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {MIN_TOKENS}.")
-        self._env, self._thread_stream = env, line
+        self._env, self._thread_stream = env, thread
         self._frame, self._max_tokens = frame, max_tokens
 
     @property

@@ -288,9 +288,9 @@ def _choose_stickiness(given: float | None, max_messages: int | None) -> float:
     return given if given is not None else STICKINESS if max_messages is None else 0.0
 
 
-def pack_thread(env: Env, line: str, asked: PackRequest, as_of: int | None) -> ContextPack:
+def pack_thread(env: Env, thread: str, asked: PackRequest, as_of: int | None) -> ContextPack:
     """Return a pack of a session's thread."""
-    return _make_pack(env, lambda then: visibility.thread_visibility(line), asked, as_of)
+    return _make_pack(env, lambda then: visibility.thread_visibility(thread), asked, as_of)
 
 
 def pack_frame(env: Env, frame: str, asked: PackRequest, as_of: int | None) -> ContextPack:
@@ -340,7 +340,7 @@ def begin_packed_call(
     pack: ContextPack,
     *,
     frame: str | None,
-    line: str | None = None,
+    thread: str | None = None,
     model: str | None = None,
     if_interrupted: str = "retry",
     request: Any = None,
@@ -355,8 +355,8 @@ def begin_packed_call(
     if pack._journal is not env.journal and pack._journal.secret != env.journal.secret:
         raise InvalidValue("This pack was made from another journal. Make one with this client's own pack().")
     made = pack._packed
-    if line is not None and made.metadata.scope != line:
-        raise InvalidValue(f"This pack shows {made.metadata.scope}, not {line}. Make one with this session's pack().")
+    if thread is not None and made.metadata.scope != thread:
+        raise InvalidValue(f"This pack shows {made.metadata.scope}, not {thread}. Make one with this session's pack().")
     rules.fire_before_call(env, made.metadata.scope, made)
     return journaled.begin_call(
         env,

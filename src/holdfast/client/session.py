@@ -151,7 +151,7 @@ class SessionContext:
 
     def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
         """Journal what a model is about to be shown; return the call's id, for `pack_at`. The next window stays put."""
-        return client_pack.begin_packed_call(self._env, pack, frame=None, line=self._thread_stream, key=key)
+        return client_pack.begin_packed_call(self._env, pack, frame=None, thread=self._thread_stream, key=key)
 
     # compaction
 

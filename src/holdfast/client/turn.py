@@ -56,7 +56,7 @@ class Turn(Frame):
     def __init__(
         self,
         env: Env,
-        line: str,
+        thread: str,
         terms: TurnTerms,
         *,
         rules: ToolRules | None = None,
@@ -65,7 +65,7 @@ class Turn(Frame):
         budget_usd: float | None = None,
         on_error: str = "leave",
     ) -> None:
-        self._opening = TurnOpener(env, line, terms, self._frame_limits)
+        self._opening = TurnOpener(env, thread, terms, self._frame_limits)
         place = self._opening.place
         super().__init__(env, place.actor, turns.turn_goal(terms.messages), key=terms.key, on_error=on_error)
         self._terms = terms

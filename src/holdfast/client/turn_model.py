@@ -195,12 +195,12 @@ class UnknownCost(InsufficientTokens):
     """The cost of a turn is unknown, so the turn ends."""
 
 
-def reply_usage(env: Env, line: str, shown: int, message: Message, usage: Usage | int | None) -> Usage | int:
+def reply_usage(env: Env, thread: str, shown: int, message: Message, usage: Usage | int | None) -> Usage | int:
     """Return the usage that the caller or the reply reports; else an estimate from the pack and the reply."""
     said = message.usage if usage is None else usage
     if isinstance(said, int) or (said is not None and (is_reported(said) or said.cost is not None)):
         return said
-    tokenizer, info = thread_tokenizer(env, line)
+    tokenizer, info = thread_tokenizer(env, thread)
     return Usage.estimate(shown, message_tokens(message, tokenizer.count, framing_of(info.provider, info.name)))
 
 

@@ -185,15 +185,15 @@ class AsyncAgent(Generic[T]):
     def _thread_place(self, session: str, thread: str) -> tuple[str, str]:
         return self._hf._client._env.tenant, self._thread(session, thread)
 
-    def _make_tail(self, line: str) -> Tail:
+    def _make_tail(self, thread: str) -> Tail:
         client = self._hf._client
-        return Tail(client._env, turns.turns_place(line))
+        return Tail(client._env, turns.turns_place(thread))
 
-    def _prepare_tail(self, line: str, terms: TurnTerms) -> tuple[Tail, bool]:
+    def _prepare_tail(self, thread: str, terms: TurnTerms) -> tuple[Tail, bool]:
         """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
-        tail, client = self._make_tail(line), self._hf._client
+        tail, client = self._make_tail(thread), self._hf._client
         wanted = turns.TurnRequest(messages=terms.messages, key=terms.key, limits=FrameLimits())
-        known = turns.find_turn_by_key(client._env, turns.turns_place(line), wanted)
+        known = turns.find_turn_by_key(client._env, turns.turns_place(thread), wanted)
         if known is not None:
             tail.follow_turn(known.place, again=True)
         elif not terms.messages:

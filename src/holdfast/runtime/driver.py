@@ -59,7 +59,7 @@ class TurnDriver:
         session: str,
         output: dict[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
-        wrote: Callable[[int, int], None] = lambda line, actor: None,
+        wrote: Callable[[int, int], None] = lambda thread, actor: None,
     ) -> None:
         self._turn, self._model, self._tools, self._threads, self._tell = turn, model, tools, threads, tell
         self._session, self._output, self._options = session, output, dict(options or {})
@@ -138,8 +138,8 @@ class TurnDriver:
             states = await self._threads.run(
                 lambda: [load_current_state(inner._env, stream) for stream in (turn.thread, turn.actor)]
             )
-        line, actor = (0 if state is None else state.version for state in states)
-        self._heard_of(line, actor)
+        thread, actor = (0 if state is None else state.version for state in states)
+        self._heard_of(thread, actor)
 
     def _calibrate(self, step: AsyncCallModel, reply: ModelReply) -> None:
         models = self._sync_turn._env.models

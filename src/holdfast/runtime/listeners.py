@@ -45,8 +45,8 @@ class Tail:
     def _current_versions(self) -> tuple[int, int]:
         """Return the current versions of the conversation."""
         streams = self._place.thread, self._place.actor
-        line, actor = (load_current_state(self._env, stream).version for stream in streams)
-        return line, actor
+        thread, actor = (load_current_state(self._env, stream).version for stream in streams)
+        return thread, actor
 
     def seek(self, after: str | None) -> Self:
         """Move to just after an event, or without one to the start of the live turn."""

@@ -126,7 +126,7 @@ class ExpectedThread(msgspec.Struct, kw_only=True):
             one for one in (*self.own_summaries[::-1], *self.inherited) if one.last <= keep and one.stream in streams
         )
         calls = self.open_calls(keep, stream)
-        line = ExpectedThread(
+        thread = ExpectedThread(
             stream=stream, messages=self.messages[:keep], calls=calls, shared=shared, inherited=tuple(kept)
         )
         forked = ThreadForked(
@@ -137,7 +137,7 @@ class ExpectedThread(msgspec.Struct, kw_only=True):
             generation=generation,
             opened=tuple(calls.values()),
         )
-        return line, forked
+        return thread, forked
 
     # retraction
 
@@ -258,7 +258,7 @@ class SessionGenerator:
     @property
     def streams(self) -> list[str]:
         """Every stream that the generator writes to."""
-        return [self.stream, *(line.stream for line in self.threads.values())]
+        return [self.stream, *(thread.stream for thread in self.threads.values())]
 
     @property
     def pinned(self) -> set[tuple[str, int]]:
@@ -273,43 +273,43 @@ class SessionGenerator:
             if self.status == "new":
                 self._open_session()
             else:
-                line = self._random.choice(list(self.threads.values()))
-                self._random.choice(self._possible_moves(line))(line)
+                thread = self._random.choice(list(self.threads.values()))
+                self._random.choice(self._possible_moves(thread))(thread)
         return [
             StreamWrite(stream=stream, events=tuple(drafts), epoch=epoch if stream == self.stream else 0)
             for stream, drafts in self._telling.written.items()
         ]
 
-    def _possible_moves(self, line: ExpectedThread) -> list[_ThreadMove]:
+    def _possible_moves(self, thread: ExpectedThread) -> list[_ThreadMove]:
         offers: list[_ThreadMove] = [self._offer_handover] * 3 if self.handovers else []
-        if line.ended and not line.fresh:
+        if thread.ended and not thread.fresh:
             # A session closed for good reopens only after a reset.
             return offers or [self._reset_session]
         found: list[_ThreadMove] = [self._reopen_then(append_text)] * 6 + [self._reopen_then(append_calls)] * 4
-        if line.ended:
+        if thread.ended:
             return found + [self._add_thread] * (len(self.threads) < MAX_THREADS) + offers * 3
-        if line.calls:
+        if thread.calls:
             found += [self._reopen_then(append_results)] * 8
-        if line.own_messages:
+        if thread.own_messages:
             found += [
                 self._reopen_then(pin_message),
                 self._reopen_then(record_counts),
                 self._reopen_then(record_counts),
                 self._reopen_then(record_pack),
             ]
-        if line.messages:
+        if thread.messages:
             found += [self._reopen_then(rewind_thread), self._reopen_then(append_summary)] * 2
         if len(self.threads) < MAX_THREADS:
-            found += [self._fork_thread] * 2 if len(line.messages) > 3 else [self._add_thread]
+            found += [self._fork_thread] * 2 if len(thread.messages) > 3 else [self._add_thread]
         if self._telling.roll(self._endings):
             found += [self._change_settings, self._reset_session, self._close_session] * 2
         return found + offers
 
     def _reopen_then(self, move: Callable[[DraftRecorder, ExpectedThread], None]) -> _ThreadMove:
-        def made(line: ExpectedThread) -> None:
-            if line.ended:
-                self._reopen_thread(line)
-            move(self._telling, line)
+        def made(thread: ExpectedThread) -> None:
+            if thread.ended:
+                self._reopen_thread(thread)
+            move(self._telling, thread)
 
         return made
 
@@ -335,55 +335,57 @@ class SessionGenerator:
         )
         self._telling.write(self.stream, type, facts, event_sessions.SessionContent(**texts) if texts else None)
 
-    def _change_settings(self, line: ExpectedThread) -> None:
+    def _change_settings(self, thread: ExpectedThread) -> None:
         self._write_settings("session.changed")
 
-    def _add_thread(self, line: ExpectedThread) -> None:
+    def _add_thread(self, thread: ExpectedThread) -> None:
         self._open_thread(f"t{len(self.threads)}")
 
     def _open_thread(self, name: str) -> None:
-        line = self.threads[name] = ExpectedThread(stream=Scope.thread(self._session, name).text)
+        thread = self.threads[name] = ExpectedThread(stream=Scope.thread(self._session, name).text)
         self._telling.write(self.stream, "thread.added", event_sessions.ThreadAdded(thread=name))
-        self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened())
-        self._begin_thread(line)
+        self._telling.write(thread.stream, "thread.opened", event_sessions.ThreadOpened())
+        self._begin_thread(thread)
 
     def _fork_thread(self, parent: ExpectedThread) -> None:
         name, newest = f"t{len(self.threads)}", len(parent.messages)
         keep = self._random.choice((newest, self._random.randint(0, newest)))
         stream = Scope.thread(self._session, name).text
-        line, facts = parent.fork(stream, keep, self._telling.versions[parent.stream], self.generation)
-        self.threads[name] = line
+        thread, facts = parent.fork(stream, keep, self._telling.versions[parent.stream], self.generation)
+        self.threads[name] = thread
         self._telling.write(self.stream, "thread.added", event_sessions.ThreadAdded(thread=name))
         self._telling.write(stream, "thread.forked", facts)
-        self._begin_thread(line)
+        self._begin_thread(thread)
 
-    def _begin_thread(self, line: ExpectedThread) -> None:
+    def _begin_thread(self, thread: ExpectedThread) -> None:
         """Open a thread in the session's generation, and end it if that generation has ended."""
         if self.generation:
-            self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
+            self._telling.write(thread.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
         if self.status != "open":
-            ended = event_sessions.ThreadEnded(reset=True, dropped=tuple(line.calls))
-            line.end(self._telling.write(line.stream, "thread.ended", ended), reset=True)
+            ended = event_sessions.ThreadEnded(reset=True, dropped=tuple(thread.calls))
+            thread.end(self._telling.write(thread.stream, "thread.ended", ended), reset=True)
 
-    def _reopen_thread(self, line: ExpectedThread) -> None:
+    def _reopen_thread(self, thread: ExpectedThread) -> None:
         if self.status != "open":
             self.status = "open"
             self.generation += 1
             self._telling.write(self.stream, "session.opened", event_sessions.SessionOpened(generation=self.generation))
-        self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
-        line.ended = line.fresh = False
+        self._telling.write(thread.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
+        thread.ended = thread.fresh = False
 
     # end
 
-    def _close_session(self, line: ExpectedThread) -> None:
+    def _close_session(self, thread: ExpectedThread) -> None:
         self._end_session("close", reset=False)
 
-    def _reset_session(self, line: ExpectedThread) -> None:
+    def _reset_session(self, thread: ExpectedThread) -> None:
         self._end_session("reset", reset=True)
 
     def _end_session(self, cause: str, *, reset: bool) -> None:
         again = self.status != "open"
-        spans = {name: (line.floor, line.newest) for name, line in self.threads.items() if line.newest and not again}
+        spans = {
+            name: (thread.floor, thread.newest) for name, thread in self.threads.items() if thread.newest and not again
+        }
         handover = self._telling.new_ulid() if spans and self._telling.roll(0.7) else None
         facts = event_sessions.SessionClosing(
             cause=cause, generation=self.generation, reset=reset, handover=handover, spans=spans
@@ -394,16 +396,16 @@ class SessionGenerator:
             self.handovers[handover] = _PendingHandover()
         elif not self.handovers:
             self._finish_closing()
-        for line in self.threads.values():
-            ended = event_sessions.ThreadEnded(reset=reset, dropped=tuple(line.calls))
-            line.end(self._telling.write(line.stream, "thread.ended", ended), reset=reset)
+        for thread in self.threads.values():
+            ended = event_sessions.ThreadEnded(reset=reset, dropped=tuple(thread.calls))
+            thread.end(self._telling.write(thread.stream, "thread.ended", ended), reset=reset)
 
     def _finish_closing(self) -> None:
         self.status = "ended" if self._resets else "closed"
         facts = event_sessions.SessionClosedFacts(reset=self._resets, generation=self.generation)
         self._telling.write(self.stream, "session.closed", facts)
 
-    def _offer_handover(self, line: ExpectedThread) -> None:
+    def _offer_handover(self, thread: ExpectedThread) -> None:
         id = self._random.choice(list(self.handovers))
         one = self.handovers[id]
         one.attempts += 1
@@ -457,46 +459,48 @@ class DraftRecorder:
         return self.random.random() < share
 
 
-def append_text(telling: DraftRecorder, line: ExpectedThread) -> None:
+def append_text(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Append a message without calls."""
     role = telling.random.choice(("user", "user", "assistant", "system", "developer"))
     content = event_sessions.MessageContent(text=telling.random_text())
     if role == "user" and telling.roll(0.2):
         content = event_sessions.MessageContent(parts=[{"type": "text", "text": telling.random_text()}], name="ann")
-    _append_message(telling, line, role, content, partial=role == "assistant" and telling.roll(0.2))
+    _append_message(telling, thread, role, content, partial=role == "assistant" and telling.roll(0.2))
 
 
-def append_calls(telling: DraftRecorder, line: ExpectedThread) -> None:
+def append_calls(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Append a message with one to three calls. Like providers, it reuses provider ids."""
     count = telling.random.randint(1, 3)
     calls = tuple((telling.new_ulid(), telling.random.choice((None, "call_1", "call_2"))) for _ in range(count))
     entries = [{"name": "search", "arguments": '{"q":"x"}'} for _ in calls]
     _append_message(
         telling,
-        line,
+        thread,
         "assistant",
         event_sessions.MessageContent(text=telling.random_text(), tool_calls=entries),
         calls=calls,
     )
 
 
-def append_results(telling: DraftRecorder, line: ExpectedThread) -> None:
+def append_results(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Append results of one or more calls of one message, at once or late, in any order."""
-    waiting = list(line.calls.values())
+    waiting = list(thread.calls.values())
     chosen = [telling.random.choice(waiting)]
-    beside = [one for one in waiting if line.round_start(one.id) == line.round_start(chosen[0].id) and one != chosen[0]]
+    beside = [
+        one for one in waiting if thread.round_start(one.id) == thread.round_start(chosen[0].id) and one != chosen[0]
+    ]
     chosen += telling.random.sample(beside, telling.random.randint(0, len(beside)))
     entries = [{"result": telling.random_text()} for _ in chosen]
     answers = tuple(one.id for one in chosen)
     failed = tuple(id for id in answers if telling.roll(0.2))
     _append_message(
-        telling, line, "tool", event_sessions.MessageContent(tool_results=entries), answers=answers, failed=failed
+        telling, thread, "tool", event_sessions.MessageContent(tool_results=entries), answers=answers, failed=failed
     )
 
 
 def _append_message(
     telling: DraftRecorder,
-    line: ExpectedThread,
+    thread: ExpectedThread,
     role: str,
     content: event_sessions.MessageContent,
     *,
@@ -507,12 +511,12 @@ def _append_message(
 ) -> None:
     known, pinned = telling.roll(0.9), telling.roll(0.1)
     # A call made in another stream has no version in this one: its result begins a round.
-    first = line.calls[answers[0]].version if answers else 0
+    first = thread.calls[answers[0]].version if answers else 0
     facts = event_sessions.MessageAppended(
         role=role,
-        position=len(line.messages) + 1,
+        position=len(thread.messages) + 1,
         round=first if first > 0 else None,
-        before=line.newest,
+        before=thread.newest,
         tokens=telling.random.randint(3, 60) if known else None,
         tokenizer=TOKENIZERS[0] if known else None,
         calls=calls,
@@ -523,11 +527,11 @@ def _append_message(
         policy="pinned" if pinned else None,
         usage=_random_usage(telling) if role == "assistant" else None,
     )
-    version = telling.write(line.stream, "message.appended", facts, content)
+    version = telling.write(thread.stream, "message.appended", facts, content)
     if pinned:
-        telling.pinned.add((line.stream, version))
-    round = (line.stream, first if first > 0 else version)
-    line.append(ExpectedMessage(stream=line.stream, version=version, round=round, calls=calls, answers=answers))
+        telling.pinned.add((thread.stream, version))
+    round = (thread.stream, first if first > 0 else version)
+    thread.append(ExpectedMessage(stream=thread.stream, version=version, round=round, calls=calls, answers=answers))
 
 
 def _random_usage(telling: DraftRecorder) -> Usage:
@@ -542,60 +546,64 @@ def _random_usage(telling: DraftRecorder) -> Usage:
     )
 
 
-def rewind_thread(telling: DraftRecorder, line: ExpectedThread) -> None:
+def rewind_thread(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Retract the newest messages, or all."""
-    keep = max(0, len(line.messages) - telling.random.choice((1, 2, 3, telling.random.randint(1, len(line.messages)))))
-    facts = line.rewind(keep, telling.versions[line.stream])
-    telling.write(line.stream, "message.retracted", facts, ReasonContent(reason=telling.random_text()))
+    keep = max(
+        0, len(thread.messages) - telling.random.choice((1, 2, 3, telling.random.randint(1, len(thread.messages))))
+    )
+    facts = thread.rewind(keep, telling.versions[thread.stream])
+    telling.write(thread.stream, "message.retracted", facts, ReasonContent(reason=telling.random_text()))
 
 
-def pin_message(telling: DraftRecorder, line: ExpectedThread) -> None:
+def pin_message(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Pin or unpin a message."""
-    place, pinned = telling.random.choice(line.own_messages).place, telling.roll(0.7)
-    telling.write(line.stream, "message.pinned", event_sessions.MessagePinned(version=place[1], pinned=pinned))
+    place, pinned = telling.random.choice(thread.own_messages).place, telling.roll(0.7)
+    telling.write(thread.stream, "message.pinned", event_sessions.MessagePinned(version=place[1], pinned=pinned))
     (telling.pinned.add if pinned else telling.pinned.discard)(place)
 
 
-def record_counts(telling: DraftRecorder, line: ExpectedThread) -> None:
+def record_counts(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Record token counts of some messages, perhaps again."""
-    versions = tuple(one.version for one in telling.random.sample(line.own_messages, min(3, len(line.own_messages))))
+    versions = tuple(
+        one.version for one in telling.random.sample(thread.own_messages, min(3, len(thread.own_messages)))
+    )
     counts = tuple(telling.random.randint(3, 60) for _ in versions)
     facts = event_sessions.TokensCounted(tokenizer=telling.random.choice(TOKENIZERS), versions=versions, counts=counts)
-    telling.write(line.stream, "tokens.counted", facts)
+    telling.write(thread.stream, "tokens.counted", facts)
 
 
-def append_summary(telling: DraftRecorder, line: ExpectedThread) -> None:
+def append_summary(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Summarise what has no summary yet, or everything in place of earlier summaries; else append a message."""
-    covered = line.count_covered()
-    ends = [end for end in line.round_ends() if end > covered]
+    covered = thread.count_covered()
+    ends = [end for end in thread.round_ends() if end > covered]
     if not ends:
-        append_text(telling, line)
+        append_text(telling, thread)
         return
     whole, last = telling.roll(0.4), telling.random.choice(ends)
     first = 0 if whole else covered
-    stretches = line.to_stretches(first, last)
-    own = stretches.pop() if stretches[-1].stream == line.stream else event_sessions.MessageSpan(line.stream, 0, 0)
+    stretches = thread.to_stretches(first, last)
+    own = stretches.pop() if stretches[-1].stream == thread.stream else event_sessions.MessageSpan(thread.stream, 0, 0)
     facts = event_sessions.SummaryMade(
         summary=telling.new_ulid(),
         first=own.first,
         last=own.last,
-        at_version=telling.versions[line.stream],
+        at_version=telling.versions[thread.stream],
         messages=last - first,
         tokens=telling.random.randint(3, 60),
         tokenizer=TOKENIZERS[0],
         shared=tuple(stretches),
-        replaces=tuple(one.version for one in line.own_summaries) if whole else (),
+        replaces=tuple(one.version for one in thread.own_summaries) if whole else (),
     )
     version = telling.write(
-        line.stream, "summary.made", facts, event_sessions.SummaryContent(text=telling.random_text())
+        thread.stream, "summary.made", facts, event_sessions.SummaryContent(text=telling.random_text())
     )
-    made = ExpectedSummary(stream=line.stream, version=version, first=first, last=last)
-    line.own_summaries = [made] if whole else [*line.own_summaries, made]
+    made = ExpectedSummary(stream=thread.stream, version=version, first=first, last=last)
+    thread.own_summaries = [made] if whole else [*thread.own_summaries, made]
 
 
-def record_pack(telling: DraftRecorder, line: ExpectedThread) -> None:
+def record_pack(telling: DraftRecorder, thread: ExpectedThread) -> None:
     """Record a pack of the newest messages; it names the pack before it."""
-    shown, id = line.own_messages[-telling.random.randint(1, 5) :], telling.new_ulid()
+    shown, id = thread.own_messages[-telling.random.randint(1, 5) :], telling.new_ulid()
     pieces = [
         PackedPiece(kind="conversation", id=f"m{one.version}", stream=one.stream, first=one.version, last=one.version)
         for one in shown
@@ -613,14 +621,14 @@ def record_pack(telling: DraftRecorder, line: ExpectedThread) -> None:
         budget=1_000,
         asked=telling.random.choice((1_000, 2_000)),
         used=telling.random.randint(1, 1_000),
-        window_stream=line.stream,
+        window_stream=thread.stream,
         window_start=shown[0].version,
         manifest=tuple(pieces),
         left_out=(OmittedPiece(id="h1", kind="evidence", why="no_room"),) if telling.roll(0.3) else (),
-        truncated=len(line.messages) - len(shown),
-        before=line.packed,
+        truncated=len(thread.messages) - len(shown),
+        before=thread.packed,
     )
-    line.packed = telling.write(line.stream, "context.packed", facts, id=id)
+    thread.packed = telling.write(thread.stream, "context.packed", facts, id=id)
 
 
 def check_session(env: Env, story: SessionGenerator) -> None:
@@ -638,11 +646,11 @@ def check_session(env: Env, story: SessionGenerator) -> None:
 
 
 def _check_thread(env: Env, told: ExpectedThread) -> None:
-    line = env.journal.load(env.tenant, told.stream).thread
-    assert isinstance(line, ThreadState)
-    assert (line.messages, line.newest, line.floor) == (len(told.messages), told.newest, told.floor), told.stream
-    assert (line.ended, line.fresh, line.shared) == (told.ended, told.fresh, told.shared), told.stream
-    assert (line.calls, line.packed) == (told.calls, told.packed), told.stream
+    thread = env.journal.load(env.tenant, told.stream).thread
+    assert isinstance(thread, ThreadState)
+    assert (thread.messages, thread.newest, thread.floor) == (len(told.messages), told.newest, told.floor), told.stream
+    assert (thread.ended, thread.fresh, thread.shared) == (told.ended, told.fresh, told.shared), told.stream
+    assert (thread.calls, thread.packed) == (told.calls, told.packed), told.stream
     made = env.journal.span(env.tenant, told.stream, RowQuery(table="summaries", after=told.floor, limit=10_000))
     assert [row["version"] for row in made if row["retired"] is None] == [one.version for one in told.own_summaries], (
         told.stream

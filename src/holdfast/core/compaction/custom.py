@@ -22,7 +22,7 @@ from holdfast.records.packs import Segment
 CountMessage = Callable[[Message], int]
 
 
-def make_segments(messages: Sequence[Message], line: str, size: CountMessage) -> list[Segment]:
+def make_segments(messages: Sequence[Message], thread: str, size: CountMessage) -> list[Segment]:
     """Return the rounds of a conversation as segments, oldest first."""
     found = []
     for each in group_rounds(messages):
@@ -30,7 +30,7 @@ def make_segments(messages: Sequence[Message], line: str, size: CountMessage) ->
         found.append(
             Segment(
                 kind="conversation",
-                id=message_handle(said[0], line),
+                id=message_handle(said[0], thread),
                 priority=_round_priority(said),
                 trust=lowest_trust(*(message.trust for message in said)),
                 estimated_tokens=sum(map(size, said)),

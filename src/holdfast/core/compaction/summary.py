@@ -113,7 +113,7 @@ _LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
 
 def render_transcript(messages: Sequence[Message], most: int = MAX_RESULT_CHARS) -> str:
     """Return a transcript of messages, without erased ones."""
-    return "\n".join(line for message in messages if not message.erased for line in _render_message(message, most))
+    return "\n".join(thread for message in messages if not message.erased for thread in _render_message(message, most))
 
 
 def text_with_files(message: Message) -> str:

@@ -125,11 +125,11 @@ def _tool_name(given: str | None) -> str:
 def _note_text(call: NotedCall, mentioned: Callable[[str], bool]) -> str:
     part = 2 if call.is_read_only else 1
     asked = _find_leaves(_parse_json(call.request.arguments)) if call.request else []
-    line = f"{call.name}({_render_values(asked, mentioned, ARGUMENT_CHARS // part, '=', ', ')})"
+    thread = f"{call.name}({_render_values(asked, mentioned, ARGUMENT_CHARS // part, '=', ', ')})"
     if call.result is None:
-        return f"{line}: its result was erased" if call.erased else f"{line}: no result yet"
+        return f"{thread}: its result was erased" if call.erased else f"{thread}: no result yet"
     if call.result.interrupted:
-        return f"{line}: interrupted, outcome unknown"
+        return f"{thread}: interrupted, outcome unknown"
     body = call.result.result
     data = _parse_json(body) if isinstance(body, str) else _join_parts(body)
     if isinstance(data, str):
@@ -139,8 +139,8 @@ def _note_text(call: NotedCall, mentioned: Callable[[str], bool]) -> str:
         told = [(name, value) for name, value in _find_leaves(data) if str(value) not in known]
         outcome = _render_values(told, mentioned, OUTCOME_CHARS // part, " ", "; ")
     if call.failed:
-        return f"{line}: failed: {outcome or 'no reason given'}"
-    return f"{line}: {outcome or ('nothing' if data in ([], {}) else 'done')}"
+        return f"{thread}: failed: {outcome or 'no reason given'}"
+    return f"{thread}: {outcome or ('nothing' if data in ([], {}) else 'done')}"
 
 
 def _parse_json(text: str) -> Any:

@@ -53,9 +53,9 @@ def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at:
 
 
 def _fold_conversation(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
-    line = THREAD_RULES.get(type_name)
-    if line is not None:
-        return replace(state, version=version, thread=line(state.thread, facts, version, at))
+    thread = THREAD_RULES.get(type_name)
+    if thread is not None:
+        return replace(state, version=version, thread=thread(state.thread, facts, version, at))
     session = SESSION_RULES.get(type_name)
     if session is not None:
         return replace(state, version=version, session=session(state.session, facts, version, at))
@@ -358,14 +358,14 @@ def _fold_thread_added(
 
 
 def _fold_thread_opened(
-    line: ThreadState | None, facts: said.ThreadOpened, version: int, at: int
+    thread: ThreadState | None, facts: said.ThreadOpened, version: int, at: int
 ) -> ThreadState | None:
     if facts.generation:
-        return line and replace(line, generation=facts.generation, ended=False, fresh=False, newest_at=at)
+        return thread and replace(thread, generation=facts.generation, ended=False, fresh=False, newest_at=at)
     return ThreadState(newest_at=at)
 
 
-def _fold_thread_forked(line: ThreadState | None, facts: said.ThreadForked, version: int, at: int) -> ThreadState:
+def _fold_thread_forked(thread: ThreadState | None, facts: said.ThreadForked, version: int, at: int) -> ThreadState:
     return ThreadState(
         messages=facts.position,
         newest_at=at,
@@ -375,50 +375,52 @@ def _fold_thread_forked(line: ThreadState | None, facts: said.ThreadForked, vers
     )
 
 
-def _fold_thread_ended(line: ThreadState | None, facts: said.ThreadEnded, version: int, at: int) -> ThreadState | None:
-    if line is None:
+def _fold_thread_ended(
+    thread: ThreadState | None, facts: said.ThreadEnded, version: int, at: int
+) -> ThreadState | None:
+    if thread is None:
         return None
-    calls = _drop_calls(line, facts.dropped)
+    calls = _drop_calls(thread, facts.dropped)
     changes: dict[str, Any] = {"ended": True, "fresh": facts.reset, "edited": version, "calls": calls}
     if facts.reset:
         changes.update(floor=version, messages=0, newest=0, shared=())
-    return replace(line, **changes)
+    return replace(thread, **changes)
 
 
-def _drop_calls(line: ThreadState, calls: tuple[str, ...]) -> dict[str, said.CallRef]:
-    return {id: call for id, call in line.calls.items() if id not in calls}
+def _drop_calls(thread: ThreadState, calls: tuple[str, ...]) -> dict[str, said.CallRef]:
+    return {id: call for id, call in thread.calls.items() if id not in calls}
 
 
 def _fold_message_appended(
-    line: ThreadState | None, facts: said.MessageAppended, version: int, at: int
+    thread: ThreadState | None, facts: said.MessageAppended, version: int, at: int
 ) -> ThreadState | None:
-    if line is None:
+    if thread is None:
         return None
     changes: dict[str, Any] = {"messages": facts.position, "newest": version, "newest_at": at}
     if facts.calls or facts.answers:
         opened = {id: said.CallRef(id, version, provider) for id, provider in facts.calls}
-        changes["calls"] = {**_drop_calls(line, facts.answers), **opened}
+        changes["calls"] = {**_drop_calls(thread, facts.answers), **opened}
     if facts.usage is not None:
-        changes["usage"] = replace(line.usage + facts.usage, model=None)
-    return replace(line, **changes)
+        changes["usage"] = replace(thread.usage + facts.usage, model=None)
+    return replace(thread, **changes)
 
 
 def _fold_message_retracted(
-    line: ThreadState | None, facts: said.MessageRetracted, version: int, at: int
+    thread: ThreadState | None, facts: said.MessageRetracted, version: int, at: int
 ) -> ThreadState | None:
-    if line is None:
+    if thread is None:
         return None
-    calls = {**_drop_calls(line, facts.dropped), **{call.id: call for call in facts.opened}}
-    shared = line.shared if facts.shared is None else facts.shared
-    return replace(line, messages=facts.position, newest=facts.newest, edited=version, shared=shared, calls=calls)
+    calls = {**_drop_calls(thread, facts.dropped), **{call.id: call for call in facts.opened}}
+    shared = thread.shared if facts.shared is None else facts.shared
+    return replace(thread, messages=facts.position, newest=facts.newest, edited=version, shared=shared, calls=calls)
 
 
-def _fold_thread_edited(line: ThreadState | None, facts: Any, version: int, at: int) -> ThreadState | None:
-    return line and replace(line, edited=version)
+def _fold_thread_edited(thread: ThreadState | None, facts: Any, version: int, at: int) -> ThreadState | None:
+    return thread and replace(thread, edited=version)
 
 
-def _fold_context_packed(line: ThreadState | None, facts: ContextPacked, version: int, at: int) -> ThreadState | None:
-    return line and replace(line, packed=version)
+def _fold_context_packed(thread: ThreadState | None, facts: ContextPacked, version: int, at: int) -> ThreadState | None:
+    return thread and replace(thread, packed=version)
 
 
 SESSION_RULES: dict[str, Callable[[SessionState | None, Any, int, int], SessionState | None]] = {

@@ -26,9 +26,9 @@ class EventPosition(NamedTuple):
 
 def project_event(type_name: str, facts: Any, version: int, at: int) -> list[RowChange]:
     """Return the row changes of one event, in the order in which they must be applied."""
-    line = SESSION_ROW_RULES.get(type_name) or STATE_ROW_RULES.get(type_name)
-    if line is not None:
-        changes = line(facts, version, at)
+    thread = SESSION_ROW_RULES.get(type_name) or STATE_ROW_RULES.get(type_name)
+    if thread is not None:
+        changes = thread(facts, version, at)
     else:
         rule = _FRAME_ROW_RULES.get(type_name)
         changes = rule(facts, EventPosition(version, at)) if rule is not None else []

@@ -55,9 +55,9 @@ def is_reserved_name(text: str) -> bool:
     )
 
 
-def message_handle(message: Message, line: str) -> str:
+def message_handle(message: Message, thread: str) -> str:
     """Return the handle of a stored message in a thread: short if it is in the thread's own stream, else its id."""
-    return f"m{message.version}" if message.stream == line and message.version > 0 else message.id
+    return f"m{message.version}" if message.stream == thread and message.version > 0 else message.id
 
 
 def summary_handle(version: int) -> str:

@@ -40,7 +40,7 @@ class ThreadRounds:
     def __init__(
         self,
         talk: ConversationRounds,
-        line: str,
+        thread: str,
         abbreviate: int,
         asked: frozenset[MessagePlace] = frozenset(),
         since: MessagePlace | None = None,
@@ -50,7 +50,7 @@ class ThreadRounds:
         `asked` are the messages that a turn answers; from `since` on, no message of the thread is missing.
         """
         self.talk = talk
-        self.thread = line
+        self.thread = thread
         self._abbreviate = abbreviate
         self._whole: dict[int, RoundForm] = {}
         self._light: dict[int, RoundForm] = {}
@@ -185,16 +185,16 @@ def lighten_messages(messages: Sequence[Message], most: int, name: HandleLookup)
     return shown, left_out
 
 
-def remake_round(messages: Sequence[Message], recipe: Sequence[str], line: str) -> list[Message]:
+def remake_round(messages: Sequence[Message], recipe: Sequence[str], thread: str) -> list[Message]:
     """Return a round in the form that a recipe names."""
-    return remake_with_omissions(messages, recipe, line)[0]
+    return remake_with_omissions(messages, recipe, thread)[0]
 
 
-def remake_with_omissions(messages: Sequence[Message], recipe: Sequence[str], line: str) -> tuple[list[Message], int]:
+def remake_with_omissions(messages: Sequence[Message], recipe: Sequence[str], thread: str) -> tuple[list[Message], int]:
     """Return a round in the form that a recipe names, and the number of characters left out."""
 
     def name(message: Message) -> str | None:
-        return message_handle(message, line) or None
+        return message_handle(message, thread) or None
 
     shown, left_out = list(messages), 0
     for step in recipe:

@@ -213,13 +213,13 @@ def crumb_segment(goals: Sequence[str], origins: Sequence[Origin], mark: Mark, c
 
 def _cut_goal(goal: str, cut: str | None) -> str:
     keep = len(goal) if cut is None else int(cut.partition(":")[2])
-    line = goal if len(goal) <= keep else goal[:keep] + ELLIPSIS
-    return " ".join(line.split())
+    thread = goal if len(goal) <= keep else goal[:keep] + ELLIPSIS
+    return " ".join(thread.split())
 
 
-def summary_segment(summary: Summary, line: str, mark: Mark, count: CountMessage) -> Segment:
+def summary_segment(summary: Summary, thread: str, mark: Mark, count: CountMessage) -> Segment:
     """Return a summary as a segment, in the role that the trust of its sources allows."""
-    id = summary_handle(summary.version) if summary.stream == line else summary.id
+    id = summary_handle(summary.version) if summary.stream == thread else summary.id
     message = make_message(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
     return Segment(
         kind="summary",

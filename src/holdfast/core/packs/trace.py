@@ -139,10 +139,10 @@ class FactContext(msgspec.Struct, frozen=True, kw_only=True):
     """The thread of each stream that is named."""
 
 
-def find_target(found: tuple[Sighting, ...], line: str) -> Sighting | None:
+def find_target(found: tuple[Sighting, ...], thread: str) -> Sighting | None:
     """Return the newest standing message that says it, in the thread itself if possible."""
     standing = [one for one in found if one.kind == "message" and one.status == "standing"]
-    own = [one for one in standing if one.stream == line]
+    own = [one for one in standing if one.stream == thread]
     return next(reversed(own or standing), None)
 
 

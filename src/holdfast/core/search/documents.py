@@ -50,7 +50,7 @@ class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that are searched."""
-        return tuple(dict.fromkeys((*(line.stream for line in self.threads), *self.scopes)))
+        return tuple(dict.fromkeys((*(thread.stream for thread in self.threads), *self.scopes)))
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,13 +77,13 @@ def is_match(search: TextSearch, hit: Hit) -> bool:
         return hit.current and live and (search.everywhere or event.stream in search.scopes)
     if search.everywhere:
         return hit.retracted is None and event.version > hit.floor
-    return any(_is_within(line, hit) for line in search.threads)
+    return any(_is_within(thread, hit) for thread in search.threads)
 
 
-def _is_within(line: SharedSegment, hit: Hit) -> bool:
+def _is_within(thread: SharedSegment, hit: Hit) -> bool:
     event = hit.event
-    stands = hit.retracted is None or hit.retracted > line.at
-    return event.stream == line.stream and line.after < event.version <= line.until and stands
+    stands = hit.retracted is None or hit.retracted > thread.at
+    return event.stream == thread.stream and thread.after < event.version <= thread.until and stands
 
 
 def split_pieces(text: str) -> list[str]:

@@ -59,13 +59,13 @@ def is_reset(state: StreamState, name: str) -> bool:
     return state.thread.ended
 
 
-def begin_generation(line: ThreadState, session: StreamState) -> tuple[list[Draft], list[Draft]]:
+def begin_generation(thread: ThreadState, session: StreamState) -> tuple[list[Draft], list[Draft]]:
     """Return the events that open the next generation of a session that was reset.
 
     The first list is for the thread, the second for the session, if this thread is the first to begin it.
     """
     known = session.session or SessionState()
-    if known.status == "open" and known.generation <= line.generation:
+    if known.status == "open" and known.generation <= thread.generation:
         raise Conflict("The session was ended by somebody else meanwhile. Try again.")  # The known state was stale.
     if known.status == "open":
         return [Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation))], []
@@ -74,11 +74,11 @@ def begin_generation(line: ThreadState, session: StreamState) -> tuple[list[Draf
     return [Draft(type="thread.opened", facts=ThreadOpened(generation=generation))], [opened]
 
 
-def append_messages(line: ThreadState, version: int, entries: Sequence[MessageDraft]) -> list[Draft]:
+def append_messages(thread: ThreadState, version: int, entries: Sequence[MessageDraft]) -> list[Draft]:
     """Return the events for messages that follow `version`, each with its position and the calls it answers."""
-    waiting = dict(line.calls)
-    position, drafts = line.messages, []
-    before = line.newest if line.edited > line.newest else None
+    waiting = dict(thread.calls)
+    position, drafts = thread.messages, []
+    before = thread.newest if thread.edited > thread.newest else None
     for entry in entries:
         version += 1
         position += 1

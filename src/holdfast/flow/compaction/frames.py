@@ -91,10 +91,10 @@ def compact_context(
 
 def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> CompactionResult:
     """Let a summary stand for the older part of the frame's conversation."""
-    line = frame_thread(work.env, work.frame)
-    if load_current_state(work.env, line).thread is None:
+    thread = frame_thread(work.env, work.frame)
+    if load_current_state(work.env, thread).thread is None:
         return work.result_without_change(0, NO_CONVERSATION)
-    _, tokens = count_uncovered(work.env, line)
+    _, tokens = count_uncovered(work.env, thread)
     if tokens <= work.target:
         return work.result_without_change(tokens, WITHIN_TARGET)
     written: list[FrameCompacted] = []
@@ -103,7 +103,7 @@ def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> Co
         return _commit_summary(work, plan, words, also, tokens, written)
 
     room = max(0, work.target - work.config.summary_tokens)
-    summary, failed = compact_with_fallback(work.env, line, work.config, summarizer, within=room, write=write)
+    summary, failed = compact_with_fallback(work.env, thread, work.config, summarizer, within=room, write=write)
     note = "; ".join(one.text for one in failed) or None
     return (
         work.result_without_change(tokens, note or NOTHING_OLDER)
@@ -308,8 +308,8 @@ class FrameCompaction:
         if not compacted:
             return None
         facts: FrameCompacted = compacted[0].facts
-        line = frame_thread(self.env, self.frame)
-        made = summaries.find_summary(self.env, line, facts.compaction) if facts.summarized else None
+        thread = frame_thread(self.env, self.frame)
+        made = summaries.find_summary(self.env, thread, facts.compaction) if facts.summarized else None
         return self.result_of(facts, made)
 
     def frame_drafts(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:

@@ -193,8 +193,8 @@ def _run_compaction(
 ) -> RuleOutcome | None:
     """Compact a thread, one compaction per session at a time; skip it for a while if there was nothing to do."""
     stream = occasion.stream
-    line = load_state(env, stream).thread or ThreadState()
-    if standing.is_idle(stream, rule.name, line) or not standing.busy.acquire(blocking=False):
+    thread = load_state(env, stream).thread or ThreadState()
+    if standing.is_idle(stream, rule.name, thread) or not standing.busy.acquire(blocking=False):
         return None
     try:
         work = ThreadCompaction(env, stream, config, standing.choose(config.summarizer))
@@ -203,7 +203,7 @@ def _run_compaction(
     finally:
         standing.busy.release()
     if not work.made and not work.failed:
-        standing.mark_idle(stream, rule.name, line)
+        standing.mark_idle(stream, rule.name, thread)
         return None
     return RuleOutcome(rule=rule.name, made=tuple(work.made), error="; ".join(work.failed) or None)
 
@@ -335,48 +335,48 @@ class SessionRules:
         self, env: Env, stream: str, new: Sequence[Message] = (), tokens: int | None = None
     ) -> ThreadTally:
         """Return a thread's tally after some new messages, with its tokens counted up to `tokens` if given."""
-        line = load_state(env, stream).thread or ThreadState()
-        found = _advance_tally(self._tallies.get(stream), line, new)
+        thread = load_state(env, stream).thread or ThreadState()
+        found = _advance_tally(self._tallies.get(stream), thread, new)
         if found is None:
             found = ThreadTally(
                 messages=0,
                 tokens=None,
                 covered=last_covered_position(env, stream),
-                total_messages=line.messages,
-                edited=line.edited,
-                floor=line.floor,
+                total_messages=thread.messages,
+                edited=thread.edited,
+                floor=thread.floor,
             )
         if tokens is not None and found.tokens is None:
             counted = count_uncovered(env, stream, enough=tokens)[1]
             found = msgspec.structs.replace(found, tokens=counted)
-        found = msgspec.structs.replace(found, messages=max(0, line.messages - found.covered))
+        found = msgspec.structs.replace(found, messages=max(0, thread.messages - found.covered))
         self._tallies[stream] = found
         return found
 
     # idle rules
 
-    def mark_idle(self, stream: str, rule: str, line: ThreadState) -> None:
+    def mark_idle(self, stream: str, rule: str, thread: ThreadState) -> None:
         """Note that a rule found nothing to do for a thread in its current state."""
-        self._quiet[stream, rule] = line
+        self._quiet[stream, rule] = thread
 
-    def is_idle(self, stream: str, rule: str, line: ThreadState) -> bool:
+    def is_idle(self, stream: str, rule: str, thread: ThreadState) -> bool:
         """Return True if a retry would find nothing: the thread has barely grown, with no edit and no call answered."""
         before = self._quiet.get((stream, rule))
-        if before is None or before.edited != line.edited or len(line.calls) < len(before.calls):
+        if before is None or before.edited != thread.edited or len(thread.calls) < len(before.calls):
             return False
-        return line.messages < before.messages + max(RETRY_GROWTH // 2, before.messages // RETRY_GROWTH)
+        return thread.messages < before.messages + max(RETRY_GROWTH // 2, before.messages // RETRY_GROWTH)
 
 
-def _advance_tally(known: ThreadTally | None, line: ThreadState, new: Sequence[Message]) -> ThreadTally | None:
+def _advance_tally(known: ThreadTally | None, thread: ThreadState, new: Sequence[Message]) -> ThreadTally | None:
     """Advance a tally by new messages; None if messages were edited since."""
-    if known is None or (known.edited, known.floor) != (line.edited, line.floor):
+    if known is None or (known.edited, known.floor) != (thread.edited, thread.floor):
         return None
     tokens = known.tokens
-    if known.total_messages + len(new) != line.messages:
-        tokens = None if known.total_messages != line.messages else tokens  # Others have written as well.
+    if known.total_messages + len(new) != thread.messages:
+        tokens = None if known.total_messages != thread.messages else tokens  # Others have written as well.
     elif tokens is not None:
         tokens += sum(message.tokens or 0 for message in new)
-    return msgspec.structs.replace(known, tokens=tokens, total_messages=line.messages)
+    return msgspec.structs.replace(known, tokens=tokens, total_messages=thread.messages)
 
 
 class _RuleRun:

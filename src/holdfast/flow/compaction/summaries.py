@@ -81,10 +81,10 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
     state = load_current_state(env, stream)
-    line = thread_state(env, stream)
-    if line.ended and line.fresh:
+    thread = thread_state(env, stream)
+    if thread.ended and thread.fresh:
         return None  # The next message restarts the thread.
-    if line.ended:
+    if thread.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
     older = iter_summaries(env, stream)
     replaced, rest = (list(older), []) if whole else ([], list(islice(older, 1)))
@@ -224,8 +224,8 @@ def draft_summary(
 
 def check_unchanged(plan: SummaryPlan, states: States) -> None:
     """Raise Conflict if the planned range has changed."""
-    line = states[plan.stream].thread
-    if line is None or line.ended or line.edited > plan.at_version:
+    thread = states[plan.stream].thread
+    if thread is None or thread.ended or thread.edited > plan.at_version:
         raise Conflict(
             f"What was to be summarised in {plan.stream} has changed meanwhile, so nothing was written. Try again."
         )

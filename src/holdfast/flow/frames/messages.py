@@ -24,21 +24,21 @@ def append_frame_messages(
     pinned: bool = False,
 ) -> list[Message]:
     """Append messages to a frame's thread, all or none, and return them as stored. The first starts its thread."""
-    line, home = frame_thread(env, frame_id), find_frame_stream(env, frame_id)
+    thread, home = frame_thread(env, frame_id), find_frame_stream(env, frame_id)
 
     def check() -> None:
         check_live(env, load_current_state(env, home), frame_id)
 
     saying = FrameAuthor(home=home, check=check)
-    return session_append.append_to_thread(env, line, messages, key=key, pinned=pinned, saying=saying)
+    return session_append.append_to_thread(env, thread, messages, key=key, pinned=pinned, saying=saying)
 
 
 def read_frame_messages(env: Env, frame_id: str, limit: int | None = None) -> list[Message]:
     """Return the newest messages of a frame's thread, oldest first; none if it has no thread of its own."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
-    line = frame_thread(env, frame_id)
-    private = read.session_stream(line) == line
-    if private and load_current_state(env, line).thread is None:
+    thread = frame_thread(env, frame_id)
+    private = read.session_stream(thread) == thread
+    if private and load_current_state(env, thread).thread is None:
         return []
-    return read.read_messages(env, line, limit=limit)
+    return read.read_messages(env, thread, limit=limit)

@@ -162,14 +162,14 @@ def _read_ended_frame(env: Env, frame_id: str) -> FrameInfo:
 
 def read_ancestry(env: Env, frame_id: str) -> list[FrameInfo]:
     """Return the frames from the root to this one."""
-    line: list[FrameInfo] = []
+    thread: list[FrameInfo] = []
     at: str | None = frame_id
     while at is not None:
         info = read_frame(env, at)
-        line.append(info)
+        thread.append(info)
         at = info.parent
-    line.reverse()
-    return line
+    thread.reverse()
+    return thread
 
 
 def read_stack(env: Env, stream: str) -> list[FrameInfo]:

@@ -120,8 +120,8 @@ def _is_for_turn(state: StreamState, frame: FrameState) -> bool:
     A call's frame has the call's id. Only its turn may end it, because the model must get a result. Frames that a
     tool pushed below it may expire; a timer there wakes the tool.
     """
-    line = stack.ancestry(state.frames, frame.id)
-    tool = next((child for parent, child in pairwise(line) if child.id in parent.calls), None)
+    thread = stack.ancestry(state.frames, frame.id)
+    tool = next((child for parent, child in pairwise(thread) if child.id in parent.calls), None)
     if tool is None or frame.question is None:
         return False
     return tool.id == frame.id or frame.question.kind == "timer"

@@ -125,7 +125,7 @@ def _read_resume_state(env: Env, stream: str, began: float) -> ActorResumeState:
     frames = {frame.id: describe_frame(env, stream, frame) for frame in stack.walk_root_first(state.frames)}
     pending = list_pending_work(env, stream, state, frames)
     top = stack.top_frame(state.frames)
-    line = [] if top is None else [frames[frame.id] for frame in stack.ancestry(state.frames, top.id)]
+    thread = [] if top is None else [frames[frame.id] for frame in stack.ancestry(state.frames, top.id)]
     summary = RecoverySummary(
         frames_recovered=len(frames),
         pending_work_items=len(pending),
@@ -133,8 +133,8 @@ def _read_resume_state(env: Env, stream: str, began: float) -> ActorResumeState:
         recovery_time_ms=round((env.clock.monotonic() - began) * 1000),
     )
     return ActorResumeState(
-        current=line[-1] if line else None,
-        stack=tuple(line),
+        current=thread[-1] if thread else None,
+        stack=tuple(thread),
         leaves=tuple(frames[frame.id] for frame in leaves(state.frames)),
         frames=tuple(frames.values()),
         pending=tuple(pending),

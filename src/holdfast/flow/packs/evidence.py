@@ -239,9 +239,9 @@ def prepend_description(description: str | Erased | None, text: str) -> str:
     return f"{description}\n\n{text}" if isinstance(description, str) and description else text
 
 
-def _last_question(env: Env, line: str) -> str:
+def _last_question(env: Env, thread: str) -> str:
     """Return the user's last message; empty if the thread has none, as in a new frame."""
-    return "" if load_current_state(env, line).thread is None else recall.default_query(env, line)
+    return "" if load_current_state(env, thread).thread is None else recall.default_query(env, thread)
 
 
 MAX_COPY_PACKS: Final = 1_000
@@ -281,8 +281,8 @@ class EvidenceCopies:
         began = (handle.source_stream or stream, handle.source_version or handle.version)
         attached = read_event(self._env, *began)
         since = 0 if attached is None else attached.seq
-        for line in self._visible_threads(handle, stream):
-            for at, pieces in self._iter_packs(line):
+        for thread in self._visible_threads(handle, stream):
+            for at, pieces in self._iter_packs(thread):
                 if at < since:
                     break  # The handle was not attached yet.
                 for piece in pieces:
@@ -299,22 +299,22 @@ class EvidenceCopies:
         if frame is None or (own and handle.source_stream is None):
             return [self._seen.thread]
         if self._above is None:
-            lines = (place.thread for place in iter_ancestors(self._env, frame.id))
-            self._above = [*dict.fromkeys((self._seen.thread, *lines))]
+            threads = (place.thread for place in iter_ancestors(self._env, frame.id))
+            self._above = [*dict.fromkeys((self._seen.thread, *threads))]
         return self._above
 
-    def _iter_packs(self, line: str) -> Iterator[CopyPieces]:
+    def _iter_packs(self, thread: str) -> Iterator[CopyPieces]:
         """Iterate over a thread's packs, newest first: those already read, then more."""
-        if line not in self._threads:
-            self._threads[line] = ([], self._read_packs(line))
-        known, more = self._threads[line]
+        if thread not in self._threads:
+            self._threads[thread] = ([], self._read_packs(thread))
+        known, more = self._threads[thread]
         yield from known
         for pack in more:
             known.append(pack)
             yield pack
 
-    def _read_packs(self, line: str) -> Iterator[CopyPieces]:
-        for event in islice(iter_packs(self._env, line), MAX_COPY_PACKS):
+    def _read_packs(self, thread: str) -> Iterator[CopyPieces]:
+        for event in islice(iter_packs(self._env, thread), MAX_COPY_PACKS):
             yield event.seq, tuple(piece for piece in event.facts.manifest if _is_copy(piece))
 
     def _first_attachment(self, piece: PackedPiece) -> tuple[str, int] | None:

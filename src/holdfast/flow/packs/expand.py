@@ -74,9 +74,9 @@ class Mention(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str
 
 
-def expand_handle(env: Env, line: str, handle: str, *, frame: str | None = None) -> HandleExpansion:
+def expand_handle(env: Env, thread: str, handle: str, *, frame: str | None = None) -> HandleExpansion:
     """Return the text of a handle, bounded in size; raise NotFound if nothing here has that name."""
-    reading = read_pieces(env, line, handle, frame=frame)
+    reading = read_pieces(env, thread, handle, frame=frame)
     first, trust, size = next(reading.pieces), "system", 0
     following = next(reading.pieces, None)
     if following is None:
@@ -91,66 +91,66 @@ def expand_handle(env: Env, line: str, handle: str, *, frame: str | None = None)
     return HandleExpansion(id=reading.id, text=cap_text("\n\n".join(texts)), trust=trust)
 
 
-def read_pieces(env: Env, line: str, handle: str, *, frame: str | None = None) -> HandlePieces:
+def read_pieces(env: Env, thread: str, handle: str, *, frame: str | None = None) -> HandlePieces:
     """Return the pieces of a handle, at least one. Messages of the thread take precedence over evidence."""
     name = parse_handle(handle)
     pieces: Iterator[HistoryPiece] = iter(())
     first = None
     try:
-        pieces = _thread_pieces(env, line, name)
+        pieces = _thread_pieces(env, thread, name)
         first = next(pieces, None)
     except SessionNotFound:
         if frame is None:
             raise  # In a frame this means that nothing was said there yet.
     if first is None and frame is not None:
         names = (handle.strip(), name.id or str(name))
-        first = _evidence_piece(env, frame, names) or _ancestor_piece(env, line, frame, names)
+        first = _evidence_piece(env, frame, names) or _ancestor_piece(env, thread, frame, names)
     if first is None:
         where = "conversation" if frame is None else "work"
         raise NotFound(f"Nothing in this {where} is called {str(name)!r:.80}.")
     return HandlePieces(id=str(name), pieces=chain([first], pieces))
 
 
-def _thread_pieces(env: Env, line: str, name: HandleRef) -> Iterator[HistoryPiece]:
+def _thread_pieces(env: Env, thread: str, name: HandleRef) -> Iterator[HistoryPiece]:
     if name.kind == "id":
-        return _pieces_by_id(env, line, name.id)
+        return _pieces_by_id(env, thread, name.id)
     if name.kind == "summary":
-        event = read_event(env, line, name.first)
-        own = thread_segments(line, thread_state(env, line))[0]
+        event = read_event(env, thread, name.first)
+        own = thread_segments(thread, thread_state(env, thread))[0]
         if event is None or event.type != "summary.made" or event.version <= own.after:
             return iter(())
-        return _stretch_pieces(env, line, summary_stretches(event.facts, line))
-    return _stretch_pieces(env, line, (MessageSpan(line, name.first, name.last),))
+        return _stretch_pieces(env, thread, summary_stretches(event.facts, thread))
+    return _stretch_pieces(env, thread, (MessageSpan(thread, name.first, name.last),))
 
 
-def _stretch_pieces(env: Env, line: str, wanted: tuple[MessageSpan, ...]) -> Iterator[HistoryPiece]:
+def _stretch_pieces(env: Env, thread: str, wanted: tuple[MessageSpan, ...]) -> Iterator[HistoryPiece]:
     """Iterate over the messages of some stretches that still stand in a thread, oldest first."""
-    known = thread_segments(line, thread_state(env, line))
+    known = thread_segments(thread, thread_state(env, thread))
     for stretch in wanted:
         for part in reversed(known):
             if part.stream == stretch.stream:
                 first, last = max(part.after, stretch.first - 1), min(part.until, stretch.last)
                 for message in iter_segment_messages(env, SharedSegment(part.stream, first, last, part.at)):
-                    own = part.stream == line and stretch is wanted[-1]
-                    yield _message_piece(message, line, stretch_handle(message.version, last) if own else None)
+                    own = part.stream == thread and stretch is wanted[-1]
+                    yield _message_piece(message, thread, stretch_handle(message.version, last) if own else None)
 
 
-def _pieces_by_id(env: Env, line: str, id: str) -> Iterator[HistoryPiece]:
+def _pieces_by_id(env: Env, thread: str, id: str) -> Iterator[HistoryPiece]:
     """Return a message by its id, or the messages that a summary covers."""
     if len(id) != ULID_CHARS:
         return iter(())
     try:
-        found = find_place(env, line, id.upper())
+        found = find_place(env, thread, id.upper())
     except MessageNotFound:
-        summary = next((one for one in iter_summaries(env, line) if one.id == id.upper()), None)
-        return iter(()) if summary is None else _stretch_pieces(env, line, summary.covers)
+        summary = next((one for one in iter_summaries(env, thread) if one.id == id.upper()), None)
+        return iter(()) if summary is None else _stretch_pieces(env, thread, summary.covers)
     (message,) = load_messages(env, [found])
-    return iter([_message_piece(message, line, None)])
+    return iter([_message_piece(message, thread, None)])
 
 
-def _message_piece(message: Message, line: str, onwards: str | None) -> HistoryPiece:
+def _message_piece(message: Message, thread: str, onwards: str | None) -> HistoryPiece:
     return HistoryPiece(
-        name=message_handle(message, line),
+        name=message_handle(message, thread),
         speaker=_describe_speaker(message),
         text=_message_words(message),
         trust=message.trust,
@@ -187,9 +187,9 @@ def _evidence_piece(env: Env, frame: str, names: tuple[str, ...]) -> HistoryPiec
     return HistoryPiece(name=handle.id, speaker=who, text=found.text or NO_WORDS, trust=found.trust)
 
 
-def _ancestor_piece(env: Env, line: str, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
+def _ancestor_piece(env: Env, thread: str, frame: str, names: tuple[str, ...]) -> HistoryPiece | None:
     """Return an ancestor's evidence, uncut, if the frame's last packs showed it; None once detached or replaced."""
-    for event in islice(iter_packs(env, line), LOOK_BACK):
+    for event in islice(iter_packs(env, thread), LOOK_BACK):
         for piece in event.facts.manifest if event.facts.frame == frame else ():
             if piece.kind != "evidence" or piece.handle not in names:
                 continue
@@ -204,16 +204,18 @@ def _ancestor_piece(env: Env, line: str, frame: str, names: tuple[str, ...]) -> 
     return None
 
 
-def search_mentions(env: Env, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()) -> list[Mention]:
+def search_mentions(
+    env: Env, thread: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
+) -> list[Mention]:
     """Search a thread and return matching messages, best first, each with a snippet.
 
     Calls and results of the tools in `own` are left out: what they found is said elsewhere.
     """
     looking = LookupFilter(env, own)
-    found = search_thread(env, line, query, limit, counts=lambda event: not looking.is_only_lookup(event))
+    found = search_thread(env, thread, query, limit, counts=lambda event: not looking.is_only_lookup(event))
     return [
         Mention(
-            name=message_handle(result.value, line),
+            name=message_handle(result.value, thread),
             who=_describe_speaker(result.value),
             trust=result.value.trust,
             snippet=_make_excerpt(result, query, own),

@@ -47,10 +47,10 @@ class PackOutdated(Conflict):
 
 
 def last_pack(
-    env: Env, line: str, state: StreamState, window: WindowKey, newest: Event | None = None
+    env: Env, thread: str, state: StreamState, window: WindowKey, newest: Event | None = None
 ) -> ContextPacked | None:
     """Return the thread's last journaled pack with this role, layout, tokenizer and budget."""
-    for number, event in enumerate(iter_packs(env, line, state, newest)):
+    for number, event in enumerate(iter_packs(env, thread, state, newest)):
         facts: ContextPacked = event.facts
         if (facts.role, facts.layout, facts.tokenizer, facts.asked) == (
             window.role,
@@ -70,12 +70,12 @@ def has_erasure_since(env: Env, cursor: int) -> bool:
     return any(event.seq > cursor for event in env.journal.read(newest))
 
 
-def iter_packs(env: Env, line: str, state: StreamState | None = None, newest: Event | None = None) -> Iterator[Event]:
+def iter_packs(env: Env, thread: str, state: StreamState | None = None, newest: Event | None = None) -> Iterator[Event]:
     """Iterate over a thread's packs, newest first, each read on demand; `newest` may be passed in if loaded."""
-    known = load_current_state(env, line) if state is None else state
+    known = load_current_state(env, thread) if state is None else state
     at = 0 if known.thread is None else known.thread.packed
     while at:
-        event = newest if newest is not None and newest.version == at else read_event(env, line, at)
+        event = newest if newest is not None and newest.version == at else read_event(env, thread, at)
         if event is None or event.type != PACKED:
             return
         yield event
@@ -103,13 +103,13 @@ def begin_call(
     call = pack_id if frame is None else ulid_text(env.ids.ulid())
     facts = _pack_facts(env, packed, digest, pack_id, call, frame)
     content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
-    line = packed.metadata.scope
-    actor = line if frame is None else find_frame_stream(env, frame)
+    thread = packed.metadata.scope
+    actor = thread if frame is None else find_frame_stream(env, frame)
 
     def decide(states: States) -> dict[str, list[Draft]]:
-        shown = _pack_drafts(states[line], facts, packed, newest)
+        shown = _pack_drafts(states[thread], facts, packed, newest)
         if frame is None:
-            return {line: shown}
+            return {thread: shown}
         check_live(env, states[actor], frame)
         now = env.clock.now_ms()
         asked = calls.begin_model(
@@ -123,10 +123,10 @@ def begin_call(
             pack=pack_id,
             context_hash=facts.digest,
         )
-        return {actor: add_clock_events(states[actor], asked, now), line: shown}
+        return {actor: add_clock_events(states[actor], asked, now), thread: shown}
 
     placed = [artifacts.prepare_artifact(env, body) for name, body in packed.pins if name in facts.artifacts]
-    streams = (actor,) if actor == line else (actor, line)
+    streams = (actor,) if actor == thread else (actor, thread)
     same = _match_retry(frame, facts, model or packed.model, if_interrupted, content)
     try:
         changed = decide_and_append(env, streams, decide, key=key, same=same, artifacts=placed)
@@ -138,7 +138,7 @@ def begin_call(
     made = _call_id(changed, frame)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
         telemetry.begin_model_span(
-            env, call, frame=frame, model=model or packed.model, conversation=line, packed=packed
+            env, call, frame=frame, model=model or packed.model, conversation=thread, packed=packed
         )
     return made
 
@@ -161,7 +161,7 @@ def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> None:
     """Refuse a pack of the past, and one that was not made for this call."""
     if packed.metadata.reconstructed or packed.metadata.pack_id is not None:
         raise InvalidValue("This pack is of the past. Make one with pack() for a new call.")
-    made_for, line = packed.metadata.frame_id, packed.metadata.scope
+    made_for, thread = packed.metadata.frame_id, packed.metadata.scope
     if frame is None:
         if made_for is not None:
             raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
@@ -169,9 +169,9 @@ def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> None:
     parse_id(frame)
     within = parse_scope(find_frame_stream(env, frame)).get("session")
     # A frame outside any session may work for one; a frame within a session works for that session only.
-    session_s = made_for is None and (within is None or visibility.frame_thread(env, frame) == line)
+    session_s = made_for is None and (within is None or visibility.frame_thread(env, frame) == thread)
     if made_for != frame and not session_s:
-        raise InvalidValue(f"This pack shows {line}, which is not what frame {frame} sees. Make one for this frame.")
+        raise InvalidValue(f"This pack shows {thread}, which is not what frame {frame} sees. Make one for this frame.")
 
 
 def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack, newest: int | None) -> list[Draft]:

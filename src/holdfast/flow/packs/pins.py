@@ -29,12 +29,12 @@ def add_pinned(
     env: Env, stream: str, found: Sequence[MessageLocation], first: Sequence[MessageLocation]
 ) -> list[MessageLocation]:
     """Add leading instructions and pinned rounds to some places of a thread; oldest first, each once."""
-    line = thread_segments(stream, thread_state(env, stream))
+    thread = thread_segments(stream, thread_state(env, stream))
     kept = {(place.stream, place.version): place for place in found}
     kept.update({(place.stream, place.version): place for place in first})
-    for place in _iter_pinned(env, line):
+    for place in _iter_pinned(env, thread):
         kept.update({(one.stream, one.version): one for one in _load_round(env, stream, place)})
-    nearness = {segment.stream: at for at, segment in enumerate(line)}
+    nearness = {segment.stream: at for at, segment in enumerate(thread)}
     return sorted(kept.values(), key=lambda place: (-nearness[place.stream], place.version))
 
 
@@ -44,8 +44,8 @@ def leading_instructions(env: Env, stream: str) -> Iterator[MessageLocation]:
     return takewhile(lambda place: place.row["role"] in INSTRUCTIONS, first)
 
 
-def _iter_pinned(env: Env, line: Sequence[SharedSegment]) -> Iterator[MessageLocation]:
-    for segment in line:
+def _iter_pinned(env: Env, thread: Sequence[SharedSegment]) -> Iterator[MessageLocation]:
+    for segment in thread:
         span = RowQuery(table="messages", after=segment.after, until=segment.until, limit=1_000, pinned=True)
         for row in env.journal.span(env.tenant, segment.stream, span):
             if is_standing(row, segment):

@@ -138,14 +138,14 @@ def _is_valid(known: ThreadTail, now: ThreadTail) -> bool:
 
 def _is_only_longer(known: ThreadTail, now: ThreadTail) -> bool:
     """Return True if messages were only appended since `known`: no edit, rewind, fork or reset."""
-    before, line = known.thread, now.thread
-    if before is None or line is None:
+    before, thread = known.thread, now.thread
+    if before is None or thread is None:
         return False
     return (before.edited, before.floor, before.shared, before.generation) == (
-        line.edited,
-        line.floor,
-        line.shared,
-        line.generation,
+        thread.edited,
+        thread.floor,
+        thread.shared,
+        thread.generation,
     )
 
 

@@ -40,22 +40,22 @@ MAX_PACKS: Final = 1_000
 MAX_LIMIT: Final = 2**63 - 1
 
 
-def trace_fact(env: Env, line: str, text: str) -> Trace:
+def trace_fact(env: Env, thread: str, text: str) -> Trace:
     """Trace a fact: where it was said, which packs showed it, where it left, and what to do about it."""
     fact = Fact.of(text)
     quiet = replace(env, recent=None)  # Leave the cached tail of the next pack alone.
     with env.journal.snapshot():
-        known = find_fact(quiet, line, fact)
-        events = list(islice(manifest.iter_packs(quiet, line), MAX_PACKS + 1))
+        known = find_fact(quiet, thread, fact)
+        events = list(islice(manifest.iter_packs(quiet, thread), MAX_PACKS + 1))
         capped = len(events) > MAX_PACKS
         events = events[:MAX_PACKS][::-1]
-        glimpses = PackInspector(quiet, line, fact, known)
+        glimpses = PackInspector(quiet, thread, fact, known)
         appearances = _list_appearances(glimpses, events)
         known = replace(known, found=(*known.found, *glimpses.past_sightings))
         newest: ContextPacked | None = events[-1].facts if events else None
-        covered_by = _covering_summary(quiet, line, known)
-        now = forecast_pack(quiet, line, fact, known, newest, covered=covered_by is not None)
-        fix = _advise(quiet, line, fact, known, now, covered_by)
+        covered_by = _covering_summary(quiet, thread, known)
+        now = forecast_pack(quiet, thread, fact, known, newest, covered=covered_by is not None)
+        fix = _advise(quiet, thread, fact, known, now, covered_by)
     messages = [one.at for one in known.messages if one.at is not None]
     return Trace(
         text=fact.text,
@@ -99,25 +99,25 @@ def _appearance(event: Event, look: FactVisibility) -> Appearance:
     )
 
 
-def _covering_summary(env: Env, line: str, known: FactSightings) -> str | None:
+def _covering_summary(env: Env, thread: str, known: FactSightings) -> str | None:
     """Return the standing summary that covers the newest message stating the fact."""
-    one = find_target(known.found, line)
+    one = find_target(known.found, thread)
     if one is None:
         return None
-    for summary in summaries.iter_summaries(env, line):
+    for summary in summaries.iter_summaries(env, thread):
         if any(part.stream == one.stream and part.first <= one.version <= part.last for part in summary.covers):
-            return summary_handle(summary.version) if summary.stream == line else summary.id
+            return summary_handle(summary.version) if summary.stream == thread else summary.id
     return None
 
 
-def _advise(env: Env, line: str, fact: Fact, known: FactSightings, now: PackForecast, covered_by: str | None) -> str:
-    state = thread_state(env, line)
+def _advise(env: Env, thread: str, fact: Fact, known: FactSightings, now: PackForecast, covered_by: str | None) -> str:
+    state = thread_state(env, thread)
     streams = {one.stream for one in known.found if one.kind == "message"}
     return advise(
         FactContext(
             text=fact.text,
-            session=str(parse_scope(line).get("session")),
-            thread_stream=line,
+            session=str(parse_scope(thread).get("session")),
+            thread_stream=thread,
             found=known.found,
             now=now.look,
             covered_by=covered_by,
@@ -126,26 +126,26 @@ def _advise(env: Env, line: str, fact: Fact, known: FactSightings, now: PackFore
             ended=state.ended and not state.fresh,
             refused=now.refused,
             erased=known.erased,
-            nearest=None if known.found else _nearest_message(env, line, fact),
+            nearest=None if known.found else _nearest_message(env, thread, fact),
             threads={stream: parse_scope(stream).get("thread") or MAIN_THREAD for stream in streams},
         )
     )
 
 
-def _nearest_message(env: Env, line: str, fact: Fact) -> tuple[str, str] | None:
+def _nearest_message(env: Env, thread: str, fact: Fact) -> tuple[str, str] | None:
     """Return the message with most of the words, for a caller who remembers it slightly differently."""
-    results = search_thread(replace(env, embedder=None), line, fact.text, 1)
+    results = search_thread(replace(env, embedder=None), thread, fact.text, 1)
     for result in results:
-        return message_handle(result.value, line), " ".join((result.snippet or readable_text(result.value)).split())
+        return message_handle(result.value, thread), " ".join((result.snippet or readable_text(result.value)).split())
     return None
 
 
-def list_packs(env: Env, line: str, limit: int | None = None) -> list[PackInfo]:
+def list_packs(env: Env, thread: str, limit: int | None = None) -> list[PackInfo]:
     """List a thread's journaled packs, newest first: all, or the newest `limit`."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT):
         raise InvalidValue(f"limit must be a number of packs, not {limit!r:.40}. Leave it out for all of them.")
-    thread_state(env, line)
-    return [_pack_info(event) for event in islice(manifest.iter_packs(env, line), limit)]
+    thread_state(env, thread)
+    return [_pack_info(event) for event in islice(manifest.iter_packs(env, thread), limit)]
 
 
 def _pack_info(event: Event) -> PackInfo:

@@ -52,8 +52,8 @@ _CONVERSATION = "conversation"
 class PackInspector:
     """An inspector of one thread's packs. Pieces that several packs share are read once."""
 
-    def __init__(self, env: Env, line: str, fact: Fact, known: FactSightings) -> None:
-        self._env, self._thread, self._fact = env, line, fact
+    def __init__(self, env: Env, thread: str, fact: Fact, known: FactSightings) -> None:
+        self._env, self._thread, self._fact = env, thread, fact
         self._said = _group_by_stream(known.messages)
         self._own = sorted(known.messages, key=lambda one: one.version)
         self._handles = {one.name for one in known.found if one.kind == "evidence"}
@@ -217,7 +217,7 @@ class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 def forecast_pack(
     env: Env,
-    line: str,
+    thread: str,
     fact: Fact,
     known: FactSightings,
     newest: ContextPacked | None,
@@ -225,7 +225,7 @@ def forecast_pack(
     covered: bool,
 ) -> PackForecast:
     """Forecast the next pack, built with the options of the newest journaled one."""
-    seen = _choose_visibility(env, line, newest)
+    seen = _choose_visibility(env, thread, newest)
     asked = _repeat_request(env, newest)
     try:
         made = pack.build_pack(env, seen, asked)
@@ -255,15 +255,15 @@ def _find_tokenizer(env: Env, tokenizer: str) -> str | None:
         return None
 
 
-def _choose_visibility(env: Env, line: str, newest: ContextPacked | None) -> Visibility:
+def _choose_visibility(env: Env, thread: str, newest: ContextPacked | None) -> Visibility:
     """Return the visibility of the newest pack's frame while it is live; else of the thread alone."""
     if newest is not None and newest.frame is not None:
         try:
             found = visibility.frame_visibility(env, newest.frame)
         except (FrameEnded, NotFound):
-            return visibility.thread_visibility(line)
-        return found if found.thread == line else visibility.thread_visibility(line)
-    return visibility.thread_visibility(line)
+            return visibility.thread_visibility(thread)
+        return found if found.thread == thread else visibility.thread_visibility(thread)
+    return visibility.thread_visibility(thread)
 
 
 def look_at_pack(made: AssembledPack, fact: Fact, known: FactSightings) -> FactVisibility:
@@ -347,10 +347,10 @@ def _find_budget(
     return None
 
 
-def _estimate_budget(env: Env, line: str, one: Sighting, made: AssembledPack) -> int | None:
+def _estimate_budget(env: Env, thread: str, one: Sighting, made: AssembledPack) -> int | None:
     """Estimate the tokens of a pack that reaches back to a message."""
     between: list[MessageLocation] = []
-    for place in takewhile(lambda _: len(between) < MAX_REACH, iter_places(env, line)):
+    for place in takewhile(lambda _: len(between) < MAX_REACH, iter_places(env, thread)):
         between.append(place)
         if (place.stream, place.version) == (one.stream, one.version):
             break

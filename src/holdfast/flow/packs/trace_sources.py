@@ -72,10 +72,10 @@ class FactSightings(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one for one in self.found if one.status == "standing")
 
 
-def find_fact(env: Env, line: str, fact: Fact) -> FactSightings:
+def find_fact(env: Env, thread: str, fact: Fact) -> FactSightings:
     """Find where a fact was said, as far as this thread sees it; else look in the session's other threads."""
     quiet = replace(env, embedder=None)  # The search is for exact words, not for meaning.
-    reading = _FactSearch(quiet, line, fact)
+    reading = _FactSearch(quiet, thread, fact)
     found = [
         *reading.find_messages(),
         *reading.find_summaries(),
@@ -93,12 +93,12 @@ def find_fact(env: Env, line: str, fact: Fact) -> FactSightings:
 class _FactSearch:
     """A search for one fact."""
 
-    def __init__(self, env: Env, line: str, fact: Fact) -> None:
-        self._env, self._name, self._fact = env, line, fact
-        self._thread: ThreadState = thread_state(env, line)
+    def __init__(self, env: Env, thread: str, fact: Fact) -> None:
+        self._env, self._name, self._fact = env, thread, fact
+        self._thread: ThreadState = thread_state(env, thread)
         # Use the segments as of the first version: a fork may have been rewound into its shared part, or reset without
         # it, but earlier packs showed it. `at=0` on the own stream includes every message retracted since.
-        self._segments = (SharedSegment(line, 0, LATEST, 0), *load_shared_at(env, line, 1))
+        self._segments = (SharedSegment(thread, 0, LATEST, 0), *load_shared_at(env, thread, 1))
         self.erased = 0
         self.note: str | None = None
 

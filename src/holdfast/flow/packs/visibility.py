@@ -104,9 +104,11 @@ def _frame_info(env: Env, stream: str, frame: FrameState, turn: int | None) -> F
     return replace(describe_frame(env, stream, frame, goal=GoalContent()), turn=turn)
 
 
-def thread_visibility(line: str) -> Visibility:
+def thread_visibility(thread: str) -> Visibility:
     """Return the visibility of a session's thread without any frame."""
-    return Visibility(thread=line, session=session_stream(line), actor=None, frame=None, scopes=brief_scopes(line))
+    return Visibility(
+        thread=thread, session=session_stream(thread), actor=None, frame=None, scopes=brief_scopes(thread)
+    )
 
 
 @lru_cache(maxsize=1024)

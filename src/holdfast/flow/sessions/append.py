@@ -153,22 +153,22 @@ def _commit_messages(
     placed = prepared.artifacts if beside is None else (*prepared.artifacts, *beside.artifacts)
 
     def needs(states: Mapping[str, StreamState]) -> Sequence[str]:
-        line = states[stream].thread  # Refuse nothing here: these states may be cached. Only `decide` refuses.
-        over = line is not None and line.ended
+        thread = states[stream].thread  # Refuse nothing here: these states may be cached. Only `decide` refuses.
+        over = thread is not None and thread.ended
         return (session,) if (over or beside is not None) and session != stream else ()
 
     def decide(states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
         if saying is not None:
             saying.check()
         state = states[stream]
-        line = state.thread or ThreadState()
+        thread = state.thread or ThreadState()
         if private and state.thread is None:  # A frame's private thread is opened by its first message.
             opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
-            return {stream: [opened, *append_messages(line, state.version + 1, prepared.entries)]}
+            return {stream: [opened, *append_messages(thread, state.version + 1, prepared.entries)]}
         # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
         over = is_reset(state, stream)
-        before, anew = begin_generation(line, load_current_state(env, session)) if over else ([], [])
-        drafts = {stream: [*before, *append_messages(line, state.version + len(before), prepared.entries)]}
+        before, anew = begin_generation(thread, load_current_state(env, session)) if over else ([], [])
+        drafts = {stream: [*before, *append_messages(thread, state.version + len(before), prepared.entries)]}
         own = anew if beside is None else [*anew, *beside.drafts(states[session])]
         return {**drafts, session: own} if own else drafts
 

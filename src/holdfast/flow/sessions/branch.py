@@ -64,14 +64,14 @@ def rewind(
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal counted
         state = states[stream]
-        line = _require_open_thread(state, stream)
+        thread = _require_open_thread(state, stream)
         # Look it up inside the decision: another process may retract it in between.
         place = None if to is None else find_place(env, stream, to)
-        own = _own_versions_after(env, stream, line, place)
-        counted = line.messages - _position(place)
+        own = _own_versions_after(env, stream, thread, place)
+        counted = thread.messages - _position(place)
         if not counted:
             return {}
-        facts = _retraction_facts(env, stream, line, state.version, place, own, cause)
+        facts = _retraction_facts(env, stream, thread, state.version, place, own, cause)
         return {stream: [Draft(type="message.retracted", facts=facts, content=content)]}
 
     decide_and_append(env, (stream,), decide)
@@ -88,9 +88,9 @@ def _position(place: MessageLocation | None) -> int:
     return 0 if place is None else int(place.row["position"] or 0)
 
 
-def _own_versions_after(env: Env, stream: str, line: ThreadState, place: MessageLocation | None) -> list[int]:
+def _own_versions_after(env: Env, stream: str, thread: ThreadState, place: MessageLocation | None) -> list[int]:
     """Return the versions of the thread's own messages after a place, oldest first."""
-    after = place.version if place is not None and place.stream == stream else line.floor
+    after = place.version if place is not None and place.stream == stream else thread.floor
     newest_first = takewhile(lambda one: one.stream == stream and one.version > after, iter_places(env, stream))
     return [one.version for one in newest_first][::-1]
 
@@ -98,7 +98,7 @@ def _own_versions_after(env: Env, stream: str, line: ThreadState, place: Message
 def _retraction_facts(
     env: Env,
     stream: str,
-    line: ThreadState,
+    thread: ThreadState,
     version: int,
     place: MessageLocation | None,
     own: Sequence[int],
@@ -109,18 +109,18 @@ def _retraction_facts(
     shared = (
         None
         if place is not None and place.stream == stream
-        else _segments_until(thread_segments(stream, line)[1:], place)
+        else _segments_until(thread_segments(stream, thread)[1:], place)
     )
     return MessageRetracted(
         first=first,
         last=version,
         spans=tuple(_group_spans(own)),
         position=_position(place),
-        shared=shared if shared != line.shared else None,
+        shared=shared if shared != thread.shared else None,
         newest=place.version if place is not None and place.stream == stream else 0,
         cause=cause,
-        voided=tuple(_find_voided_summaries(env, stream, line, place)),
-        dropped=tuple(id for id in line.calls if id not in {call.id for call in left}),
+        voided=tuple(_find_voided_summaries(env, stream, thread, place)),
+        dropped=tuple(id for id in thread.calls if id not in {call.id for call in left}),
         opened=tuple(left),
     )
 
@@ -141,9 +141,9 @@ def _segments_until(found: Sequence[SharedSegment], place: MessageLocation | Non
     return ()
 
 
-def _find_voided_summaries(env: Env, stream: str, line: ThreadState, place: MessageLocation | None) -> list[int]:
+def _find_voided_summaries(env: Env, stream: str, thread: ThreadState, place: MessageLocation | None) -> list[int]:
     """Return the thread's summaries that cover retracted messages, or that follow a voided summary."""
-    nearness = {segment.stream: number for number, segment in enumerate(thread_segments(stream, line))}
+    nearness = {segment.stream: number for number, segment in enumerate(thread_segments(stream, thread))}
     here = (len(nearness), 0) if place is None else (nearness[place.stream], -place.version)
     voided: list[int] = []
     gap = False

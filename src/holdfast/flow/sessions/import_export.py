@@ -55,9 +55,9 @@ def _split_lines(given: Any) -> list[str | bytes]:
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         raise InvalidMessage(f"JSON lines are text or a list of lines, not {type(given).__name__}.")
     lines = list(given)
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line, str | bytes):
-            raise InvalidMessage(f"Line {number} is {type(line).__name__}, not text. Pass lines of JSON.")
+    for number, thread in enumerate(lines, 1):
+        if not isinstance(thread, str | bytes):
+            raise InvalidMessage(f"Line {number} is {type(thread).__name__}, not text. Pass lines of JSON.")
     return lines
 
 

@@ -71,9 +71,9 @@ def thread_state(env: Env, stream: str) -> ThreadState:
     return state.thread
 
 
-def thread_segments(stream: str, line: ThreadState) -> list[SharedSegment]:
+def thread_segments(stream: str, thread: ThreadState) -> list[SharedSegment]:
     """Return the segments of a thread, nearest first: its own, then the shared ones."""
-    return [SharedSegment(stream, line.floor, line.newest, LATEST), *line.shared]
+    return [SharedSegment(stream, thread.floor, thread.newest, LATEST), *thread.shared]
 
 
 def load_shared_at(env: Env, stream: str, version: int) -> tuple[SharedSegment, ...]:

@@ -115,8 +115,8 @@ def new_thread_drafts(known: SessionState | None) -> list[Draft]:
 def is_reset(env: Env, session: str, known: SessionState) -> bool:
     """Return True if an ended session restarts with the next message. All threads agree, so one is read."""
     id = str(parse_scope(session).get("session"))
-    line = load_current_state(env, Scope.thread(id, known.threads[0]).text).thread
-    return line is not None and line.fresh
+    thread = load_current_state(env, Scope.thread(id, known.threads[0]).text).thread
+    return thread is not None and thread.fresh
 
 
 def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
@@ -275,18 +275,18 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
     return changed.appended is not None
 
 
-def _is_busy(known: SessionState, lines: States, now: int) -> bool:
+def _is_busy(known: SessionState, threads: States, now: int) -> bool:
     """Return True if the session is not idle after all: a message arrived, or its status or timeout changed."""
-    newest = max((state.thread.newest_at for state in lines.values() if state.thread is not None), default=0)
+    newest = max((state.thread.newest_at for state in threads.values() if state.thread is not None), default=0)
     return known.status != "open" or known.idle_timeout_ms is None or newest + known.idle_timeout_ms > now
 
 
 def _end_drafts(
-    env: Env, known: SessionState, session: str, lines: States, cause: str, reset: bool
+    env: Env, known: SessionState, session: str, threads: States, cause: str, reset: bool
 ) -> dict[str, list[Draft]]:
     spans = {
         str(parse_scope(name).get("thread")): (state.thread.floor, state.thread.newest)
-        for name, state in lines.items()
+        for name, state in threads.items()
         if state.thread is not None and state.thread.messages
     }
     again = known.status in ("closed", "closing")
@@ -298,7 +298,7 @@ def _end_drafts(
     if handover is None and not known.handovers:
         own.append(close_draft(known, reset=reset))
     drafts = {session: own}
-    for name, state in lines.items():
+    for name, state in threads.items():
         dropped = () if state.thread is None else tuple(state.thread.calls)
         drafts[name] = [Draft(type="thread.ended", facts=ThreadEnded(reset=reset, dropped=dropped))]
     return drafts

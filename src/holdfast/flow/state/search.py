@@ -226,8 +226,8 @@ def search_thread(
     """Search the messages of one thread, shared ones included, best first. `counts` filters the messages."""
     query = check_query(query)
     rules.check_limit("limit", limit, MAX_RESULTS)
-    lines = tuple(thread_segments(stream, thread_state(env, stream)))
-    return _search_journal(env, query, limit, lines=lines, counts=counts)
+    threads = tuple(thread_segments(stream, thread_state(env, stream)))
+    return _search_journal(env, query, limit, threads=threads, counts=counts)
 
 
 def search_tenant(env: Env, query: str, limit: int) -> list[SearchResult]:
@@ -242,13 +242,13 @@ def _search_journal(
     query: str,
     limit: int,
     *,
-    lines: tuple[SharedSegment, ...] = (),
+    threads: tuple[SharedSegment, ...] = (),
     counts: EventFilter = lambda event: True,
 ) -> list[SearchResult]:
     words = query_terms(query)
     if not words:
         return []
-    search = TextSearch(terms=words, now=env.clock.now_ms(), threads=lines, limit=WORD_CANDIDATES)
+    search = TextSearch(terms=words, now=env.clock.now_ms(), threads=threads, limit=WORD_CANDIDATES)
     matches = _drop_overlaid(env, search, env.journal.search(env.tenant, search))
     hits = {hit.event.seq: hit for hit in matches if counts(hit.event)}
     near = _search_by_meaning(env, query, search, hits)
@@ -353,9 +353,9 @@ def _make_candidate(hit: Hit, cosine: float) -> SearchCandidate:
 def _mean_length(env: Env, search: TextSearch, events: Sequence[StoredEvent]) -> float:
     """Return the mean length of messages in the searched thread, sampled from the newest."""
     lengths: list[float] = []
-    for line in search.threads[:1]:
-        span = RowQuery(table="messages", after=line.after, until=line.until, limit=LENGTH_SAMPLE, backwards=True)
-        rows = env.journal.span(env.tenant, line.stream, span)
+    for thread in search.threads[:1]:
+        span = RowQuery(table="messages", after=thread.after, until=thread.until, limit=LENGTH_SAMPLE, backwards=True)
+        rows = env.journal.span(env.tenant, thread.stream, span)
         lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
     if not lengths:
         contents = (event.content for event in events if event.type == MESSAGE_APPENDED and event.content is not None)

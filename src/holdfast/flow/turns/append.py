@@ -76,9 +76,9 @@ class ConversationOver(Conflict):
     """The subject of a turn is gone: the conversation ended, or was rewound to before the turn began."""
 
 
-def is_conversation_over(line: ThreadState | None, started: int) -> bool:
+def is_conversation_over(thread: ThreadState | None, started: int) -> bool:
     """Return True if the turn that a message began has nothing left to answer."""
-    return line is None or line.ended or line.floor >= started or line.newest < started
+    return thread is None or thread.ended or thread.floor >= started or thread.newest < started
 
 
 def append_to_turn(
@@ -125,8 +125,8 @@ def append_to_turn(
         return {**drafts, session_stream(place.thread): anew} if anew else drafts
 
     def needs(states: States) -> Sequence[str]:
-        line = states[place.thread].thread
-        return (session_stream(place.thread),) if messages and line is not None and line.ended else ()
+        thread = states[place.thread].thread
+        return (session_stream(place.thread),) if messages and thread is not None and thread.ended else ()
 
     changed = _append_change(env, place, run, prepared, key, same, needs, release)
     if changed.repeated or not written:
@@ -199,7 +199,7 @@ def _draft_messages(
     if not prepared.entries:
         return [], [], []
     over = is_reset(state, stream)
-    line = state.thread or ThreadState()
-    before, anew = begin_generation(line, load_current_state(env, session_stream(stream))) if over else ([], [])
-    said = append_messages(line, state.version + len(before), prepared.entries)
+    thread = state.thread or ThreadState()
+    before, anew = begin_generation(thread, load_current_state(env, session_stream(stream))) if over else ([], [])
+    said = append_messages(thread, state.version + len(before), prepared.entries)
     return before, [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)], anew

@@ -373,9 +373,9 @@ def _find_unsuspended(state: StreamState, frame: str) -> list[str]:
 # Parameters of a tool whose code is not available here
 
 
-def find_stored_tool(env: Env, line: str, name: str) -> ToolDef | None:
+def find_stored_tool(env: Env, thread: str, name: str) -> ToolDef | None:
     """Return a tool as a conversation's brief defines it, or None."""
-    found = briefs.brief_context(env, line, MAIN_ROLE).available_tools
+    found = briefs.brief_context(env, thread, MAIN_ROLE).available_tools
     return next((one for one in found if one.name == name), None)
 
 

@@ -114,7 +114,7 @@ class WaitGraph:
         self._waiting: dict[TurnWait, None] = {}
         self._names: weakref.WeakKeyDictionary[object, bytes] = weakref.WeakKeyDictionary()
 
-    def node(self, env: Env, line: str) -> ConversationNode:
+    def node(self, env: Env, thread: str) -> ConversationNode:
         """Return a conversation's node, the same for all clients here."""
         with self._mutex:
             name = self._names.get(env.queues)
@@ -122,7 +122,7 @@ class WaitGraph:
             name = env.journal.secret
             with self._mutex:
                 self._names[env.queues] = name
-        return ConversationNode(name, env.tenant, line)
+        return ConversationNode(name, env.tenant, thread)
 
     def caller_turns(self, who: Caller) -> tuple[TurnWork, ...]:
         """Return the turns of a client whose blocks the caller is in."""
@@ -201,15 +201,15 @@ def _owners(who: Caller) -> tuple[object, ...]:
 
 
 def _refusal(way: list[ConversationNode]) -> Refused:
-    line = way[-1].thread
+    thread = way[-1].thread
     if len(way) == 1:
         return Refused(
-            f"This runs within a turn of {line}, which would wait for itself. Use another conversation, give back from "
-            "the tool what you want said, or send it once the turn has ended and its block is left."
+            f"This runs within a turn of {thread}, which would wait for itself. Use another conversation, give back "
+            "from the tool what you want said, or send it once the turn has ended and its block is left."
         )
     circle = " → ".join(node.thread for node in (way[-1], *way))
     return Refused(
-        f"This runs within a turn of {line} and would wait for ever, because these wait for each other: {circle}. "
+        f"This runs within a turn of {thread} and would wait for ever, because these wait for each other: {circle}. "
         "Nothing was written. Give back from the tool what you want said, send it once the turn has ended, or use "
         "another conversation."
     )

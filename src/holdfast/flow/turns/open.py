@@ -52,10 +52,10 @@ INTERRUPT_REASON = "Interrupted by a new message."
 class TurnOpener:
     """The opener of one turn. `wait_steps` yields waits, which threads and tasks perform in their own ways."""
 
-    def __init__(self, env: Env, line: str, terms: TurnTerms, limits: Callable[[], FrameLimits]) -> None:
+    def __init__(self, env: Env, thread: str, terms: TurnTerms, limits: Callable[[], FrameLimits]) -> None:
         check_terms(terms)
         self._env, self._terms, self._limits = env, terms, limits
-        self.place = turns.turns_place(line)
+        self.place = turns.turns_place(thread)
         self._here = (env.tenant, self.place.actor)
         self._found: TurnPlace | None = None
         self.said: tuple[Message, ...] = ()
@@ -359,9 +359,9 @@ class TurnOpener:
             queues.leave(self._here)
 
 
-def end_if_over(env: Env, line: str) -> None:
+def end_if_over(env: Env, thread: str) -> None:
     """End a turn with nothing left to answer, if it has no worker: its questions are obsolete."""
-    live = turns.find_live_turn(env, turns.turns_place(line))
+    live = turns.find_live_turn(env, turns.turns_place(thread))
     why = None if live is None else turns.find_stop_reason(env, live)
     if live is not None and why is not None:
         end_if_free(env, live, why)

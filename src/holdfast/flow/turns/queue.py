@@ -48,9 +48,9 @@ class TurnQueue:
         """Queue, with `ahead` before all others without it. When `wake` is called, the place is the caller's."""
         ticket = Ticket(place, wake, ahead)
         with self._mutex:
-            line = self._waiting.get(place)
-            if line is not None:
-                line.insert(sum(one.ahead for one in line) if ahead else len(line), ticket)
+            thread = self._waiting.get(place)
+            if thread is not None:
+                thread.insert(sum(one.ahead for one in thread) if ahead else len(thread), ticket)
                 return ticket
             self._waiting[place] = deque()
             ticket.called = True
@@ -61,30 +61,30 @@ class TurnQueue:
         """Withdraw a ticket; a place that was already the caller's goes to the next waiter."""
         with self._mutex:
             if not ticket.called:
-                line = self._waiting.get(ticket.place)
-                if line is not None and ticket in line:
-                    line.remove(ticket)
+                thread = self._waiting.get(ticket.place)
+                if thread is not None and ticket in thread:
+                    thread.remove(ticket)
                 return
         self.leave(ticket.place)
 
     def dismiss(self) -> None:
         """Wake every waiter without giving it the place: the client is shutting down."""
         with self._mutex:
-            waiting = [ticket for line in self._waiting.values() for ticket in line]
-            for line in self._waiting.values():
-                line.clear()
+            waiting = [ticket for thread in self._waiting.values() for ticket in thread]
+            for thread in self._waiting.values():
+                thread.clear()
         for ticket in waiting:
             ticket.wake()
 
     def leave(self, place: QueuePlace) -> None:
         """Give the place to the next waiter."""
         with self._mutex:
-            line = self._waiting.get(place)
-            if line is None:
+            thread = self._waiting.get(place)
+            if thread is None:
                 return
-            if not line:
+            if not thread:
                 del self._waiting[place]
                 return
-            following = line.popleft()
+            following = thread.popleft()
             following.called = True
         following.wake()

@@ -182,8 +182,8 @@ class _TenantWatch:
             names = [head.stream for head in page]
             streams += names
             versions.update((head.stream, head.version) for head in page)
-            lines = [line for name in names if name in self._known for line in self._known[name].versions]
-            others = [line for line in lines if line not in versions]
+            threads = [thread for name in names if name in self._known for thread in self._known[name].versions]
+            others = [thread for thread in threads if thread not in versions]
             if others:
                 versions.update(self._env.journal.versions(self._env.tenant, others))
         self._streams, self._versions = streams, versions

@@ -79,12 +79,12 @@ def stop_turn(
     raise Conflict(f"{turn.thread} changes too fast to stop its turn. Try again.")
 
 
-def _build_final_messages(line: ThreadState | None, turn: TurnPlace, partial: Message | None) -> list[Message]:
+def _build_final_messages(thread: ThreadState | None, turn: TurnPlace, partial: Message | None) -> list[Message]:
     """Return the messages that end a stopped turn: the partial reply, and a result for each open call."""
-    if line is None or is_conversation_over(line, turn.started):
+    if thread is None or is_conversation_over(thread, turn.started):
         return []
     said = [] if partial is None else [msgspec.structs.replace(partial, partial=True)]
-    waiting = [ref for ref in line.calls.values() if ref.version >= turn.started]
+    waiting = [ref for ref in thread.calls.values() if ref.version >= turn.started]
     for ref in sorted(waiting, key=lambda one: (one.version, one.id)):
         answer = ToolCallResult(tool_call_id=ref.id, result=INTERRUPTED_RESULT, is_error=True, interrupted=True)
         said.append(Message(role="tool", tool_results=(answer,), synthetic=True))

@@ -223,14 +223,14 @@ KnownTail = tuple[int, tuple[Message, ...]]
 def read_turn(env: Env, turn: TurnPlace, known: KnownTail | None = None) -> TurnView | None:
     """Return a turn's state and next step; None once it has ended. `known` is the caller's copy of the tail."""
     state, line_state = load_current_state(env, turn.actor), load_current_state(env, turn.thread)
-    frame, line = state.frames.get(turn.frame), line_state.thread
+    frame, thread = state.frames.get(turn.frame), line_state.thread
     if frame is None:
         return None
     versions = (state.version, line_state.version)
-    after = max(line.packed if line is not None else 0, turn.started - 1)
+    after = max(thread.packed if thread is not None else 0, turn.started - 1)
     same = known is not None and known[0] == versions[1]
     tail = known[1] if known is not None and same else _read_tail(env, turn.thread, after)
-    calls = {} if line is None else line.calls
+    calls = {} if thread is None else thread.calls
     children = {child.id: child for child in stack.children(state.frames, frame.id)}
     refs = sorted(calls.values(), key=lambda one: (one.version, one.id))
     step = next_turn_step(
@@ -238,7 +238,7 @@ def read_turn(env: Env, turn: TurnPlace, known: KnownTail | None = None) -> Turn
         children=children,
         waiting=[ref.id for ref in refs if ref.version >= turn.started],
         said=[_outline_message(message) for message in tail],
-        stopping=is_conversation_over(line, turn.started) or _has_stop_request(env, turn, state),
+        stopping=is_conversation_over(thread, turn.started) or _has_stop_request(env, turn, state),
         now=env.clock.now_ms(),
         frames=state.frames,
     )
@@ -257,11 +257,11 @@ def _outline_message(message: Message) -> TurnMessage:
     return TurnMessage(version=message.version, role=message.role, calls=tuple(call.id for call in message.tool_calls))
 
 
-def _read_tail(env: Env, line: str, after: int) -> tuple[Message, ...]:
+def _read_tail(env: Env, thread: str, after: int) -> tuple[Message, ...]:
     """Return the messages after a version, oldest first: a few, however long the conversation is."""
     found = []
-    for place in read.iter_places(env, line, page=8):
-        if place.stream != line or place.version <= after:
+    for place in read.iter_places(env, thread, page=8):
+        if place.stream != thread or place.version <= after:
             break
         found.append(place)
     return tuple(read.load_messages(env, found[::-1]))
@@ -323,20 +323,20 @@ def find_stop_request(env: Env, turn: TurnPlace) -> str | None:
     return reason if isinstance(reason, str) else STOPPED
 
 
-def check_key_messages(env: Env, line: str, version: int, messages: Sequence[Message], key: str | None) -> None:
+def check_key_messages(env: Env, thread: str, version: int, messages: Sequence[Message], key: str | None) -> None:
     """Refuse a key that stands for other messages. `version` is that of the first message it stands for."""
     if not messages:
         return
-    said = [decode_event(event) for event in _read_append(env, line, version)]
+    said = [decode_event(event) for event in _read_append(env, thread, version)]
     if len(said) != len(messages) or not all(
         _matches_message(env, event, message) for event, message in zip(said, messages, strict=True)
     ):
         raise KeyReused(f"Key {key!r} stands for a turn that began with other words. Use a new key for a new message.")
 
 
-def _read_append(env: Env, line: str, version: int) -> list[StoredEvent]:
+def _read_append(env: Env, thread: str, version: int) -> list[StoredEvent]:
     """Return the messages of one append, from the first one on; nothing else follows them in it."""
-    query = EventQuery(tenant=env.tenant, stream=line, after=version - 1, until=version, limit=1)
+    query = EventQuery(tenant=env.tenant, stream=thread, after=version - 1, until=version, limit=1)
     first = env.journal.read(query)
     rest = first[0].rest if first else 0
     return env.journal.read(replace(query, until=version + rest, limit=rest + 1)) if rest else first

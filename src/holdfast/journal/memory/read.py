@@ -136,7 +136,7 @@ class MemoryFinder:
     def _make_hit(self, seq: int, score: float) -> Hit:
         event = self._events[seq]
         message: Any = self._tables.row(event.tenant, event.stream, "messages", (event.version,)) or {}
-        line: Any = self._tables.row(event.tenant, event.stream, "threads", ()) or {}
+        thread: Any = self._tables.row(event.tenant, event.stream, "threads", ()) or {}
         facts = decode_facts(event.type, event.schema, event.facts)
         key = getattr(facts, "key", None)
         entry: Any = self._tables.row(event.tenant, event.stream, "state", (key,)) or {}
@@ -144,7 +144,7 @@ class MemoryFinder:
             event=event,
             score=score,
             retracted=message.get("retracted"),
-            floor=line.get("floor", 0),
+            floor=thread.get("floor", 0),
             current=entry.get("version") == event.version,
             expires_at=entry.get("expires_at"),
         )

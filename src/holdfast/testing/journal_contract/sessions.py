@@ -54,7 +54,7 @@ class ConversationContract(JournalFixtures):
                     state = fold_event(state, decode_event(event))
                 states[part.stream] = state
                 assert journal.load("default", part.stream) == state
-        assert all(states[line.stream].thread is not None for line in story.threads.values())
+        assert all(states[thread.stream].thread is not None for thread in story.threads.values())
         assert journal.load("default", "session/nobody") == StreamState()
 
     def test_a_journal_says_what_was_told_also_after_erasure_and_rebuilding(
@@ -114,9 +114,9 @@ class ConversationContract(JournalFixtures):
     def test_the_stream_of_a_frame_is_a_thread(self, writer: Writer, journal: Journal) -> None:
         stream = f"frame/{ulid_text(writer.env.ids.ulid())}"
         writer.append(stream, Draft(type="thread.opened", facts=ThreadOpened()), make_message(1), make_message(2))
-        line = journal.load("default", stream).thread
-        assert line is not None
-        assert (line.messages, line.newest) == (2, 3)
+        thread = journal.load("default", stream).thread
+        assert thread is not None
+        assert (thread.messages, thread.newest) == (2, 3)
         assert [row["version"] for row in journal.span("default", stream, RowQuery(table="messages"))] == [2, 3]
         assert journal.sessions("default", SessionQuery()) == []
 
@@ -256,9 +256,9 @@ class SessionContract(JournalFixtures):
 
     def test_sessions_that_began_in_one_commit_are_told_apart(self, writer: Writer, journal: Journal) -> None:
         opened = Draft(type="session.opened", facts=event_sessions.SessionOpened(idle_timeout_ms=1))
-        line = Draft(type="thread.opened", facts=event_sessions.ThreadOpened())
+        thread = Draft(type="thread.opened", facts=event_sessions.ThreadOpened())
         parts = [(Scope.session(name).text, opened) for name in "abc"] + [
-            (_thread_stream(name), line) for name in "abc"
+            (_thread_stream(name), thread) for name in "abc"
         ]
         writer.write(*(StreamWrite(stream=stream, events=(draft,)) for stream, draft in parts))
         assert [_session_id(row) for row in _iterate_pages(journal, 1)] == ["c", "b", "a"]
@@ -423,9 +423,9 @@ def _add_thread(writer: Writer, session: str, thread: str, *, messages: int, bef
 
 
 def _append_message(writer: Writer, session: str) -> None:
-    line = writer.env.journal.load(writer.env.tenant, _thread_stream(session)).thread
-    assert line is not None
-    writer.append(_thread_stream(session), *_make_messages(1, line.messages + 1))
+    thread = writer.env.journal.load(writer.env.tenant, _thread_stream(session)).thread
+    assert thread is not None
+    writer.append(_thread_stream(session), *_make_messages(1, thread.messages + 1))
 
 
 def _reach_status(writer: Writer, status: str) -> None:
