@@ -56,8 +56,8 @@ class AgentSend(Generic[T]):
         self._hf, self._made, self._terms, self._begun = hf, made, terms, begun
         self._crew, self._threads = get_agent_tasks(hf), hf._threads
         self._session, self._thread = session, thread
-        self._thread = Session(hf._client._env, check_id(session, "session"), thread)._thread_stream
-        self._place = (hf._client._env.tenant, self._thread)
+        self._stream = Session(hf._client._env, check_id(session, "session"), thread)._thread_stream
+        self._place = (hf._client._env.tenant, self._stream)
         self._tools: dict[str, AnyTool] = {}
         self._state = "waiting"
         self._unwanted = False
@@ -83,7 +83,7 @@ class AgentSend(Generic[T]):
         client, who = self._hf._client, current_caller(self._hf._client._env, asyncio.current_task())
         if not who.list_held_turns():
             return nullcontext()
-        return wait_graph.hold_wait(who, wait_graph.node(client._env, self._thread), self._terms.if_busy)
+        return wait_graph.hold_wait(who, wait_graph.node(client._env, self._stream), self._terms.if_busy)
 
     def set_waiting(self, is_so: bool) -> None:
         """Note whether the send waits for others. While it opens its turn, it cannot know whether that was written."""
@@ -151,7 +151,7 @@ class AgentSend(Generic[T]):
 
     async def _has_thread(self) -> bool:
         env = self._hf._client._env
-        session = read.session_stream(self._thread)
+        session = read.session_stream(self._stream)
         known = env.states.get(env.tenant, session)
         if not _state_has_thread(known, self._thread):  # A thread never disappears, but may have been created since.
             known = await self._threads.run(load_current_state, env, session)
@@ -183,7 +183,7 @@ class AgentSend(Generic[T]):
         made, rules = self._made, AgentRules(self._tools)
         turn = Turn(
             client._env,
-            self._thread,
+            self._stream,
             self._terms,
             rules=rules,
             loops=made.loops,
