@@ -267,7 +267,7 @@ def answer_lost(patch: pytest.MonkeyPatch) -> None:
         for one in wanted:
             frame = calls.load_current_state(env, turn.actor).frames.get(one.request.id)
             if frame is not None and frame.question is not None:
-                holdfast.flow.stack.build_prompt.resume(env, frame.id)
+                holdfast.flow.frames.questions.resume_frame(env, frame.id)
         original(env, turn, wanted)
 
     patch.setattr(calls, "begin_tool_calls", begin_tools)
@@ -284,7 +284,7 @@ def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
 
     def write(env: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
-            line = ThreadState() if messages else speech.line
+            line = ThreadState() if messages else speech.thread
             return decide(state, MessageBatch(speech.versions, speech.ids, speech.calls, line))
 
         return original(env, place, messages, careless, **how)

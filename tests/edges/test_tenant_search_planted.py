@@ -108,7 +108,7 @@ def erased_texts_stay_as_they_were(patch: Patch) -> None:
         return found
 
     patch.setattr(MemoryJournal, "_make_hit", hit)
-    patch.setattr(MemoryJournal, "_event_with_content", lambda self, *place: self._at(*place))
+    patch.setattr(MemoryJournal, "_event_with_content", lambda self, *place: self._event_at(*place))
     patch.setattr(MemoryTextIndex, "remove", lambda self, tenant, seqs: None)
 
 

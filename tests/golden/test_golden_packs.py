@@ -83,7 +83,7 @@ def test_every_pack_of_every_release_is_sent_again_as_it_was(
         (segments, "SUMMARY_LABEL", "Summary:"),
         (rebuild, "MEMORY_LABEL", "Memories:"),
         (rebuild, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
-        (shorten, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
+        (shorten, "omission_marker", lambda left_out, name=None: f"[{left_out} left out]"),
         (fences, "_MARK_DIGITS", 12),
         (fences, "_FENCE_LIKE", re.compile("(nothing)")),
     ],

@@ -176,7 +176,7 @@ def a_look_is_journaled(patch: pytest.MonkeyPatch) -> None:
         manifest.begin_call(env, made, "0" * 64, frame=None)
         return made
 
-    patch.setattr(trace_packs, "packing", type("P", (), {"pack": staticmethod(pack)}))
+    patch.setattr(trace_packs, "pack", type("P", (), {"build_pack": staticmethod(pack)}))
 
 
 def a_list_is_journaled(patch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_a_question_is_never_a_bare_mark(chat: Session, question: str, output: i
 
 
 def test_that_a_question_has_no_floor_is_found_out(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_rounds, "shorten_question", lambda rounds, form: rounds.within(form, 0))
+    monkeypatch.setattr(pack_rounds, "shorten_question", lambda rounds, form: rounds.shorten_to(form, 0))
     with pytest.raises(AssertionError):
         test_a_question_is_never_a_bare_mark(chat, LONG, 3_000)
 

@@ -135,7 +135,7 @@ def test_a_check_of_packs_finds_nothing_wrong_in_a_sound_journal(worked: Worked)
         (segments, "fence_text", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
         (segments, "WORK_LABEL", "This is part of:"),
         (segments, "SUMMARY_LABEL", "Summary:"),
-        (shorten, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
+        (shorten, "omission_marker", lambda left_out, name=None: f"[{left_out} left out]"),
         (rebuild, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
         (rebuild, "prepend_description", lambda description, text: text),
         (fences, "_FENCE_LIKE", re.compile("(nothing)")),

@@ -114,7 +114,7 @@ def test_at_exactly_the_least_budget_there_is_a_pack_and_more_never_loses_a_ques
 
 
 def questions_are_not_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(asking, "asked", lambda *given: frozenset())
+    patch.setattr(asking, "find_questions", lambda *given: frozenset())
 
 
 def what_was_said_before_the_end_is_not_read(patch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def the_mark_has_no_room(patch: pytest.MonkeyPatch) -> None:
 
 
 def questions_have_no_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_rounds, "shorten_question", lambda rounds, form: rounds.within(form, 0))
+    patch.setattr(pack_rounds, "shorten_question", lambda rounds, form: rounds.shorten_to(form, 0))
     patch.setattr(fit, "share_evenly", lambda wanted, room: share_evenly(wanted, 0))
 
 

@@ -37,7 +37,7 @@ class Anything:
 
 def whatever_happens_is_growth(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recent, "GROWTH_TYPES", Anything())
-    patch.setattr(recent, "_is_valid", lambda known, now: known.wanted == now.wanted)
+    patch.setattr(recent, "_is_valid", lambda known, now: known.request == now.request)
 
 
 def erasures_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,9 @@ def erasures_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 def lines_that_are_shared_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     held = recent._is_valid
-    patch.setattr(recent, "_is_valid", lambda known, now: held(known, replace(now, sources=known.sources)))
+    patch.setattr(
+        recent, "_is_valid", lambda known, now: held(known, replace(now, source_versions=known.source_versions))
+    )
 
 
 def first_instructions_and_pins_come_only_once(patch: pytest.MonkeyPatch) -> None:

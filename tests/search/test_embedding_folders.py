@@ -238,7 +238,7 @@ def test_threads_and_forked_children_embed_alike(tmp_path: Path) -> None:
 
 def test_gelu_is_exact_to_the_seventh_place(tmp_path: Path) -> None:
     ours = loaded(write_bert(tmp_path))
-    _, model, _ = ours._load()  # type: ignore[attr-defined]
+    _, model, _ = ours._load_once()  # type: ignore[attr-defined]
     xs = numpy.linspace(-8, 8, 4_001, dtype=numpy.float32)
     exact = numpy.array([x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in xs.tolist()])
     assert numpy.abs(model._gelu(xs) - exact).max() < 1e-6

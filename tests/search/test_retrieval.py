@@ -48,7 +48,9 @@ def test_the_source_is_among_the_first_five_by_words(monkeypatch: pytest.MonkeyP
     people, asked = questions()
     check(people, asked)
     check(*made())
-    monkeypatch.setattr(search, "rank", lambda given, **_: [(one.id, 1.0) for one in given if one.text][-10:])
+    monkeypatch.setattr(
+        search, "rank_candidates", lambda given, **_: [(one.id, 1.0) for one in given if one.text][-10:]
+    )
     with pytest.raises(AssertionError):
         check(people, asked)
 

@@ -140,7 +140,7 @@ def test_the_journal_notes_what_it_purged_and_keeps_what_was_written_anew(monkey
             state.write("b", 1, ttl=1)
         clock.advance(1_000)
         journal = store_backend(hf.state)._env.journal  # type: ignore[attr-defined]
-        late = journal.expired("default", clock.now_ms(), 10)
+        late = journal.find_expired("default", clock.now_ms(), 10)
         one.write("a", "anew")
         answers = [late, []]
         with monkeypatch.context() as patch:

@@ -26,7 +26,7 @@ def tells_again(self: Any, place: Any, until: Any) -> None:
 
 def goes_beyond(self: Any, turn: Any, *, again: bool = False) -> None:
     """A listener to one turn does not know where it ends."""
-    self._line, self._actor = self._before(turn)
+    self._thread, self._actor = self._versions_before(turn)
 
 
 async def configures_nobody(self: Any) -> bool:
@@ -36,7 +36,7 @@ async def configures_nobody(self: Any) -> bool:
 
 async def believes_the_exception(self: Any, step: Any, outcome: Any) -> None:
     """A tool that ran into another's question counts as one that waits."""
-    step.waits()
+    step.mark_waiting()
 
 
 def _folder() -> Path:

@@ -32,7 +32,7 @@ LEASE_MS = 400
 
 async def looked(agent: Any, recovering: Any) -> int:
     """One look, and everything that it began done; gives how many turns it began with."""
-    begun: int = await recovering.look()
+    begun: int = await recovering.poll()
     while agent._crew.tasks:
         await asyncio.wait(set(agent._crew.tasks))
     return begun

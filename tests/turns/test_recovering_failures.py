@@ -40,7 +40,7 @@ async def told(on_error: Any, looks: int = 2) -> tuple[list[RecoveryFailure], di
             clock.advance(3_600_000)
         listed = recovering.failures
         good: Any = hf.agent("a", model=Scripted(["Hi."]))
-        recovering._take_up = lambda tenant, session, thread: good._take_up(session, thread)
+        recovering._take_up = lambda tenant, session, thread: good._resume(session, thread)
         assert await looked(agent, recovering) == 1
         assert (recovering.failures, recovering.taken_up) == ({}, 1), "it was taken up at last"
         return heard, listed

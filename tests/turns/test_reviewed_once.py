@@ -122,7 +122,7 @@ async def taken_up(error: Exception, *, ends: bool) -> list[RecoveryFailure]:
 
         async def comes_second(tenant: str, session: str, thread: str) -> None:
             if ends:
-                await agent._take_up(session, thread)
+                await agent._resume(session, thread)
             raise error
 
         recovering._take_up = comes_second

@@ -202,7 +202,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the journal before the pack is, and not in the pack: it must not count as seen."""
-    original = holdfast.client.context.begin_call
+    original = holdfast.client.pack.begin_packed_call
     said: list[str] = []
 
     def begin_call(*args: Any, **how: Any) -> Any:
@@ -210,7 +210,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
             said.append(hf.session(SESSION).append("Wait, also this.").text)
         return original(*args, **how)
 
-    monkeypatch.setattr(holdfast.client.context, "begin_call", begin_call)
+    monkeypatch.setattr(holdfast.client.pack, "begin_packed_call", begin_call)
     seen: list[str] = []
 
     def model(step: CallModel) -> None:
@@ -223,15 +223,15 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
 
 def test_a_message_that_came_at_the_very_end_is_answered(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply is written and the turn is about to end: whoever spoke just then is not left without an answer."""
-    calls = holdfast.flow.turn.calling
-    original, said = calls.finish, []
+    calls = holdfast.flow.turns.calls
+    original, said = calls.finish_turn, []
 
     def finish(*args: Any, **how: Any) -> Any:
         if not said:
             said.append(hf.session(SESSION).append("One more thing.").text)
         return original(*args, **how)
 
-    monkeypatch.setattr(calls, "finish", finish)
+    monkeypatch.setattr(calls, "finish_turn", finish)
     with hf.session(SESSION).turn("Hello") as turn:
         turn._accepts = lambda message: "no" if not said and message.text == "never" else None
         (step,) = turn.steps()

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
 from holdfast.client.turn_model import TurnModelCalls
 from holdfast.errors import ActorBusy
-from holdfast.flow.packs import evidence
+from holdfast.flow.packs import handles
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.turns import TurnView
 from holdfast.model.scripted import Scripted
@@ -96,13 +96,13 @@ def test_evidence_is_fetched_while_nothing_is_held(
     pair: tuple[Holdfast, Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, held = pair[0], list[bool]()
-    resolve = evidence.resolving.resolve
+    resolve = handles.resolve_handle
 
     def fetched(*given: Any) -> Any:
         held.append(is_held(one))
         return resolve(*given)
 
-    monkeypatch.setattr(evidence.resolving, "resolve", fetched)
+    monkeypatch.setattr(handles, "resolve_handle", fetched)
     with one.session(SESSION).turn("Go.") as turn:
         one.index.add_handle(turn.id, "event_ref", handle="e", body="what was found")
         (step,) = turn.steps()
