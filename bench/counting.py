@@ -71,8 +71,8 @@ def counting(journal: Any) -> Iterator[Counts]:
     counts = Counts()
     connections = journal.connections
     with ExitStack() as undo:
-        for name in ("writing", "reading"):
-            setattr(connections, name, _lending(getattr(connections, name), counts, writes=name == "writing"))
+        for name in ("writer", "reader"):
+            setattr(connections, name, _lending(getattr(connections, name), counts, writes=name == "writer"))
             undo.callback(delattr, connections, name)
         yield counts
 

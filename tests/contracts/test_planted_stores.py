@@ -133,7 +133,7 @@ def test_a_store_whose_keys_are_paths_does_not_stay_inside(tmp_path: Path) -> No
 
 def time_does_not_pass(patch: pytest.MonkeyPatch) -> None:
     for module in (write, state_store):
-        patch.setattr(module, "live", lambda entry, now: entry)
+        patch.setattr(module, "live_or_none", lambda entry, now: entry)
 
 
 def time_is_not_begun_anew(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ class Looks:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows = 0
-        for name in ("all", "each"):
+        for name in ("all_rows", "iterate_rows"):
             patch.setattr(MemoryTables, name, self._counted(getattr(MemoryTables, name)))
 
     def _counted(self, sound: Any) -> Any:

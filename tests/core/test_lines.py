@@ -93,8 +93,8 @@ def test_changes_of_many_events_come_to_the_same_at_once() -> None:
     ("stream", "kind"),
     [
         ("session/s", "session"),
-        ("session/s/thread/main", "line"),
-        ("frame/01JXT21Q00YR8VZHTCN7CAP2SK", "line"),
+        ("session/s/thread/main", "thread"),
+        ("frame/01JXT21Q00YR8VZHTCN7CAP2SK", "thread"),
         ("actor/a", None),
         ("actor/a/session/s/thread/main", None),
         ("user/u/session/s", None),

@@ -46,7 +46,7 @@ OF_THE_WHOLE = {
 SILENT = {
     "Holdfast.close": "A view closes nothing and answers nothing.",
     "Holdfast.drain": "It is about the process; a test of its own shows what a view may do.",
-    "Holdfast.shutting_down": "It is about the process; a test of its own shows what a view may do.",
+    "Holdfast.graceful_shutdown": "It is about the process; a test of its own shows what a view may do.",
     "StateStore.close": "A view closes nothing and answers nothing.",
     "StateStore.datalog": "The journaled store refuses it, whatever is in it.",
     "Agent.recovering": "It sends without a message, for each turn that it finds; a test of its own has two tenants.",
@@ -69,8 +69,8 @@ FUNCTIONS = {
     "register_price": "A program's own configuration.",
     "register_type": "A program's own configuration.",
     "restore": "A whole journal, from a file that its operator has.",
-    "sliding": "A window over the caller's own list.",
-    "summarised": "A window over the caller's own list.",
+    "slide_window": "A window over the caller's own list.",
+    "summarise_window": "A window over the caller's own list.",
     "tool": "Makes a tool of the caller's own function.",
     "verify_webhook": "Checks what it is given.",
 }

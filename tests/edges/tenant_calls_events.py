@@ -23,7 +23,7 @@ from tests.edges.tenant_calls import call
 # the journal
 
 
-@call("journal", "append happened", "Holdfast", "journal")
+@call("journal", "append events_by_key", "Holdfast", "journal")
 def append_event(actor: Actor) -> Any:
     scope, key = actor.one(SCOPES), actor.key("event")
     done = actor.someone().journal.append(scope, "app.noted", actor.text(), facts={"n": 1}, key=key)
@@ -115,7 +115,7 @@ def operate(actor: Actor) -> Any:
     return operate_once(actor, actor.someone().operate)
 
 
-@call("effects", "operate middleware")
+@call("effects", "operate add_middleware")
 def operate_through_middleware(actor: Actor) -> Any:
     seen: list[Any] = []
 

@@ -152,7 +152,7 @@ def search(actor: Actor) -> Any:
     "ContextPack",
     "messages system tools summaries conversation tokens budget exact tokenizer model shortened to_openai to_responses "
     "to_anthropic __repr__ _repr_html_ segments brief_context breadcrumbs evidence token_summary level limited_by "
-    "cached_share metadata decisions digest read_in",
+    "cached_share metadata decisions digest load_files",
 )
 def pack(actor: Actor) -> Any:
     session = actor.talk()

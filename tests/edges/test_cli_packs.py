@@ -195,7 +195,7 @@ def test_nothing_in_a_pack_reaches_the_terminal_as_a_command(cli: Cli, made: Mad
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cli_messages, cli_pack):
-        monkeypatch.setattr(module, "printable", lambda text: text)
+        monkeypatch.setattr(module, "escape_text", lambda text: text)
     assert shown_unsafely(cli("pack", made.path, "bob").out)
 
 

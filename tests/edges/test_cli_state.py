@@ -423,7 +423,7 @@ def test_nothing_stored_reaches_the_terminal_as_a_command(
 def test_a_leak_to_the_terminal_would_be_noticed(
     cli: Cli, path: Path, monkeypatch: pytest.MonkeyPatch, command: str, module: Any
 ) -> None:
-    monkeypatch.setattr(module, "printable", lambda text: text)
+    monkeypatch.setattr(module, "escape_text", lambda text: text)
     assert shown_unsafely(cli(*command.split(), path, *LOOKS[command]).out)
     monkeypatch.setattr(state, "escape_lines", lambda text: text)
     assert shown_unsafely(cli("state", "get", path, "user/42", "note").out)

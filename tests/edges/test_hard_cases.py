@@ -46,7 +46,7 @@ def _settle(members: Sequence[GroupMember]) -> None:
         member.answer = AppendResult(parts=(PartPlacement(stream="s", first=1, last=1, seq=1),))
 
 
-@pytest.mark.parametrize("where", ["_gather", "_take"])
+@pytest.mark.parametrize("where", ["_wait_for_callers", "_take_members"])
 def test_a_leader_interrupted_before_its_commit_leaves_nobody_waiting(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,7 @@ def floor_ignored_when_reading(patch: Patch) -> None:
         return original(stream, replace(line, floor=0))
 
     for module in (read, summaries, branch):
-        patch.setattr(module, "segments", segments)
+        patch.setattr(module, "thread_segments", segments)
 
 
 def end_forgets_other_lines(patch: Patch) -> None:
@@ -169,7 +169,7 @@ def key_appends_twice(patch: Patch) -> None:
 def remembered_states_not_compared(patch: Patch) -> None:
     """What another client did is not seen, as long as this one remembers something older."""
     for module in (read, sessions, summaries, pack, handover):
-        patch.setattr(module, "current", load_state)
+        patch.setattr(module, "load_current_state", load_state)
 
 
 def history_handed_over_in_part(patch: Patch) -> None:

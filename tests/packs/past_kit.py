@@ -20,7 +20,7 @@ def back(client: Holdfast, as_of: Any) -> Holdfast:
     """The client as it was."""
     env = client._env
     assert env.past is not None
-    return Holdfast(env.past(env, as_of), client._env, owner=False)
+    return Holdfast(env.past(env, as_of), owner=False)
 
 
 def line(client: Holdfast, id: str, thread: str = "main") -> Session:

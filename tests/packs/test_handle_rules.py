@@ -115,7 +115,7 @@ class Leaky:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._journal, name)
-        if name in ("event", "entry", "artifact", "by_key", "revisions"):
+        if name in ("event", "entry", "artifact", "events_by_key", "revisions"):
             return lambda tenant, *rest: found("a", *rest)
         if name == "read":
             return lambda query: found(replace(query, tenant="a"))
@@ -127,7 +127,7 @@ def test_a_read_that_does_not_look_at_the_tenant_is_noticed(hf: holdfast.Holdfas
     theirs = Evidence(hf.tenant("b"))
     leaky = replace(theirs.env, journal=Leaky(theirs.env.journal))
     for kind, target in targets:
-        assert handles.resolve_handle(leaky, theirs.env, ACTOR, handle_to(kind, target)).text == "a secret of a"
+        assert handles.resolve_handle(leaky, ACTOR, handle_to(kind, target)).text == "a secret of a"
 
 
 # the rule at the door

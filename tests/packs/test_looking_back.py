@@ -144,9 +144,9 @@ def test_looking_changes_nothing_that_is_found(hf: Holdfast) -> None:
     check_looking_changes_nothing(hf, seeded("looking"), volume(15, 1_000))
 
 
-@pytest.mark.parametrize("part", ["is_all_of", "_asks_only", "_calls"])
+@pytest.mark.parametrize("part", ["is_only_lookup", "_has_only_calls", "_round_calls"])
 def test_searches_that_are_found_would_be_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing: Any = frozenset() if part == "_calls" else False
+    nothing: Any = frozenset() if part == "_round_calls" else False
     monkeypatch.setattr(LookupFilter, part, lambda *given: nothing)
     with holdfast.open("memory:", tokenizer=by_fours) as hf, pytest.raises(AssertionError):
         check_looking_changes_nothing(hf, random.Random(1), 60)

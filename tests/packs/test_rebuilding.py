@@ -104,7 +104,7 @@ def test_as_of_the_cursor_that_it_was_made_at_the_same_pack_is_made(worked: Work
         assert sent(pack) == one.requests
     hf = worked.hf
     assert hf._env.past is not None
-    then = Holdfast(hf._env.past(hf._env, worked.calls[CALLS // 2].cursor), hf._env, owner=False)
+    then = Holdfast(hf._env.past(hf._env, worked.calls[CALLS // 2].cursor), owner=False)
     check(then, worked.calls[: CALLS // 2 : volume(4, 1)])
     with pytest.raises(CallNotFound):
         then.index.pack_at(worked.calls[-1].call)

@@ -95,7 +95,7 @@ def test_only_what_was_compacted_is_recalled(hf: Holdfast) -> None:
     assert found(hf, "   ") == []
     assert found(hf, "garage code", ("nobody",)) == []
     assert hf.tenant("other").session("a").compact(1) is None
-    assert recall.search_memories(hf._env, ["a"], "garage code") == []
+    assert recall.search_memories(hf.tenant("other")._env, ["a"], "garage code") == []
     for wrong in (-1, 1.5, True):
         with pytest.raises(InvalidValue, match="limit"):
             found(hf, "x", limit=wrong)  # type: ignore[arg-type]

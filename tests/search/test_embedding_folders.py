@@ -76,9 +76,9 @@ def in_order_of_length(original: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("place", "planted"),
     [
-        ("_pooled", without_mask_in_the_mean),
-        ("_attended", with_padding_in_sight(BertModel._attend)),
-        ("vectors", in_order_of_length(BertModel.embed_tokens)),
+        ("_pool", without_mask_in_the_mean),
+        ("_attend", with_padding_in_sight(BertModel._attend)),
+        ("embed_tokens", in_order_of_length(BertModel.embed_tokens)),
         ("_gelu", lambda self, x: numpy.maximum(x, 0)),
         ("_norm", lambda self, state, name: state),
     ],

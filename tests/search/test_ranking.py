@@ -109,7 +109,7 @@ def check_context() -> None:
 
 def test_what_stands_beside_a_match_counts_where_messages_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     check_context()
-    for name, value in (("NEIGHBOURS", ()), ("SHORT", 1_000_000)):
+    for name, value in (("NEIGHBOUR_WEIGHTS", ()), ("SHORT_CHARS", 1_000_000)):
         with monkeypatch.context() as patch:
             patch.setattr(rank, name, value)
             with pytest.raises(AssertionError):

@@ -68,7 +68,7 @@ def test_nobody_sees_the_difference(tmp_path: Path) -> None:
 def nothing_is_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(documents, "decode_beginning", lambda body: "")
     for module in (search, read):
-        patch.setattr(module, "beginning_of", lambda body: "")
+        patch.setattr(module, "decode_beginning", lambda body: "")
 
 
 def results_are_left_out(patch: pytest.MonkeyPatch) -> None:

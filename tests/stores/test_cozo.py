@@ -53,8 +53,8 @@ def test_on_disk_it_does_the_same(tmp_path: Path) -> None:
         ("_VERSIONS", "?[version, last] := version = 0, *about{name: 'version', value: last}"),
         ("_PUT", backend._PUT.replace("$version]]", "1]]")),
         ("_DROP", "{?[name] <- [[$key]] :rm about {name}}"),
-        ("_around", lambda prefix: (prefix, None)),
-        ("_around", lambda prefix: ("", None)),
+        ("_prefix_bounds", lambda prefix: (prefix, None)),
+        ("_prefix_bounds", lambda prefix: ("", None)),
     ],
 )
 def test_a_planted_bug_is_seen(quick: CozoStore, monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:

@@ -58,7 +58,7 @@ def test_a_planted_link_is_named_and_never_followed(place: str, tmp_path: Path) 
     no_link_is_followed(tmp_path, place)
 
 
-@pytest.mark.parametrize(("flags", "place"), [("_FOLDER", "session/s1"), ("_READ", "session/s1/a/b.json")])
+@pytest.mark.parametrize(("flags", "place"), [("_FOLDER_FLAGS", "session/s1"), ("_READ_FLAGS", "session/s1/a/b.json")])
 def test_following_a_link_is_noticed(flags: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs_files, flags, getattr(fs_files, flags) & ~os.O_NOFOLLOW)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):

@@ -39,8 +39,8 @@ def test_it_does_what_the_store_in_memory_does(store: RedisStore) -> None:
         ("_PUT", LuaScript(backend._PUT.source.replace("ARGV[1] ~= current", "false"))),
         ("_PUT", LuaScript(backend._PUT.source.replace("ZADD", "ZSCORE").replace("0, ARGV[2]", "ARGV[2]"))),
         ("_DROP", LuaScript(backend._DROP.source.replace("ARGV[1] ~= current", "false"))),
-        ("_bounds", lambda prefix, after: (b"(" + (after or "").encode(), b"+")),
-        ("_bounds", lambda prefix, after: (b"[" + prefix.encode(), b"(" + prefix.encode() + b"z")),
+        ("_key_range", lambda prefix, after: (b"(" + (after or "").encode(), b"+")),
+        ("_key_range", lambda prefix, after: (b"[" + prefix.encode(), b"(" + prefix.encode() + b"z")),
     ],
 )
 def test_a_planted_bug_is_seen(store: RedisStore, monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
@@ -128,7 +128,7 @@ def test_a_key_that_is_written_again_is_not_swept(store: RedisStore, monkeypatch
         store.put("user/1", "k", entry())
         store._server.run_command("DEL", store._entry_name("user/1", "k"))  # as after an expiry
         with monkeypatch.context() as patched:
-            patched.setattr(store, "_sweep", late)
+            patched.setattr(store, "_sweep_keys", late)
             keys_of(store, "user/1")
         return keys_of(store, "user/1")
 

@@ -156,7 +156,7 @@ def test_without_numpy_the_same_are_found(store: SqliteStore, monkeypatch: pytes
     ]
     before = [shown(store.search("user/1", wanted)) for wanted in questions]
     for module in (vectors, backend):
-        monkeypatch.setattr(module, "numpy_or_none", lambda: None)
+        monkeypatch.setattr(module, "load_numpy", lambda: None)
     store._vectors._known.clear()
     for wanted, known in zip(questions, before, strict=True):
         assert shown(store.search("user/1", wanted)) == pytest.approx(known, abs=1e-5)

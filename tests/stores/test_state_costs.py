@@ -94,7 +94,7 @@ def test_a_write_in_memory_looks_at_its_own_key_alone(monkeypatch: pytest.Monkey
 
     def noting(tables: Any, tenant: str, stream: str, key: str, before: int) -> list[int]:
         looked.append(len(tables.history(tenant, stream, key)))
-        monkeypatch.setattr(tables, "of", None)  # Whoever looks at all rows of a stream fails.
+        monkeypatch.setattr(tables, "stream_rows", None)  # Whoever looks at all rows of a stream fails.
         try:
             return revisions(tables, tenant, stream, key, before)
         finally:

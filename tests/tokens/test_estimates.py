@@ -76,12 +76,12 @@ def test_it_overshoots_by_a_bounded_amount(kind: str) -> None:
     assert 1.0 <= over <= (1.65 if kind in ("english", "python", "json", "markdown", "german") else 2.6)
 
 
-@pytest.mark.parametrize("dropped", ["_PER_DIGIT", "_PER_BYTE_NOT_ASCII", "_run", "factor"])
+@pytest.mark.parametrize("dropped", ["_PER_DIGIT", "_PER_BYTE_NOT_ASCII", "_run_surcharge", "factor"])
 def test_every_part_of_the_rule_is_needed(monkeypatch: pytest.MonkeyPatch, dropped: str) -> None:
     ours: Any = resolve_tokenizer("estimate")
     if dropped == "factor":
         ours = resolve_tokenizer("estimate:1")
-    elif dropped == "_run":
+    elif dropped == "_run_surcharge":
         monkeypatch.setattr(tokenizers, dropped, lambda found: 0.0)
     else:
         monkeypatch.setattr(tokenizers, dropped, 0.0)

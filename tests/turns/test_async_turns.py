@@ -334,7 +334,7 @@ def _public(kind: type) -> dict[str, Any]:
     [
         (Turn, AsyncTurn, {"tool_frame"}, set()),
         (CallModel, AsyncCallModel, set(), set()),
-        (CallTool, AsyncCallTool, set(), {"waits"}),
+        (CallTool, AsyncCallTool, set(), {"mark_waiting"}),
         (ToolCall, AsyncToolCall, set(), set()),
     ],
 )

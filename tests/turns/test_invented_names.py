@@ -217,7 +217,7 @@ def names_have_no_mark(patch: pytest.MonkeyPatch) -> None:
 
 def blank_prompts_are_sent(patch: pytest.MonkeyPatch) -> None:
     for module in (openai_chat, openai_responses, anthropic):
-        patch.setattr(module, "prompt_of", lambda system: system)
+        patch.setattr(module, "drop_blank_prompt", lambda system: system)
 
 
 def sent_to_openai() -> list[str]:

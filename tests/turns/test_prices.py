@@ -447,7 +447,7 @@ def _first_page_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def _always_filled(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(globals(), "priced", lambda env, usage, model: Usage(input=usage.input, cost=12_500))
+    patch.setitem(globals(), "add_cost", lambda env, usage, model: Usage(input=usage.input, cost=12_500))
 
 
 def _many(hf: Holdfast) -> None:

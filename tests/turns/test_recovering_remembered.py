@@ -180,7 +180,7 @@ def lease_that_is_given_back_meanwhile(path: Path, patch: pytest.MonkeyPatch) ->
         with life.clients[1].session("s").turn("Hello") as turn:
             turn.steps()
             life.compare()
-            patch.setattr(leases, "left", left)
+            patch.setattr(leases, "remove_user", left)
         life.compare()
         assert life.found == 1
 

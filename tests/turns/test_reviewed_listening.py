@@ -185,7 +185,7 @@ def test_an_answer_that_silences_others_is_noticed(monkeypatch: pytest.MonkeyPat
         try:
             return await worked(self, turn, model)
         finally:
-            self._crew.hub.tell(self._place, "over", {})
+            self._crew.hub.publish_event(self._place, "over", {})
 
     monkeypatch.setattr(AgentSend, "_drive_turn", tells)
     with pytest.raises(AssertionError):

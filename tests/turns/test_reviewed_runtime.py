@@ -122,7 +122,7 @@ def test_whoever_waits_for_a_tool_that_heeds_nothing_hears_that_the_client_was_c
     monkeypatch: pytest.MonkeyPatch, blocks: bool
 ) -> None:
     for module in (tasks, loop_thread):
-        monkeypatch.setattr(module, "PATIENCE", 0.2)
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT", 0.2)
     monkeypatch.setattr(loop_thread, "JOIN_TIMEOUT", 0.1)
     begun, let_go = threading.Event(), threading.Event()
     came: list[Any] = []

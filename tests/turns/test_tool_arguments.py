@@ -98,11 +98,13 @@ def test_a_disagreement_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) ->
     elif bug == "objects take anything":
         open_up = tool_schema.object_schema
         for where in (tool_schema, signature):
-            monkeypatch.setattr(where, "object_of", lambda *given: {**open_up(*given), "additionalProperties": True})
+            monkeypatch.setattr(
+                where, "object_schema", lambda *given: {**open_up(*given), "additionalProperties": True}
+            )
     elif bug == "required is forgotten":
         shut = tool_schema.object_schema
         for where in (tool_schema, signature):
-            monkeypatch.setattr(where, "object_of", lambda properties, _required: shut(properties, []))
+            monkeypatch.setattr(where, "object_schema", lambda properties, _required: shut(properties, []))
     else:
         monkeypatch.setitem(tool_schema._PLAIN, tool_schema.types.BoolType, {})  # type: ignore[arg-type]
     with pytest.raises((AssertionError, KeyError)):
