@@ -204,7 +204,7 @@ number is refused when the journal is opened.
 | `HOLDFAST_URL` | The journal that commands work on when none is given: a path or `sqlite:///path`. |
 
 How durable a commit is, is not a setting but an argument: `holdfast.open(…, durability="full")` or
-`"fast"`. See [Durability](../concepts/durability.md).
+`"fast"`. See [Durability](../operate/durability.md).
 """
 
 
@@ -337,27 +337,27 @@ cancel the write: its key tells what happened.
 
 LOW_LEVEL = """
 Frames are named by their ids, scopes by a `Scope` or its text. A `key` makes a call happen once;
-`expected_version` is that of the frame. See [Frames](../concepts/frames.md),
-[Questions](../concepts/questions.md) and [Recovery](../concepts/recovery.md).
+`expected_version` is that of the frame. See [Frames](../internals/frames.md),
+[Questions](../build/questions.md) and [Recovery](../operate/recovery.md).
 """
 
 BLOCK = """
 For a `with` block; `open` and `leave` are what the block calls, for code that cannot use one. What
-becomes of the frame when the block is left is a [table](../concepts/frames.md#leaving-the-block).
+becomes of the frame when the block is left is a [table](../internals/frames.md#leaving-the-block).
 """
 
 TALK = """
 `len(chat)` is how many messages it has, and iterating over it reads all of them, oldest first. A
-message is named by a `Message` that was stored, or by its id. See [Sessions](../concepts/sessions.md),
-[Messages](../concepts/messages.md), [Context packs](../concepts/packs.md) and
-[Compaction](../concepts/compaction.md).
+message is named by a `Message` that was stored, or by its id. See [Sessions](../build/sessions.md),
+[Messages](../build/messages.md), [Context packs](../build/packs.md) and
+[Compaction](../build/compaction.md).
 """
 
 PACK = """
 Made by `pack` of a session or a frame and by `hf.index.assemble_context_pack`; `pack_at` gives one
-that was journaled. In a notebook it shows itself. See [Context packs](../concepts/packs.md),
-[Windows](../concepts/windows.md), [Briefs](../concepts/briefs.md) and
-[Evidence](../concepts/evidence.md).
+that was journaled. In a notebook it shows itself. See [Context packs](../build/packs.md),
+[Windows](../build/windows.md), [Briefs](../build/briefs.md) and
+[Evidence](../build/evidence.md).
 """
 
 REQUESTS = """
@@ -368,78 +368,78 @@ the model, is not in it.
 
 AGENT = """
 Made by `history_tools` of a session or a frame. See
-[Let an agent read its own past](../howto/agent-tools.md).
+[Let an agent read its own past](../build/agent-tools.md).
 """
 
-FILES = "For `holdfast.open(documents=…)`. See [Files](../concepts/evidence.md#files)."
-WEB = "For `holdfast.open(fetcher=…)`. See [The web](../concepts/evidence.md#the-web)."
-SPANS = "For `holdfast.open(telemetry=…)`. See [Traces](../howto/telemetry.md)."
+FILES = "For `holdfast.open(documents=…)`. See [Files](../build/evidence.md#files)."
+WEB = "For `holdfast.open(fetcher=…)`. See [The web](../build/evidence.md#the-web)."
+SPANS = "For `holdfast.open(telemetry=…)`. See [Traces](../operate/telemetry.md)."
 
 COMPACTING = """
 Names that `compact`, `compact_context`, `CompactionConfig` and `add_rule` take, and the policies of
-messages and evidence. What each does is told in [Compaction](../concepts/compaction.md).
+messages and evidence. What each does is told in [Compaction](../build/compaction.md).
 """
-LISTS = "For those who keep their own messages. See [Windows](../concepts/windows.md#windows-over-your-own-list)."
-MODELS = "See [Tokens](../concepts/tokens.md)."
+LISTS = "For those who keep their own messages. See [Windows](../build/windows.md#windows-over-your-own-list)."
+MODELS = "See [Tokens](../build/tokens.md)."
 
 MIGRATING = """
 `list` is the list that it was given, `refused` what the session did not take (`NotStored`).
-`len` and iteration are those of the list. See [Moving from a message list](../howto/moving.md).
+`len` and iteration are those of the list. See [Moving from a message list](../build/moving.md).
 """
 
 ENV = """
 What may be given when a journal is opened:
 
 - `tokenizer`: a name, a function, or an object with `name`, `exact` and `count(text) -> int`. See
-  [Tokens](../concepts/tokens.md).
-- `redact`: a function from text to text. See [Redaction](../concepts/messages.md#redaction).
+  [Tokens](../build/tokens.md).
+- `redact`: a function from text to text. See [Redaction](../build/messages.md#redaction).
 - `memory`: an object with `take(ended: EndedConversation) -> None`. See
-  [Hand-over to memory](../concepts/sessions.md#hand-over-to-memory).
+  [Hand-over to memory](../build/sessions.md#hand-over-to-memory).
 - `summarizer`: a function from messages to text, or an object with `name` and
-  `summarise(messages, *, max_tokens) -> str`. See [Summaries](../concepts/windows.md#summaries).
+  `summarise(messages, *, max_tokens) -> str`. See [Summaries](../build/windows.md#summaries).
 - `embedder`: `"wordllama"`, a model's folder, an address, a function from texts to vectors, or an object with
-  `name` and `embed(texts)`. See [Vectors](../concepts/search.md#vectors).
-- `documents`: a `DocumentRoot`, or an object with `read(path) -> str`. See [Files](../concepts/evidence.md#files).
+  `name` and `embed(texts)`. See [Vectors](../build/search.md#vectors).
+- `documents`: a `DocumentRoot`, or an object with `read(path) -> str`. See [Files](../build/evidence.md#files).
 - `fetcher`: an `HttpsFetcher`, or an object with `fetch(url) -> str`. Nothing is fetched without one. See
-  [The web](../concepts/evidence.md#the-web).
+  [The web](../build/evidence.md#the-web).
 - `telemetry`: an `OpenTelemetry`, or an object with `span`, `begin_call` and `end_call`. See
-  [Traces](../howto/telemetry.md).
+  [Traces](../operate/telemetry.md).
 - `prices`: prices per million tokens by the beginning of a model's name, or a function `(model, usage) -> dollars`. See
-  [Limits and money](../concepts/agents.md#limits-and-money).
+  [Limits and money](../build/agents.md#limits-and-money).
 - `strategies`: functions from segments and `budget` to the segments that stay, by name. See
-  [Strategies](../concepts/compaction.md#how-strategies).
+  [Strategies](../build/compaction.md#how-strategies).
 """
 
 TURN = """
 Made by `session.turn(…)`; iterating gives the steps below. It has the members of `Frame` besides: it is a root frame.
 On the async client it is an `AsyncTurn`, and its steps are `AsyncCallModel` and `AsyncCallTool`, whose outcomes are
-awaited. See [Turns](../concepts/turns.md).
+awaited. See [Turns](../build/turns.md).
 """
 
 AGENTS = """
 Made by `hf.agent(…)`. On the async client it is an `AsyncAgent` with the same members: `send` and `stop` are awaited,
-`stream` and `tail` used with `async for`, `recovering` with `async with`. See [Agents](../concepts/agents.md).
+`stream` and `tail` used with `async for`, `recovering` with `async with`. See [Agents](../build/agents.md).
 """
 
 TOOLS = """
-See [Tools](../concepts/tools.md). An `async def` is given an `AsyncToolCall`, whose methods are awaited.
+See [Tools](../build/tools.md). An `async def` is given an `AsyncToolCall`, whose methods are awaited.
 """
 
 SPEAKING = """
 A model of an agent's. Any object with `name`, `async reply(asked: ModelCall, say) -> ModelReply` and `async close()` is
-one. See [Models](../concepts/models.md).
+one. See [Models](../build/models.md).
 """
 
 KEPT = """
 `StateStore`: called with a scope it gives the `State` of that scope. `holdfast.open_store` gives one for another
-technology. See [State](../concepts/state.md).
+technology. See [State](../build/state.md).
 """
 
 ENTRIES = (
-    "`name in state` tells whether a key has a value; iterating gives the keys. See [State](../concepts/state.md)."
+    "`name in state` tells whether a key has a value; iterating gives the keys. See [State](../build/state.md)."
 )
-TYPES = "See [Values of your own types](../concepts/state.md#values-of-your-own-types)."
-DECLARED = "See [Effects](../concepts/effects.md)."
+TYPES = "See [Values of your own types](../build/state.md#values-of-your-own-types)."
+DECLARED = "See [Effects](../build/effects.md)."
 STORES = (holdfast.open_store, holdfast.open_store_async)
 
 SLOTS = {

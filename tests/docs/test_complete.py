@@ -169,7 +169,7 @@ def test_every_key_of_a_request_is_documented_and_whether_it_may_be_missing(requ
 
 
 def test_every_name_of_compaction_is_documented_with_its_numbers() -> None:
-    written, told = section("Compaction"), text("concepts/compaction.md")
+    written, told = section("Compaction"), text("build/compaction.md")
     for named in (*STRATEGIES, *PRESETS, *POLICY_PRIORITY):
         assert f"`{named}`" in written
         assert f"| `{named}` |" in told, "say what it does"
@@ -188,7 +188,7 @@ def test_everything_that_a_client_may_be_given_is_explained() -> None:
 
 
 def test_every_envelope_field_is_documented() -> None:
-    envelope = text("concepts/journal.md")
+    envelope = text("internals/journal.md")
     for field in msgspec.structs.fields(holdfast.Event):
         assert f"`{field.name}`" in envelope
 

@@ -35,21 +35,21 @@ SCRIPTS: dict[str, list[Reply]] = {
         [{"name": "refund", "arguments": {"order": 18}}],
         "Order 18 is paid back.",
     ],
-    "docs/quickstart.md": ["Noted: no nuts."],
-    "docs/concepts/messages.md": [[{"name": "weather", "arguments": {"city": "Rome"}}], "Sunny in Rome.", "And hot."],
-    "docs/howto/agent-tools.md": [
+    "docs/start/quickstart.md": ["Noted: no nuts."],
+    "docs/build/messages.md": [[{"name": "weather", "arguments": {"city": "Rome"}}], "Sunny in Rome.", "And hot."],
+    "docs/build/agent-tools.md": [
         [{"name": "search_history", "arguments": {"query": "number of the locker", "limit": None}}],
         [{"name": "expand", "arguments": {"handle": "m2", "offset": None}}],
         "It is 7719.",
     ],
-    "docs/concepts/turns.md": [
+    "docs/build/turns.md": [
         [{"name": "refund", "arguments": {"order": 17, "amount": 240}}],
         "Refunded.",
         "Nothing more to do.",
         [{"name": "refund", "arguments": {"order": 18, "amount": 900}}],
         "Refunded 90.",
     ],
-    "docs/concepts/windows.md": ["Alice orders tea and is allergic to nuts."],
+    "docs/build/windows.md": ["Alice orders tea and is allergic to nuts."],
 }
 """What the model says on a page, in order; after that, how many messages it was shown."""
 

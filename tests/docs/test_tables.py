@@ -44,19 +44,19 @@ def numbers(*values: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "model", re.findall(r"^\| `([\w.-]+)` \| `(?:o200k|cl100k|estimate)", text("concepts/tokens.md"), re.MULTILINE)
+    "model", re.findall(r"^\| `([\w.-]+)` \| `(?:o200k|cl100k|estimate)", text("build/tokens.md"), re.MULTILINE)
 )
 def test_the_table_of_models_says_what_is_known(model: str) -> None:
     info = holdfast.model_info(model)
     assert info.known
     shown = numbers(info.window, info.reply_reserve, info.input_budget)
-    assert cells("concepts/tokens.md", f"`{model}`") == [info.tokenizer, *shown]
+    assert cells("build/tokens.md", f"`{model}`") == [info.tokenizer, *shown]
 
 
 def test_the_table_of_models_says_what_is_assumed_of_others() -> None:
     info = holdfast.model_info("a-model-that-nobody-knows")
     shown = numbers(info.window, info.reply_reserve, info.input_budget)
-    assert cells("concepts/tokens.md", "any other") == [info.tokenizer, *shown]
+    assert cells("build/tokens.md", "any other") == [info.tokenizer, *shown]
 
 
 @pytest.mark.parametrize(("what", "fields"), FRAMING.items(), ids=FRAMING)
@@ -64,18 +64,18 @@ def test_the_table_of_framing_has_the_numbers_that_are_counted_with(what: str, f
     def shown(framing: Framing) -> str:
         return "; ".join(numbers(*(getattr(framing, field) for field in fields)))
 
-    assert cells("concepts/tokens.md", what) == [shown(OPENAI), shown(ANTHROPIC), shown(OTHER)]
+    assert cells("build/tokens.md", what) == [shown(OPENAI), shown(ANTHROPIC), shown(OTHER)]
 
 
 def test_every_role_part_and_status_is_explained() -> None:
-    messages = text("concepts/messages.md")
+    messages = text("build/messages.md")
     assert [role for role in ROLES if f"`{role}`" not in messages] == []
     assert [part for part in PART_TYPES if not re.search(rf"^\| [^|]*`{part}`", messages, re.MULTILINE)] == []
-    assert [status for status in STATUSES if f"\n| {status} | " not in text("concepts/sessions.md")] == []
+    assert [status for status in STATUSES if f"\n| {status} | " not in text("build/sessions.md")] == []
 
 
 def test_every_format_and_every_repair_is_explained() -> None:
-    page = text("howto/import-export.md")
+    page = text("build/import-export.md")
     assert [format for format in ALL_FORMATS if f"`{format}`" not in page or f"**{format}**" not in page] == []
     known = re.findall(
         r"\b[a-z]+_[a-z]+\b|\bmalformed\b", inspect.getsource(Repair).split("problem: str")[1].split("done:")[0]
@@ -87,12 +87,12 @@ def test_every_format_and_every_repair_is_explained() -> None:
 @pytest.mark.parametrize("form", [openai_chat, openai_responses, anthropic], ids=["openai", "responses", "anthropic"])
 def test_every_normalisation_of_a_form_is_listed(form: object) -> None:
     name = form.__name__.rpartition(".")[2]  # type: ignore[attr-defined]
-    (listed,) = re.findall(rf"(?ms)^\*\*{name}\*\*\n\n(.*?)\n\n", text("howto/import-export.md"))
+    (listed,) = re.findall(rf"(?ms)^\*\*{name}\*\*\n\n(.*?)\n\n", text("build/import-export.md"))
     said = re.findall(r"(?m)^- ", inspect.getdoc(form) or "")
-    assert len(re.findall(r"(?m)^- ", listed)) == len(said), "say in docs/howto/import-export.md what the module says"
+    assert len(re.findall(r"(?m)^- ", listed)) == len(said), "say in docs/build/import-export.md what the module says"
 
 
 @pytest.mark.parametrize("setting", ["message_bytes", "inline_text_bytes", "handover_attempts"])
 def test_settings_of_conversations_are_explained_where_they_matter(setting: str) -> None:
     assert setting in Settings.__struct_fields__
-    assert f"HOLDFAST_{setting.upper()}" in text("concepts/messages.md") + text("concepts/sessions.md")
+    assert f"HOLDFAST_{setting.upper()}" in text("build/messages.md") + text("build/sessions.md")
