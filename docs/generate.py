@@ -115,7 +115,7 @@ FAMILIES = {
     "journal": "The journal itself",
     "frames": "Frames and questions",
     "calls": "Calls and packs",
-    "conversations": "Sessions and conversations",
+    "sessions": "Sessions and messages",
     "state": "State and effects",
     "work": "Workers, supervision and tasks",
     "memory": "Memory",

@@ -263,7 +263,7 @@ def test_what_makes_no_sense_is_one_line_and_the_chat_goes_on(chat: Chat, line: 
         (("--tools", "shop_of_chat:nope"), "has no nope"),
         (("--tools", "shop_of_chat:SHUT"), "has no SHUT"),
         (("--tools", "os:sep"), "is no tool"),
-        (("--model", "nope"), "It is not known who speaks for"),
+        (("--model", "nope"), "has an unknown provider"),
         ((".",), "."),
     ],
 )

@@ -184,7 +184,7 @@ def test_a_workers_claim_and_insight_are_told_apart(at: Evidence) -> None:
     assert at.follow("worker_finding", reported).text == '{"n":1}'
     with pytest.raises(EvidenceFailed, match="not a worker's"):
         at.follow("worker_finding", f"{ACTOR}@1")
-    with pytest.raises(EvidenceFailed, match="not what a tool gave"):
+    with pytest.raises(EvidenceFailed, match="not a tool's result"):
         at.follow("tool_output", place)
 
 

@@ -115,7 +115,7 @@ def test_nobody_speaks_as_the_system_who_may_not_instruct(stage: Stage, role: st
     theirs, order = stage.guest.session("s"), {"role": role, "content": TEXTS[0]}
     before = stage.hf.journal.position()
     for attempt in (lambda: theirs.append(order), lambda: theirs.import_messages([order])):
-        with pytest.raises(InvalidMessage, match="cannot be said as the system"):
+        with pytest.raises(InvalidMessage, match="cannot have the role system"):
             attempt()
     assert stage.hf.journal.position() == before
     chat.append(order)

@@ -256,7 +256,7 @@ def test_what_was_said_before_a_reset_says_so(chat: Session) -> None:
     talk(chat, 1)
     trace = chat.why(NUTS)
     assert [(one.state, one.reason) for one in trace.appearances] == [("shown", None), ("absent", "reset")]
-    assert "began anew" in trace.fix
+    assert "was reset" in trace.fix
 
 
 def test_what_was_erased_is_not_found_and_that_is_said(hf: Holdfast) -> None:

@@ -178,7 +178,7 @@ def test_an_interrupted_tool_is_not_gone_on_with(hf: Holdfast) -> None:
 def test_patience_ends_and_says_what_was_written(hf: Holdfast, if_busy: str) -> None:
     working = Working(hf)
     sender = Sender(hf, "second", if_busy=if_busy, wait=0.05, key="k")
-    told = {"join": "was said", "interrupt": "was not said, but whoever worked on it was asked to stop"}
+    told = {"join": "was said", "interrupt": "was not appended, but the other worker was asked to stop"}
     assert told.get(if_busy, "Nothing was written") in str(sender.ended())
     assert (("user", "second") in spoken(hf)) == (if_busy == "join")
     working.finish()

@@ -253,7 +253,7 @@ def _unpaid(hf: Any, bank: Bank) -> None:
 
 
 def test_questions_that_nobody_answers_are_named() -> None:
-    with pytest.raises(AssertionError, match=r"Killed .*: it asks .*may have run.* nobody answers. Give answer="):
+    with pytest.raises(AssertionError, match=r"Killed .*: it asks .*may have run.* gets no answer. Give answer="):
         kill_quickly(refund, answer=None)
 
 

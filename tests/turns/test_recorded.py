@@ -144,7 +144,7 @@ def test_half_a_line_is_passed_over_and_a_wrong_one_refused(tmp_path: Path) -> N
     assert len(model.requests) == 1
     assert len(program(Recorded("real", path))) == 2
     path.write_bytes(b'{"request": 3}\n')
-    with pytest.raises(InvalidValue, match=r"Line 1 of .* is no recorded reply"):
+    with pytest.raises(InvalidValue, match=r"Line 1 of .* is not a recorded reply"):
         Recorded("real", path)
 
 

@@ -110,7 +110,7 @@ def test_a_model_that_is_always_away_is_given_up(hf: Holdfast, way: Any) -> None
 
     done = way(hf, away, loops=4)
     assert (done.status, len(asked)) == ("stopped", outcome.MAX_FAILURES)
-    assert done.reason == "model: failed 25 times in a row. Say something to try again."
+    assert done.reason == "model: failed 25 times in a row. Send a message to try again."
 
 
 @WAYS

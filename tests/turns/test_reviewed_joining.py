@@ -106,7 +106,7 @@ def test_a_turn_that_cost_what_it_may_is_not_joined(hf: Holdfast) -> None:
         turn.steps()[0].done("Yes.", usage=Usage(input=10, output=1, cost=10))
         assert turn.steps()[0].status == "done"
     with chat.turn("first", key="k1", budget_usd=0.001) as turn:
-        assert turn.steps()[0].reason == "budget: the turn has cost what it may cost."
+        assert turn.steps()[0].reason == "budget: the turn has reached its cost limit."
 
 
 def test_a_turn_that_made_its_tool_calls_is_not_joined(hf: Holdfast) -> None:

@@ -149,7 +149,7 @@ class CancellableRootFrame(Frame):
     def _check_before_write(self) -> None:
         with self._gate:
             if self._given_up:
-                raise Refused("Whoever wanted this frame was cancelled meanwhile. Nothing was written.")
+                raise Refused("The task was cancelled before the frame was pushed. Nothing was written.")
             self._waited = True
 
 

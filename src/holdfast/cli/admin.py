@@ -36,15 +36,17 @@ from holdfast.connect import restore as restore_backup
 from holdfast.errors import Corrupt, Refused
 from holdfast.records.reports import Finding, VerificationReport
 
-Target = Annotated[str | None, Parameter(name="TARGET", show_default=False, help="Where to; must not exist yet.")]
-Subject = Annotated[str | None, Parameter(name="SUBJECT", show_default=False, help="Whose content, by name.")]
+Target = Annotated[str | None, Parameter(name="TARGET", show_default=False, help="The file to write; must not exist.")]
+Subject = Annotated[
+    str | None, Parameter(name="SUBJECT", show_default=False, help="The subject whose content is erased.")
+]
 
 
 def verify(
     path: JournalPath = None,
     /,
     *,
-    packs: Annotated[bool, switch("Also show every journaled pack again.")] = False,
+    packs: Annotated[bool, switch("Also rebuild every journaled pack and compare it.")] = False,
     json: Json = False,
 ) -> int:
     """Check every chain, version, row, reference and artifact."""
@@ -67,7 +69,7 @@ def _print_report(report: VerificationReport) -> None:
         f"{report.events:,} events, {report.streams:,} streams, {report.rows:,} rows, {report.artifacts:,} artifacts"
     )
     if report.ok:
-        print_line(f"All is as it was written: {looked}.", "green")
+        print_line(f"The journal is intact: {looked}.", "green")
         return
     table = Table("kind", "where", "problem", box=None, header_style="dim", pad_edge=False)
     for finding in report.findings:
@@ -102,11 +104,11 @@ def restore(
     backup: Annotated[str, Parameter(name="BACKUP", help="A backup, or any journal.")],
     path: Annotated[
         str | None,
-        Parameter(name="PATH", env_var="HOLDFAST_URL", show_default=False, help="Where the new journal goes."),
+        Parameter(name="PATH", env_var="HOLDFAST_URL", show_default=False, help="The path of the new journal."),
     ] = None,
     /,
     *,
-    seq: Annotated[int | None, Parameter(help="Only up to this cursor: the journal as it was then.")] = None,
+    seq: Annotated[int | None, Parameter(help="Restore events up to this cursor only.")] = None,
     json: Json = False,
 ) -> int:
     """Restore a journal from a backup, whole or up to a cursor. The path must not exist yet."""
@@ -122,7 +124,7 @@ def erase(
     subject: Subject = None,
     /,
     *,
-    yes: Annotated[bool, switch("Do not ask.")] = False,
+    yes: Annotated[bool, switch("Erase without asking.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -130,7 +132,7 @@ def erase(
     journal, whose = resolve_arguments(path, subject, "the subject")
     found = existing_path(journal)
     if not yes:
-        _confirm(f"Erase everything that belongs to {whose!r} from {found}? It cannot be undone. [y/N] ")
+        _confirm(f"Erase everything that belongs to {whose!r} from {found}? This cannot be undone. [y/N] ")
     with open_existing(str(found), tenant) as hf, ProgressBar("erase"):
         erasure = hf.journal.erase(whose)
     said = f"Erased the content of {erasure.events:,} events and {erasure.artifacts:,} artifacts."
@@ -140,7 +142,7 @@ def erase(
 
 def _confirm(question: str) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Refused("Nothing was erased: there is nobody to ask. Add --yes to erase without asking.")
+        raise Refused("Nothing was erased: confirmation needs a terminal. Add --yes to erase without asking.")
     sys.stderr.write(escape_text(question))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

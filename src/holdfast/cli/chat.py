@@ -55,7 +55,7 @@ def chat(
         Parameter(
             name="PATH",
             env_var=URL_VARIABLE,
-            help="The journal: a path or sqlite:///path. It is made if it is not there.",
+            help="The journal: a path or sqlite:///path. Created if missing.",
         ),
     ] = JOURNAL,
     /,
@@ -66,20 +66,20 @@ def chat(
         Parameter(
             env_var=MODEL_VARIABLE,
             show_default=False,
-            help="Such as openai:gpt-5-mini, anthropic:claude-sonnet-4-5, openai:NAME@ADDRESS or scripted. Without it, "
-            f"{MODEL_VARIABLE}; else what OPENAI_API_KEY or ANTHROPIC_API_KEY is for; else scripted, without a key.",
+            help="The model: openai:gpt-5-mini, anthropic:claude-sonnet-4-5, openai:NAME@ADDRESS or scripted. Default: "
+            f"{MODEL_VARIABLE}, else to the provider whose API key is set, else to scripted, which needs no key.",
         ),
     ] = None,
-    system: Annotated[str | None, Parameter(show_default=False, help="What the model is told to be.")] = None,
+    system: Annotated[str | None, Parameter(show_default=False, help="The system prompt.")] = None,
     tools: Annotated[
         list[str] | None,
-        Parameter(
-            negative=(), show_default=False, help="Tools as module:name; a list of them will do. May be repeated."
-        ),
+        Parameter(negative=(), show_default=False, help="A tool or a list of tools, as module:name. May be repeated."),
     ] = None,
     say: Annotated[
         list[str] | None,
-        Parameter(negative=(), show_default=False, help="Say this and end, instead of asking. May be repeated."),
+        Parameter(
+            negative=(), show_default=False, help="Send this message and exit, without a prompt. May be repeated."
+        ),
     ] = None,
     thread: Thread = None,
     tenant: Tenant = None,
@@ -92,7 +92,7 @@ def chat(
         hf = whole if tenant is None else whole.tenant(tenant)
         agent = _make_agent(hf, chosen, system, given, session, slow=typed)
         talk = ChatSession(hf, agent, session, thread or MAIN_THREAD)
-        print_note(f"{session} in {path}, model {chosen}. /help says what can be typed.")
+        print_note(f"{session} in {path}, model {chosen}. Type /help for commands.")
         if chosen == SCRIPTED and not given:
             print_note(NO_KEY_NOTICE + EXAMPLES)
         code = _run_chat(talk, _prompt_lines() if typed else _read_lines(say), typed=typed)
@@ -124,7 +124,7 @@ def _run_chat(talk: ChatSession, lines: Iterator[str], *, typed: bool) -> int:
                 break
     except KeyboardInterrupt:
         sys.stdout.write("\n")
-        print_note("Left. What it was at goes on when the chat is started again.")
+        print_note("Left. An unfinished turn continues when the chat is started again.")
         return INTERRUPTED
     return OK if typed else code
 
@@ -139,7 +139,7 @@ def _handle_line(talk: ChatSession, line: str | None) -> int:
     except HoldfastError as error:
         print_error(error)
         if line is not None and talk.live_turn() is not None and not talk.open_questions():
-            print_note("The turn is still live. Press Enter to go on with it, or /stop it.")
+            print_note("The turn is still live. Press Enter to continue it, or type /stop to end it.")
         return exit_code(error)
     except (BrokenPipeError, ChatExit):
         raise
@@ -191,7 +191,7 @@ def _prompt_lines() -> Iterator[str]:
             sys.stdout.write("\n")
             return
         except UnicodeDecodeError:
-            print_note("holdfast: This cannot be read as text. Nothing was said.", "red")
+            print_note("holdfast: This input is not text. Nothing was sent.", "red")
 
 
 def _exit_if_stuck(code: int) -> None:
@@ -224,7 +224,7 @@ def run_command(talk: ChatSession, line: str) -> None:
     name, _, rest = line.partition(" ")
     word = CHAT_COMMANDS.get(name.casefold())
     if word is None:
-        raise InvalidValue(f"There is no /{name:.40}. There are: {', '.join(f'/{one}' for one in CHAT_COMMANDS)}.")
+        raise InvalidValue(f"Unknown command /{name:.40}. Commands: {', '.join(f'/{one}' for one in CHAT_COMMANDS)}.")
     word.run(talk, rest.strip())
 
 
@@ -240,11 +240,11 @@ def _stop_turn(talk: ChatSession, rest: str) -> None:
 def _reset_session(talk: ChatSession, rest: str) -> None:
     session = talk.session()
     if session is None:
-        print_note("Nothing was said yet.")
+        print_note("There are no messages yet.")
         return
     talk.stop()
     session.reset()
-    print_note("The conversation begins anew. What was said before stays in the journal and is shown to no model.")
+    print_note("Started a new conversation. Earlier messages stay in the journal and are not shown to the model.")
 
 
 def _show_stack(talk: ChatSession, rest: str) -> None:
@@ -266,27 +266,27 @@ def _show_pack(talk: ChatSession, rest: str) -> None:
 
 def _show_why(talk: ChatSession, rest: str) -> None:
     if not rest:
-        raise InvalidValue("Why what? Write some words of what was said, as in /why allergic to nuts.")
+        raise InvalidValue("Write some words of a message, as in /why allergic to nuts.")
     show_trace(_require_session(talk).why(rest))
 
 
 def _require_session(talk: ChatSession) -> Session:
     session = talk.session()
     if session is None:
-        raise InvalidValue("Nothing was said yet.")
+        raise InvalidValue("There are no messages yet.")
     return session
 
 
 def _show_help(talk: ChatSession, rest: str) -> None:
     rows = [(f"/{name} {word.arguments}".rstrip(), word.help) for name, word in CHAT_COMMANDS.items()]
     rows += [
-        ("Ctrl-C", "while it answers: stop, and keep what was shown; at the prompt: leave, as Ctrl-D does"),
-        ("Enter", "alone: go on with a turn that was left"),
-        ("//…", "say something that begins with a slash"),
+        ("Ctrl-C", "stop a reply and keep its text; at the prompt: leave, as Ctrl-D does"),
+        ("Enter", "continue an interrupted turn"),
+        ("//…", "send a message that begins with a slash"),
     ]
     console().print(facts_table(rows))
     print_line(
-        "Anything else is said to the agent, and joins a turn that waits. A plain yes or no answers what it asks."
+        "Anything else is sent to the agent, and joins a turn that waits. A plain yes or no answers an open question."
     )
 
 
@@ -295,18 +295,18 @@ def _quit_chat(talk: ChatSession, rest: str) -> None:
 
 
 CHAT_COMMANDS = {
-    "answer": ChatCommand(_answer_question, "yes|no|TEXT|JSON", "answer the question that is open"),
-    "stop": ChatCommand(_stop_turn, "", "end the turn that is live"),
-    "reset": ChatCommand(_reset_session, "", "begin the conversation anew"),
-    "stack": ChatCommand(_show_stack, "", "show the live frames, and what was begun and not finished"),
-    "pack": ChatCommand(_show_pack, "[why]", "show what the model would be shown now"),
-    "why": ChatCommand(_show_why, "TEXT", "show why the model knows something, or not"),
-    "help": ChatCommand(_show_help, "", "show this"),
+    "answer": ChatCommand(_answer_question, "yes|no|TEXT|JSON", "answer the open question"),
+    "stop": ChatCommand(_stop_turn, "", "stop the live turn"),
+    "reset": ChatCommand(_reset_session, "", "start a new conversation"),
+    "stack": ChatCommand(_show_stack, "", "show the live frames and unfinished work"),
+    "pack": ChatCommand(_show_pack, "[why]", "show the context that the model would get now"),
+    "why": ChatCommand(_show_why, "TEXT", "explain why the model was or was not shown something"),
+    "help": ChatCommand(_show_help, "", "show this help"),
     "quit": ChatCommand(_quit_chat, "", "leave"),
 }
 
 
-NO_KEY_NOTICE = "A scripted model answers. It needs no key and knows two things: "
+NO_KEY_NOTICE = "A scripted model answers without an API key. It knows two things: "
 EXAMPLES = 'try "refund order 17, 240" (then kill this terminal and start again) or "remember that I like tea".'
 PAUSE_SECONDS = 0.02
 REFUND_SECONDS = 10
@@ -366,7 +366,7 @@ def load_tools(names: Sequence[str]) -> list[Any]:
 def _load_tool(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
-        raise InvalidValue(f"{name!r:.80} names no tool. {TOOL_NAME_HELP}")
+        raise InvalidValue(f"{name!r:.80} is not a tool. {TOOL_NAME_HELP}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

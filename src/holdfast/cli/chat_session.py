@@ -79,7 +79,7 @@ class ChatSession:
         session = self.session()
         self._hearing.begin([] if session is None else session.messages(SHOWN_MESSAGES), at)
         if self.live_turn() is not None:
-            print_note("A turn was left. It goes on.")
+            print_note("Continuing an interrupted turn.")
             self.resume()
 
     def _newest_version(self, stream: Address) -> int:
@@ -141,7 +141,7 @@ class ChatSession:
             except HoldfastError:
                 continue
         if not over.wait(STOP_GRACE_SECONDS):
-            print_note("It has not stopped yet. Ctrl-C again leaves at once.")
+            print_note("Still stopping. Press Ctrl-C again to leave at once.")
 
 
 @contextmanager
@@ -182,7 +182,7 @@ def parse_answer(question: QuestionInfo, text: str) -> dict[str, Any]:
     """Parse a typed answer into keyword arguments of `hf.answer`."""
     said = text.strip()
     if not said:
-        raise InvalidValue("What is the answer? " + answer_help(question))
+        raise InvalidValue("The answer is missing. " + answer_help(question))
     plain = parse_verdict(said)
     if plain is not None:
         return {"approve": plain}
@@ -192,7 +192,7 @@ def parse_answer(question: QuestionInfo, text: str) -> dict[str, Any]:
     approve = parse_verdict(word)
     if approve is None:
         # Any other payload would count as a yes.
-        raise InvalidValue("This is answered with yes or no. " + answer_help(question))
+        raise InvalidValue("Answer yes or no. " + answer_help(question))
     if not approve:
         return {
             "approve": False,
@@ -225,7 +225,7 @@ def _parse_value(text: str, *, bare: bool = False) -> Any:
 
 RESULT_CHARS = 200
 PROMPT = "> "
-STOPPED_NOTICE = "Stopped. What was shown is kept in the conversation."
+STOPPED_NOTICE = "Stopped. The text shown so far is kept in the conversation."
 ERASED = "(erased)"
 YES_NO_OPTIONS = (["approve", "deny"], [RUN_AGAIN, DO_NOT_RUN])
 """The options of a question that is answered with yes or no."""
@@ -309,7 +309,7 @@ class ChatScreen:
     def _reset(self, event: AgentEvent) -> None:
         if self._said:
             self.end_output()
-            print_note("(That was cut off. The reply begins anew.)")
+            print_note("(The reply was cut off and starts again.)")
 
     def _reply(self, event: AgentEvent) -> None:
         if event.text.strip() != self._said.strip():
@@ -396,8 +396,8 @@ def _format_options(question: QuestionInfo) -> str:
 def answer_help(question: QuestionInfo) -> str:
     """Return how to answer a question."""
     if question.call is not None:
-        return "/answer yes runs it again; /answer no does not; /answer no JSON says what came of it when it ran."
+        return "/answer yes runs it again; /answer no does not; /answer no JSON gives the result of the first run."
     if is_yes_no_question(question):
-        return "/answer yes lets it run; /answer yes JSON with other arguments; /answer no WHY does not."
+        return "/answer yes runs it; /answer yes JSON runs it with other arguments; /answer no REASON does not."
     options = escape_text(_format_options(question)).removeprefix("/answer ")
-    return f"/answer {options} gives it that answer: words or JSON."
+    return f"/answer {options} answers with text or JSON."

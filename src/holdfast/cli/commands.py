@@ -24,182 +24,182 @@ class Command(NamedTuple):
 GROUPS = {
     "state": CommandGroup("Read, write, list and search scoped entries, of a journal or of another store."),
     "effects": CommandGroup(
-        "Show declared effects that wait, and decide about them. Alone, it lists them.", alone="ls"
+        "List waiting effects, approve, retry or discard them. Without a subcommand, lists them.", alone="ls"
     ),
 }
 
 COMMANDS = {
     "chat": Command(
         "chat:chat",
-        "Talk with an agent in the terminal; kill it, start again, and it goes on.",
-        more="Without a PATH it is agent.db in this folder, made if it is not there. Ctrl-C while it answers stops it, "
-        "and ends the chat at the prompt. Input that is no terminal is taken line by line. Type /help for more.",
+        "Chat with an agent in the terminal; a killed chat continues when it is started again.",
+        more="PATH defaults to agent.db in the current folder, and is created if missing. Ctrl-C stops a reply; at the "
+        "prompt it ends the chat. Input from a pipe or file is read line by line. Type /help for more.",
     ),
-    "log": Command("log:log", "Show what happened, and follow it."),
+    "log": Command("log:log", "Show the events of a journal, and follow new ones."),
     "stack": Command(
         "stack:stack",
         "Show the live frames as a tree.",
         "[PATH] [SCOPE]",
-        "Only looks. Without a SCOPE, every scope with live frames is shown. Where HOLDFAST_URL names the journal, "
-        "write --scope SCOPE.",
+        "Reads only. Without SCOPE, shows every scope with live frames. If HOLDFAST_URL names the journal, write "
+        "--scope SCOPE.",
     ),
-    "sessions": Command("sessions:sessions", "Show the conversations with their titles, sizes and costs."),
+    "sessions": Command("sessions:sessions", "List sessions with their titles, sizes and costs."),
     "messages": Command(
         "messages:messages",
-        "Show what was said, oldest first.",
+        "Show the messages of a session, oldest first.",
         "[PATH] SESSION",
-        "Only looks. A result and its call have the same mark. Texts are shortened unless --full is given.",
+        "Reads only. A tool call and its result carry the same mark. Texts are shortened unless --full is given.",
     ),
     "pack": Command(
         "pack:pack",
-        "Show what a model call was shown, or would be shown now.",
+        "Show the context of a model call, or the context that a call would get now.",
         "[PATH] SESSION",
-        "Only looks. Without --call it is a pack made now, which is not journaled. Texts are shortened; --json has "
-        "them whole.",
+        "Reads only. Without --call, makes a pack now, which is not journaled. Texts are shortened; --json prints them "
+        "in full.",
     ),
     "why": Command(
         "pack:why",
-        "Show why a model knows a fact or not, and what to do about it.",
+        "Explain why a model was or was not shown a fact, and how to change that.",
         "[PATH] SESSION FACT",
-        "Only looks. FACT is found by its words, whatever their case and blanks. One that begins with a hyphen is "
-        "written after --.",
+        "Reads only. Finds FACT by its words, ignoring case and whitespace. Write a FACT that begins with a hyphen "
+        "after --.",
     ),
     "fork": Command(
         "messages:fork",
-        "Begin a new thread that goes on after a message.",
+        "Start a new thread that continues after a message.",
         "[PATH] SESSION",
-        "Nothing is copied, and the old thread stays as it is.",
+        "Copies nothing, and leaves the old thread unchanged.",
     ),
     "search": Command(
         "search:search",
         "Find messages and entries by their words.",
         "[PATH] QUERY",
-        "Everything of a tenant is searched, or with --session one conversation, or with --scope the entries of one "
-        "scope. A QUERY that begins with a hyphen is written after --.",
+        "Searches a whole tenant, one session with --session, or the entries of one scope with --scope. Write a QUERY "
+        "that begins with a hyphen after --.",
     ),
     "state get": Command(
         "state:get",
-        "Show what a key holds.",
+        "Show the value of a key.",
         "[PATH] SCOPE KEY",
-        "Text is shown as text and anything else as JSON. With --json also its version and how it is kept.",
+        "Prints text as text and other values as JSON. --json adds the version and the options of the entry.",
     ),
     "state set": Command(
         "state:set_",
         "Write a key.",
         "[PATH] SCOPE KEY VALUE",
-        "VALUE is JSON if it can be read so, else text. A KEY or VALUE that begins with a hyphen is written after --. "
-        "A journal must be there already; a store is made if it is not.",
+        "Reads VALUE as JSON if it parses, else as text. Write a KEY or VALUE that begins with a hyphen after --. The "
+        "journal must exist; a store is created if missing.",
     ),
     "state ls": Command(
         "state:ls",
-        "Show the entries of a scope, or the scopes that have any.",
+        "List the entries of a scope, or the scopes that have entries.",
         "[PATH] [SCOPE]",
-        "Where HOLDFAST_URL names the journal, write --scope SCOPE.",
+        "If HOLDFAST_URL names the journal, write --scope SCOPE.",
     ),
     "state rm": Command(
         "state:rm",
         "Remove a key.",
         "[PATH] SCOPE KEY",
-        "In a journal its history stays, until the one whom it is about is erased.",
+        "A journal keeps the history of the key until its subject is erased.",
     ),
     "state search": Command(
         "search:state_search",
         "Find entries of a scope by their words.",
         "[PATH] SCOPE QUERY",
-        "A QUERY that begins with a hyphen is written after --.",
+        "Write a QUERY that begins with a hyphen after --.",
     ),
     "state history": Command(
         "state:history",
-        "Show what a key held, newest first.",
+        "Show the past values of a key, newest first.",
         "[PATH] SCOPE KEY",
-        "Only looks. What was deleted or erased says so.",
+        "Reads only. Deleted and erased values are marked.",
     ),
     "state graph": Command(
         "state:graph",
-        "Show what a key is connected with, as a tree.",
+        "Show the keys linked to a key, as a tree.",
         "[PATH] SCOPE KEY",
-        "Only looks. Each key is shown once, by a shortest way.",
+        "Reads only. Shows each key once, on a shortest path.",
     ),
-    "questions": Command("questions:questions", "Show the questions that wait for an answer."),
+    "questions": Command("questions:questions", "List open questions."),
     "answer": Command(
         "questions:answer",
         "Answer a question by its id, or with its link token.",
         "[PATH] QUESTION",
-        "The work goes on when its owner runs again. One question has one answer; the same one again changes nothing.",
+        "The work continues when its owner runs again. A question takes one answer; repeating it changes nothing.",
     ),
-    "effects ls": Command("effects:ls", "Show the effects that wait, lane by lane."),
-    "effects show": Command("effects:show", "Show all that is known of an effect that waits.", "[PATH] EFFECT"),
+    "effects ls": Command("effects:ls", "List waiting effects, lane by lane."),
+    "effects show": Command("effects:show", "Show one waiting effect in detail.", "[PATH] EFFECT"),
     "effects retry": Command(
         "effects:retry",
-        "Let an effect that is dead, deferred or between attempts be tried at once.",
+        "Make a dead, deferred or failed effect due at once.",
         "[PATH] EFFECT",
-        "Nothing is sent by this command: the next dispatch does it.",
+        "Sends nothing itself; the next dispatch does.",
     ),
     "effects discard": Command(
         "effects:discard",
-        "Take an effect out for good, whatever it waits for.",
+        "Remove a waiting effect for good.",
         "[PATH] EFFECT",
-        "It is not sent, and its lane goes on. It cannot be undone.",
+        "The effect is not sent, and its lane continues. This cannot be undone.",
     ),
-    "effects approve": Command("effects:approve", "Let an effect go that waits for approval.", "[PATH] EFFECT"),
+    "effects approve": Command("effects:approve", "Approve an effect that waits for approval.", "[PATH] EFFECT"),
     "effects reject": Command(
         "effects:reject",
-        "Take an effect out that waits for approval.",
+        "Reject an effect that waits for approval.",
         "[PATH] EFFECT",
-        "It is not sent, and its lane goes on. It cannot be undone.",
+        "The effect is not sent, and its lane continues. This cannot be undone.",
     ),
     "effects run": Command(
         "effects:run",
-        "Give effects to their sinks.",
-        more="Goes on until Ctrl-C unless --once is given. Built-in sinks and the webhooks that are named are worked "
-        "on; effects for others are left alone. A webhook's secret is read from the environment.",
+        "Deliver effects to their sinks.",
+        more="Runs until Ctrl-C, or once with --once. Serves the built-in sinks and the webhooks given with --webhook; "
+        "leaves effects for other sinks alone. Reads a webhook's secret from the environment.",
     ),
     "verify": Command(
         "admin:verify",
         "Check every chain, version, row, reference and artifact.",
-        more="Ends with 0 if everything is as it was written, and with 1 if anything is not.",
+        more="Exits with 0 if the journal is intact and with 1 if it is not.",
     ),
-    "rebuild": Command("admin:rebuild", "Make every projection anew from the events, while others go on."),
+    "rebuild": Command("admin:rebuild", "Rebuild every projection from the events while other processes work."),
     "backup": Command(
         "admin:backup",
-        "Copy the journal while others write.",
+        "Copy the journal while other processes write.",
         "[PATH] TARGET",
         "The copy appears whole or not at all.",
     ),
     "restore": Command(
         "admin:restore",
-        "Make a journal of a backup, whole or up to a cursor.",
+        "Create a journal from a backup, in full or up to a cursor.",
         "BACKUP [PATH]",
         "PATH is the new journal and must not exist yet.",
     ),
     "export": Command(
         "transfer:export",
-        "Write the whole journal as JSON lines, or one conversation.",
+        "Export a journal as JSON lines, or one session in a provider's format.",
         "[PATH] [TARGET]",
-        "With --session, the conversation of that session in a provider's form, on standard output without a TARGET.",
+        "With --session, exports that session in a provider's format, to standard output if TARGET is not given.",
     ),
     "import": Command(
         "transfer:import_",
-        "Make a journal of an export, or add a conversation to a session.",
+        "Create a journal from an export, or add a conversation to a session.",
         "[PATH] SOURCE",
-        "Without --session, PATH is the new journal, or an empty one. With it, the session is made if it is not there, "
-        "as is the journal; what is broken in the conversation is repaired and told. All or nothing is imported.",
+        "Without --session, PATH is a new or empty journal. With --session, creates the journal and session if "
+        "missing, and repairs and reports broken messages. Imports everything or nothing.",
     ),
     "erase": Command(
         "admin:erase",
-        "Remove all content that belongs to a subject, for good.",
+        "Erase all content that belongs to a subject.",
         "[PATH] SUBJECT",
-        "Chains still verify. Backups and exports made before keep the content: erase there as well.",
+        "Cannot be undone. Chains still verify. Earlier backups and exports keep the content: erase it there as well.",
     ),
     "doctor": Command(
         "doctor:doctor",
-        "Show versions, settings, sizes and anything to worry about.",
-        more="Without a journal, a temporary one is tried. Warnings do not change the exit code.",
+        "Show versions, settings, sizes and warnings.",
+        more="Without PATH, tests a temporary journal. Warnings do not change the exit code.",
     ),
     "demo": Command(
         "demo:demo",
-        "Kill an agent while it pays money back, resume it, and pay exactly once.",
+        "Kill an agent during a refund, resume it, and show that it paid exactly once.",
         "",
-        "Takes a few seconds, in a temporary folder, and leaves nothing behind.",
+        "Takes a few seconds. Works in a temporary folder and removes it.",
     ),
 }

@@ -46,7 +46,7 @@ def demo(*, json: Json = False) -> int:
     if json:
         print_json(story)
     elif story["ok"]:
-        print_line(f"Killed while it paid, and paid exactly once ({story['seconds']} s).", "bold green")
+        print_line(f"Killed during the refund, and paid exactly once ({story['seconds']} s).", "bold green")
     else:
         print_line("Something ran twice, was lost or is wrong. Please report this.", "bold red")
     return OK if story["ok"] else DAMAGED
@@ -97,12 +97,12 @@ class _DemoRun:
         self._facts["killed"] = kill_inside_tool(self._folder)
         self._facts["ran_before_kill"] = self._count_steps()
         self._print(
-            f"   …and is killed with SIGKILL inside that tool. What really ran: {_format_counts(self._count_steps())}."
+            f"   …and is killed with SIGKILL inside that tool. Steps that ran: {_format_counts(self._count_steps())}."
         )
         self._print(f"   The bank has the order: {self._count_payments()} line in {PAYMENTS_FILE}.")
 
     def _inspect(self) -> None:
-        self._print_chapter("2. What the journal knows.")
+        self._print_chapter("2. The journal shows the unfinished call.")
         self._print(f"   $ holdfast stack {JOURNAL_FILE} --pending")
         if not self._quiet:
             show_stack(str(self._journal), pending=True)
@@ -124,14 +124,14 @@ class _DemoRun:
 
     def _answer(self) -> None:
         self._print_chapter(
-            f"4. Somebody looks into {PAYMENTS_FILE}: it happened. So: do not, and this is what came of it."
+            f"4. An operator checks {PAYMENTS_FILE}: it was paid. Answer: do not run it again; here is the result."
         )
         paid = (self._folder / PAYMENTS_FILE).read_text(encoding="utf-8").splitlines()
         options = ("--deny", "--payload", paid[0], "--by", "operator")
         self._print(f"   $ {shlex.join(['holdfast', 'answer', JOURNAL_FILE, str(self._facts['question']), *options])}")
         answered = run_holdfast("answer", str(self._journal), str(self._facts["question"]), *options)
         self._facts["answered"] = answered.get("approved") is False
-        self._print(f"   {'Answered.' if self._facts['answered'] else 'It could not be answered.'}")
+        self._print(f"   {'Answered.' if self._facts['answered'] else 'The answer was refused.'}")
 
     def _finish(self) -> None:
         self._print_chapter("5. A third process runs the same code.")
@@ -144,7 +144,7 @@ class _DemoRun:
         )
 
     def _check(self) -> None:
-        self._print_chapter("6. Verify: every hash, version and row; every token once; what the model was shown.")
+        self._print_chapter("6. Verify every hash, version and row, count the tokens, and show the last context.")
         with open_journal(self._journal) as hf:
             report = hf.journal.verify()
             self._facts["live"] = _count_live_frames(hf)
@@ -159,7 +159,7 @@ class _DemoRun:
             f"   {report.events} events, {self._facts['findings']} findings. Live frames: {self._facts['live']}."
         )
         self._print(f"   Tokens used: {self._facts['tokens']:,}, journaled: {self._facts['tokens_journaled']:,}.")
-        self._print(f"   Its last call was shown {shown['tokens']:,} of {shown['budget']:,} tokens:")
+        self._print(f"   The last call got {shown['tokens']:,} of {shown['budget']:,} tokens:")
         for id, text in shown["pieces"].items():
             self._print(f"     {id}  {text}")
 
@@ -208,9 +208,7 @@ def kill_inside_tool(folder: Path) -> bool:
             process.kill()
             late.cancel()
     if not inside:
-        raise Unavailable(
-            f"The demo's agent could not do its work ({said or 'it said nothing'}). Run `holdfast doctor`."
-        )
+        raise Unavailable(f"The demo's agent failed ({said or 'no message'}). Run `holdfast doctor`.")
     return process.returncode == -signal.SIGKILL
 
 
@@ -221,7 +219,7 @@ def run_agent(folder: Path) -> tuple[str, str]:
             _worker_command(folder), stdout=subprocess.PIPE, text=True, check=False, timeout=GIVE_UP_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return "failed", "it took too long"
+        return "failed", "it timed out"
     word, _, said = done.stdout.strip().partition(" ")
     return word or "failed", said
 

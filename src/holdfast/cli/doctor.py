@@ -43,7 +43,9 @@ LOW_SPACE = 1_000_000_000
 
 
 def doctor(
-    path: Annotated[str | None, Parameter(env_var=URL_VARIABLE, show_default=False, help="The journal.")] = None,
+    path: Annotated[
+        str | None, Parameter(env_var=URL_VARIABLE, show_default=False, help="The journal: a path or sqlite:///path.")
+    ] = None,
     /,
     *,
     json: Json = False,
@@ -101,7 +103,7 @@ def _collect_settings() -> dict[str, dict[str, Any]]:
 def _find_unknown_variables() -> list[str]:
     known = NOT_SETTINGS | {f"HOLDFAST_{field.name.upper()}" for field in list_settings()}
     wrong = sorted(name for name in os.environ if name.startswith("HOLDFAST_") and name not in known)
-    return [f"{name} is set but names no setting. Check its spelling." for name in wrong]
+    return [f"{name} is set but is not a setting. Check its spelling." for name in wrong]
 
 
 def _describe_journal(path: Path, env: Env) -> dict[str, Any]:
@@ -147,12 +149,12 @@ def _find_warnings(path: Path, journal: dict[str, Any]) -> list[str]:
         found.append(f"Others may open the journal ({journal['mode']}). Run: chmod 600 {path}")
     if journal["log_bytes"] > LARGE_LOG:
         found.append(
-            f"The write-ahead log has {format_size(journal['log_bytes'])}. A reader that never ends keeps it so large."
+            f"The write-ahead log has {format_size(journal['log_bytes'])}. An open reader keeps it from shrinking."
         )
     if journal["free_bytes"] < max(LOW_SPACE, journal["bytes"]):
-        found.append(f"Only {format_size(journal['free_bytes'])} are free on this disk. Writing stops when it is full.")
+        found.append(f"Only {format_size(journal['free_bytes'])} are free on this disk. Writes fail when it is full.")
     if not os.access(path.parent, os.W_OK):
-        found.append("The folder cannot be written, and SQLite keeps its log beside the journal.")
+        found.append("The folder is not writable. SQLite keeps its log next to the journal.")
     return found
 
 
@@ -168,4 +170,4 @@ def _print_report(report: dict[str, Any]) -> None:
     for warning in report["warnings"]:
         print_line(f"warning: {warning}", "yellow")
     if not report["warnings"]:
-        print_line("Nothing to worry about.", "green")
+        print_line("No warnings.", "green")

@@ -59,8 +59,8 @@ REASON_CHARS = 160
 STYLES = {"pending": "green", "approval": "yellow", "failed": "yellow", "deferred": "cyan", "dead": "bold red"}
 
 EffectId = Annotated[str | None, Parameter(name="EFFECT", show_default=False, help="The effect's id.")]
-Reason = Annotated[str | None, Parameter(show_default=False, help="Why, in words.")]
-SinkName = Annotated[str | None, Parameter(show_default=False, help="Only those for this sink.")]
+Reason = Annotated[str | None, Parameter(show_default=False, help="The reason, as text.")]
+SinkName = Annotated[str | None, Parameter(show_default=False, help="Only effects for this sink.")]
 
 
 def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = None, json: Json = False) -> int:
@@ -71,7 +71,7 @@ def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = N
         print_json({"effects": [_effect_to_json(info) for info in found]})
         return OK
     if not found:
-        print_note("No effect waits." if sink is None else f"No effect waits for the sink {sink!r}.")
+        print_note("No effects are waiting." if sink is None else f"No effects are waiting for the sink {sink!r}.")
         return OK
     _print_effects(found)
     print_note(_suggest_command(found, str(path), tenant))
@@ -101,7 +101,7 @@ def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant =
 
 def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
     """Let a dead, deferred or failed effect be tried at once."""
-    return _apply_decision(path, effect, tenant, json, "retried", "It is tried at the next dispatch.", Effects.revive)
+    return _apply_decision(path, effect, tenant, json, "retried", "The next dispatch delivers it.", Effects.revive)
 
 
 def discard(
@@ -118,12 +118,12 @@ def discard(
     def decide(effects: Effects, id: str) -> None:
         effects.discard(id, reason=reason)
 
-    return _apply_decision(path, effect, tenant, json, "discarded", "It will not be sent; its lane goes on.", decide)
+    return _apply_decision(path, effect, tenant, json, "discarded", "It will not be sent; its lane continues.", decide)
 
 
 def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
     """Approve an effect that waits for approval."""
-    return _apply_decision(path, effect, tenant, json, "approved", "It goes at the next dispatch.", Effects.approve)
+    return _apply_decision(path, effect, tenant, json, "approved", "The next dispatch sends it.", Effects.approve)
 
 
 def reject(
@@ -140,7 +140,7 @@ def reject(
     def decide(effects: Effects, id: str) -> None:
         effects.reject(id, reason=reason)
 
-    return _apply_decision(path, effect, tenant, json, "rejected", "It will not be sent; its lane goes on.", decide)
+    return _apply_decision(path, effect, tenant, json, "rejected", "It will not be sent; its lane continues.", decide)
 
 
 def _apply_decision(
@@ -175,7 +175,7 @@ def _describe_effect(info: EffectInfo) -> Iterator[tuple[str, str]]:
     yield "kind", info.kind
     yield "sink", info.sink
     yield "declared in", info.scope
-    yield "by", info.operator or "(nobody said)"
+    yield "by", info.operator or "(unknown)"
     yield "declared at", format_time(info.declared_at)
     yield "status", info.status
     yield "attempts", f"{info.attempts:,}"
@@ -194,9 +194,9 @@ def _format_next_try(info: EffectInfo, *, first: bool) -> str:
     if info.status == "dead":
         return "never, unless retried"
     if not first:
-        return "after the one before"
+        return "after the effect before it"
     if info.status == "deferred":
-        return "when its sink is there"
+        return "when its sink is available"
     left = 0 if info.retry_at is None else info.retry_at - SystemClock().now_ms()
     return f"in {format_duration(left)}" if left > 0 else "now"
 
@@ -246,12 +246,12 @@ def _suggest_command(found: Sequence[EffectInfo], journal: str, tenant: str | No
     """Suggest a command for the first effect that needs one most."""
     by_status = {info.status: info.id for info in reversed(found)}
     for status, said, command in (
-        ("dead", "Try one again with", "effects retry"),
+        ("dead", "Retry one with", "effects retry"),
         ("approval", "Approve one with", "effects approve"),
     ):
         if status in by_status:
             return f"{said}: {format_command(command, journal, by_status[status], tenant=tenant)}"
-    return f"Look at one with: {format_command('effects show', journal, found[0].id, tenant=tenant)}"
+    return f"Show one with: {format_command('effects show', journal, found[0].id, tenant=tenant)}"
 
 
 BATCH_SIZE = 100
@@ -260,8 +260,8 @@ POLL_SECONDS = 1.0
 OUTCOME_WORDS = {
     "applied": "applied",
     "skipped": "skipped",
-    "failed": "failed and tried again later",
-    "deferred": "put off",
+    "failed": "failed and will be retried",
+    "deferred": "deferred",
     "dead": "dead: see `holdfast effects`",
 }
 
@@ -270,15 +270,13 @@ def run(
     path: JournalPath = None,
     /,
     *,
-    webhook: Annotated[
-        list[str] | None, switch("A sink's name and where it posts to: name=https://…; may be repeated.")
-    ] = None,
+    webhook: Annotated[list[str] | None, switch("A sink and its URL: name=https://…; may be repeated.")] = None,
     secret_env: Annotated[
         list[str] | None,
-        switch("The variable with the webhooks' secret; repeated, one for each webhook in order."),
+        switch("The environment variable with the webhooks' secret; repeat it for one secret per webhook, in order."),
     ] = None,
     sink: SinkName = None,
-    once: Annotated[bool, switch("Do what is due and end, instead of going on until Ctrl-C.")] = False,
+    once: Annotated[bool, switch("Deliver the effects that are due, then exit.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -339,7 +337,7 @@ def _run_once(effects: Effects, names: Sequence[str], *, json: bool) -> None:
     print_line(_format_summary(counts))
     others = sorted({info.sink for info in left if info.sink not in names})
     if others:
-        print_note(f"Effects for other sinks wait: {', '.join(others[:8])}. Name webhooks with --webhook.")
+        print_note(f"Effects for other sinks are waiting: {', '.join(others[:8])}. Name webhooks with --webhook.")
 
 
 def _run_forever(effects: Effects, names: Sequence[str], *, json: bool) -> None:

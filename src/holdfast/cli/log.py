@@ -27,12 +27,12 @@ def log(
     path: JournalPath = None,
     /,
     *,
-    scope: Annotated[str | None, Parameter(help="One stream: a session's id or a scope's text.")] = None,
+    scope: Annotated[str | None, Parameter(help="Only this stream: a session's id or a scope's text.")] = None,
     type: Annotated[list[str] | None, switch("Only events of this type; may be repeated.")] = None,
     after: Annotated[int | None, Parameter(help="Only events after this cursor, or version with --scope.")] = None,
     until: Annotated[int | None, Parameter(help="Only events up to this cursor, or version with --scope.")] = None,
-    last: Annotated[int | None, Parameter(help="Only the newest N of them.")] = None,
-    follow: Annotated[bool, switch("Go on as events happen, in any process: from now, --after or --last on.")] = False,
+    last: Annotated[int | None, Parameter(help="Only the newest N events.")] = None,
+    follow: Annotated[bool, switch("Keep printing new events, from now or from --after or --last.")] = False,
     content: Annotated[bool, switch("Show content as well as facts.")] = False,
     tenant: Tenant = None,
     json: Json = False,
@@ -41,7 +41,7 @@ def log(
     if last is not None and last < 1:
         raise InvalidValue(f"--last must be 1 or more, not {last}.")
     if follow and until is not None:
-        raise InvalidValue("--until ends where --follow goes on. Give one of them.")
+        raise InvalidValue("--until and --follow exclude each other. Give one of them.")
     with open_existing(path, tenant) as hf:
         wanted = _EventSelection(hf.journal, scope, tuple(type or ()), after, until)
         events = wanted.follow(last) if follow else wanted.read(last)

@@ -28,12 +28,12 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 EXIT_CODES = {
-    OK: "It worked.",
+    OK: "Success.",
     DAMAGED: "The journal is damaged: `verify` found something, or stored data could not be read.",
     REFUSED: "The input was bad or the call was refused; nothing was written.",
     UNAVAILABLE: "The journal is not available now, or the outcome is unknown. Try again.",
     INTERRUPTED: "Stopped with Ctrl-C.",
-    BROKEN_PIPE: "Whoever read the output went away, as `head` does.",
+    BROKEN_PIPE: "The reader of the output closed the pipe, as `head` does.",
 }
 
 
@@ -41,8 +41,8 @@ def make_app() -> App:
     """Build the application with its commands, none of them imported yet."""
     app = App(
         name="holdfast",
-        help="Durable state for LLM agents: look into a journal, read its conversations and state, answer its "
-        "questions, check it, copy it, erase from it.\n\n"
+        help="Durable state for LLM agents: read a journal's events, sessions and state, answer questions, verify, "
+        "back up and erase.\n\n"
         "PATH is a journal's file. It may be left out when HOLDFAST_URL names one.",
         version=__version__,
         result_action="return_value",

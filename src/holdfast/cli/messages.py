@@ -47,10 +47,12 @@ def messages(
     /,
     *,
     thread: Thread = None,
-    limit: Annotated[int, Parameter(help="So many: the newest, or those next to --before or --after.")] = DEFAULT_LIMIT,
-    before: Annotated[str | None, Parameter(show_default=False, help="Those before the message with this id.")] = None,
-    after: Annotated[str | None, Parameter(show_default=False, help="Those after the message with this id.")] = None,
-    full: Annotated[bool, switch("Show whole texts.")] = False,
+    limit: Annotated[
+        int, Parameter(help="Show at most N messages: the newest, or those next to --before or --after.")
+    ] = DEFAULT_LIMIT,
+    before: Annotated[str | None, Parameter(show_default=False, help="Only messages before this message id.")] = None,
+    after: Annotated[str | None, Parameter(show_default=False, help="Only messages after this message id.")] = None,
+    full: Annotated[bool, switch("Show full texts.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -66,7 +68,7 @@ def messages(
             return OK
         more = _next_page_option(line, found, forwards=after is not None)
     if not found:
-        print_note("Nothing was said." if before is None and after is None else "There is nothing further.")
+        print_note("There are no messages." if before is None and after is None else "There are no more messages.")
         return OK
     newest = before is None and (after is None or more is None)
     _print_page(MessagePage(found, newest=newest, full=full), full=full)
@@ -81,10 +83,10 @@ def fork(
     /,
     *,
     at: Annotated[
-        str | None, Parameter(show_default=False, help="After the message with this id; the newest if not given.")
+        str | None, Parameter(show_default=False, help="Fork after this message id; the newest if not given.")
     ] = None,
     as_: Annotated[
-        str | None, Parameter(name="--as", show_default=False, help="The new thread's name; made up if not given.")
+        str | None, Parameter(name="--as", show_default=False, help="The new thread's name; generated if not given.")
     ] = None,
     thread: Thread = None,
     tenant: Tenant = None,
@@ -103,10 +105,10 @@ def fork(
         return OK
     where = "at its beginning" if point is None else f"after message {point}"
     print_line(
-        f"Thread {branch.thread!r} of session {id!r} goes on {where} of {line.thread!r}: {count:,} messages.", "green"
+        f"Thread {branch.thread!r} of session {id!r} continues {where} of {line.thread!r}: {count:,} messages.", "green"
     )
     print_line(f"Read it with: {format_command('messages', journal, id, '--thread', branch.thread, tenant=tenant)}")
-    print_line(f"Go on with: hf.session({id!r}, thread={branch.thread!r})")
+    print_line(f"Continue with: hf.session({id!r}, thread={branch.thread!r})")
     return OK
 
 

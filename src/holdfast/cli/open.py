@@ -31,12 +31,10 @@ JournalPath = Annotated[
 ]
 JournalPathFirst = Annotated[
     str,
-    Parameter(
-        name="PATH", help=f"The journal: a path or sqlite:///path. May be left out when {URL_VARIABLE} names it."
-    ),
+    Parameter(name="PATH", help=f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it."),
 ]
-Json = Annotated[bool, switch("Print JSON and nothing else.")]
-Tenant = Annotated[str | None, Parameter(help="Whose events; 'default' if not given.", show_default=False)]
+Json = Annotated[bool, switch("Print only JSON.")]
+Tenant = Annotated[str | None, Parameter(help="The tenant; 'default' if not given.", show_default=False)]
 
 
 def resolve_arguments(first: str | None, second: str | None, what: str) -> tuple[str, str]:
@@ -52,7 +50,7 @@ def resolve_arguments(first: str | None, second: str | None, what: str) -> tuple
 def require_path(path: str | None) -> str:
     """Return the journal's path, or refuse if neither the command line nor the environment gives one."""
     if not path:
-        raise InvalidValue(f"Which journal? Give its path, or set {URL_VARIABLE}.")
+        raise InvalidValue(f"No journal is named. Give its path, or set {URL_VARIABLE}.")
     return path
 
 

@@ -50,7 +50,7 @@ PACK_EVENTS = ("context.packed",)
 _ULID_LENGTH = 26
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
-CALL_HELP = "1 is the first call of the thread and -1 the newest; or a call's or a pack's id."
+CALL_HELP = "1 is the first call of the thread, -1 the newest; or give the id of a call or pack."
 
 
 def pack(
@@ -59,13 +59,14 @@ def pack(
     /,
     *,
     call: Annotated[
-        str | None, Parameter(show_default=False, help=f"What this call was shown, exactly. {CALL_HELP}")
+        str | None, Parameter(show_default=False, help=f"Show the context of this call, exactly. {CALL_HELP}")
     ] = None,
     budget: Annotated[
-        int | None, Parameter(show_default=False, help="Tokens of a pack made now; the model's window if not given.")
+        int | None,
+        Parameter(show_default=False, help="Token budget of a pack made now; the model's window if not given."),
     ] = None,
-    role: Annotated[str | None, Parameter(show_default=False, help="The role that a pack made now is for.")] = None,
-    why: Annotated[bool, switch("Show every candidate, and why it is in the pack or not.")] = False,
+    role: Annotated[str | None, Parameter(show_default=False, help="Role of a pack made now.")] = None,
+    why: Annotated[bool, switch("Show every candidate, and why it is or is not in the pack.")] = False,
     diff: Annotated[
         str | None, Parameter(show_default=False, help="Compare with the pack of this call, named as for --call.")
     ] = None,
@@ -232,7 +233,7 @@ def show_difference(found: PackDiff, other: str) -> None:
     if rows:
         show_rows(CHANGE_COLUMNS, rows, (3,), lambda row: CHANGE_STYLES[row[0]])
     else:
-        print_line("They show the same.")
+        print_line("The packs are the same.")
 
 
 # where the budget went
@@ -334,7 +335,7 @@ def why(
     path: StateJournalPath = None,
     session: SessionArgument = None,
     fact: Annotated[
-        str | None, Parameter(name="FACT", show_default=False, help="Some words of what was said, as they were said.")
+        str | None, Parameter(name="FACT", show_default=False, help="Some words of a message, verbatim.")
     ] = None,
     /,
     *,
@@ -367,7 +368,7 @@ def show_trace(trace: Trace) -> None:
     if stretches:
         show_rows(TRACE_COLUMNS, stretches, (0,), lambda row: TRACE_STYLES.get(row[3], ""))
     else:
-        print_line("No journaled pack could have shown it.")
+        print_line("No pack was journaled after it was said.")
     if trace.left is not None:
         print_line(f"left: call {trace.left.call}, {format_time(trace.left.at)}, {_format_reason(trace.left)}")
     if trace.covered_by is not None:

@@ -154,7 +154,7 @@ def answer(
         Parameter(
             name="PATH",
             show_default=False,
-            help=f"The journal: a path or sqlite:///path. May be left out when {URL_VARIABLE} names it.",
+            help=f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it.",
         ),
     ] = None,
     question: Annotated[
@@ -167,18 +167,16 @@ def answer(
     ] = None,
     /,
     *,
-    approve: Annotated[bool, switch("Yes: go on.")] = False,
-    deny: Annotated[bool, switch("No: do not.")] = False,
-    payload: Annotated[str | None, Parameter(show_default=False, help="What is answered, as JSON.")] = None,
+    approve: Annotated[bool, switch("Approve.")] = False,
+    deny: Annotated[bool, switch("Deny.")] = False,
+    payload: Annotated[str | None, Parameter(show_default=False, help="The answer, as JSON.")] = None,
     args: Annotated[
         str | None,
-        Parameter(show_default=False, help="With --approve: other arguments than those asked about, as JSON."),
+        Parameter(show_default=False, help="With --approve: run with these arguments instead, as JSON."),
     ] = None,
-    note: Annotated[str | None, Parameter(show_default=False, help="Why, in words.")] = None,
-    by: Annotated[str | None, Parameter(show_default=False, help="Who answers, for the record.")] = None,
-    token: Annotated[
-        bool, switch("Answer with a link token: asked for at a terminal, else read from standard input.")
-    ] = False,
+    note: Annotated[str | None, Parameter(show_default=False, help="The reason, as text.")] = None,
+    by: Annotated[str | None, Parameter(show_default=False, help="The name of the person who answers.")] = None,
+    token: Annotated[bool, switch("Answer with a link token, read from the terminal or standard input.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -203,7 +201,9 @@ def _resolve_question(path: str | None, question: str | None, token: bool) -> tu
             raise InvalidValue("A token names its question. Give QUESTION or --token, not both.")
         return require_path(path or os.environ.get(URL_VARIABLE)), ""
     if path is None:
-        raise InvalidValue("Which question? Give the journal's path and the question's id; see `holdfast questions`.")
+        raise InvalidValue(
+            "No question is named. Give the journal's path and a question's id; see `holdfast questions`."
+        )
     return resolve_arguments(path, question, "the question's id")
 
 
@@ -213,9 +213,9 @@ def _parse_options(
     if approve and deny:
         raise InvalidValue("--approve and --deny contradict each other. Give one of them.")
     if args is not None and not approve:
-        raise InvalidValue("--args says what is approved instead of what was asked about. Add --approve.")
+        raise InvalidValue("--args replaces the arguments that are approved. Add --approve.")
     if not (approve or deny) and payload is None:
-        raise InvalidValue("What is the answer? Give --approve, --deny or --payload.")
+        raise InvalidValue("The answer is missing. Give --approve, --deny or --payload.")
     verdict = True if approve else False if deny else None
     return AnswerOptions(verdict, _parse_json(payload, "--payload"), _parse_json(args, "--args"), note, by)
 
@@ -238,7 +238,7 @@ def _read_token() -> str:
         with suppress(EOFError, UnicodeDecodeError):
             given = getpass.getpass("Token: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not given.strip():
-        raise InvalidValue("There is no token. Type it when asked, or pass it on standard input.")
+        raise InvalidValue("The token is missing. Type it when asked, or pass it on standard input.")
     return given.strip()
 
 
@@ -291,17 +291,17 @@ def _complete_id(hf: Holdfast, given: str) -> str:
     if not found:
         raise QuestionNotFound(f"No open question's id begins or ends with {wanted}. See `holdfast questions`.")
     if len(found) > 1:
-        raise Refused(f"{wanted} may mean {len(found)} questions: {', '.join(found[:4])}. Give more characters.")
+        raise Refused(f"{wanted} matches {len(found)} questions: {', '.join(found[:4])}. Give more characters.")
     return found[0]
 
 
 def _print_report(done: dict[str, Any]) -> None:
     how = {True: "approved", False: "denied", None: "answered"}[done["approved"]]
     if done["repeated"]:
-        print_line(f"Question {done['question']} had this very answer already ({how}); nothing was changed.")
+        print_line(f"Question {done['question']} already had this answer ({how}); nothing was changed.")
     else:
         print_line(f"Question {done['question']}: {how}.", "green")
     if done["frame"] is None:
         return
     goal = "Its frame" if done["goal"] is None else f"'{done['goal']}'"
-    print_line(f"{goal} in {done['scope']} goes on with it when its owner runs the same code again.")
+    print_line(f"{goal} in {done['scope']} continues when its owner runs the same code again.")

@@ -42,8 +42,8 @@ MATCH_STYLE = "bold yellow"
 COLUMNS = ("score", "where", "key", "time (UTC)", "by", "text")
 
 _WORD = re.compile(r"[^\W_]+")
-Query = Annotated[str | None, Parameter(name="QUERY", show_default=False, help="What to look for, in any words.")]
-Limit = Annotated[int, Parameter(help="Only the best N.")]
+Query = Annotated[str | None, Parameter(name="QUERY", show_default=False, help="The words to search for.")]
+Limit = Annotated[int, Parameter(help="Show the best N results.")]
 
 
 def search(
@@ -61,9 +61,9 @@ def search(
     """Find messages and entries by their words."""
     check_limit(limit)
     if session is not None and scope is not None:
-        raise InvalidValue("--session looks at messages and --scope at entries. Give one of them.")
+        raise InvalidValue("--session searches messages and --scope searches entries. Give one of them.")
     if thread is not None and session is None:
-        raise InvalidValue("--thread is one of a session. Say which with --session, or leave it out.")
+        raise InvalidValue("--thread needs --session. Add --session, or leave out --thread.")
     journal, asked = resolve_arguments(path, query, "what to look for")
     with open_existing(journal, tenant) as hf, ProgressBar("search"):
         found = _search_journal(hf, asked, session, thread, scope, limit)
@@ -88,7 +88,7 @@ def state_search(
         found = stored(where).search(asked, limit=limit)
         able = stored.capabilities & {"text", "vectors"}
     if not able and not json:
-        print_note("This store cannot search: it keeps entries and does not index them.")
+        print_note("This store has no search index.")
         return OK
     return _report_results(found, asked, place, json=json)
 
@@ -106,7 +106,7 @@ def _report_results(found: Sequence[SearchResult], query: str, place: StateLocat
         print_json({"query": query, "results": [_result_to_json(result) for result in found]})
         return OK
     if not found:
-        print_note("Nothing was found. Look for other words; whole words count, not parts of them.")
+        print_note("Nothing found. Try other words; only whole words match.")
         return OK
     _print_results(found, query_terms(query))
     print_note(f"Read the first with: {_suggest_command(found[0], place)}")

@@ -44,7 +44,7 @@ MIN_ID_WIDTH = 20
 STYLES = {"open": "green", "closing": "yellow", "ended": "dim", "closed": "dim"}
 
 Thread = Annotated[
-    str | None, Parameter(show_default=False, help=f"Which thread of the session; {MAIN_THREAD!r} if not given.")
+    str | None, Parameter(show_default=False, help=f"The thread of the session; {MAIN_THREAD!r} if not given.")
 ]
 
 
@@ -59,15 +59,17 @@ def sessions(
     path: JournalPath = None,
     /,
     *,
-    user: Annotated[str | None, Parameter(show_default=False, help="Only those that this user opened.")] = None,
-    title: Annotated[str | None, Parameter(show_default=False, help="Only those with this in their title.")] = None,
+    user: Annotated[str | None, Parameter(show_default=False, help="Only sessions of this user.")] = None,
+    title: Annotated[
+        str | None, Parameter(show_default=False, help="Only sessions with this text in their title.")
+    ] = None,
     status: Annotated[
-        str | None, Parameter(show_default=False, help=f"Only those that are one of: {', '.join(STATUSES)}.")
+        str | None, Parameter(show_default=False, help=f"Only sessions with this status: {', '.join(STATUSES)}.")
     ] = None,
     order: Annotated[
-        str, Parameter(help=f"One of {', '.join(ORDERS)}: the latest or dearest first, or by name.")
+        str, Parameter(help=f"Sort by {', '.join(ORDERS)}: latest or most expensive first, or by name.")
     ] = ORDERS[0],
-    limit: Annotated[int | None, Parameter(show_default=False, help="Only the first N of them.")] = None,
+    limit: Annotated[int | None, Parameter(show_default=False, help="Show the first N sessions.")] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -81,7 +83,7 @@ def sessions(
             return OK
         last = _print_sessions(found)
     if last is None:
-        print_note("No session matches." if user or title or status else "There is no session yet.")
+        print_note("No session matches." if user or title or status else "There are no sessions yet.")
     else:
         print_note(f"Read one with: {format_command('messages', str(path), last, tenant=tenant)}")
     return OK

@@ -31,7 +31,7 @@ from holdfast.system import SystemClock
 OMITTED_FIELDS = ("inputs", "metadata", "summary", "error", "value", "completed_at")
 ScopeFilter = Annotated[
     str | None,
-    Parameter(show_default=False, help="Only this scope: a scope's text or a session's id. Without it, every scope."),
+    Parameter(show_default=False, help="Only this scope: a scope's text or a session's id. Default: every scope."),
 ]
 
 
@@ -40,7 +40,7 @@ def stack(
     /,
     scope: ScopeFilter = None,
     *,
-    pending: Annotated[bool, switch("Add what was begun and not finished, as a restart would find it.")] = False,
+    pending: Annotated[bool, switch("Add unfinished work, as a restart would find it.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -237,7 +237,7 @@ class FrameForest:
             return None
         if left < 0:
             return Text(f"deadline: {format_duration(-left)} late", style=WARNING_STYLE)
-        stands = "" if self._clock_stopped_at(frame) is None else ", its clock stands still"
+        stands = "" if self._clock_stopped_at(frame) is None else ", its clock is stopped"
         return Text(f"deadline: {format_duration(left)} left{stands}")
 
     def _clock_stopped_at(self, frame: FrameInfo) -> int | None:
@@ -274,5 +274,5 @@ def _format_tokens(frame: FrameInfo) -> Text:
     if budget.overdraft:
         line.append(f", {budget.overdraft:,} overdrawn", style=WARNING_STYLE)
     if frame.question is not None and frame.question.released:
-        line.append(f" ({frame.question.released:,} given back until it goes on)")
+        line.append(f" ({frame.question.released:,} given back until it continues)")
     return line

@@ -80,7 +80,7 @@ StateJournalPath = Annotated[
     Parameter(
         name="PATH",
         show_default=False,
-        help="The journal: a path or sqlite:///path. Left out when HOLDFAST_URL or --store says where.",
+        help="The journal: a path or sqlite:///path. Optional with HOLDFAST_URL or --store.",
     ),
 ]
 
@@ -118,28 +118,28 @@ def set_(
     scope: ScopeText = None,
     key: EntryKey = None,
     value: Annotated[
-        str | None, Parameter(name="VALUE", show_default=False, help="JSON if it can be read so, else text.")
+        str | None, Parameter(name="VALUE", show_default=False, help="The value: JSON if it parses, else text.")
     ] = None,
     /,
     *,
     stdin: Annotated[
-        bool, Parameter(name=STDIN, negative=(), show_default=False, help="The value is on standard input.")
+        bool, Parameter(name=STDIN, negative=(), show_default=False, help="Read the value from standard input.")
     ] = False,
-    file: Annotated[str | None, Parameter(show_default=False, help="The value is in this file.")] = None,
-    text: Annotated[bool, switch("The value is text, also if it could be read as JSON.")] = False,
-    reducer: Annotated[
-        str, Parameter(help=f"How the old value and this become the new one: {', '.join(REDUCERS)}.")
-    ] = REDUCERS[0],
+    file: Annotated[str | None, Parameter(show_default=False, help="Read the value from this file.")] = None,
+    text: Annotated[bool, switch("Store the value as text, even if it parses as JSON.")] = False,
+    reducer: Annotated[str, Parameter(help=f"Combine the old value and this one: {', '.join(REDUCERS)}.")] = REDUCERS[
+        0
+    ],
     expected_version: ExpectedVersion = None,
-    ttl: Annotated[float | None, Parameter(show_default=False, help="It ends after so many seconds.")] = None,
-    tier: Annotated[str | None, Parameter(show_default=False, help=f"One of {', '.join(TIERS)}.")] = None,
+    ttl: Annotated[float | None, Parameter(show_default=False, help="Expire after N seconds.")] = None,
+    tier: Annotated[str | None, Parameter(show_default=False, help=f"The tier: {', '.join(TIERS)}.")] = None,
     lifetime: Annotated[
-        str | None, Parameter(show_default=False, help=f"One of {', '.join(STORED_LIFETIMES)}.")
+        str | None, Parameter(show_default=False, help=f"The lifetime: {', '.join(STORED_LIFETIMES)}.")
     ] = None,
     content_kind: Annotated[
-        str | None, Parameter(show_default=False, help=f"What it is, such as {', '.join(CONTENT_KINDS)}.")
+        str | None, Parameter(show_default=False, help=f"The kind of content, such as {', '.join(CONTENT_KINDS)}.")
     ] = None,
-    salience: Annotated[float | None, Parameter(show_default=False, help="How much it matters, from 0 to 1.")] = None,
+    salience: Annotated[float | None, Parameter(show_default=False, help="The importance, from 0 to 1.")] = None,
     once: IdempotencyKey = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
@@ -188,7 +188,7 @@ def describe_options(entry: Entry) -> list[str]:
     if entry.salience is not None:
         said.append(f"salience {entry.salience:g}")
     if entry.expires_at is not None:
-        said.append(f"ends in {format_duration(max(0, entry.expires_at - SystemClock().now_ms()))}")
+        said.append(f"expires in {format_duration(max(0, entry.expires_at - SystemClock().now_ms()))}")
     return said
 
 
@@ -238,7 +238,7 @@ def _read_text(source: str) -> str:
         return body.decode()
     except UnicodeDecodeError:
         raise InvalidValue(
-            f"{name} is not text in UTF-8, so it cannot be a value. Keep it elsewhere and store where, or encode it."
+            f"{name} is not text in UTF-8, so it cannot be a value. Store its path instead, or encode it."
         ) from None
 
 
@@ -262,10 +262,12 @@ def graph(
     key: EntryKey = None,
     /,
     *,
-    depth: Annotated[int, Parameter(help=f"So many edges away, at most {MAX_DEPTH}.")] = DEFAULT_DEPTH,
-    direction: Annotated[str, Parameter(help=f"Along edges that lead {', '.join(DIRECTIONS)}.")] = DIRECTIONS[0],
+    depth: Annotated[int, Parameter(help=f"Follow up to N edges, at most {MAX_DEPTH}.")] = DEFAULT_DEPTH,
+    direction: Annotated[str, Parameter(help=f"Follow edges in this direction: {', '.join(DIRECTIONS)}.")] = DIRECTIONS[
+        0
+    ],
     kinds: Annotated[list[str] | None, switch("Only edges of this kind; may be repeated.")] = None,
-    limit: Annotated[int, Parameter(help="Only the nearest N keys.")] = DEFAULT_GRAPH_LIMIT,
+    limit: Annotated[int, Parameter(help="Show the nearest N keys.")] = DEFAULT_GRAPH_LIMIT,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
@@ -284,11 +286,11 @@ def graph(
         print_json({"scope": state.scope, "key": name, "reached": [_node_to_json(one) for one in reached]})
         return OK
     if not reached:
-        print_note(f"Nothing is connected with {name!r} of {state.scope} in this way.")
+        print_note(f"No keys are linked to {name!r} of {state.scope} in this direction.")
         return OK
     _print_graph((state.scope, name), reached)
     if len(found) > limit:
-        print_note("More keys are connected. Show them with a larger --limit.")
+        print_note("More keys are linked. Show them with a larger --limit.")
     return OK
 
 
@@ -379,12 +381,14 @@ def ls(
     /,
     scope: Annotated[
         str | None,
-        Parameter(show_default=False, help="Only this scope: a scope's text or a session's id. Without it, which."),
+        Parameter(
+            show_default=False, help="Only this scope: a scope's text or a session's id. Default: list the scopes."
+        ),
     ] = None,
     *,
-    prefix: Annotated[str, Parameter(show_default=False, help="Only keys, or scopes, that begin so.")] = "",
-    after: Annotated[str | None, Parameter(show_default=False, help="Only those after this one.")] = None,
-    limit: Annotated[int | None, Parameter(show_default=False, help="Only the first N of them.")] = None,
+    prefix: Annotated[str, Parameter(show_default=False, help="Only keys or scopes with this prefix.")] = "",
+    after: Annotated[str | None, Parameter(show_default=False, help="Only keys or scopes after this one.")] = None,
+    limit: Annotated[int | None, Parameter(show_default=False, help="Show the first N.")] = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
@@ -421,11 +425,13 @@ def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> int
         print_json({"scopes": found})
         return OK
     if not found:
-        print_note("No scope has entries." if wanted == NameFilter("", None, None) else "No such scope has entries.")
+        print_note(
+            "No scope has entries." if wanted == NameFilter("", None, None) else "No scope with entries matches."
+        )
         return OK
     sys.stdout.writelines(f"{escape_text(name)}\n" for name in found)
     sys.stdout.flush()
-    print_note(f"Look into one with: {place.format_command('state ls', '--scope', found[0])}")
+    print_note(f"List one with: {place.format_command('state ls', '--scope', found[0])}")
     return OK
 
 
@@ -509,7 +515,7 @@ def history(
     key: EntryKey = None,
     /,
     *,
-    limit: Annotated[int, Parameter(help="Only the newest N of them.")] = DEFAULT_HISTORY_LIMIT,
+    limit: Annotated[int, Parameter(help="Show the newest N values.")] = DEFAULT_HISTORY_LIMIT,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -528,7 +534,7 @@ def history(
         return OK
     _print_history(found[:limit])
     if len(found) > limit:
-        print_note("It was changed before that as well. Show more with a larger --limit.")
+        print_note("There are earlier values. Show them with a larger --limit.")
     return OK
 
 

@@ -30,14 +30,14 @@ StoreUrl = Annotated[
     Parameter(
         name="--store",
         show_default=False,
-        help="Not a journal but this store: fs:///folder, sqlite:///file, redis://host or cozo:///file.",
+        help="Use this store instead of a journal: fs:///folder, sqlite:///file, redis://host or cozo:///file.",
     ),
 ]
 ExpectedVersion = Annotated[
-    int | None, Parameter(show_default=False, help="Only if the key is at this version; 0 if it has no value.")
+    int | None, Parameter(show_default=False, help="Write only if the key is at this version; 0 if it has no value.")
 ]
 IdempotencyKey = Annotated[
-    str | None, Parameter(name="--key", show_default=False, help="Under this idempotency key it happens once.")
+    str | None, Parameter(name="--key", show_default=False, help="An idempotency key: the same key writes once.")
 ]
 
 

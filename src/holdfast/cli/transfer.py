@@ -62,25 +62,27 @@ LooseJournalPath = Annotated[
         name="PATH",
         show_default=False,
         allow_leading_hyphen=True,
-        help=f"The journal: a path or sqlite:///path. May be left out when {URL_VARIABLE} names it.",
+        help=f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it.",
     ),
 ]
 OnlySession = Annotated[
-    str | None, Parameter(show_default=False, help="Only the conversation of this session, not the whole journal.")
+    str | None, Parameter(show_default=False, help="Export or import this session, not the whole journal.")
 ]
 Format = Annotated[
     str | None,
-    Parameter(show_default=False, help=f"With --session: {', '.join(ALL_FORMATS)}; {ALL_FORMATS[0]} if not given."),
+    Parameter(
+        show_default=False, help=f"With --session, the format: {', '.join(ALL_FORMATS)}; {ALL_FORMATS[0]} if not given."
+    ),
 ]
 ConversationTenant = Annotated[
-    str | None, Parameter(help="With --session: whose; 'default' if not given.", show_default=False)
+    str | None, Parameter(help="With --session, the tenant; 'default' if not given.", show_default=False)
 ]
 
 
 def export(
     path: LooseJournalPath = None,
     target: Annotated[
-        str | None, Parameter(name="TARGET", show_default=False, help="Where to; must not exist yet.")
+        str | None, Parameter(name="TARGET", show_default=False, help="The file to write; must not exist.")
     ] = None,
     /,
     *,
@@ -93,10 +95,10 @@ def export(
             name=["--output", "-o"],
             show_default=False,
             allow_leading_hyphen=True,
-            help="TARGET by another name, also -o. With --session and without either, standard output.",
+            help="Same as TARGET. With --session, defaults to standard output.",
         ),
     ] = None,
-    until: Annotated[int | None, Parameter(help="Only events up to this cursor.")] = None,
+    until: Annotated[int | None, Parameter(help="Export events up to this cursor only.")] = None,
     tenant: ConversationTenant = None,
     json: Json = False,
 ) -> int:
@@ -129,7 +131,7 @@ def import_(
             name="SOURCE",
             show_default=False,
             allow_leading_hyphen=True,
-            help="An export to read. With --session a conversation, or - for standard input.",
+            help="The export to read; with --session, a conversation or - for standard input.",
         ),
     ] = None,
     /,
@@ -137,9 +139,9 @@ def import_(
     session: OnlySession = None,
     thread: Thread = None,
     format: Format = None,
-    strict: Annotated[bool, switch("With --session: refuse a broken conversation instead of repairing it.")] = False,
+    strict: Annotated[bool, switch("With --session, refuse a broken conversation instead of repairing it.")] = False,
     key: Annotated[
-        str | None, Parameter(show_default=False, help="With --session: under this key it comes in once.")
+        str | None, Parameter(show_default=False, help="With --session, an idempotency key: the same key imports once.")
     ] = None,
     tenant: ConversationTenant = None,
     json: Json = False,
@@ -166,14 +168,14 @@ def _refuse_options(*given: str | None) -> None:
     """Refuse a path that looks like a misspelled option. A single `-` is standard input."""
     for argument in given:
         if argument is not None and argument.startswith("-") and argument != STDIN:
-            raise InvalidValue(f"Unknown option: {argument}. A path that begins so is written ./{argument}.")
+            raise InvalidValue(f"Unknown option: {argument}. Write such a path as ./{argument}.")
 
 
 def _require_session(**options: object) -> None:
     """Refuse options that would be ignored without --session."""
     for name, value in options.items():
         if value is not None:
-            raise InvalidValue(f"--{name} is for one conversation. Say which with --session, or leave it out.")
+            raise InvalidValue(f"--{name} needs --session. Add --session, or leave it out.")
 
 
 MAX_REPAIRS_SHOWN = 20
@@ -314,7 +316,9 @@ def _print_import(
         session = f"thread {wanted.thread!r} of {session}"
     journal = f"the new journal {target}" if new else str(target)
     if repeated:
-        print_line(f"These {done.messages:,} messages came into {session} under this key already; nothing was changed.")
+        print_line(
+            f"These {done.messages:,} messages were imported into {session} with this key before; nothing changed."
+        )
     else:
         print_line(f"Imported {done.messages:,} messages into {session} of {journal}.", "green")
     if done.repairs:

@@ -46,7 +46,7 @@ class Step:
     def _answer_once(self) -> Iterator[None]:
         """Answer the step in this block. Refuse others meanwhile; if the block raises, it can be answered again."""
         if not self._answering.acquire(blocking=False):
-            raise Refused("This step is being answered by somebody else. Go on to the next one.")
+            raise Refused("Another caller is answering this step. Go on to the next one.")
         try:
             self._check_unanswered()
             yield

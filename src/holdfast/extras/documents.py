@@ -80,7 +80,7 @@ def _split_path(path: object) -> list[str]:
         raise InvalidValue(f"{path!r:.80} is not Unicode. Name the document as it is called.") from None
     names = path.split("/")
     if not path.isprintable() or "\\" in path or ":" in names[0] or len(names) > MAX_PATH_NAMES:
-        raise InvalidValue(f"{path!r:.80} is no path of a document. Write names with / between them.")
+        raise InvalidValue(f"{path!r:.80} is not the path of a document. Write names with / between them.")
     if any(name in ("", ".", "..") for name in names):
         raise InvalidValue(f"{path!r:.80} must lead down from the folder: not from /, and not through . or ..")
     return names

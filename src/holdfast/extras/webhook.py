@@ -225,12 +225,12 @@ def verify_webhook(
     given = {str(name).lower(): str(value) for name, value in headers.items()}
     id, stamp, signatures = (given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
     if not id or not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12 or not isinstance(body, bytes):
-        raise InvalidValue("This is no signed webhook: it has no id, no time or no body.")
+        raise InvalidValue("This is not a signed webhook: its id, time or body is missing.")
     # Every pair is compared, so that the time taken reveals nothing.
     wanted = [_sign(one, id, stamp, body).encode() for one in _decode_secrets(secret)]
     found = [one.encode("utf-8", "replace") for one in signatures.split(" ")[:MAX_SIGNATURES]]
     if not sum(hmac.compare_digest(one, other) for one in wanted for other in found):
-        raise InvalidValue("The signature does not fit: somebody else sent this, or it was changed on the way.")
+        raise InvalidValue("The signature does not match: the sender used another secret, or the body was changed.")
     seconds = SystemClock().now_ms() / 1000 if now is None else now
     if abs(seconds - int(stamp)) > tolerance:
         raise InvalidValue("This was signed too long ago, or in the future. Check the clocks.")

@@ -101,7 +101,7 @@ def parse_prefix(given: object) -> str:
     """Return a name prefix in the table's spelling; refuse an empty one."""
     plain = _lookup_name(given) if isinstance(given, str) else ""
     if plain in ("", _TUNED_PREFIX):
-        raise InvalidValue("A price is for models by the beginning of their names, which must not be empty.")
+        raise InvalidValue("A price applies to models by a prefix of their names, which must not be empty.")
     return plain
 
 

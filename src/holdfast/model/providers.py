@@ -203,7 +203,7 @@ def create_model(text: str, **how: Unpack[HttpModelOptions]) -> HttpModel:
     found = model_info(named)
     if found.known and found.provider in ("openai", "anthropic") and not (colon and not named.startswith("ft:")):
         return ADAPTERS[found.provider](named, **_with_address(address, how))
-    raise InvalidValue(f"It is not known who speaks for the model {named!r:.80}. {_SYNTAX}")
+    raise InvalidValue(f"The model {named!r:.80} has an unknown provider. {_SYNTAX}")
 
 
 def _with_address(address: str, how: HttpModelOptions) -> HttpModelOptions:

@@ -104,7 +104,7 @@ _FENCE: Final = re.compile(r"```(?:[ \t]*[\w.+-]*[ \t]*\r?\n|[ \t]*json\b|[A-Za-
 _LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 """Providers' finish reasons for a reply that reached its length limit."""
 _WRONG_FORM: Final = "does not have the form that was asked for."
-_MAYBE_INCOMPLETE: Final = "So nobody knows whether it is all of the value."
+_MAYBE_INCOMPLETE: Final = "It may not be the whole value."
 
 
 class ReplyOutput:

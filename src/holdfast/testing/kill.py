@@ -323,7 +323,7 @@ class KillTrial:
         if given is None:
             until = question.until or question.expires_at
             if until is None:
-                raise AssertionError(f"it asks {question.reason!r}, and nobody answers. Give answer=….")
+                raise AssertionError(f"it asks {question.reason!r} and gets no answer. Give answer=….")
             return until
         view.answer(question.id, **({"approve": given} if isinstance(given, bool) else given))
         self.answered += 1

@@ -162,9 +162,8 @@ def advise(known: FactContext) -> str:
 def _advise_unsaid(known: FactContext) -> str:
     if known.erased:
         return (
-            f"Nothing in this conversation says it now. {_describe_count(known.erased)} erased, and what was "
-            "erased cannot "
-            "be looked for: say it again with session.append(…) if it may be known."
+            f"No message of this conversation contains it now. {_describe_count(known.erased)} erased, and erased text "
+            "cannot be searched. Append it again with session.append(…) if it may be known."
         )
     if known.nearest is not None:
         name, words = known.nearest
@@ -183,11 +182,11 @@ def _advise_out_of_sight(known: FactContext) -> str:
     if last.status == "elsewhere":
         thread = known.threads.get(last.stream, "")
         return (
-            f"It was said in thread {thread!r} of this session (message {last.id}), which this line does not see. "
-            f"Say it here as well, or go on there: hf.session({known.session!r}, thread={thread!r})."
+            f"It was said in thread {thread!r} of this session (message {last.id}), which is not part of this thread. "
+            f"Append it here as well, or continue there: hf.session({known.session!r}, thread={thread!r})."
         )
     if last.status == "reset":
-        return f"It was said before this conversation began anew ({last.name}). Say it again with session.append(…)."
+        return f"It was said before this conversation was reset ({last.name}). Say it again with session.append(…)."
     if last.status == "past":
         return _advise_past(last)
     return f"It was taken back by a rewind ({last.name}). Say it again with session.append(…)."

@@ -66,7 +66,7 @@ def begin_generation(thread: ThreadState, session: StreamState) -> tuple[list[Dr
     """
     known = session.session or SessionState()
     if known.status == "open" and known.generation <= thread.generation:
-        raise Conflict("The session was ended by somebody else meanwhile. Try again.")  # The known state was stale.
+        raise Conflict("Another process ended the session meanwhile. Try again.")  # The known state was stale.
     if known.status == "open":
         return [Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation))], []
     generation = known.generation + 1

@@ -97,7 +97,7 @@ def read_message(item: Any, notes: ReadNotes) -> Message | None:
     if role != "assistant" and any(given.get(key) for key in _ASSISTANT_KEYS):
         notes.report(
             "malformed",
-            f"A message of the role {role} has calls or a refusal. Only an assistant's has.",
+            f"A message of the role {role} has calls or a refusal. Only an assistant message may have them.",
             "left out calls that are not an assistant's",
         )
     if role in ("tool", "function"):

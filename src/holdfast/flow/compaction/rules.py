@@ -164,7 +164,7 @@ def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
         return standing.wait(made)
     if inspect.iscoroutine(made):
         made.close()
-    raise InvalidValue(f"What the rule {rule.name} does must be awaited, and only the asyncio client does that.")
+    raise InvalidValue(f"The action of the rule {rule.name} is async, and only the asyncio client awaits it.")
 
 
 def _is_due(env: Env, standing: SessionRules, rule: Rule, occasion: Occasion) -> bool:

@@ -227,7 +227,7 @@ def check_unchanged(plan: SummaryPlan, states: States) -> None:
     thread = states[plan.stream].thread
     if thread is None or thread.ended or thread.edited > plan.at_version:
         raise Conflict(
-            f"What was to be summarised in {plan.stream} has changed meanwhile, so nothing was written. Try again."
+            f"The messages to summarise in {plan.stream} have changed meanwhile, so nothing was written. Try again."
         )
 
 

@@ -92,7 +92,7 @@ def _call_operator(operator: Operator, given: Any, view: Any) -> OperatorOutput:
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise InvalidValue("The operator gave something to be awaited. Use holdfast.open_async.")
+        raise InvalidValue("The operator returned an awaitable. Use holdfast.open_async.")
     if not isinstance(answer, OperatorOutput):
         if _holds_effects(answer):
             raise InvalidValue(

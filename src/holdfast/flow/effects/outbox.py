@@ -240,7 +240,7 @@ def _deliver(sink: Sink, effect: DeclaredEffect) -> Any:
     if is_awaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise EffectRefused("The sink gave something to be awaited. Use holdfast.open_async, or a sink that is done.")
+        raise EffectRefused("The sink returned an awaitable. Use holdfast.open_async, or a synchronous sink.")
     return answer
 
 

@@ -106,7 +106,7 @@ def _resume_interrupted(env: Env, frame: str, key: str, torn: Call) -> RunStart:
         return RunStart(call=torn.id)
     if way == "fail":
         frame_calls.end_run(env, frame, torn.id, error="interrupted", key=memo_key(frame, key))
-        raise EffectFailed(f"Step {key!r} was interrupted, and it is to count as failed then. It can be run again.")
+        raise EffectFailed(f"Step {key!r} was interrupted, and its if_interrupted policy is fail. It can be run again.")
     answer = ask_to_run_again(env, frame, f"Step {key!r}", torn)
     if answer.approved:
         # An approval covers one run: if that run is interrupted too, the question is asked again.

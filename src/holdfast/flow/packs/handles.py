@@ -95,7 +95,7 @@ def reload_evidence(env: Env, origin: Origin) -> str | Erased:
         event = read_event(env, origin.stream, origin.first)
     text = None if event is None else read_event_text(env, event, origin.entry)
     if text is None:
-        raise NotFound(f"What {origin.handle!r:.80} led to is no longer in this journal. Run `holdfast verify`.")
+        raise NotFound(f"The content of {origin.handle!r:.80} is no longer in this journal. Run `holdfast verify`.")
     return text
 
 
@@ -122,7 +122,7 @@ def _resolve_target(env: Env, frame_stream: str, handle: HandleInfo) -> HandleTe
     if handle.kind == "tool_output" and not target:
         target = _handle_call(env, frame_stream, handle)
     if not isinstance(target, str) or not target:
-        raise InvalidValue("It names no target and has no body. Attach it again with one of them.")
+        raise InvalidValue("The handle has no target and no body. Attach it again with one of them.")
     return resolver(HandleRequest(env=env, stream=frame_stream, handle=handle, target=target))
 
 
@@ -185,7 +185,7 @@ def _resolve_tool_output(asked: HandleRequest) -> HandleText:
     elif found.type in _INTENTS:
         found = _find_outcome(asked, found.stream, found.facts.call)
     if found.type not in _TOOL_TYPES:
-        raise InvalidValue(f"{asked.target!r:.80} is {found.type}, not what a tool gave. Attach it as event_ref.")
+        raise InvalidValue(f"{asked.target!r:.80} is {found.type}, not a tool's result. Attach it as event_ref.")
     return _resolve_event_text(asked, found)
 
 
@@ -311,7 +311,7 @@ def _resolve_document(asked: HandleRequest) -> HandleText:
     if kind == "state" and "#" in rest:
         return _resolve_entry(asked, *rest.split("#", 1))
     if kind != "file" or not rest:
-        raise InvalidValue(f"{asked.target!r:.80} is no document. Write state:SCOPE#KEY, or file:PATH.")
+        raise InvalidValue(f"{asked.target!r:.80} is not a document. Write state:SCOPE#KEY, or file:PATH.")
     documents = asked.env.documents
     if documents is None:
         raise Unsupported("This client reads no files. Open it with documents=DocumentRoot(folder).")

@@ -177,7 +177,7 @@ def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> None:
 def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack, newest: int | None) -> list[Draft]:
     """Return the events for the thread: the pack, and the token counts that it was the first to need."""
     if newest is not None and state.thread is not None and state.thread.newest != newest:
-        raise PackOutdated("Something was said since this pack was made. Make another one.")
+        raise PackOutdated("Messages were appended after this pack was made. Make another one.")
     if state.thread is not None and state.thread.ended and not state.thread.fresh:
         raise SessionClosed(f"{packed.metadata.scope} has ended: no model is called for it any more.")
     drafts = [] if state.thread is not None else [Draft(type="thread.opened", facts=ThreadOpened(private=True))]

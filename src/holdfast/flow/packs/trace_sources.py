@@ -129,9 +129,8 @@ class _FactSearch:
                     message, self._message_row(message), stands=True
                 )
         self.note = (
-            f"The newest {MAX_SCANNED:,} messages were read, and of the {self._thread.messages:,} of this line "
-            "those that "
-            "the text index knows these words of."
+            f"The newest {MAX_SCANNED:,} messages of {self._thread.messages:,} in this thread were read; the rest "
+            "were searched by the text index."
         )
 
     def _iter_backwards(self) -> Iterator[tuple[Message, SharedSegment]]:

@@ -243,7 +243,7 @@ def pin(env: Env, stream: str, message: Message | str, *, pinned: bool = True) -
     """Pin a message so that every window keeps it, or unpin it."""
     place = find_place(env, stream, message)
     if place.stream != stream:
-        raise Unsupported(f"This message belongs to {place.stream}, which this line was forked from. Pin it there.")
+        raise Unsupported(f"This message belongs to {place.stream}, which this thread was forked from. Pin it there.")
 
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal place

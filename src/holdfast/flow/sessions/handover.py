@@ -100,7 +100,7 @@ def _call_memory(env: Env, ended: EndedConversation) -> None:
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise InvalidValue("take gave something to be awaited. Use holdfast.open_async, or a take that is done.")
+        raise InvalidValue("take returned an awaitable. Use holdfast.open_async, or a synchronous take.")
 
 
 def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:

@@ -119,7 +119,7 @@ def _segments_from(found: list[SharedSegment], place: MessageLocation) -> list[S
     for number, segment in enumerate(found):
         if segment.stream == place.stream:
             return found[number:]
-    raise MessageNotFound("The message that the page begins at is no longer part of this line. Begin again.")
+    raise MessageNotFound("The message that the page begins at is no longer part of this thread. Begin again.")
 
 
 def _iter_segment(env: Env, segment: SharedSegment, *, backwards: bool, page: int = PAGE) -> Iterator[MessageLocation]:

@@ -202,7 +202,7 @@ class TurnOpener:
             return
         if self._terms.if_busy == "reject" or not self._terms.messages:
             raise ActorBusy(
-                f"Somebody works on {self.place.thread} now. Nothing was written: send it again later, or with "
+                f"Another worker holds {self.place.thread} now. Nothing was written: send it again later, or with "
                 "if_busy='queue'."
             )
         live = turns.find_live_turn(self._env, self.place)
@@ -226,8 +226,8 @@ class TurnOpener:
         if self._found is not None:
             said = "The message was said and is answered with that turn."
         elif self._interrupted:
-            said = "The message was not said, but whoever worked on it was asked to stop."
-        return ActorBusy(f"Others worked on {self.place.thread} for as long as this was to wait. {said}")
+            said = "The message was not appended, but the other worker was asked to stop."
+        return ActorBusy(f"Other workers held {self.place.thread} until the wait timed out. {said}")
 
     def remaining_wait(self) -> float | None:
         """Return the seconds left to wait; None for no limit."""
@@ -297,7 +297,7 @@ class TurnOpener:
     def _begin(self) -> None:
         if not self._terms.messages:
             raise Refused(
-                f"No turn of {self.place.thread} is under way, so there is nothing to go on with. Say something."
+                f"No turn of {self.place.thread} is live, so there is nothing to continue. Send a message."
             )
         self._note_admission(turns.begin_turn(self._env, self.place, self._build_request()))
 

@@ -152,19 +152,19 @@ def read_model_outcomes(env: Env, turn: TurnPlace, *, after: int | None = None) 
 def check_loops(made: int, loops: int) -> None:
     """Refuse a model call beyond the limit."""
     if made >= loops:
-        raise LimitExceeded(f"The model was called {made} times in this turn, and may be {loops} times.")
+        raise LimitExceeded(f"The model was called {made} times in this turn; the limit is {loops}.")
 
 
 def check_not_failing(tally: ModelCallTally) -> None:
     """Give up a model that only fails; otherwise recovering agents would pay for the turn for ever."""
     if tally.in_a_row >= MAX_FAILURES:
-        raise ModelFailureLimit(f"failed {tally.in_a_row} times in a row. Say something to try again.")
+        raise ModelFailureLimit(f"failed {tally.in_a_row} times in a row. Send a message to try again.")
 
 
 def check_cost(usage: Usage, most: int | None) -> None:
     """Refuse to go on once the cost limit is reached, in billionths of a US dollar."""
     if most is not None and (usage.cost or 0) >= most:
-        raise InsufficientTokens("the turn has cost what it may cost.")
+        raise InsufficientTokens("the turn has reached its cost limit.")
 
 
 def find_exhausted_limit(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> str | None:

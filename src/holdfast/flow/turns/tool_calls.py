@@ -361,7 +361,7 @@ def readable_arguments(request: ToolCallRequest, nesting: int) -> Any:
     return given
 
 
-UNSEEN_VALUES: Final = "it would use values that nobody was shown"
+UNSEEN_VALUES: Final = "it would use values that the question did not show"
 """The reason to ask again about a call whose tool has gained a value."""
 
 

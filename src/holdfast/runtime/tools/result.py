@@ -151,7 +151,7 @@ def _dump_object(value: Any) -> Any:
 
 def _refuse_unread(value: Any) -> None:
     if inspect.isawaitable(value):
-        raise InvalidValue("it is a coroutine that nobody awaited. Make the tool with async def")
+        raise InvalidValue("it is a coroutine that was not awaited. Make the tool with async def")
     if isinstance(value, Iterator | AsyncIterator):
         raise InvalidValue(f"it is an iterator ({type(value).__name__}). Return a list")
 
