@@ -383,7 +383,7 @@ LISTS = "For those who keep their own messages. See [Windows](../build/windows.m
 MODELS = "See [Tokens](../build/tokens.md)."
 
 MIGRATING = """
-`list` is the list that it was given, `refused` what the session did not take (`NotStored`).
+`list` is the list that it was given, `refused` what the session did not take (`RefusedEntry`).
 `len` and iteration are those of the list. See [Moving from a message list](../build/moving.md).
 """
 
