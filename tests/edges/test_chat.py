@@ -136,7 +136,7 @@ def test_lines_are_answered_one_by_one_and_nothing_is_coloured(chat: Chat) -> No
     assert re.findall(r"You said: (.*)", result.out) == ["hello", "/quit is a word"]
     assert result.code == 0
     assert "\x1b" not in result.out + result.err
-    assert "A scripted model answers. It needs no key" in result.err
+    assert "A scripted model answers without an API key" in result.err
     assert [text for role, text, _ in said() if role == "user"] == ["hello", "/quit is a word"]
 
 
@@ -212,7 +212,7 @@ def test_a_tool_that_sleeps_goes_on_with_enter(shop: Chat) -> None:
 
 def test_commands_look_into_the_conversation(chat: Chat) -> None:
     nothing = chat("/pack", "/why x", "/reset", "/stack", "/stop")
-    assert nothing.err.count("Nothing was said yet.") == 3
+    assert nothing.err.count("There are no messages yet.") == 3
     assert "No frame is live." in nothing.err
     assert "No turn is live." in nothing.err
     result = chat("My daughter is allergic to nuts.", "/why allergic to nuts", "/pack", "/pack why", "/help")
@@ -225,7 +225,7 @@ def test_commands_look_into_the_conversation(chat: Chat) -> None:
 
 def test_reset_begins_anew_also_while_a_question_is_open(chat: Chat) -> None:
     result = chat("remember that I like tea", "/reset", "/stack", "hello")
-    assert "The conversation begins anew." in result.err
+    assert "Started a new conversation." in result.err
     assert "No frame is live." in result.err
     assert "messages 1," in result.out
     assert result.code == 0
@@ -241,9 +241,9 @@ def test_stop_ends_a_turn_that_waits(chat: Chat) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/nope", "There is no /nope."),
+        ("/nope", "Unknown command /nope."),
         ("/pack all", "Write /pack, or /pack why."),
-        ("/why", "Why what?"),
+        ("/why", "Write some words of a message"),
         ("/answer yes", "No question is open."),
     ],
 )
@@ -258,7 +258,7 @@ def test_what_makes_no_sense_is_one_line_and_the_chat_goes_on(chat: Chat, line: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--tools", "nope"), "names no tool"),
+        (("--tools", "nope"), "is not a tool"),
         (("--tools", "nope:x"), "nope cannot be imported"),
         (("--tools", "shop_of_chat:nope"), "has no nope"),
         (("--tools", "shop_of_chat:SHUT"), "has no SHUT"),
@@ -278,7 +278,7 @@ def test_a_model_that_cannot_be_called_is_one_line_and_the_turn_stays(
     result = chat("hello", "/stop", arguments=("--model", "openai:gpt-5-mini"))
     (line,) = [line for line in result.err.splitlines() if line.startswith("holdfast: ")]
     assert "OPENAI_API_KEY" in line
-    assert "The turn is still live. Press Enter to go on with it, or /stop it." in result.err
+    assert "The turn is still live. Press Enter to continue it, or type /stop to end it." in result.err
     assert "Stopped.\n" in result.err
     assert result.code != 0
 
@@ -339,7 +339,7 @@ def test_a_reply_comes_word_by_word_and_ctrl_c_stops_it(folder: Path) -> None:
         first = terminal.until("word9 ")
         assert "word40" not in first
         terminal.keys(CTRL_C)
-        rest = terminal.until("Stopped. What was shown is kept in the conversation.\n")
+        rest = terminal.until("Stopped. The text shown so far is kept in the conversation.\n")
         assert "word59" not in rest
         terminal.until("> ")
         terminal.line("hello")
@@ -361,7 +361,7 @@ def test_a_terminal_killed_in_the_middle_of_a_reply_goes_on(folder: Path) -> Non
         terminal.until("You said: word0 ")
         terminal.kill()
     with Terminal(folder, "chat") as terminal:
-        assert terminal.until("A turn was left. It goes on.\n").count("> word0 ") == 1
+        assert terminal.until("Continuing an interrupted turn.\n").count("> word0 ") == 1
         assert terminal.until("word59\n").startswith("You said: word0 ")
         terminal.until("messages 1,")
         terminal.until("> ")
@@ -385,7 +385,7 @@ def test_a_terminal_killed_in_the_middle_of_a_tool_asks_first(folder: Path) -> N
         terminal.line("is it done?")
         assert "→ refund" not in terminal.until(TORN), "nothing is shown twice, and nothing runs"
         terminal.line("/answer maybe")
-        terminal.until("This is answered with yes or no.")
+        terminal.until("Answer yes or no.")
         terminal.line('/answer no {"receipt": "R-17"}')
         terminal.until('← {"receipt":"R-17"}\n')
         terminal.until("> ")
@@ -437,7 +437,7 @@ def test_what_another_terminal_does_is_waited_for_and_shown(folder: Path) -> Non
         first.line(REFUND)
         first.until("… the bank was asked\n")
         with Terminal(folder, "chat", "--tools", "shop_of_chat:TOOLS") as second:
-            assert second.until("A turn was left. It goes on.\n").count("→ refund(17, 240)\n") == 1
+            assert second.until("Continuing an interrupted turn.\n").count("→ refund(17, 240)\n") == 1
             (folder / "slow").unlink()
             first.until("The tool said: paid 240\n")
             assert "→" not in second.until("← paid 240\nThe tool said: paid 240\n")

@@ -229,7 +229,7 @@ def test_a_key_lets_a_conversation_in_once(cli: Cli, path: Path, given: Given) -
     assert "Imported 2 messages" in cli(*command).out
     again = cli(*command)
     assert (again.code, again.err) == (0, "")
-    assert "already; nothing was changed" in again.out
+    assert "with this key before; nothing changed" in again.out
     assert cli(*command, "--json").json["repeated"]
     assert len(said(path, "new")) == 2
     given([SAID])

@@ -102,11 +102,11 @@ def test_effects_are_listed_lane_by_lane_with_why_they_wait(cli: Cli, made: Made
     assert failed[3:5] == ["failed", "1"]
     assert re.fullmatch(r"in 16 min \d+ s", failed[5])
     assert failed[6] == escape_text(f"RetryLater: {HOSTILE}")
-    assert by_id[made.ids["behind"]][3:] == ["pending", "0", "after the one before"]
-    assert by_id[made.ids["deferred"]][3:6] == ["deferred", "0", "when its sink is there"]
+    assert by_id[made.ids["behind"]][3:] == ["pending", "0", "after the effect before it"]
+    assert by_id[made.ids["deferred"]][3:6] == ["deferred", "0", "when its sink is available"]
     assert by_id[made.ids["approval"]][3:] == ["approval", "0", "when approved"]
     assert by_id[made.ids["pending"]][2:] == ["operator/other", "pending", "0", "now"]
-    assert result.err == f"Try one again with: holdfast effects retry {made.path} {made.ids['dead']}\n"
+    assert result.err == f"Retry one with: holdfast effects retry {made.path} {made.ids['dead']}\n"
     assert cli("effects", "ls", made.path).out == result.out
 
 
@@ -118,8 +118,8 @@ def test_effects_as_json_are_whole_and_of_one_tenant(cli: Cli, made: Made) -> No
     (theirs,) = cli("effects", made.path, "--tenant", "acme", "--json").json["effects"]
     assert theirs["id"] == made.ids["theirs"]
     assert [one["sink"] for one in cli("effects", made.path, "--sink", "crm", "--json").json["effects"]] == ["crm"]
-    assert cli("effects", made.path, "--sink", "nobody").err == "No effect waits for the sink 'nobody'.\n"
-    assert cli("effects", made.path, "--tenant", "nobody").err == "No effect waits.\n"
+    assert cli("effects", made.path, "--sink", "nobody").err == "No effects are waiting for the sink 'nobody'.\n"
+    assert cli("effects", made.path, "--tenant", "nobody").err == "No effects are waiting.\n"
 
 
 def test_show_tells_all_that_is_known_of_an_effect(cli: Cli, made: Made) -> None:
@@ -156,7 +156,7 @@ def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypat
 @pytest.mark.parametrize("name", ["dead", "failed", "deferred"])
 def test_retry_lets_an_effect_be_tried_at_once(cli: Cli, made: Made, name: str) -> None:
     result = cli("effects", "retry", made.path, made.ids[name])
-    assert result.out == f"Effect {made.ids[name]}: retried. It is tried at the next dispatch.\n"
+    assert result.out == f"Effect {made.ids[name]}: retried. The next dispatch delivers it.\n"
     assert cli("effects", "show", made.path, made.ids[name], "--json").json["status"] == "pending"
     assert cli("verify", made.path).code == 0
 
@@ -204,7 +204,7 @@ def test_run_gives_effects_to_webhooks_and_built_in_sinks(cli: Cli, made: Made, 
     hooks = ["--webhook", f"mail={receiver.url}", "--webhook", f"crm={receiver.url}", "--secret-env", "HOOK_SECRET"]
     result = cli("effects", "run", made.path, "--once", *hooks)
     assert (result.code, result.out) == (0, "Effects: 4 applied.\n")
-    assert result.err == "Effects for other sinks wait: bell, pager. Name webhooks with --webhook.\n"
+    assert result.err == "Effects for other sinks are waiting: bell, pager. Name webhooks with --webhook.\n"
     assert [one["id"] for one in taken(receiver)] == [made.ids[name] for name in ("failed", "behind", "dead")]
     assert taken(receiver)[0]["payload"] == {"to": HOSTILE, "n": 1}
     with holdfast.open(made.path) as hf:

@@ -113,7 +113,7 @@ def test_stack_shows_frames_below_one_another_with_their_budgets(cli: Cli, made:
         "      tokens: 10,000 granted, 0 used, 500 reserved, 1,300 lent, 8,200 available",
     ]
     assert f"\n    - Refund order 17  suspended  …{refund}\n        tokens: 4,000 granted, 1,200 used" in result.out
-    assert "0 available (2,800 given back until it goes on)" in result.out
+    assert "0 available (2,800 given back until it continues)" in result.out
     assert "evidence: 1 attached" in result.out
     assert f"below: …{made.ids['search'][-8:]} in session/bob" in result.out
 
@@ -128,7 +128,7 @@ def test_stack_shows_calls_overdrafts_and_who_is_above_in_another_scope(cli: Cli
 def test_stack_says_how_long_is_left_and_how_late_it_is(cli: Cli, made: Made) -> None:
     shown = cli("stack", made.path).out
     assert re.search(r"Answer the mail.*\n.*\n *deadline: (59 min|1 h)\b.* left\n", shown)
-    assert "deadline: 2 h left, its clock stands still" in shown
+    assert "deadline: 2 h left, its clock is stopped" in shown
     assert re.search(r"red.*\n.*no limit.*\n *deadline: (58|59) min.* late", shown)
 
 
@@ -280,7 +280,7 @@ def test_an_answer_is_what_the_owner_goes_on_with(cli: Cli, made: Made) -> None:
     result = cli("answer", made.path, made.ids["question"], *given)
     assert (result.code, result.err) == (0, "")
     assert f"Question {made.ids['question']}: approved." in result.out
-    assert "'Refund order 17' in session/alice goes on with it when its owner runs" in result.out
+    assert "'Refund order 17' in session/alice continues when its owner runs" in result.out
     answer = answered(made.path, made.ids["question"])
     assert (answer.approved, answer.arguments, answer.payload) == (True, {"amount": "9.90"}, "mine")
     assert (answer.note, answer.via) == ("half", "id")
@@ -358,7 +358,7 @@ def test_a_token_comes_from_standard_input_and_works_once(
 def test_without_a_token_there_is_nothing_to_answer(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     for stdin in (io.StringIO(""), io.StringIO(" \n"), io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"), None):
         monkeypatch.setattr("sys.stdin", stdin)
-        assert_one_clear_line(cli("answer", made.path, "--token", "--approve"), 2, "no token")
+        assert_one_clear_line(cli("answer", made.path, "--token", "--approve"), 2, "token is missing")
 
 
 def on_a_terminal(*arguments: object, typed: str = "") -> tuple[int, str]:

@@ -148,7 +148,7 @@ def test_two_calls_are_compared(cli: Cli, made: Made) -> None:
     assert {one["id"] for one in known["removed"]} == {id for sign, id in signs if sign == "-"}
     assert known["level"] == ["none", "moderate"]
     same = cli("pack", made.path, "alice", "--call", at, "--diff", at)
-    assert "They show the same." in same.out
+    assert "The packs are the same." in same.out
 
 
 def test_a_pack_as_json_has_whole_texts(cli: Cli, made: Made) -> None:

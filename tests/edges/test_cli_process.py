@@ -158,7 +158,7 @@ def test_the_demo_tells_its_story_in_a_pipe(tmp_path: Path) -> None:
     assert "It is done: Order 17 is refunded" in out
     assert "model 3, find_order 1, refund 1. Paid: 1." in out
     assert "0 findings" in out
-    assert out.splitlines()[-1].startswith("Killed while it paid, and paid exactly once")
+    assert out.splitlines()[-1].startswith("Killed during the refund, and paid exactly once")
     assert "\x1b" not in out
 
 
@@ -188,7 +188,7 @@ def test_a_demo_that_cannot_work_says_so_in_one_line(
     monkeypatch.setattr(demo, "_worker_command", lambda folder, *how: [sys.executable, "-c", "print('failed here')"])
     assert main(["demo", "--json"]) == 3
     assert capsys.readouterr().err == (
-        "holdfast: The demo's agent could not do its work (failed here). Run `holdfast doctor`.\n"
+        "holdfast: The demo's agent failed (failed here). Run `holdfast doctor`.\n"
     )
 
 

@@ -309,7 +309,7 @@ def test_pages_lead_to_each_other_in_both_directions(cli: Cli, made: Made) -> No
     assert later.err == f"Later messages: holdfast messages {made.path} alice --after {made.ids['cut']}\n"
     end = cli("messages", made.path, "alice", "--after", made.ids["last"])
     assert (end.code, end.out) == (0, "")
-    assert "nothing further" in end.err
+    assert "no more messages" in end.err
 
 
 def test_messages_as_json_are_whole(cli: Cli, made: Made) -> None:
@@ -326,7 +326,7 @@ def test_messages_as_json_are_whole(cli: Cli, made: Made) -> None:
 
 def test_a_session_in_which_nothing_was_said_says_so(cli: Cli, made: Made) -> None:
     result = cli("messages", made.path, "done")
-    assert (result.code, result.out, result.err) == (0, "", "Nothing was said.\n")
+    assert (result.code, result.out, result.err) == (0, "", "There are no messages.\n")
     assert cli("messages", made.path, "done", "--json").json["messages"] == []
 
 

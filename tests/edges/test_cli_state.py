@@ -112,7 +112,7 @@ def read(path: Path, key: str, scope: str = "user/42") -> Any:
 def test_get_shows_text_as_text_and_anything_else_as_json(cli: Cli, path: Path) -> None:
     result = cli("state", "get", path, "user/42", "note")
     assert result.out == f"{escape_text(HOSTILE)}\nand a second line about Rome\n"
-    assert re.fullmatch(r"version 4, written \S+ \S+, hot, salience 0.5, ends in 59 min.*\n", result.err)
+    assert re.fullmatch(r"version 4, written \S+ \S+, hot, salience 0.5, expires in 59 min.*\n", result.err)
     assert cli("state", "get", path, "user/42", "prefs").out == '{"seats":[1,2],"theme":"dark"}\n'
 
 
@@ -231,7 +231,7 @@ def test_ls_shows_entries_in_order_of_key(cli: Cli, path: Path) -> None:
     header, *rows = cli("state", "ls", path, "user/42").out.splitlines()
     assert re.split("  +", header) == list(state.ENTRY_COLUMNS)
     assert [row.split()[0] for row in rows] == [escape_text(UNSEEN), "note", "prefs"]
-    assert re.search(r"hot, salience 0.5, ends in 59 min \d+ s  red \\x1b\[31m and", rows[1])
+    assert re.search(r"hot, salience 0.5, expires in 59 min \d+ s  red \\x1b\[31m and", rows[1])
     assert rows[2].endswith('{"seats":[1,2],"theme":"dark"}')
     listed = cli("state", "ls", path, "user/42", "--json").json
     assert [entry["key"] for entry in listed["entries"]] == [UNSEEN, "note", "prefs"]
@@ -241,7 +241,7 @@ def test_ls_shows_entries_in_order_of_key(cli: Cli, path: Path) -> None:
 def test_ls_without_a_scope_shows_those_that_have_entries(cli: Cli, path: Path) -> None:
     result = cli("state", "ls", path)
     assert result.out == "user/42\n"
-    assert result.err == f"Look into one with: holdfast state ls {path} --scope user/42\n"
+    assert result.err == f"List one with: holdfast state ls {path} --scope user/42\n"
     for name in ("session/s1", "user/7", "global"):
         assert cli("state", "set", path, name, "k", "1").code == 0
     everything = ["global", "session/s1", "user/42", "user/7"]
@@ -270,7 +270,7 @@ def test_pages_of_a_listing_lead_to_each_other_and_line_up(cli: Cli, tmp_path: P
 def test_where_nothing_is_listed_it_says_so(cli: Cli, path: Path) -> None:
     assert cli("state", "ls", path, "user/nobody").err == "user/nobody has no entries.\n"
     assert cli("state", "ls", path, "user/42", "--prefix", "user_%").err == "No entry matches.\n"
-    assert cli("state", "ls", path, "--prefix", "x").err == "No such scope has entries.\n"
+    assert cli("state", "ls", path, "--prefix", "x").err == "No scope with entries matches.\n"
 
 
 # history
@@ -321,7 +321,7 @@ def test_graph_shows_each_key_once_below_the_one_that_leads_to_it(cli: Cli, path
     assert (few.out.splitlines(), "--limit" in few.err) == (lines[:2], True)
     alone = cli("state", "graph", path, "user/42", "prefs")
     assert (alone.code, alone.out) == (0, "")
-    assert "Nothing is connected with 'prefs'" in alone.err
+    assert "No keys are linked to 'prefs'" in alone.err
 
 
 # search
@@ -361,7 +361,7 @@ def test_where_nothing_is_found_it_says_so(cli: Cli, path: Path, query: str) -> 
     for command in (["search", path], ["state", "search", path, "user/42"]):
         result = cli(*command, query)
         assert (result.code, result.out) == (0, "")
-        assert "Nothing was found" in result.err
+        assert "Nothing found" in result.err
         assert cli(*command, query, "--json").json["results"] == []
 
 

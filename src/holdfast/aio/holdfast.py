@@ -257,7 +257,7 @@ class AsyncHoldfast:
         return AsyncAgent(self, made)
 
     def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> AsyncShutdown:
-        """See Holdfast.shutting_down. `stop.wait()` is awaited."""
+        """See Holdfast.graceful_shutdown. `stop.wait()` is awaited."""
         from holdfast.runtime.shutdown import AsyncShutdown
 
         return AsyncShutdown(self, grace, signals)

@@ -276,7 +276,7 @@ class Holdfast:
         return Agent(self, made)
 
     def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
-        """Return a block for a graceful shutdown: `with hf.shutting_down() as stop: stop.wait()`.
+        """Return a block for a graceful shutdown: `with hf.graceful_shutdown() as stop: stop.wait()`.
 
         From the first signal on nothing new begins, running work may end within `grace` seconds, and unfinished work
         stays live for the next process. A second signal ends the grace at once. `signals` are SIGTERM and SIGINT by
