@@ -98,12 +98,12 @@ event once written is never rewritten, only read as a newer schema.
 
 Today holdfast writes the events of sessions, messages and summaries, of frames, questions, calls,
 packs and leases, of state and effects, `subject.erased` when something is erased, and your own
-`app.…` events through `hf.journal.append`. Those of workers, supervision, tasks and memory, and
-`cancel.requested`, are written down so that no journal ever has to change when those arrive.
+`app.…` events through `hf.journal.append`. The events of workers, supervision, tasks and memory, and
+`cancel.requested`, are reserved so that no journal has to change when those features arrive.
 
-- **owner** events carry the epoch of whoever owns the stream, and are refused once another owner
+- **owner** events carry the epoch of the stream's owner, and are refused once another owner
   took over.
-- **inbox** events may come from any authorised writer; they carry no epoch and may come in any
+- **inbox** events may come from any authorised writer; they carry no epoch and may arrive in any
   order.
 - **°** marks facts that holdfast makes at the time of writing (ids, clocks). A retry with the same
   key may bring others, so they are not compared.
@@ -189,13 +189,13 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 SETTINGS_INTRO = """
 Limits and sizes. They come from `holdfast.open(…, settings=holdfast.Settings(…))`, else from the
-environment, else from their defaults. `holdfast doctor` shows those in force and where each comes
-from.
+environment, else from their defaults. `holdfast doctor` shows the settings in force and the source of
+each.
 """
 
 SETTINGS_END = """
-Values are whole numbers of 0 or more. A variable that is empty counts as not set; one that is no
-number is refused when the journal is opened.
+Values are whole numbers of 0 or more. An empty variable counts as not set; one that is not a number is
+refused when the journal is opened.
 
 ## Other variables
 
@@ -203,7 +203,7 @@ number is refused when the journal is opened.
 | --- | --- |
 | `HOLDFAST_URL` | The journal that commands work on when none is given: a path or `sqlite:///path`. |
 
-How durable a commit is, is not a setting but an argument: `holdfast.open(…, durability="full")` or
+Durability is not a setting but an argument: `holdfast.open(…, durability="full")` or
 `"fast"`. See [Durability](../operate/durability.md).
 """
 
@@ -250,10 +250,10 @@ Some errors carry what a program needs to act on them:
 | `InvalidTransition` and its kinds | `before`, `after`: statuses |
 | `FrameSuspended`, `Waiting` | `question` |
 | `InsufficientTokens` | `requested`, `available`; `BudgetExhausted` also `left` |
-| `BudgetTooSmall` | `required`: what would be enough; `unit`: tokens or messages |
+| `BudgetTooSmall` | `required`: the budget that would be enough; `unit`: tokens or messages |
 | `EvidenceFailed` | `handle`, `reason`; `erased`: whether it was erased |
 | `RetryLater` | `retry_after`: seconds, or None |
-| `SummaryFailed` | `longer`: whether it was only no shorter than what it was to stand for |
+| `SummaryFailed` | `longer`: whether the summary was no shorter than its messages |
 
 `InvalidValue` is also a `ValueError`; `FrameNotFound`, `CallNotFound` and `QuestionNotFound` with
 their kinds are also `NotFound`. The exit code is that of the [command line](cli.md).
@@ -281,11 +281,11 @@ def _exit(kind: type[errors.HoldfastError]) -> str:
 
 CLI_INTRO = """
 The journal is the first argument, `PATH`: a path or `sqlite:///path`. It may be left out when
-`HOLDFAST_URL` names it. Commands that only look never make a new journal.
+`HOLDFAST_URL` names it. Commands that only read never create a journal.
 
 `--json` is on every command but `chat`: one object, or for `log` and `effects run` one object a line, on standard
-output and nothing else. What goes wrong is one line on standard error. Tables are coloured on a terminal only,
-and whatever takes longer than a second shows a bar there.
+output and nothing else. An error is one line on standard error. Tables are coloured on a terminal only,
+and commands that take longer than a second show a progress bar there.
 
 ## Exit codes
 """
@@ -315,7 +315,7 @@ def _option(argument: Any) -> list[str]:
 
 ASYNC = """
 It has the members of `Holdfast`, its `journal` those of `hf.journal` and its `index` those of
-`hf.index`, to be awaited; {iterators} are used with `async for`. `hf.frame` gives an `AsyncFrame`
+`hf.index`, awaited; {iterators} are used with `async for`. `hf.frame` gives an `AsyncFrame`
 for `async with`, with the members of `Frame`, of which {awaited} are methods to be awaited.
 `run` awaits an async function and runs any other in a thread; callbacks given to `on` are called
 on the loop and may be async.
@@ -326,13 +326,13 @@ embedders may be async; an operator that is gets an `AsyncStateReader`.
 
 `await hf.session(…)` gives an `AsyncSession` with the members of `Session`, of which {read} are
 methods to be awaited; `len(chat)` is `await chat.length()`, and `async for message in chat` reads
-all of it. A pack is complete when it is there, so rendering it waits for nothing. `history_tools`,
+all messages. A pack is complete when it is returned, so rendering it is not awaited. `history_tools`,
 which a frame awaits and a session does not, gives an `AsyncHistoryTools` with the members of
 `HistoryTools`, of which `run` is awaited. A summarizer and a memory may be async and are awaited on
 the loop.
 
 Each operation runs in a thread of the client's own, as a whole. Cancelling an `await` does not
-cancel the write: its key tells what happened.
+cancel the write: its key finds out what happened.
 """
 
 LOW_LEVEL = """
@@ -342,33 +342,33 @@ Frames are named by their ids, scopes by a `Scope` or its text. A `key` makes a 
 """
 
 BLOCK = """
-For a `with` block; `open` and `leave` are what the block calls, for code that cannot use one. What
-becomes of the frame when the block is left is a [table](../internals/frames.md#leaving-the-block).
+For a `with` block; `open` and `leave` are the calls that the block makes, for code that cannot use one. The
+frame's status after the block is in a [table](../internals/frames.md#leaving-the-block).
 """
 
 TALK = """
 `len(chat)` is how many messages it has, and iterating over it reads all of them, oldest first. A
-message is named by a `Message` that was stored, or by its id. See [Sessions](../build/sessions.md),
+message is given as a stored `Message` or by its id. See [Sessions](../build/sessions.md),
 [Messages](../build/messages.md), [Context packs](../build/packs.md) and
 [Compaction](../build/compaction.md).
 """
 
 PACK = """
 Made by `pack` of a session or a frame and by `hf.index.assemble_context_pack`; `pack_at` gives one
-that was journaled. In a notebook it shows itself. See [Context packs](../build/packs.md),
+that was journaled. It renders itself in a notebook. See [Context packs](../build/packs.md),
 [Windows](../build/windows.md), [Briefs](../build/briefs.md) and
 [Evidence](../build/evidence.md).
 """
 
 REQUESTS = """
-What a pack becomes for a provider, each a `TypedDict`, to be passed on with `**`:
-`client.chat.completions.create(model=…, **pack.to_openai())`. What is the caller's alone, such as
-the model, is not in it.
+The requests that a pack renders to, each a `TypedDict` to be passed on with `**`:
+`client.chat.completions.create(model=…, **pack.to_openai())`. The caller adds the rest, such as
+the model.
 """
 
 AGENT = """
 Made by `history_tools` of a session or a frame. See
-[Let an agent read its own past](../build/agent-tools.md).
+[Give an agent access to its history](../build/agent-tools.md).
 """
 
 FILES = "For `holdfast.open(documents=…)`. See [Files](../build/evidence.md#files)."
@@ -377,18 +377,18 @@ SPANS = "For `holdfast.open(telemetry=…)`. See [Traces](../operate/telemetry.m
 
 COMPACTING = """
 Names that `compact`, `compact_context`, `CompactionConfig` and `add_rule` take, and the policies of
-messages and evidence. What each does is told in [Compaction](../build/compaction.md).
+messages and evidence. See [Compaction](../build/compaction.md).
 """
-LISTS = "For those who keep their own messages. See [Windows](../build/windows.md#windows-over-your-own-list)."
+LISTS = "For applications that keep their own messages. See [Windows](../build/windows.md#windows-over-your-own-list)."
 MODELS = "See [Tokens](../build/tokens.md)."
 
 MIGRATING = """
-`list` is the list that it was given, `refused` what the session did not take (`RefusedEntry`).
+`list` is the given list, `refused` the entries that the session refused (`RefusedEntry`).
 `len` and iteration are those of the list. See [Moving from a message list](../build/moving.md).
 """
 
 ENV = """
-What may be given when a journal is opened:
+Arguments of `open`:
 
 - `tokenizer`: a name, a function, or an object with `name`, `exact` and `count(text) -> int`. See
   [Tokens](../build/tokens.md).
@@ -426,7 +426,7 @@ See [Tools](../build/tools.md). An `async def` is given an `AsyncToolCall`, whos
 """
 
 SPEAKING = """
-A model of an agent's. Any object with `name`, `async reply(asked: ModelCall, say) -> ModelReply` and `async close()` is
+A model for agents. Any object with `name`, `async reply(asked: ModelCall, say) -> ModelReply` and `async close()` is
 one. See [Models](../build/models.md).
 """
 
@@ -435,27 +435,25 @@ KEPT = """
 technology. See [State](../build/state.md).
 """
 
-ENTRIES = (
-    "`name in state` tells whether a key has a value; iterating gives the keys. See [State](../build/state.md)."
-)
+ENTRIES = "`name in state` is true if a key has a value; iterating gives the keys. See [State](../build/state.md)."
 TYPES = "See [Values of your own types](../build/state.md#values-of-your-own-types)."
 DECLARED = "See [Effects](../build/effects.md)."
 STORES = (holdfast.open_store, holdfast.open_store_async)
 
 SLOTS = {
-    "pack": "What to send: a `ContextPack`.",
+    "pack": "The `ContextPack` to send.",
     "call": "The id of the model call.",
-    "model": "The model that the session is held with.",
-    "repeated": "Whether an earlier process may have called it already.",
-    "attempt": "Which time it runs.",
-    "answer": "What a person answered to a question about it.",
+    "model": "The model of the session.",
+    "repeated": "True if an earlier process may have called it already.",
+    "attempt": "The number of this run, from 1.",
+    "answer": "A person's answer to a question about it.",
     "request": "The `ToolCallRequest` that the model made.",
-    "questions": "Everything that is asked, as `QuestionInfo`.",
-    "message": "The reply as it is stored.",
+    "questions": "All open questions, as `QuestionInfo`.",
+    "message": "The stored reply.",
     "reason": "Why it was stopped.",
     "status": "`done` or `stopped`.",
     "id": "The session's id.",
-    "thread": "Which line of the session this is.",
+    "thread": "The thread of the session.",
     "scope": "The scope, as text.",
 }
 """What is an attribute and nothing more has no docstring of its own."""
@@ -561,7 +559,7 @@ def python() -> str:
     """Every public name."""
     return page(
         "Python",
-        "Everything that `import holdfast` offers. What is not on this page is not public.",
+        "Everything that `import holdfast` offers. Names that are not on this page are not public.",
         _functions("Opening", "", holdfast.open, holdfast.open_async, holdfast.restore, *STORES),
         ENV,
         _methods("Holdfast", Holdfast),
@@ -606,12 +604,12 @@ def python() -> str:
         _methods("ModelSummarizer", holdfast.ModelSummarizer, made=True),
         _methods("DualWrite", holdfast.DualWrite, MIGRATING, made=True),
         _methods("Scope", holdfast.Scope),
-        "## Records\n\nFrozen, and plain to read.",
+        "## Records\n\nFrozen, plain records.",
         *(_record(kind) for kind in RECORDS),
         f"### CompactionLevel\n\n{summary(holdfast.CompactionLevel)}\n\n{_levels()}",
-        f"### Erased\n\n{summary(holdfast.Erased)} `holdfast.ERASED` is the one there is, and it is false.",
+        f"### Erased\n\n{summary(holdfast.Erased)} `holdfast.ERASED` is its only instance, and it is false.",
         f"### Settings\n\n{summary(holdfast.Settings)} See [Settings](settings.md).",
-        "## Parts of records\n\nFound in the fields of others; there is no need to make or import one.",
+        "## Parts of records\n\nFound in the fields of others; there is no need to construct or import one.",
         *(_record(kind) for kind in PARTS),
         "## Errors\n\nSee [Errors](errors.md): " + ", ".join(f"`{kind.__name__}`" for kind in _errors()) + ".",
         "## Version\n\n`holdfast.__version__` is the release that is installed, as text.",
@@ -698,7 +696,7 @@ def members(kind: type[Any]) -> list[tuple[str, Any]]:
 
 
 def _methods(title: str, kind: type[Any], more: str = "", *, made: bool = False) -> str:
-    rows = [[_callable(kind)[0], "One is made so."]] if made else []
+    rows = [[_callable(kind)[0], "Constructor."]] if made else []
     for name, member in members(kind):
         if name.startswith("_"):
             continue
@@ -737,11 +735,11 @@ def measured() -> str:
     """The last whole run of the benchmarks."""
     found = msgspec.json.decode(RESULTS.read_bytes())
     run = found["measured_with"]
-    intro = f"""What `make bench` measured in one whole, undisturbed run of holdfast {run["holdfast"]}:
+    intro = f"""Results of one complete, undisturbed run of `make bench` with holdfast {run["holdfast"]}:
 Python {run["python"]}, SQLite {run["sqlite"]}, {run["system"]} with {run["cores"]} cores. Peers run in interleaved
 rounds of the same run, with their defaults or the safer setting that the note names. A ratio (`x`) is the median of its
-rounds; the note says how far they lie apart and what stands behind it, the bar which side is better. Times mean nothing
-on another machine: run it on yours."""
+rounds; the note has their spread and the raw numbers, the bar says which side is better. Times do not carry over
+to another machine: run it on yours."""
     parts = []
     for topic in found["topics"].values():
         rows = [[line["what"], _amount(line), line.get("bar", ""), line["note"]] for line in topic["lines"]]

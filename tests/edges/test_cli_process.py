@@ -187,9 +187,7 @@ def test_a_demo_that_cannot_work_says_so_in_one_line(
 ) -> None:
     monkeypatch.setattr(demo, "_worker_command", lambda folder, *how: [sys.executable, "-c", "print('failed here')"])
     assert main(["demo", "--json"]) == 3
-    assert capsys.readouterr().err == (
-        "holdfast: The demo's agent failed (failed here). Run `holdfast doctor`.\n"
-    )
+    assert capsys.readouterr().err == ("holdfast: The demo's agent failed (failed here). Run `holdfast doctor`.\n")
 
 
 def test_the_command_is_found_without_a_script_on_the_path() -> None:

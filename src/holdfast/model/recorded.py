@@ -151,7 +151,9 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
             line = msgspec.json.decode(text, type=_RecordedReply)
             msgspec.convert(line.reply, ModelReply)
         except msgspec.ValidationError:
-            raise InvalidValue(f"Line {number} of {path} is not a recorded reply. Remove it, or the whole file.") from None
+            raise InvalidValue(
+                f"Line {number} of {path} is not a recorded reply. Remove it, or the whole file."
+            ) from None
         except msgspec.DecodeError:
             continue
         known[line.request] = line.reply

@@ -296,9 +296,7 @@ class TurnOpener:
 
     def _begin(self) -> None:
         if not self._terms.messages:
-            raise Refused(
-                f"No turn of {self.place.thread} is live, so there is nothing to continue. Send a message."
-            )
+            raise Refused(f"No turn of {self.place.thread} is live, so there is nothing to continue. Send a message.")
         self._note_admission(turns.begin_turn(self._env, self.place, self._build_request()))
 
     def _note_admission(self, taken: TurnAdmission) -> None:

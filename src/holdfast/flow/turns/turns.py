@@ -165,7 +165,9 @@ def _check_free(env: Env, place: TurnPlace, state: StreamState) -> None:
     if any(find_frame_turn(env, place, one) is not None for one in roots):
         raise Conflict("Another turn of this conversation is live. Take it up first.")
     if roots:
-        raise Refused(f"Frame {roots[0].id} lives in {place.actor}, which is reserved for turns, and is not a turn. End it first.")
+        raise Refused(
+            f"Frame {roots[0].id} lives in {place.actor}, which is reserved for turns, and is not a turn. End it first."
+        )
 
 
 def turn_goal(messages: Sequence[Message]) -> str:
