@@ -105,9 +105,7 @@ def merge_policy(pinned: bool, policy: str | None) -> str | None:
 def check_role(env: Env, messages: Sequence[Message]) -> None:
     """Refuse system messages from callers whose trust does not allow them to instruct a model."""
     if env.trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
-        raise InvalidMessage(
-            f"A message with trust {env.trust} cannot have the role system. Append it with the role user."
-        )
+        raise InvalidMessage(f"A message with trust {env.trust} cannot have the role system. Append it as user.")
 
 
 def append_with_session_write(
