@@ -1,15 +1,16 @@
-"""The ports: the Protocols that flows depend on.
+"""The ports: the Protocols that have several implementations or that users implement, and the environment of a flow.
 
-The journal's own, which is the largest, is in `ports/journal.py`. A backend translates every driver
-error into holdfast's own. The public contract suites in `holdfast.testing` specify the rest.
+The journal's own are in `ports/journal.py`. A backend translates every driver error into holdfast's own. The public
+contract suites in `holdfast.testing` specify the rest. Caches and registries of one process have one implementation
+each, in `flow`: the environment names these classes, for type checkers only.
 
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -24,13 +25,20 @@ from holdfast.records.entries import (
     Revision,
     StoredEntry,
 )
-from holdfast.records.events.envelope import Draft, Event, Trust
-from holdfast.records.events.frames import GoalContent
-from holdfast.records.frames import StreamState
+from holdfast.records.events.envelope import Trust
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta, ModelCall, ModelInfo, ModelReply
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
+
+if TYPE_CHECKING:
+    from holdfast.flow.effects.sinks import SinkRegistry
+    from holdfast.flow.frames.leases import StreamLeases
+    from holdfast.flow.journal.caches import RecentCache, StateCache
+    from holdfast.flow.journal.observers import EventCallbacks
+    from holdfast.flow.state.transients import TransientEntries
+    from holdfast.flow.state.vectors import StreamVectorCache
+    from holdfast.flow.turns.queue import TurnQueue
 
 
 class Clock(Protocol):
@@ -51,149 +59,12 @@ class Ids(Protocol):
     def salt(self) -> bytes: ...
 
 
-class States(Protocol):
-    """A bounded cache of stream states, and the locks under which they are changed. A hint, never the truth."""
-
-    def get(self, tenant: str, stream: str) -> StreamState | None: ...
-
-    def put(self, tenant: str, stream: str, state: StreamState) -> None: ...
-
-    def drop(self, tenant: str, stream: str) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def frame_stream(self, tenant: str, frame: str) -> str | None: ...
-
-    def note_frame_stream(self, tenant: str, frame: str, stream: str) -> None: ...
-
-    def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None: ...
-
-    def take_goal(self, tenant: str, stream: str, version: int) -> GoalContent | None: ...
-
-    def lock(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[None]: ...
-
-
-class Leases(Protocol):
-    """The streams that this process owns, and the signs of life of other owners."""
-
-    draining: bool
-    claims: dict[tuple[str, str], int]
-    blocks: set[tuple[str, str]]
-
-    def lock(self, tenant: str, stream: str) -> AbstractContextManager[object]: ...
-
-    @property
-    def name(self) -> str: ...
-
-    def epoch(self, tenant: str, stream: str, state: StreamState) -> int: ...
-
-    def holds(self, tenant: str, stream: str) -> bool: ...
-
-    def enter_block(self, tenant: str, frame: str) -> bool: ...
-
-    def count_users(self) -> int: ...
-
-    def draft_take(self, tenant: str, stream: str, state: StreamState) -> list[Draft]: ...
-
-    def draft_release(self, tenant: str, stream: str, epoch: int) -> list[Draft]: ...
-
-    def add_user(self, tenant: str, stream: str, epoch: int) -> None: ...
-
-    def remove_user(self, tenant: str, stream: str, epoch: int) -> None: ...
-
-    def mark_lost(self, tenant: str, stream: str) -> None: ...
-
-    def await_free(self, tenant: str, stream: str, state: StreamState) -> None: ...
-
-    def watch(self, tenant: str, stream: str) -> Iterator[float]: ...
-
-    def seems_free(self, tenant: str, stream: str) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class Queues(Protocol):
-    """The queue of each conversation in this process: who works on it and who waits, in order."""
-
-    def enter(self, place: tuple[str, str]) -> bool: ...
-
-    def wait(self, place: tuple[str, str], wake: Callable[[], None], *, ahead: bool = False) -> Any: ...
-
-    def dismiss(self) -> None: ...
-
-    def give_up(self, ticket: Any) -> None: ...
-
-    def leave(self, place: tuple[str, str]) -> None: ...
-
-
-class Observers(Protocol):
-    """Callbacks of this process, called after a commit."""
-
-    def has_listener(self, tenant: str, type_name: str) -> bool: ...
-
-    def notify(self, event: Event) -> None: ...
-
-    def defer(self) -> AbstractContextManager[object]: ...
-
-    def add(self, tenant: str, pattern: str, callback: Callable[[Event], object]) -> Callable[[], None]: ...
-
-
-class Transients(Protocol):
-    """Entries of this process alone that hide stored ones until they are cleared."""
-
-    def get(self, place: tuple[str, str], key: str, now: int) -> StoredEntry | None: ...
-
-    def at(self, place: tuple[str, str], key: str) -> StoredEntry | None: ...
-
-    def put(self, place: tuple[str, str], key: str, entry: StoredEntry, before: StoredEntry | None) -> bool: ...
-
-    def drop(self, place: tuple[str, str], key: str) -> bool: ...
-
-    def clear(self, place: tuple[str, str]) -> int: ...
-
-    def clear_below(self, place: tuple[str, str]) -> None: ...
-
-    def live_entries(self, place: tuple[str, str], now: int) -> Iterable[tuple[str, StoredEntry]]: ...
-
-
-class RecentWindows(Protocol):
-    """A bounded cache of ends of conversations, decoded and counted. A hint: callers check that it still holds."""
-
-    def get(self, place: tuple[str, str, str]) -> Any: ...
-
-    def put(self, place: tuple[str, str, str], window: Any) -> None: ...
-
-    def clear(self) -> None: ...
-
-
 class Sink(msgspec.Struct, frozen=True, kw_only=True):
     """A receiver of effects. A `patient` one may wait for other work, and waiting does not count as failing."""
 
     deliver: Callable[[DeclaredEffect], Any]
     when_dead: str = "stop"
     patient: bool = False
-
-
-class Sinks(Protocol):
-    """The sinks and the middleware of one client: a tenant's own, or with None those of every tenant."""
-
-    def add(self, tenant: str | None, name: str, sink: Sink) -> Callable[[], None]: ...
-
-    def find(self, tenant: str, name: str) -> Sink | None: ...
-
-    def add_middleware(self, tenant: str | None, function: Callable[[Any], Any]) -> Callable[[], None]: ...
-
-    def middleware(self, tenant: str) -> Sequence[Callable[[Any], Any]]: ...
-
-
-class VectorCache(Protocol):
-    """A bounded cache of streams' vectors, in blocks. A hint: missing vectors are read from the journal."""
-
-    def get(self, place: tuple[str, str, str]) -> tuple[Any, ...]: ...
-
-    def put(self, place: tuple[str, str, str], blocks: tuple[Any, ...]) -> None: ...
-
-    def clear(self) -> None: ...
 
 
 class Tokenizer(Protocol):
@@ -394,10 +265,10 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     journal: Journal
     clock: Clock
     ids: Ids
-    states: States
+    states: StateCache
     settings: Settings
-    leases: Leases
-    observers: Observers
+    leases: StreamLeases
+    observers: EventCallbacks
     models: Models | None = None
     prices: Callable[[str | None, Usage], int | None] | None = None
     """The cost of a model call in billionths of a US dollar; None if unknown."""
@@ -405,14 +276,14 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     summarizer: Summarizer | None = None
     embedder: Embedder | None = None
-    transients: Transients | None = None
-    vectors: VectorCache | None = None
-    sinks: Sinks | None = None
+    transients: TransientEntries | None = None
+    vectors: StreamVectorCache | None = None
+    sinks: SinkRegistry | None = None
     documents: Documents | None = None
     fetcher: Fetcher | None = None
     telemetry: Telemetry | None = None
-    recent: RecentWindows | None = None
-    queues: Queues | None = None
+    recent: RecentCache | None = None
+    queues: TurnQueue | None = None
     past: Callable[[Env, int], Env] | None = None
     """Return the environment of the journal as it was at a cursor, in memory."""
     endings: list[Callable[[], None]] = []

@@ -17,7 +17,6 @@ from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
 from holdfast.flow.effects.apply import apply_effect
 from holdfast.flow.state.store import Storage, decode_value, live_or_none
 from holdfast.ports import Env, Sink
-from holdfast.ports import Sinks as SinksPort
 from holdfast.records import effects
 from holdfast.records.effects import WHEN_DEAD, DeclaredEffect
 from holdfast.records.entries import StoredEntry
@@ -146,7 +145,7 @@ def settlement_key(id: str) -> str:
     return f"effect/{id}/settled"
 
 
-def client_sinks(env: Env) -> SinksPort:
+def client_sinks(env: Env) -> SinkRegistry:
     """Return the sinks of a client."""
     assert env.sinks is not None, "a client has sinks"
     return env.sinks

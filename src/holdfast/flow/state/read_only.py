@@ -8,7 +8,8 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from holdfast.flow.state.store import Storage
-from holdfast.ports import Store, Transients
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.ports import Store
 from holdfast.records.entries import Revision, StoredEntry
 
 _STORE = ("get", "page", "search", "edges", "history")
@@ -41,7 +42,7 @@ class ReadOnlyTransients:
 
     get: Callable[[tuple[str, str], str, int], StoredEntry | None]
 
-    def __init__(self, transients: Transients) -> None:
+    def __init__(self, transients: TransientEntries) -> None:
         for name in _TRANSIENTS:
             setattr(self, name, _wrap_method(getattr(transients, name)))
 
@@ -53,7 +54,7 @@ def make_read_only(storage: Storage) -> Storage:
     return replace(
         storage,
         store=cast(Store, ReadOnlyStore(storage.store)),
-        transients=cast(Transients, ReadOnlyTransients(storage.transients)),
+        transients=cast(TransientEntries, ReadOnlyTransients(storage.transients)),
     )
 
 

@@ -14,7 +14,8 @@ from holdfast.core import entries as rules
 from holdfast.core.journal.codec import decode
 from holdfast.core.values import to_plain, upcast_value
 from holdfast.errors import EntryNotFound, InvalidValue, Unsupported
-from holdfast.ports import Clock, DatalogStore, Embedder, HistoryStore, Store, Transients
+from holdfast.flow.state.transients import TransientEntries
+from holdfast.ports import Clock, DatalogStore, Embedder, HistoryStore, Store
 from holdfast.records.entries import Entry, EntryPageQuery, Revision, StoredEntry
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
@@ -26,7 +27,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     clock: Clock
     settings: Settings
-    transients: Transients
+    transients: TransientEntries
     tenant: str
     embedder: Embedder | None = None
     reserving: bool = False

@@ -40,6 +40,7 @@ from holdfast.flow.turns.deadlock import (
     enter_work,
     wait_graph,
 )
+from holdfast.flow.turns.queue import Ticket
 from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
 from holdfast.ports import Env
 from holdfast.records.frames import FrameLimits, Limits
@@ -63,7 +64,7 @@ class TurnOpener:
         """True if the turn was begun just now."""
         self._inside = False
         self._until: float | None = None
-        self._ticket: object = None
+        self._ticket: Ticket | None = None
         self.caller: Caller | None = None
         """The code that wants the turn, if it is not the code that takes the first step."""
         self._waiting: TurnWait | None = None
