@@ -32,6 +32,7 @@ from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.vectors import StreamVectorCache
 from holdfast.flow.turns.queue import TurnQueue
 from holdfast.ports import Clock, Embedder, Env, Ids, Model, Models, Store, Summarizer, Tokenizer
+from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
 from holdfast.ports.journal import Journal
 from holdfast.records.compaction import STRATEGIES
 from holdfast.records.events.envelope import DEFAULT_TENANT
@@ -353,7 +354,7 @@ def restore(
     source = connect(source_path)
     try:
         if seq is None:
-            source.journal.backup(target_path, progress)
+            require(source.journal, BACKUP).backup(target_path, progress)
             return source.journal.position()
         return _restore_until(source, target_path, seq, progress)
     finally:
@@ -374,7 +375,7 @@ def _restore_until(source: Env, target_path: Path, seq: int, progress: Progress 
     target = connect(target_path, settings=source.settings)
     try:
         copies = transfer.check_chains(transfer.read_items(source, seq, progress))
-        return target.journal.restore(source.journal.secret, copies)
+        return require(target.journal, MAINTENANCE).restore(source.journal.secret, copies)
     except BaseException:
         target.journal.close()
         for end in ("", "-wal", "-shm"):

@@ -23,6 +23,7 @@ from holdfast.connect import assemble_env
 from holdfast.core.journal import admit
 from holdfast.errors import ActorBusy, Busy, StaleEpoch, TokenNotFound
 from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.records.batches import RowQuery
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from tests.crash.lease_process import SCOPE
@@ -206,7 +207,10 @@ def test_a_question_survives_whoever_asked_it_before_the_token_was_shown(
         # Issued anew: the token that nobody saw opens nothing any more.
         old = _token_id(hf, lost)
         new = hf.index.reissue_token(lost)
-        assert hf._env.journal.find("default", "suspended_frames", "token_id", old, b"", 1) == []
+        assert (
+            hf._env.journal.select("default", RowQuery(table="suspended_frames", column="token_id", value=old, limit=1))
+            == []
+        )
         assert _token_id(hf, lost) != old
         assert hf.answer(token=new, approve=True) == lost
         with pytest.raises(TokenNotFound):
@@ -236,7 +240,7 @@ def _newest(hf: holdfast.Holdfast) -> str:
 
 
 def _token_id(hf: holdfast.Holdfast, question: str) -> bytes:
-    rows = hf._env.journal.find("default", "suspended_frames", None, None, b"", 100)
+    rows = hf._env.journal.select("default", RowQuery(table="suspended_frames", limit=100))
     raw = next(row["token_id"] for _, row in rows if row["frame_id"] == _frame_id(hf, question))
     assert isinstance(raw, bytes)
     return raw

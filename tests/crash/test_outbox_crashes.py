@@ -20,6 +20,7 @@ import pytest
 
 import holdfast
 from holdfast.flow.effects import operators, outbox
+from holdfast.records.batches import RowQuery
 from holdfast.testing.clock import FrozenClock
 from tests.crash.outbox_process import POINTS, SINKS, STREAMS, Killer, live, opened, run_order
 from tests.scale import seeded, volume
@@ -194,9 +195,12 @@ def _declares_later() -> None:
 
 def _takes_any_order() -> None:
     """The newest effect of a lane goes first."""
-    outbox._find_next_row = lambda env, lane: next(
-        iter(reversed(env.journal.lane(env.tenant, lane.sink, lane.stream, 100))), None
-    )
+
+    def newest(env: Any, lane: Any) -> Any:
+        query = RowQuery(table="effects", stream=lane.stream, column="sink", value=lane.sink, limit=1, backwards=True)
+        return next((row for _, row in env.journal.select(env.tenant, query)), None)
+
+    outbox._find_next_row = newest
 
 
 @pytest.mark.parametrize(

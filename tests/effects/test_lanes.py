@@ -11,6 +11,7 @@ import holdfast
 from holdfast import Custom
 from holdfast.core.journal import project
 from holdfast.flow.effects import outbox
+from holdfast.records.batches import RowQuery
 from holdfast.testing.clock import FrozenClock
 from tests.effects import lanes
 from tests.effects.sinks import declare
@@ -93,8 +94,9 @@ def _some_schedules() -> None:
 
 
 def _last_first(env: Any, lane: Any) -> Any:
-    rows = env.journal.lane(env.tenant, lane.sink, lane.stream, 100)
-    return next((row for row in reversed(rows) if row["status"] in ("pending", "failed")), None)
+    query = RowQuery(table="effects", stream=lane.stream, column="sink", value=lane.sink, limit=100, backwards=True)
+    rows = env.journal.select(env.tenant, query)
+    return next((row for _, row in rows if row["status"] in ("pending", "failed")), None)
 
 
 def test_planted_a_lane_out_of_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

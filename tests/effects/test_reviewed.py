@@ -230,7 +230,7 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
 
         return ask
 
-    for name in ("lane", "lanes", "head"):
+    for name in ("select", "lanes", "head"):
         monkeypatch.setattr(journal, name, noting(name, getattr(journal, name)))
     assert hf.effects.dispatch() == holdfast.DispatchReport()
     assert asked == ["lanes"]

@@ -14,6 +14,7 @@ from holdfast import Holdfast, InvalidValue, NotFound, ReadOnly, Settings
 from holdfast.flow.journal import past as past_flow
 from holdfast.flow.journal.past import PastJournal
 from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.ports.capabilities import ArtifactKeeper, EntryReader, FileBackup, Maintainer, TextSearcher, VectorKeeper
 from holdfast.ports.journal import Journal
 from holdfast.records.reports import EventQuery
 from holdfast.testing.clock import FrozenClock
@@ -233,7 +234,8 @@ def test_the_past_of_the_past_can_be_looked_at(hf: Holdfast) -> None:
 
 
 def test_every_operation_of_a_journal_is_answered_or_refused() -> None:
-    named = {name for name, _ in inspect.getmembers(Journal) if not name.startswith("_")}
+    ports = (Journal, EntryReader, TextSearcher, VectorKeeper, ArtifactKeeper, Maintainer, FileBackup)
+    named = {name for port in ports for name, _ in inspect.getmembers(port) if not name.startswith("_")}
     own = {name for name in vars(PastJournal) if not name.startswith("_")}
     assert {*past_flow._READ_METHODS, *past_flow._WRITE_METHODS, *own} == named
     assert not {*past_flow._READ_METHODS} & {*past_flow._WRITE_METHODS, *own}

@@ -11,6 +11,7 @@ from bench.counting import Counts, counting
 from bench.journals import journal
 from holdfast import Holdfast
 from holdfast.ports import Env
+from holdfast.records.batches import HeadQuery
 
 
 def _asked(env: Env, times: int, *, within: bool) -> Counts:
@@ -18,10 +19,10 @@ def _asked(env: Env, times: int, *, within: bool) -> Counts:
         if within:
             with env.journal.snapshot():
                 for _ in range(times):
-                    env.journal.heads("t", "", 1)
+                    env.journal.heads("t", HeadQuery(limit=1))
         else:
             for _ in range(times):
-                env.journal.heads("t", "", 1)
+                env.journal.heads("t", HeadQuery(limit=1))
     return counts
 
 
@@ -39,7 +40,7 @@ def test_what_was_counted_stops_with_the_counting(tmp_path: Path) -> None:
         counted = _asked(env, 1, within=True)
         before = counted.statements
         with env.journal.snapshot():
-            env.journal.heads("t", "", 1)
+            env.journal.heads("t", HeadQuery(limit=1))
     assert counted.statements == before
 
 

@@ -97,7 +97,7 @@ class Life:
         """Both ways of looking find the same, and the one that remembers left nothing for the other one to do."""
         found = self._settled()
         position = self.env.journal.position()
-        tenants = self.env.journal.tenants_with_work()
+        tenants = self.env.journal.tenants(live=True)
         assert found == looking_anew(self.env, tenants), "looking again from the beginning finds something else"
         assert self.env.journal.position() == position, "something was due and was not done"
         self.found += len(found)

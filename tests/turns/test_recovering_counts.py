@@ -16,6 +16,7 @@ from holdfast import Holdfast
 from holdfast.flow.frames.read import PAGE
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.turns.runnable import RunnableTurnWatch, StreamReadiness
+from holdfast.records.batches import HeadQuery
 from holdfast.records.events.envelope import Draft
 from holdfast.testing.clock import FrozenClock
 from tests.scale import volume
@@ -77,7 +78,7 @@ class Waiting:
 @pytest.fixture(scope="module", params=[FEW, MANY])
 def waiting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
     made = Waiting(tmp_path_factory.mktemp("waiting") / "a.db", request.param)
-    assert len(list(made.hf._env.journal.streams_with_work("default", 0, 100_000))) == made.count
+    assert len(list(made.hf._env.journal.heads("default", HeadQuery(live=True, limit=100_000)))) == made.count
     found, first = made.look()
     assert found == 0
     assert first >= made.count, "the first look sees each of them"

@@ -18,6 +18,7 @@ from holdfast.cli.output import console, facts_table, format_size, print_json, p
 from holdfast.connect import connect, list_settings, settings_from_environment
 from holdfast.errors import Corrupt
 from holdfast.ports import Env
+from holdfast.records.batches import HeadQuery
 from holdfast.version import __version__
 
 PRAGMAS = (
@@ -126,7 +127,7 @@ def _describe_journal(path: Path, env: Env) -> dict[str, Any]:
 
 def _count_streams(env: Env, tenant: str) -> int:
     count, after = 0, ""
-    while heads := env.journal.heads(tenant, after, PAGE):
+    while heads := env.journal.heads(tenant, HeadQuery(after=after, limit=PAGE)):
         count += len(heads)
         if heads[-1].stream <= after:
             raise Corrupt("The names of the streams are out of order. Stop writing and run `holdfast verify`.")

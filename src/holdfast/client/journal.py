@@ -16,7 +16,8 @@ from holdfast.flow.journal import artifacts, read, transfer
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.journal.verify import verify
 from holdfast.ports import Env
-from holdfast.records.batches import AppendResult
+from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
+from holdfast.records.batches import AppendResult, HeadQuery
 from holdfast.records.catalogue import APP_PREFIX
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased, Event
 from holdfast.records.ids import check_id, check_key
@@ -110,7 +111,7 @@ class JournalView:
     def streams(self) -> Iterator[str]:
         """Iterate over the names of this tenant's streams, in order."""
         after = ""
-        while heads := self._env.journal.heads(self._env.tenant, after, read.PAGE):
+        while heads := self._env.journal.heads(self._env.tenant, HeadQuery(after=after, limit=read.PAGE)):
             yield from (head.stream for head in heads)
             after = read.advance_cursor(after, heads[-1].stream)
 
@@ -139,7 +140,7 @@ class JournalView:
         """Rebuild every projection from the events, while others go on; return how many were applied."""
         self._check_whole()
         try:
-            return self._env.journal.rebuild(progress)
+            return require(self._env.journal, MAINTENANCE).rebuild(progress)
         finally:
             self._env.states.clear()
 
@@ -150,7 +151,7 @@ class JournalView:
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
         """Write a consistent copy to a new path, while others write. `holdfast.restore` opens it as a journal."""
         self._check_whole()
-        self._env.journal.backup(file_path(url_text(target)), progress)
+        require(self._env.journal, BACKUP).backup(file_path(url_text(target)), progress)
 
     def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
         """Export the whole journal as JSON lines to a new path; return the number of lines."""
@@ -185,7 +186,7 @@ class JournalView:
         with _open_export(path) as lines:
             size = path.stat().st_size
             secret, items = transfer.parse_lines(_report_progress(lines, size, progress))
-            return self._env.journal.restore(secret, transfer.check_chains(items))
+            return require(self._env.journal, MAINTENANCE).restore(secret, transfer.check_chains(items))
 
     def tenants(self) -> list[str]:
         """Return the names of all tenants in the journal."""

@@ -26,7 +26,7 @@ class BatchPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A large body, named by a keyed digest of its bytes. `body` is None if it is stored in a file or was erased."""
+    """A large body, named by a keyed digest of its bytes. `body` is None if it is stored apart or was erased."""
 
     name: bytes
     size: int
@@ -135,19 +135,32 @@ RowChange = RowInsert | RowReplace | RowUpdate | RowIncrement | RowDelete
 
 
 class RowQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query for rows of a stream: those with `after` < version <= `until`, newest first if `backwards`.
+    """A query for rows of a projection, all of them or those with a value in one column.
 
-    `prefix` holds the values of the key columns before the version, if there are any.
+    Of a stream: those with `after` < version <= `until` in order of version, newest first if `backwards`.
+    Of a tenant: in order of key, after `after_key`. `core.journal.tables` says by which columns each can be asked for.
     """
 
     table: str
+    stream: str | None = None
+    column: str | None = None
+    value: ColumnValue = None
     after: int = 0
     until: int = 2**62
-    limit: int = 256
     backwards: bool = False
-    prefix: tuple[ColumnValue, ...] = ()
-    pinned: bool = False
-    """Only messages that are pinned."""
+    after_key: bytes = b""
+    limit: int = 256
+
+
+class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query for the ends of streams: all in order of name after `after`, some by their names in any order, or those
+    with live frames in order of their number after `after_id`."""
+
+    after: str = ""
+    streams: tuple[str, ...] | None = None
+    live: bool = False
+    after_id: int = 0
+    limit: int = 256
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):

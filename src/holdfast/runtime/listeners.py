@@ -15,13 +15,12 @@ from typing import Any, Self
 from holdfast.aio.executor import ThreadPools
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import InvalidValue
-from holdfast.flow.frames.read import content_field, load_current_state
+from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.turns import outcome, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.ports import Env
 from holdfast.records.events.envelope import Event
-from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
 from holdfast.records.reports import EventQuery
 from holdfast.runtime.reply import AgentEvent
@@ -64,8 +63,8 @@ class Tail:
             self._thread, self._actor = self._versions_before(turn)
 
     def _versions_before(self, turn: TurnPlace) -> tuple[int, int]:
-        found = self._env.journal.find(self._env.tenant, "frames", "frame_id", ulid_bytes(turn.frame), b"", 1)
-        return turn.started - 1, int(found[0][1]["pushed_version"] or 1) - 1
+        _, row = find_frame_row(self._env, turn.frame)
+        return turn.started - 1, int(row["pushed_version"] or 1) - 1
 
     @property
     def id(self) -> str:

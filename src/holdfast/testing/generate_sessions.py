@@ -651,10 +651,11 @@ def _check_thread(env: Env, told: ExpectedThread) -> None:
     assert (thread.messages, thread.newest, thread.floor) == (len(told.messages), told.newest, told.floor), told.stream
     assert (thread.ended, thread.fresh, thread.shared) == (told.ended, told.fresh, told.shared), told.stream
     assert (thread.calls, thread.packed) == (told.calls, told.packed), told.stream
-    made = env.journal.span(env.tenant, told.stream, RowQuery(table="summaries", after=told.floor, limit=10_000))
-    assert [row["version"] for row in made if row["retired"] is None] == [one.version for one in told.own_summaries], (
-        told.stream
-    )
+    query = RowQuery(table="summaries", stream=told.stream, after=told.floor, limit=10_000)
+    made = env.journal.select(env.tenant, query)
+    assert [row["version"] for _, row in made if row["retired"] is None] == [
+        one.version for one in told.own_summaries
+    ], told.stream
     standing = [(one.stream, one.version) for one in summaries.list_summaries(env, told.stream)]
     assert standing == [(one.stream, one.version) for one in told.summaries_in_force()], told.stream
 
@@ -670,6 +671,6 @@ def _check_messages(env: Env, told: ExpectedThread, pinned: set[tuple[str, int]]
     for one, message in zip(told.messages, found, strict=True):
         assert tuple(call.id for call in message.tool_calls) == tuple(id for id, _ in one.calls)
         assert tuple(result.tool_call_id for result in message.tool_results) == one.answers
-    span = RowQuery(table="messages", limit=10_000, pinned=True)
-    rows = env.journal.span(env.tenant, told.stream, span)
-    assert [row["version"] for row in rows] == sorted(version for stream, version in pinned if stream == told.stream)
+    query = RowQuery(table="messages", stream=told.stream, column="pinned", value=1, limit=10_000)
+    rows = env.journal.select(env.tenant, query)
+    assert [row["version"] for _, row in rows] == sorted(version for stream, version in pinned if stream == told.stream)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.records.batches import RowQuery
+
 
 class Table(msgspec.Struct, frozen=True):
     """One projection table. `key` is unique within a tenant."""
@@ -19,6 +21,8 @@ class Table(msgspec.Struct, frozen=True):
     """(column, table) pairs: the column, if not null, must be the first key column of a row in that table."""
     lookup_columns: tuple[str, ...] = ()
     """Columns besides the first of the key by which rows can be looked up: each has an index."""
+    stream_columns: tuple[str, ...] | None = None
+    """Columns by which rows of one stream can be looked up in order of version; None if they are not read so."""
     per_stream: bool = False
     """True if the key is unique only within a stream, not within the tenant."""
 
@@ -178,17 +182,21 @@ MESSAGES = Table(
     "messages",
     ("version",),
     ("position", "role", "round", "before", "calls", "tokens", "tokenizer", "pinned", "retracted"),
+    stream_columns=("pinned",),
     per_stream=True,
 )
 
 MESSAGE_CALLS = Table("message_calls", ("call_id",), ("version", "provider"), per_stream=True)
 
-MESSAGE_COUNTS = Table("message_counts", ("tokenizer", "version"), ("tokens",), per_stream=True)
+MESSAGE_COUNTS = Table(
+    "message_counts", ("tokenizer", "version"), ("tokens",), stream_columns=("tokenizer",), per_stream=True
+)
 
 SUMMARIES = Table(
     "summaries",
     ("version",),
     ("summary_id", "first", "last", "shared", "tokens", "tokenizer", "retired"),
+    stream_columns=(),
     per_stream=True,
 )
 
@@ -203,6 +211,7 @@ EFFECTS = Table(
     ("effect_id",),
     ("sink", "kind", "status", "version", "attempts", "retry_at", "settled"),
     lookup_columns=("sink",),
+    stream_columns=("sink",),
 )
 
 # Parents before children: the order in which rows can be inserted.
@@ -236,10 +245,13 @@ THREAD_TABLES: tuple[str, ...] = ("threads", "message_calls")
 TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}
 
 
-def check_lookup(table: str, column: str | None) -> None:
-    """Refuse a lookup that would have to read the whole table."""
-    if column is not None and (column,) != TABLES[table].key[:1] and column not in TABLES[table].lookup_columns:
-        raise AssertionError(f"{table} cannot be found by {column}")
+def check_lookup(query: RowQuery) -> Table:
+    """Return the table of a query; refuse a query that would have to read the whole table."""
+    table = TABLES[query.table]
+    known = (*table.key[:1], *table.lookup_columns) if query.stream is None else table.stream_columns
+    if known is None or (query.column is not None and query.column not in known):
+        raise AssertionError(f"{query.table} cannot be found by {query.column or 'stream'}")
+    return table
 
 
 def stream_kind(stream: str) -> str | None:

@@ -19,6 +19,7 @@ from holdfast.flow.state.journal_store import journal_storage
 from holdfast.flow.state.search import MAX_RESULTS
 from holdfast.flow.state.write import build_entry
 from holdfast.ports import Env
+from holdfast.ports.capabilities import STATE, require
 from holdfast.records.compaction import RecalledEntry
 from holdfast.records.events.envelope import Draft
 from holdfast.records.scope import Address, Scope
@@ -59,7 +60,7 @@ def search_memories(env: Env, scopes: Sequence[Address], query: str, limit: int 
 
 def load_memory(env: Env, scope: str, key: str, score: float = 0.0) -> RecalledEntry | None:
     """Load one passage as it is now; None if it is gone, erased or cannot be shown."""
-    stored = env.journal.entry(env.tenant, scope, key)
+    stored = require(env.journal, STATE).entry(env.tenant, scope, key)
     if stored is None or stored.content is None:
         return None
     event = decode_event(stored)

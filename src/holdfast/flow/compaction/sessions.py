@@ -365,8 +365,8 @@ def last_covered_position(env: Env, stream: str) -> int:
     if newest is None:
         return 0
     end = newest.covers[-1]
-    span = RowQuery(table="messages", after=end.last - 1, until=end.last, limit=1)
-    return max((int(row["position"] or 0) for row in env.journal.span(env.tenant, end.stream, span)), default=0)
+    query = RowQuery(table="messages", stream=end.stream, after=end.last - 1, until=end.last, limit=1)
+    return max((int(row["position"] or 0) for _, row in env.journal.select(env.tenant, query)), default=0)
 
 
 _NUMBERS: Final = {

@@ -27,7 +27,7 @@ from holdfast.flow.effects.sinks import client_sinks, is_awaitable
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.frames.takeover import release_stream, take_free_stream, take_stream
 from holdfast.ports import Env, Sink
-from holdfast.records.batches import Row
+from holdfast.records.batches import Row, RowQuery
 from holdfast.records.effects import BUILT_IN_SINKS, DeclaredEffect, DispatchReport
 from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.ids import ulid_text
@@ -129,8 +129,9 @@ def _find_next_row(env: Env, lane: _Lane) -> Row | None:
     """Return the next row to deliver in a lane; None if the lane is empty, stopped, or not due."""
     wide = LOOK_AHEAD
     while True:
-        rows = env.journal.lane(env.tenant, lane.sink, lane.stream, wide)
-        for row in rows:
+        query = RowQuery(table="effects", stream=lane.stream, column="sink", value=lane.sink, limit=wide)
+        rows = env.journal.select(env.tenant, query)
+        for _, row in rows:
             if _is_skipped(env, lane.sink, row):
                 continue
             late = _read_number(row, "version") > lane.until

@@ -19,7 +19,7 @@ from holdfast.flow.frames.read import content_field, parse_id, read_event
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
-from holdfast.records.batches import Row
+from holdfast.records.batches import Row, RowQuery
 from holdfast.records.effects import FINAL_STATUSES, EffectInfo, EffectOutcome
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.state import EffectRevived, EffectSettled, SettledContent
@@ -34,14 +34,16 @@ _COMPARED_COLUMNS: Final = ("status", "attempts", "settled")
 
 def find_effect_row(env: Env, effect: str) -> tuple[str, Row] | None:
     """Return the stream and the row of an unsettled effect, or None."""
-    found = env.journal.find(env.tenant, "effects", "effect_id", parse_id(effect, "effect"), b"", 1)
+    found = env.journal.select(
+        env.tenant, RowQuery(table="effects", column="effect_id", value=parse_id(effect, "effect"), limit=1)
+    )
     return found[0] if found else None
 
 
 def read_unsettled_effects(env: Env, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
     """Yield unsettled effects, oldest first."""
     after = b""
-    while rows := env.journal.find(env.tenant, "effects", None, None, after, PAGE):
+    while rows := env.journal.select(env.tenant, RowQuery(table="effects", after_key=after, limit=PAGE)):
         for stream, row in rows:
             if wanted(row):
                 yield _describe_unsettled(env, stream, row)

@@ -16,7 +16,7 @@ from holdfast.flow.frames.read import find_frame_stream, find_question_row, load
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
-from holdfast.records.batches import Row
+from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Draft, Event
 from holdfast.records.frames import Question, StreamState
@@ -188,7 +188,7 @@ def _find_row(env: Env, question: str | None, token: str | None) -> tuple[str, R
         assert question is not None
         return find_question_row(env, question)
     raw = bytes.fromhex(hash_token(token))
-    found = env.journal.find(env.tenant, "suspended_frames", "token_id", raw, b"", 1)
+    found = env.journal.select(env.tenant, RowQuery(table="suspended_frames", column="token_id", value=raw, limit=1))
     if not found:
         raise TokenNotFound
     return found[0]

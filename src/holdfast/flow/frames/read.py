@@ -12,7 +12,7 @@ from holdfast.core.packs.fences import lowest_trust
 from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
 from holdfast.flow.journal.append import load_state
 from holdfast.ports import Env
-from holdfast.records.batches import Head, Row
+from holdfast.records.batches import Head, HeadQuery, Row, RowQuery
 from holdfast.records.events.envelope import ERASED, Content, Erased, Event
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import FrameState, Handle, StreamState
@@ -54,7 +54,9 @@ def find_frame_stream(env: Env, frame_id: str) -> str:
 
 def find_frame_row(env: Env, frame_id: str) -> tuple[str, Row]:
     """Return the stream and the row of a frame."""
-    found = env.journal.find(env.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1)
+    found = env.journal.select(
+        env.tenant, RowQuery(table="frames", column="frame_id", value=parse_id(frame_id), limit=1)
+    )
     if not found:
         raise FrameNotFound(f"There is no frame {frame_id}. Check its id and the tenant.")
     return found[0]
@@ -62,7 +64,9 @@ def find_frame_row(env: Env, frame_id: str) -> tuple[str, Row]:
 
 def has_frame(env: Env, frame_id: str) -> bool:
     """Return True if a frame of this id exists or existed."""
-    return bool(env.journal.find(env.tenant, "frames", "frame_id", parse_id(frame_id), b"", 1))
+    return bool(
+        env.journal.select(env.tenant, RowQuery(table="frames", column="frame_id", value=parse_id(frame_id), limit=1))
+    )
 
 
 def load_current_state(env: Env, stream: str) -> StreamState:
@@ -151,7 +155,7 @@ def _read_ended_frame(env: Env, frame_id: str) -> FrameInfo:
         stream, row = find_frame_row(env, frame_id)
         rows: dict[str, list[Row]] = {"frames": [row]}
         for table in _FRAME_TABLES:
-            found = env.journal.find(env.tenant, table, "frame_id", raw, b"", 1_000_000)
+            found = env.journal.select(env.tenant, RowQuery(table=table, column="frame_id", value=raw, limit=1_000_000))
             rows[table] = [part for _, part in found]
         frame = build_state(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
         # The last event of an ended frame is its end.
@@ -188,7 +192,7 @@ def read_work_pages(env: Env) -> Iterator[list[Head]]:
     """Yield the heads of every stream that has live frames, a page at a time."""
     after: int | None = 0
     while after is not None:
-        page = env.journal.streams_with_work(env.tenant, after, PAGE)
+        page = env.journal.heads(env.tenant, HeadQuery(live=True, after_id=after, limit=PAGE))
         yield page
         after = page[-1].id if len(page) == PAGE else None
 
@@ -233,7 +237,7 @@ def read_handle_event(env: Env, stream: str, version: int) -> Event | None:
 def read_questions(env: Env) -> Iterator[QuestionInfo]:
     """Yield every open question of the tenant that can be answered, oldest frame first."""
     after = b""
-    while rows := env.journal.find(env.tenant, "suspended_frames", None, None, after, PAGE):
+    while rows := env.journal.select(env.tenant, RowQuery(table="suspended_frames", after_key=after, limit=PAGE)):
         for stream, row in rows:
             if row["within"] is None:
                 yield _describe_question(env, stream, row)
@@ -249,7 +253,7 @@ def read_question(env: Env, question_id: str) -> QuestionInfo:
 def find_question_row(env: Env, question_id: str) -> tuple[str, Row]:
     """Return the stream and the row of an open question."""
     raw = parse_id(question_id, "question")
-    found = env.journal.find(env.tenant, "suspended_frames", "question_id", raw, b"", 1)
+    found = env.journal.select(env.tenant, RowQuery(table="suspended_frames", column="question_id", value=raw, limit=1))
     if not found:
         raise QuestionNotFound(f"Question {question_id} is not open: its frame went on or ended, or the id is wrong.")
     return found[0]

@@ -15,6 +15,7 @@ from holdfast.core.journal.codec import seal_draft
 from holdfast.core.search.documents import decode_beginning
 from holdfast.errors import Corrupt, InvalidValue, NotFound, TooLarge
 from holdfast.ports import Env
+from holdfast.ports.capabilities import ARTIFACTS, MAINTENANCE, require
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import ERASED, Draft, Erased, SealedEvent, Source
 from holdfast.records.events.journal import SubjectErased
@@ -42,14 +43,14 @@ def prepare_artifact(env: Env, body: bytes) -> Artifact:
             "Split it, or raise HOLDFAST_ARTIFACT_BYTES."
         )
     name = artifact_name(env.journal.secret, env.tenant, body)
-    return env.journal.place_artifact(env.tenant, name, body, env.clock.now_ms())
+    return require(env.journal, ARTIFACTS).place_artifact(env.tenant, name, body, env.clock.now_ms())
 
 
 def withdraw_artifacts(env: Env, placed: Sequence[Artifact]) -> None:
     """Remove the files placed for an append that was refused or repeated."""
     for artifact in placed:
         if artifact.body is None:
-            env.journal.withdraw_artifact(env.tenant, artifact.name)
+            require(env.journal, ARTIFACTS).withdraw_artifact(env.tenant, artifact.name)
 
 
 def read_artifact(env: Env, name: str) -> bytes | Erased:
@@ -58,7 +59,7 @@ def read_artifact(env: Env, name: str) -> bytes | Erased:
         raw = bytes.fromhex(name)
     except (ValueError, TypeError):
         raise NotFound(f"{name!r} is not the name of an artifact.") from None
-    body = env.journal.artifact(env.tenant, raw)
+    body = require(env.journal, ARTIFACTS).artifact(env.tenant, raw)
     return ERASED if body is None else body
 
 
@@ -73,7 +74,7 @@ def read_artifact_beginning(env: Env, name: str) -> str:
 
 def collect_artifacts(env: Env) -> int:
     """Remove artifacts that have been unreferenced for a day."""
-    return env.journal.collect(env.clock.now_ms() - DAY_MS)
+    return require(env.journal, ARTIFACTS).collect(env.clock.now_ms() - DAY_MS)
 
 
 def erase_subject(env: Env, subject: str) -> Erasure:
@@ -89,7 +90,7 @@ def erase_subject(env: Env, subject: str) -> Erasure:
     user = None if env.user == subject else env.user
     source = Source(user=user, origin=env.origin, trust=env.trust, app=__version__)
     try:
-        return env.journal.erase(env.tenant, subject, marker, source)
+        return require(env.journal, MAINTENANCE).erase(env.tenant, subject, marker, source)
     finally:
         env.states.clear()
         if env.recent is not None:

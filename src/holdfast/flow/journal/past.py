@@ -24,6 +24,7 @@ from holdfast.flow.journal.read import advance_cursor
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.vectors import StreamVectorCache
 from holdfast.ports import Clock, Env
+from holdfast.ports.capabilities import ARTIFACTS, GROUPS, VECTORS, require
 from holdfast.ports.journal import Journal
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
@@ -33,15 +34,13 @@ from holdfast.records.settings import Settings
 PAGE: Final = 512
 
 _READ_METHODS: Final = (
-    "capabilities",
     "secret",
     "head",
     "heads",
     "tenants",
     "load",
-    "find",
+    "select",
     "event",
-    "span",
     "sessions",
     "idle_sessions",
     "entry",
@@ -58,10 +57,6 @@ _READ_METHODS: Final = (
     "vectors",
     "drop_vectors",
     "lanes",
-    "lane",
-    "streams_with_work",
-    "tenants_with_work",
-    "versions",
     "renewals",
     "read",
     "events_by_key",
@@ -69,6 +64,7 @@ _READ_METHODS: Final = (
     "position",
     "watch",
     "subjects",
+    "count",
     "rows",
     "check",
     "close",
@@ -107,21 +103,26 @@ class PastJournal:
         for name in _WRITE_METHODS:
             setattr(self, name, _refuse_write)
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Every group: those that write are refused as ReadOnly, not as unsupported."""
+        return frozenset(group.name for group in GROUPS)
+
     def artifact(self, tenant: str, name: bytes) -> bytes | None:
         """Return a body that one of the events refers to, as the live journal has it now."""
         if tenant != self._tenant or name not in self._bodies:
             raise NotFound(f"There was no artifact {name.hex()} in this journal then.")
-        return self._source.artifact(tenant, name)
+        return require(self._source, ARTIFACTS).artifact(tenant, name)
 
     def artifacts(self) -> Iterator[tuple[str, Artifact]]:
         """Yield these artifacts."""
-        for tenant, artifact in self._source.artifacts():
+        for tenant, artifact in require(self._source, ARTIFACTS).artifacts():
             if tenant == self._tenant and artifact.name in self._bodies:
                 yield tenant, artifact
 
     def vectors_by_digest(self, tenant: str, embedder: str, digests: Any) -> dict[bytes, bytes]:
         """Return vectors from the live journal: a text's vector does not depend on time."""
-        return self._source.vectors_by_digest(tenant, embedder, digests)
+        return require(self._source, VECTORS).vectors_by_digest(tenant, embedder, digests)
 
 
 def _refuse_write(*_: Any, **__: Any) -> NoReturn:
@@ -146,7 +147,7 @@ def build_past_factory(empty: Callable[[Settings], ExcerptJournal]) -> Callable[
         held = empty(env.settings)
         with env.journal.snapshot():
             copies = _TenantCopy(env.journal, env.tenant, check_as_of(env, as_of))
-            held.hold(env.journal.secret, as_of, copies.items(), env.journal.artifact)
+            held.hold(env.journal.secret, as_of, copies.items(), require(env.journal, ARTIFACTS).artifact)
         journal = cast(Journal, PastJournal(held, env.journal, env.tenant, frozenset(copies.bodies)))
         clock = env.clock if copies.at is None else cast(Clock, PastClock(env.clock, copies.at))
         return _replace_journal(env, journal, clock)

@@ -20,6 +20,7 @@ from holdfast.core.msgspec_types import convert
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
 from holdfast.flow.journal.read import advance_cursor
 from holdfast.ports import Env
+from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.ids import check_id
@@ -47,7 +48,7 @@ def _read_items(env: Env, until: int | None, progress: Progress | None) -> Itera
         for subject in env.journal.subjects(tenant):
             yield tenant, subject
     wanted = None if until is None else _find_referenced_artifacts(env, until)
-    for tenant, artifact in env.journal.artifacts():
+    for tenant, artifact in require(env.journal, ARTIFACTS).artifacts():
         if wanted is None or (tenant, artifact.name.hex()) in wanted:
             yield tenant, artifact
     last = env.journal.position()

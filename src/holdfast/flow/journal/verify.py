@@ -24,7 +24,8 @@ from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.journal.read import advance_cursor
 from holdfast.flow.packs.rebuild import rebuild_pack
 from holdfast.ports import Env
-from holdfast.records.batches import Head, Row
+from holdfast.ports.capabilities import ARTIFACTS, MAINTENANCE, require
+from holdfast.records.batches import Head, HeadQuery, Row
 from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import EventQuery, Finding, Progress, VerificationReport
@@ -56,8 +57,8 @@ class _Verification:
 
     def run(self) -> None:
         try:
-            self.findings.extend(self._env.journal.check())
-            self._total = self._env.journal.position()
+            self.findings.extend(require(self._env.journal, MAINTENANCE).check())
+            self._total = require(self._env.journal, MAINTENANCE).count()
             tables = {table.name: _ProjectionCursor(self._env, table.name) for table in PROJECTIONS}
             for tenant in self._env.journal.tenants():
                 for head in self._read_heads(tenant):
@@ -67,15 +68,13 @@ class _Verification:
                     self._report("rows", f"{tenant} {stream} {name}", "a row belongs to a stream that does not exist")
             self._verify_artifacts()
             if self.events != self._total and not self.findings:
-                self._report(
-                    "events", "journal", f"{self._total} events are numbered, {self.events} belong to a stream"
-                )
+                self._report("events", "journal", f"{self._total} events are stored, {self.events} belong to a stream")
         except Exception as error:  # noqa: BLE001  damage may break anything, and a check that dies has not checked
             self._report("unreadable", "journal", _describe_error(error))
 
     def _read_heads(self, tenant: str) -> Iterator[Head]:
         after = ""
-        while heads := self._env.journal.heads(tenant, after, PAGE):
+        while heads := self._env.journal.heads(tenant, HeadQuery(after=after, limit=PAGE)):
             yield from heads
             after = advance_cursor(after, heads[-1].stream)
 
@@ -145,7 +144,7 @@ class _Verification:
                     )
 
     def _verify_artifacts(self) -> None:
-        for tenant, artifact in self._env.journal.artifacts():
+        for tenant, artifact in require(self._env.journal, ARTIFACTS).artifacts():
             self.artifacts += 1
             where = f"{tenant} artifact {artifact.name.hex()}"
             if artifact.erased:
@@ -171,7 +170,7 @@ class _ProjectionCursor:
     """A projection's rows, taken stream by stream in the order in which streams are visited."""
 
     def __init__(self, env: Env, name: str) -> None:
-        self._rows = env.journal.rows(name)
+        self._rows = require(env.journal, MAINTENANCE).rows(name)
         self._next: tuple[str, str, Row] | None = next(self._rows, None)
 
     def take(self, tenant: str, stream: str) -> list[Row]:

@@ -32,6 +32,7 @@ from holdfast.flow.packs.visibility import brief_scopes, frame_place, is_thread
 from holdfast.flow.state import write
 from holdfast.flow.state.journal_store import internal_storage
 from holdfast.ports import Env
+from holdfast.ports.capabilities import STATE, require
 from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Event, StoredEvent
 from holdfast.records.ids import check_id
@@ -124,7 +125,11 @@ def load_brief(
 
 def has_briefs(env: Env, scope: str) -> bool:
     """Return True if a scope has a brief for any role."""
-    return bool(env.journal.entries(env.tenant, scope, EntryPageQuery(now=env.clock.now_ms(), prefix=PREFIX, limit=1)))
+    return bool(
+        require(env.journal, STATE).entries(
+            env.tenant, scope, EntryPageQuery(now=env.clock.now_ms(), prefix=PREFIX, limit=1)
+        )
+    )
 
 
 def _render_brief(env: Env, pieces: Sequence[BriefPiece]) -> Brief:
@@ -156,7 +161,7 @@ def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, Brief
         return {}
     found, now = {}, env.clock.now_ms()
     for role in roles:
-        event = env.journal.entry(env.tenant, scope, PREFIX + role)
+        event = require(env.journal, STATE).entry(env.tenant, scope, PREFIX + role)
         if event is not None and (piece := _entry_piece(event, now)) is not None:
             found[role] = piece
     return found

@@ -22,6 +22,7 @@ from holdfast.flow.frames.read import parse_id, read_event
 from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.sessions.read import LATEST, decode_messages
 from holdfast.ports import Env
+from holdfast.ports.capabilities import STATE, require
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.packs import Origin
 from holdfast.records.recovery import HandleInfo
@@ -238,7 +239,9 @@ def find_target_event(asked: HandleRequest) -> Event | None:
     if asked.handle.kind != "document" or kind != "state" or "#" not in rest:
         return None
     scope, key = rest.split("#", 1)
-    changes = asked.env.journal.revisions(asked.env.tenant, Scope.of(scope).text, check_entry_key(key), LATEST, 1)
+    changes = require(asked.env.journal, STATE).revisions(
+        asked.env.tenant, Scope.of(scope).text, check_entry_key(key), LATEST, 1
+    )
     return decode_event(changes[0]) if changes else None
 
 
@@ -322,9 +325,9 @@ def _resolve_entry(asked: HandleRequest, given: str, key: str) -> HandleText:
     """Resolve an entry of `hf.state`. Transient entries are not found, as they could not be read again later."""
     env, tenant = asked.env, asked.env.tenant
     scope, key = Scope.of(given).text, check_entry_key(key)
-    stored = env.journal.entry(tenant, scope, key)
+    stored = require(env.journal, STATE).entry(tenant, scope, key)
     if stored is None:
-        newest = env.journal.revisions(tenant, scope, key, LATEST, 1)
+        newest = require(env.journal, STATE).revisions(tenant, scope, key, LATEST, 1)
         if newest and newest[0].erased:
             raise EvidenceErased
         raise NotFound(f"{key!r:.80} of {scope} has no stored value. Check the key and the scope.")

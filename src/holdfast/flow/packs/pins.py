@@ -46,10 +46,18 @@ def leading_instructions(env: Env, stream: str) -> Iterator[MessageLocation]:
 
 def _iter_pinned(env: Env, thread: Sequence[SharedSegment]) -> Iterator[MessageLocation]:
     for segment in thread:
-        span = RowQuery(table="messages", after=segment.after, until=segment.until, limit=1_000, pinned=True)
-        for row in env.journal.span(env.tenant, segment.stream, span):
+        query = RowQuery(
+            table="messages",
+            stream=segment.stream,
+            column="pinned",
+            value=1,
+            after=segment.after,
+            until=segment.until,
+            limit=1_000,
+        )
+        for stream, row in env.journal.select(env.tenant, query):
             if is_standing(row, segment):
-                yield MessageLocation(segment.stream, row)
+                yield MessageLocation(stream, row)
 
 
 def _load_round(env: Env, stream: str, place: MessageLocation) -> list[MessageLocation]:

@@ -373,14 +373,14 @@ def user_messages_before(env: Env, stream: str, turn: int, end: Sequence[Message
 def _iter_user_places(env: Env, segment: SharedSegment) -> Iterator[MessageLocation]:
     after = segment.after
     while after < segment.until:
-        span = RowQuery(table="messages", after=after, until=segment.until, limit=USER_PAGE)
-        rows = env.journal.span(env.tenant, segment.stream, span)
-        for row in rows:
+        query = RowQuery(table="messages", stream=segment.stream, after=after, until=segment.until, limit=USER_PAGE)
+        rows = env.journal.select(env.tenant, query)
+        for stream, row in rows:
             if row["role"] == USER_ROLE and is_standing(row, segment):
-                yield MessageLocation(segment.stream, row)
+                yield MessageLocation(stream, row)
         if len(rows) < USER_PAGE:
             return
-        after = int(rows[-1]["version"] or 0)
+        after = int(rows[-1][1]["version"] or 0)
 
 
 def merge_places(
@@ -424,9 +424,15 @@ def _load_counts(env: Env, strange: Sequence[MessageLocation], kept_as: str) -> 
     for stream in dict.fromkeys(place.stream for place in strange):
         for run in group_versions(sorted({place.version for place in strange if place.stream == stream})):
             first, last = min(run), max(run)
-            span = RowQuery(
-                table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,)
+            query = RowQuery(
+                table="message_counts",
+                stream=stream,
+                column="tokenizer",
+                value=kept_as,
+                after=first - 1,
+                until=last,
+                limit=last - first + 1,
             )
-            for row in env.journal.span(env.tenant, stream, span):
+            for _, row in env.journal.select(env.tenant, query):
                 known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
     return known

@@ -154,8 +154,10 @@ class _FactSearch:
                 until = page[-1].version - 1
 
     def _message_row(self, message: Message) -> Row:
-        span = RowQuery(table="messages", after=message.version - 1, until=message.version, limit=1)
-        (row,) = self._env.journal.span(self._env.tenant, message.stream, span)
+        query = RowQuery(
+            table="messages", stream=message.stream, after=message.version - 1, until=message.version, limit=1
+        )
+        ((_, row),) = self._env.journal.select(self._env.tenant, query)
         return row
 
     def _make_sighting(self, message: Message, row: Row, *, stands: bool) -> Sighting:

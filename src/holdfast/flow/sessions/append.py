@@ -27,6 +27,7 @@ from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import ChangeResult, decide_and_append, load_state
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_stream
 from holdfast.ports import Env, Models, Tokenizer
+from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.sessions import MessageAppended, ThreadOpened
@@ -366,7 +367,7 @@ class MessagePreparer:
             raw = bytes.fromhex(name)
         except ValueError:
             raise NotFound(f"{name!r:.80} is not the name of an artifact.") from None
-        self._env.journal.artifact(self._env.tenant, raw)
+        require(self._env.journal, ARTIFACTS).artifact(self._env.tenant, raw)
 
     def _place_large_text(self, part: Part, named: list[str]) -> Part:
         text = part.get("text")

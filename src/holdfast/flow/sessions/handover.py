@@ -18,6 +18,7 @@ from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.sessions.read import iter_segment_messages, load_shared_at
 from holdfast.flow.sessions.sessions import close_draft, end_session, is_reset
 from holdfast.ports import EndedConversation, Env
+from holdfast.records.batches import RowQuery
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.events.sessions import SessionClosing, SessionOffered, SharedSegment
@@ -154,7 +155,7 @@ def sweep_sessions(env: Env) -> SessionSweepReport:
 
 def _iter_pending_streams(env: Env) -> Iterator[str]:
     after, seen = b"", set()
-    while found := env.journal.find(env.tenant, "session_handovers", None, None, after, PAGE):
+    while found := env.journal.select(env.tenant, RowQuery(table="session_handovers", after_key=after, limit=PAGE)):
         for stream, row in found:
             if stream not in seen:
                 seen.add(stream)

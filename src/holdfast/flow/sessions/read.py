@@ -125,15 +125,17 @@ def _segments_from(found: list[SharedSegment], place: MessageLocation) -> list[S
 def _iter_segment(env: Env, segment: SharedSegment, *, backwards: bool, page: int = PAGE) -> Iterator[MessageLocation]:
     after, until, over = segment.after, segment.until, LATEST
     while after < until:
-        span = RowQuery(table="messages", after=after, until=until, limit=page, backwards=backwards)
-        rows = env.journal.span(env.tenant, segment.stream, span)
-        for row in rows:
+        query = RowQuery(
+            table="messages", stream=segment.stream, after=after, until=until, limit=page, backwards=backwards
+        )
+        rows = env.journal.select(env.tenant, query)
+        for stream, row in rows:
             if is_standing(row, segment):
                 over = LATEST if row["before"] is None else int(row["before"])
-                yield MessageLocation(segment.stream, row)
+                yield MessageLocation(stream, row)
         if len(rows) < page:
             return
-        last = int(rows[-1]["version"] or 0)
+        last = int(rows[-1][1]["version"] or 0)
         # Going backwards, skip all messages that were retracted before this one, however many there are.
         after, until = (after, min(last - 1, over)) if backwards else (last, until)
 
@@ -283,8 +285,10 @@ def find_place(env: Env, stream: str, message: Message | str) -> MessageLocation
     if stored is not None and stored.type in MESSAGE_TYPES:
         for segment in thread_segments(stream, thread_state(env, stream)):
             if segment.stream == stored.stream and segment.after < stored.version <= segment.until:
-                span = RowQuery(table="messages", after=stored.version - 1, until=stored.version, limit=1)
-                for row in env.journal.span(env.tenant, segment.stream, span):
+                query = RowQuery(
+                    table="messages", stream=stored.stream, after=stored.version - 1, until=stored.version, limit=1
+                )
+                for place, row in env.journal.select(env.tenant, query):
                     if is_standing(row, segment):
-                        return MessageLocation(segment.stream, row)
+                        return MessageLocation(place, row)
     raise MessageNotFound(f"There is no message {id!r:.40} in {stream}. It was retracted, or belongs elsewhere.")

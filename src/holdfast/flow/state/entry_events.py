@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode, decode_facts
 from holdfast.ports import Env
+from holdfast.ports.capabilities import STATE, require
+from holdfast.records.batches import HeadQuery
 from holdfast.records.entries import Edge, EntryPageQuery, StoredEntry
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.state import StateDeleted, StateLinked, StateUnlinked, StateWritten, ValueContent
@@ -107,7 +109,7 @@ def _session_keys(env: Env, stream: str) -> list[str]:
     # `now=0` makes expired entries visible, so they are deleted too.
     page = EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE)
     while True:
-        more = [decode_entry(event)[0] for event in env.journal.entries(env.tenant, stream, page)]
+        more = [decode_entry(event)[0] for event in require(env.journal, STATE).entries(env.tenant, stream, page)]
         keys += more
         if len(more) < page.limit:
             return keys
@@ -118,7 +120,7 @@ def list_session_streams(env: Env, session: str) -> list[str]:
     """List the streams below a session, also those without messages, at the cost of their number."""
     found: list[str] = []
     below, after = f"{session}/", f"{session}/"
-    while heads := env.journal.heads(env.tenant, after, HEAD_PAGE):
+    while heads := env.journal.heads(env.tenant, HeadQuery(after=after, limit=HEAD_PAGE)):
         names = [head.stream for head in heads if head.stream.startswith(below)]
         found += names
         if len(names) < HEAD_PAGE:

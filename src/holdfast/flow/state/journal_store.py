@@ -18,6 +18,7 @@ from holdfast.flow.state.entry_events import decode_entry, delete_draft, link_dr
 from holdfast.flow.state.search import search_entries
 from holdfast.flow.state.store import Storage
 from holdfast.ports import Env
+from holdfast.ports.capabilities import STATE, EntryReader, require
 from holdfast.records.entries import (
     Edge,
     EdgeQuery,
@@ -68,16 +69,21 @@ class JournalStore:
         self._env = env
 
     @property
+    def _entries(self) -> EntryReader:
+        return require(self._env.journal, STATE)
+
+    @property
     def capabilities(self) -> frozenset[str]:
+        offered = self._env.journal.capabilities
         return (
             frozenset({"graph", "history", "keys"})
-            | (_DISK_CAPABILITIES if "shared" in self._env.journal.capabilities else _NO_CAPABILITIES)
-            | (_TEXT_CAPABILITY if self._env.settings.index_text else _NO_CAPABILITIES)
-            | (_VECTOR_CAPABILITY if self._env.embedder is not None else _NO_CAPABILITIES)
+            | (_DISK_CAPABILITIES if "shared" in offered else _NO_CAPABILITIES)
+            | (_TEXT_CAPABILITY & offered if self._env.settings.index_text else _NO_CAPABILITIES)
+            | (_VECTOR_CAPABILITY & offered if self._env.embedder is not None else _NO_CAPABILITIES)
         )
 
     def get(self, scope: str, key: str) -> StoredEntry | None:
-        event = self._env.journal.entry(self._env.tenant, scope, key)
+        event = self._entries.entry(self._env.tenant, scope, key)
         return None if event is None else decode_entry(event)[1]
 
     def put(
@@ -91,11 +97,11 @@ class JournalStore:
         return self._compare_and_write(scope, key, draft, expected, once)
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
-        if once is None and self._env.journal.entry(self._env.tenant, scope, key) is None:
+        if once is None and self._entries.entry(self._env.tenant, scope, key) is None:
             return None if expected else False
 
         def decide(states: States) -> dict[str, list[Draft]]:
-            known = self._env.journal.entry(self._env.tenant, scope, key)
+            known = self._entries.entry(self._env.tenant, scope, key)
             at = 0 if known is None else known.version
             late = expected is not None and at != expected
             # With an idempotency key, journal that nothing was there: a retry must not delete a later write.
@@ -111,7 +117,7 @@ class JournalStore:
     def purge(self, now: int) -> int:
         """Delete expired entries scope by scope; entries rewritten meanwhile stay."""
         count = 0
-        while found := self._env.journal.find_expired(self._env.tenant, now, PURGE_BATCH):
+        while found := self._entries.find_expired(self._env.tenant, now, PURGE_BATCH):
             by_scope: dict[str, list[tuple[str, int]]] = {}
             for scope, key, version in found:
                 by_scope.setdefault(scope, []).append((key, version))
@@ -125,7 +131,7 @@ class JournalStore:
         def decide(states: States) -> dict[str, list[Draft]]:
             drafts = []
             for key, version in over:
-                known = self._env.journal.entry(self._env.tenant, scope, key)
+                known = self._entries.entry(self._env.tenant, scope, key)
                 if known is None or known.version == version:  # None also means that its value was erased.
                     drafts.append(delete_draft(key, cause="expiry"))
             return {scope: drafts}
@@ -136,7 +142,7 @@ class JournalStore:
         """Write if the entry is at the expected version; else return None."""
 
         def decide(states: States) -> dict[str, list[Draft]]:
-            known = self._env.journal.entry(self._env.tenant, scope, key)
+            known = self._entries.entry(self._env.tenant, scope, key)
             at = 0 if known is None else known.version
             return {scope: [draft]} if at == expected else {}
 
@@ -170,7 +176,7 @@ class JournalStore:
         return encode(before) == encode(wanted.value)
 
     def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
-        return [decode_entry(event) for event in self._env.journal.entries(self._env.tenant, scope, page)]
+        return [decode_entry(event) for event in self._entries.entries(self._env.tenant, scope, page)]
 
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         return search_entries(self._env, scope, wanted)
@@ -186,10 +192,10 @@ class JournalStore:
 
     def has_edge(self, edge: Edge) -> bool:
         """Return True if this edge exists, whatever its data."""
-        return self._env.journal.has_edge(self._env.tenant, edge)
+        return self._entries.has_edge(self._env.tenant, edge)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
-        return [_edge(decode_event(event)) for event in self._env.journal.edges(self._env.tenant, query)]
+        return [_edge(decode_event(event)) for event in self._entries.edges(self._env.tenant, query)]
 
     def history(self, scope: str, key: str, limit: int | None) -> list[Revision]:
         """Return every change of a key, newest first, up to `limit`."""
@@ -197,7 +203,7 @@ class JournalStore:
         before = _NEWEST
         while limit is None or len(found) < limit:
             wanted = PAGE if limit is None else min(PAGE, limit - len(found))
-            events = self._env.journal.revisions(self._env.tenant, scope, key, before, wanted)
+            events = self._entries.revisions(self._env.tenant, scope, key, before, wanted)
             found += [_revision(decode_event(event)) for event in events]
             if len(events) < wanted:
                 break
@@ -206,7 +212,7 @@ class JournalStore:
 
     def scopes(self, now: int, after: str, limit: int) -> list[str]:
         """Return scopes that have entries, in order, after one of them."""
-        return self._env.journal.scopes(self._env.tenant, now, after, limit)
+        return self._entries.scopes(self._env.tenant, now, after, limit)
 
     def close(self) -> None:
         """Do nothing: the journal is closed by its owner."""

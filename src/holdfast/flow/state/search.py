@@ -31,6 +31,7 @@ from holdfast.flow.state.entry_events import decode_entry
 from holdfast.flow.state.store import Storage, check_writable, decode_value, require_capability
 from holdfast.flow.state.vectors import find_similar
 from holdfast.ports import Env
+from holdfast.ports.capabilities import TEXT, require
 from holdfast.records.batches import RowQuery
 from holdfast.records.entries import Edge, EntryMatch, EntrySearchQuery, SearchResult, TraversalResult
 from holdfast.records.events.envelope import Event, StoredEvent
@@ -203,7 +204,7 @@ def check_query(query: object) -> str:
 def search_entries(env: Env, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
     """Search the entries of one scope and return raw scores; the caller ranks them."""
     search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
-    hits = {hit.event.seq: hit for hit in env.journal.search(env.tenant, search)}
+    hits = {hit.event.seq: hit for hit in require(env.journal, TEXT).search(env.tenant, search)}
     near: dict[int, tuple[Hit, float]] = {}
     if wanted.vector is not None and env.embedder is not None:
         near = find_similar(env, search, wanted.vector, env.embedder, hits)
@@ -249,7 +250,7 @@ def _search_journal(
     if not words:
         return []
     search = TextSearch(terms=words, now=env.clock.now_ms(), threads=threads, limit=WORD_CANDIDATES)
-    matches = _drop_overlaid(env, search, env.journal.search(env.tenant, search))
+    matches = _drop_overlaid(env, search, require(env.journal, TEXT).search(env.tenant, search))
     hits = {hit.event.seq: hit for hit in matches if counts(hit.event)}
     near = _search_by_meaning(env, query, search, hits)
     for seq, (hit, _) in near.items():
@@ -354,9 +355,16 @@ def _mean_length(env: Env, search: TextSearch, events: Sequence[StoredEvent]) ->
     """Return the mean length of messages in the searched thread, sampled from the newest."""
     lengths: list[float] = []
     for thread in search.threads[:1]:
-        span = RowQuery(table="messages", after=thread.after, until=thread.until, limit=LENGTH_SAMPLE, backwards=True)
-        rows = env.journal.span(env.tenant, thread.stream, span)
-        lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
+        query = RowQuery(
+            table="messages",
+            stream=thread.stream,
+            after=thread.after,
+            until=thread.until,
+            limit=LENGTH_SAMPLE,
+            backwards=True,
+        )
+        tokens = (row["tokens"] for _, row in env.journal.select(env.tenant, query))
+        lengths += [int(count) * CHARACTERS_PER_TOKEN for count in tokens if count is not None]
     if not lengths:
         contents = (event.content for event in events if event.type == MESSAGE_APPENDED and event.content is not None)
         lengths = [len(content_text(decode(content, MessageContent), read_nothing)) for content in contents]

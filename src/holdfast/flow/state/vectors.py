@@ -24,6 +24,7 @@ from holdfast.core.search.documents import STATE_WRITTEN, Hit, TextSearch, is_ma
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
 from holdfast.flow.journal import artifacts
 from holdfast.ports import Embedder, Env
+from holdfast.ports.capabilities import VECTORS, require
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.vectors import load_numpy, similarities
 from holdfast.system import renew_in_child
@@ -103,7 +104,7 @@ def _best_admitted(
     if stale:
         # A search must not fail because of the cleanup; the next one does it.
         with suppress(Unavailable, OutcomeUnknown):
-            env.journal.drop_vectors(env.tenant, stale)
+            require(env.journal, VECTORS).drop_vectors(env.tenant, stale)
         assert env.vectors is not None
         env.vectors.clear()
     return dict(found[: search.limit])
@@ -119,7 +120,9 @@ def _load_vectors(env: Env, stream: str, embedder: Embedder) -> VectorBlocks:
     assert env.vectors is not None
     place = (env.tenant, stream, embedder.name)
     blocks: VectorBlocks = env.vectors.get(place)
-    more = env.journal.vectors(env.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0)
+    more = require(env.journal, VECTORS).vectors(
+        env.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0
+    )
     rows = [(seq, piece) for seq, kept in more for piece in _split_vectors(kept, embedder.dimensions)]
     if rows:
         blocks = append_vectors(blocks, rows)
@@ -137,13 +140,13 @@ def _split_vectors(kept: bytes, dimensions: int) -> list[bytes]:
 def embed_new(env: Env, stream: str, embedder: Embedder) -> int:
     """Embed texts without a vector and return their number. If interrupted, the next call continues."""
     count = 0
-    while events := env.journal.find_unembedded(env.tenant, stream, embedder.name, EMBED_BATCH):
+    while events := require(env.journal, VECTORS).find_unembedded(env.tenant, stream, embedder.name, EMBED_BATCH):
         texts = [_searchable_text(env, event) for event in events]
         secret = env.journal.secret
         digests = [hmac.digest(secret, text.encode("utf-8", "replace"), hashlib.sha256)[:16] for text in texts]
         vectors = _embed_texts(env, embedder, texts, digests)
         rows = [(event.seq, digest, vectors[digest]) for event, digest in zip(events, digests, strict=True)]
-        env.journal.keep_vectors(env.tenant, stream, embedder.name, rows)
+        require(env.journal, VECTORS).keep_vectors(env.tenant, stream, embedder.name, rows)
         count += len(events)
         if len(events) < EMBED_BATCH:
             break
@@ -157,7 +160,7 @@ def _searchable_text(env: Env, event: StoredEvent) -> str:
 
 def _embed_texts(env: Env, embedder: Embedder, texts: Sequence[str], digests: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return the vectors of each text's pieces; equal texts are embedded once, known ones not again."""
-    known = env.journal.vectors_by_digest(env.tenant, embedder.name, digests)
+    known = require(env.journal, VECTORS).vectors_by_digest(env.tenant, embedder.name, digests)
     fresh = {digest: split_pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
     made = iter(embedder.embed([piece for some in fresh.values() for piece in some]) if fresh else ())
     return {**known, **{digest: b"".join(islice(made, len(some))) for digest, some in fresh.items()}}

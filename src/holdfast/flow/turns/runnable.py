@@ -26,6 +26,7 @@ from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.turns import TurnView
 from holdfast.ports import Env
+from holdfast.records.batches import HeadQuery
 from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.scope import MAIN_THREAD, Scope, parse_scope
 
@@ -139,7 +140,7 @@ class RunnableTurnWatch:
             position = self._env.journal.position()
             changed, self._seen = position != self._seen, None
             if changed:
-                wanted = self._env.journal.tenants_with_work() if self._wanted is None else self._wanted
+                wanted = self._env.journal.tenants(live=True) if self._wanted is None else self._wanted
                 self._watched = {name: self._watched.get(name) or self._watch_tenant(name) for name in wanted}
             found = [turn for watched in self._watched.values() for turn in watched.find_runnable_turns(changed)]
             self._seen = position
@@ -185,7 +186,8 @@ class _TenantWatch:
             threads = [thread for name in names if name in self._known for thread in self._known[name].versions]
             others = [thread for thread in threads if thread not in versions]
             if others:
-                versions.update(self._env.journal.versions(self._env.tenant, others))
+                heads = self._env.journal.heads(self._env.tenant, HeadQuery(streams=tuple(others)))
+                versions.update((head.stream, head.version) for head in heads)
         self._streams, self._versions = streams, versions
         self._known = {name: self._known[name] for name in streams if name in self._known}
 

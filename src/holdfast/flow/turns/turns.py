@@ -19,7 +19,7 @@ from holdfast.core.frames.next_step import TurnMessage, TurnStep, next_turn_step
 from holdfast.core.journal.codec import decode_event, encode
 from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Refused
 from holdfast.flow.frames import takeover
-from holdfast.flow.frames.read import content_field, load_current_state, read_event
+from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
@@ -30,7 +30,7 @@ from holdfast.records.events.envelope import ERASED, Draft, Event, StoredEvent
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.frames import FrameLimits, FrameState, StreamState
-from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
@@ -118,10 +118,8 @@ def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdm
 def _find_event_turn(env: Env, place: TurnPlace, event: Event) -> TurnPlace | None:
     if event.type == "frame.pushed":
         return _place_from_facts(place, event.facts)
-    found = env.journal.find(env.tenant, "frames", "frame_id", ulid_bytes(event.facts.frame), b"", 1)
-    if not found:
-        raise FrameNotFound(f"There is no frame {event.facts.frame}. Check its id and the tenant.")
-    pushed = read_event(env, place.actor, int(found[0][1]["pushed_version"] or 0))
+    _, row = find_frame_row(env, event.facts.frame)
+    pushed = read_event(env, place.actor, int(row["pushed_version"] or 0))
     return None if pushed is None else _place_from_facts(place, pushed.facts)
 
 

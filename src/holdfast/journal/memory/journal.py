@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,10 +29,11 @@ from holdfast.core.journal.chain import content_mac
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.project import project_event
 from holdfast.core.search.documents import MESSAGE_APPENDED
-from holdfast.errors import Closed, NotFound, Refused, Unsupported
+from holdfast.errors import Closed, NotFound, Refused
 from holdfast.journal.memory.read import BodyReader, MemoryReader
 from holdfast.journal.memory.search import MemoryTextIndex, MemoryVectors
 from holdfast.journal.memory.tables import MemoryTables
+from holdfast.ports.capabilities import BACKUP, GROUPS
 from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, Head, PartPlacement, Row
 from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
 from holdfast.records.reports import Erasure, Finding, Progress, Subject
@@ -211,7 +211,7 @@ Stream = tuple[str, str]
 class MemoryJournal(MemoryTransactions):
     """Events, heads and rows in lists and dicts under one lock."""
 
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset(group.name for group in GROUPS if group is not BACKUP)
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.secret = secrets.token_bytes(32)
@@ -414,6 +414,10 @@ class MemoryJournal(MemoryTransactions):
 
     # the whole
 
+    def count(self) -> int:
+        with self._open():
+            return len(self._events)
+
     def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
         with self._open():
             found = list(self._tables.all_rows(table))
@@ -441,9 +445,6 @@ class MemoryJournal(MemoryTransactions):
         with self._open():
             found = [(tenant, artifact) for (tenant, _), artifact in sorted(self._artifacts.items())]
         return iter(found)
-
-    def backup(self, target: Path, progress: Progress | None = None) -> None:
-        raise Unsupported("A journal in memory has no file to back up. Use export, or open a file.")
 
     def close(self) -> None:
         self._closed = True

@@ -22,7 +22,16 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.memory import tables
 from holdfast.journal.memory.search import MemoryTextIndex, MemoryVectors
 from holdfast.journal.memory.tables import MemoryTables
-from holdfast.records.batches import Artifact, ColumnValue, Head, Row, RowQuery, RowWithStream, SessionQuery, SessionRow
+from holdfast.records.batches import (
+    Artifact,
+    ColumnValue,
+    Head,
+    HeadQuery,
+    RowQuery,
+    RowWithStream,
+    SessionQuery,
+    SessionRow,
+)
 from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.frames import LIVE_STATUSES, StreamState
@@ -190,10 +199,6 @@ class MemoryFinder:
         with self._open():
             return tables.list_lanes(self._tables, tenant, sink)
 
-    def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
-        with self._open():
-            return tables.read_lane(self._tables, tenant, sink, stream)[:limit]
-
 
 Stream = tuple[str, str]
 
@@ -213,13 +218,23 @@ class MemoryReader(MemoryFinder):
         with self._open():
             return self._heads.get((tenant, stream))
 
-    def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
+    def heads(self, tenant: str, query: HeadQuery) -> list[Head]:
         with self._open():
-            names = sorted(stream for owner, stream in self._heads if owner == tenant and stream > after)
-            return [self._heads[tenant, name] for name in names[:limit]]
+            if query.streams is not None:
+                known = (self._heads.get((tenant, stream)) for stream in query.streams)
+                return [head for head in known if head is not None]
+            places = self._live_streams() if query.live else self._heads
+            heads = [self._heads[place] for place in places if place[0] == tenant]
+        if query.live:
+            found = sorted((head for head in heads if head.id > query.after_id), key=lambda head: head.id)
+        else:
+            found = sorted((head for head in heads if head.stream > query.after), key=lambda head: head.stream)
+        return found[: query.limit]
 
-    def tenants(self) -> list[str]:
+    def tenants(self, *, live: bool = False) -> list[str]:
         with self._open():
+            if live:
+                return sorted({tenant for tenant, _ in self._live_streams()})
             return sorted({tenant for tenant, _ in self._heads} | set(self._subjects))
 
     def load(self, tenant: str, stream: str) -> StreamState:
@@ -242,21 +257,15 @@ class MemoryReader(MemoryFinder):
             rows.update(tables.load_state_rows(self._tables, tenant, stream))
             return build_state(head, rows)
 
-    def find(
-        self, tenant: str, table: str, column: str | None, value: ColumnValue, after: bytes, limit: int
-    ) -> list[RowWithStream]:
-        check_lookup(table, column)
-        with self._open():
-            return self._tables.find_rows(tenant, table, column, value, after)[:limit]
-
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
         with self._open():
             seq = self._ids.get((tenant, id))
             return None if seq is None else self._events[seq]
 
-    def span(self, tenant: str, stream: str, span: RowQuery) -> list[Row]:
+    def select(self, tenant: str, query: RowQuery) -> list[RowWithStream]:
+        check_lookup(query)
         with self._open():
-            return tables.read_span(self._tables, tenant, stream, span)
+            return tables.select_rows(self._tables, tenant, query)
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self._open():
@@ -274,26 +283,12 @@ class MemoryReader(MemoryFinder):
         with self._open():
             return tables.list_idle_sessions(self._tables, tenant, now, after)[:limit]
 
-    def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
-        with self._open():
-            heads = [self._heads[place] for place in self._live_streams() if place[0] == tenant]
-        return sorted((head for head in heads if head.id > after), key=lambda head: head.id)[:limit]
-
-    def tenants_with_work(self) -> list[str]:
-        with self._open():
-            return sorted({tenant for tenant, _ in self._live_streams()})
-
     def _live_streams(self) -> set[Stream]:
         return {
             (tenant, stream)
             for tenant, stream, row in self._tables.all_rows("frames")
             if row["status"] in LIVE_STATUSES
         }
-
-    def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
-        with self._open():
-            heads = {stream: self._heads.get((tenant, stream)) for stream in streams}
-            return {stream: head.version for stream, head in heads.items() if head is not None}
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
         with self._open():

@@ -12,7 +12,6 @@ from holdfast.core.journal.row_changes import add_amounts
 from holdfast.core.journal.tables import PROJECTIONS, SESSION_TABLES, TABLES, THREAD_TABLES, Table, stream_kind
 from holdfast.errors import Refused
 from holdfast.records.batches import (
-    ColumnValue,
     Row,
     RowChange,
     RowDelete,
@@ -101,18 +100,6 @@ class MemoryTables:
         """Return the versions at which a key of a stream was changed, in order."""
         return self._histories.get((tenant, stream, key), [])
 
-    def find_rows(
-        self, tenant: str, table: str, column: str | None, value: ColumnValue, after: bytes
-    ) -> list[RowWithStream]:
-        """Return rows of one tenant by a column, in order of key after `after`."""
-        key = TABLES[table].key
-        found = [
-            (stream, row)
-            for owner, stream, row in self.all_rows(table)
-            if owner == tenant and cast(bytes, row[key[0]]) > after and (column is None or row[column] == value)
-        ]
-        return sorted(found, key=lambda item: [cast(bytes, item[1][name]) for name in key])
-
     def _key(self, table: Table, tenant: str, stream: str, key: Key) -> Key:
         return (tenant, *key, stream) if table.per_stream else (tenant, *key)
 
@@ -170,18 +157,19 @@ def load_state_rows(tables: MemoryTables, tenant: str, stream: str) -> dict[str,
     }
 
 
-def read_span(tables: MemoryTables, tenant: str, stream: str, wanted: RowQuery) -> list[Row]:
-    """Return rows of one stream between two versions."""
-    before = TABLES[wanted.table].key[:-1]
-    found = [
-        row
-        for row in tables.stream_rows(tenant, stream, wanted.table)
-        if wanted.after < _to_int(row["version"]) <= wanted.until
-        and tuple(row[name] for name in before) == wanted.prefix
-        and (not wanted.pinned or row["pinned"])
-    ]
-    found.sort(key=lambda row: _to_int(row["version"]), reverse=wanted.backwards)
-    return found[: wanted.limit]
+def select_rows(tables: MemoryTables, tenant: str, query: RowQuery) -> list[RowWithStream]:
+    """Return rows of a projection: of one stream between two versions, or of a tenant in order of key."""
+    found: list[tuple[str, Any]]
+    if query.stream is None:
+        key = TABLES[query.table].key
+        rows = ((stream, row) for owner, stream, row in tables.all_rows(query.table) if owner == tenant)
+        found = [(stream, row) for stream, row in rows if cast(bytes, row[key[0]]) > query.after_key]
+        found.sort(key=lambda item: [item[1][name] for name in key])
+    else:
+        rows = ((query.stream, row) for row in tables.stream_rows(tenant, query.stream, query.table))
+        found = [(stream, row) for stream, row in rows if query.after < _to_int(row["version"]) <= query.until]
+        found.sort(key=lambda item: _to_int(item[1]["version"]), reverse=query.backwards)
+    return [item for item in found if query.column is None or item[1][query.column] == query.value][: query.limit]
 
 
 def iterate_sessions(
@@ -326,9 +314,3 @@ def list_lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[RowW
             if known["version"] > row["version"]:
                 first[str(row["sink"]), stream] = row
     return [(stream, first[name, stream]) for name, stream in sorted(first)]
-
-
-def read_lane(tables: MemoryTables, tenant: str, sink: str, stream: str) -> list[Row]:
-    """Return the effects of one lane in order."""
-    rows: list[Any] = [row for row in tables.stream_rows(tenant, stream, "effects") if row["sink"] == sink]
-    return sorted(rows, key=lambda row: row["version"])

@@ -36,6 +36,7 @@ def check_database(journal: SqliteJournal) -> Iterator[Finding]:
         ("leases", _check_leases),
         ("erasures", _check_erasures),
         ("texts", _check_texts),
+        ("events", _check_numbers),
     ):
         try:
             with journal.reader() as connection:
@@ -137,6 +138,14 @@ def _check_texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterato
         if strangers:
             problem = f"{len(strangers)} rows name no message or entry that has words; rebuild makes it anew"
             yield Finding(kind="texts", where=index_of(tenant), problem=problem)
+
+
+def _check_numbers(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    """Find missing events: on SQLite one writer at a time numbers them, without gaps."""
+    ((newest,),) = connection.execute(queries()["position"])
+    ((events,),) = connection.execute("SELECT count(*) FROM events")
+    if newest != events:
+        yield Finding(kind="events", where="journal", problem=f"{newest} events are numbered, {events} are stored")
 
 
 def _check_streams(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.load import build_state
-from holdfast.core.journal.tables import TABLES, check_lookup
+from holdfast.core.journal.tables import TABLES
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.group_commit import GroupCommit, GroupMember
@@ -26,14 +26,15 @@ from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connections import JournalConnections
 from holdfast.journal.sqlite.rows import event_from_row
 from holdfast.journal.sqlite.schema import read_secret
-from holdfast.journal.sqlite.statements import find_sql, queries
+from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.sqlite.transaction import SqliteWriter
+from holdfast.ports.capabilities import GROUPS
 from holdfast.records.batches import (
     AppendResult,
     Artifact,
     Batch,
-    ColumnValue,
     Head,
+    HeadQuery,
     Row,
     RowQuery,
     RowWithStream,
@@ -62,7 +63,7 @@ _FRAME_TABLES = (
 class SqliteJournal:
     """A journal in one file, for any number of threads and processes of one machine."""
 
-    capabilities: frozenset[str] = frozenset({"backup", "files", "shared"})
+    capabilities: frozenset[str] = frozenset({"shared", *(group.name for group in GROUPS)})
 
     def __init__(
         self,
@@ -147,14 +148,21 @@ class SqliteJournal:
             rows = fetch_rows(connection, queries()["head"], (tenant, stream))
         return _make_head(stream, rows[0]) if rows else None
 
-    def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
-        with self.reader() as connection:
-            rows = fetch_rows(connection, queries()["heads"], (tenant, after, limit))
+    def heads(self, tenant: str, query: HeadQuery) -> list[Head]:
+        values: tuple[Any, ...]
+        name, values = "heads", (tenant, query.after, query.limit)
+        if query.streams is not None:
+            name, values = "heads_by_name", (tenant, _JSON.encode(query.streams).decode())
+        elif query.live:
+            name, values = "live_heads", (tenant, query.after_id, query.limit)
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()[name], values)
         return [_make_head(row[1], (row[0], *row[2:])) for row in rows]
 
-    def tenants(self) -> list[str]:
-        with self.reader() as connection:
-            return _check_tenant_names(name for name, _ in fetch_rows(connection, queries()["tenant_ids"]))
+    def tenants(self, *, live: bool = False) -> list[str]:
+        with self.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["live_tenants" if live else "tenant_ids"])
+        return _check_tenant_names(row[0] for row in rows)
 
     def load(self, tenant: str, stream: str) -> StreamState:
         with self.reader() as connection:
@@ -169,22 +177,13 @@ class SqliteJournal:
             rows.update(sqlite_rows.load_state_rows(connection, number, row[0], stream))
         return build_state(_make_head(stream, row), rows)
 
-    def find(
-        self, tenant: str, table: str, column: str | None, value: ColumnValue, after: bytes, limit: int
-    ) -> list[RowWithStream]:
-        check_lookup(table, column)
-        values = (tenant, after, limit, *(() if column is None else (value,)))
-        with self.reader(once=True) as connection:
-            rows = fetch_rows(connection, find_sql(TABLES[table], column), values)
-        return [(stream, dict(zip(TABLES[table].column_names, row, strict=True))) for stream, *row in rows]
-
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
         with self.reader() as connection:
             return sqlite_rows.read_event(connection, tenant, self._tenant_id(connection, tenant), id)
 
-    def span(self, tenant: str, stream: str, span: RowQuery) -> list[Row]:
+    def select(self, tenant: str, query: RowQuery) -> list[RowWithStream]:
         with self.reader(once=True) as connection:
-            return sqlite_rows.read_span(connection, tenant, stream, span)
+            return sqlite_rows.select_rows(connection, tenant, query)
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self.reader() as connection:
@@ -255,23 +254,6 @@ class SqliteJournal:
     def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
         with self.reader(once=True) as connection:
             return sqlite_rows.list_lanes(connection, tenant, sink)
-
-    def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.read_lane(connection, tenant, sink, stream, limit)
-
-    def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
-        with self.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["streams_with_work"], (tenant, after, limit))
-        return [_make_head(row[1], (row[0], *row[2:])) for row in rows]
-
-    def tenants_with_work(self) -> list[str]:
-        with self.reader(once=True) as connection:
-            return _check_tenant_names(name for (name,) in fetch_rows(connection, queries()["tenants_with_work"]))
-
-    def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
-        with self.reader(once=True) as connection:
-            return dict(fetch_rows(connection, queries()["versions"], (tenant, _JSON.encode(streams).decode())))
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
         with self.writer.transaction() as connection:
@@ -360,6 +342,11 @@ class SqliteJournal:
         return sqlite_erase.erase_subject(self, tenant, subject, marker, source)
 
     # the whole
+
+    def count(self) -> int:
+        with self.reader(once=True) as connection:
+            ((events,),) = fetch_rows(connection, "SELECT count(*) FROM events")
+        return int(events)
 
     def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
         return maintenance.iterate_rows(self, table)

@@ -16,8 +16,8 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.load import row_usage
-from holdfast.core.journal.tables import EFFECTS, SESSION_TABLES, TABLES, THREAD_TABLES, stream_kind
-from holdfast.journal.sqlite.statements import queries, span_sql
+from holdfast.core.journal.tables import EFFECTS, SESSION_TABLES, TABLES, THREAD_TABLES, check_lookup, stream_kind
+from holdfast.journal.sqlite.statements import find_sql, queries, span_sql
 from holdfast.records.batches import Head, Row, RowQuery, RowWithStream, SessionQuery, SessionRow
 from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events.envelope import StoredEvent
@@ -61,13 +61,17 @@ def read_event(connection: apsw.Connection, tenant: str, number: int, id: bytes)
     return event_from_row(row, tenant, stream)
 
 
-def read_span(connection: apsw.Connection, tenant: str, stream: str, wanted: RowQuery) -> list[Row]:
-    """Return rows of one stream between two versions."""
-    table = TABLES[wanted.table]
-    sql = span_sql(table, backwards=wanted.backwards, pinned=wanted.pinned)
-    values = (tenant, stream, wanted.after, wanted.until, wanted.limit, *wanted.prefix)
-    names = table.column_names
-    return [dict(zip(names, row, strict=True)) for row in fetch_rows(connection, sql, values)]
+def select_rows(connection: apsw.Connection, tenant: str, query: RowQuery) -> list[RowWithStream]:
+    """Return rows of a projection: of one stream between two versions, or of a tenant in order of key."""
+    table, names = check_lookup(query), TABLES[query.table].column_names
+    value = () if query.column is None else (query.value,)
+    if query.stream is None:
+        values: tuple[Any, ...] = (tenant, query.after_key, query.limit, *value)
+        rows = fetch_rows(connection, find_sql(table, query.column), values)
+        return [(stream, dict(zip(names, row, strict=True))) for stream, *row in rows]
+    values = (tenant, query.stream, query.after, query.until, query.limit, *value)
+    rows = fetch_rows(connection, span_sql(table, query.column, backwards=query.backwards), values)
+    return [(query.stream, dict(zip(names, row, strict=True))) for row in rows]
 
 
 def list_sessions(connection: apsw.Connection, tenant: str, query: SessionQuery) -> list[SessionRow]:
@@ -156,12 +160,6 @@ def list_lanes(connection: apsw.Connection, tenant: str, sink: str | None) -> li
     """Return the first effect of every lane that has one."""
     rows = fetch_rows(connection, queries()["lanes"], (tenant, sink))
     return [(row[0], dict(zip(EFFECTS.column_names, row[1:], strict=True))) for row in rows]
-
-
-def read_lane(connection: apsw.Connection, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
-    """Return the effects of one lane in order."""
-    rows = fetch_rows(connection, queries()["lane"], (tenant, sink, stream, limit))
-    return [dict(zip(EFFECTS.column_names, row, strict=True)) for row in rows]
 
 
 _EVENT_COLUMNS = len(StoredEvent.__struct_fields__)

@@ -128,20 +128,28 @@ def find_sql(table: Table, column: str | None) -> str:
     )
 
 
-@cache
-def span_sql(table: Table, *, backwards: bool, pinned: bool) -> str:
-    """Return the query for rows of one stream between two versions.
+_SPAN_INDEXES = {
+    # A partial index is used only if its condition is in the statement.
+    ("messages", "pinned"): ("INDEXED BY idx_messages_pinned ", "AND pinned = 1 "),
+    ("effects", "sink"): ("INDEXED BY idx_effects_lane ", ""),
+}
 
-    Bound are the names of tenant and stream, then after, until, limit and the prefix.
+
+@cache
+def span_sql(table: Table, column: str | None, *, backwards: bool) -> str:
+    """Return the query for rows of one stream between two versions, all or by one column.
+
+    Bound are the names of tenant and stream, then after, until, limit and the column's value.
     """
-    prefix = "".join(f"AND {name} = ?{number} " for number, name in enumerate(table.key[:-1], 6))
-    hint, kept = (" INDEXED BY idx_messages_pinned", "AND pinned = 1 ") if pinned else ("", "")
+    index, condition = _SPAN_INDEXES.get((table.name, column or ""), ("", ""))
+    where = "" if column is None else f"AND {column} = ?6 "
     return (
-        f"SELECT {', '.join(table.column_names)} FROM {table.name}{hint} "
+        f"SELECT {', '.join(table.column_names)} FROM {table.name} {index}"
         "WHERE tenant = (SELECT id FROM tenants WHERE name = ?1) "
         "AND stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant "
         "WHERE t.name = ?1 AND s.name = ?2) "
-        f"AND version > ?3 AND version <= ?4 {prefix}{kept}ORDER BY version {'DESC' if backwards else 'ASC'} LIMIT ?5"
+        f"AND version > ?3 AND version <= ?4 {where}{condition}"
+        f"ORDER BY version {'DESC' if backwards else 'ASC'} LIMIT ?5"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.journal.tables import PROJECTIONS
+from holdfast.ports.capabilities import MAINTENANCE, require
 from holdfast.ports.journal import Journal
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.frames import FramePushed, GoalContent
@@ -22,7 +23,7 @@ ACTOR = "actor/main"
 
 def dump_projections(journal: Journal) -> list[tuple[str, list[Any]]]:
     """Dump every projection completely: two journals are equal if their dumps are."""
-    return [(table.name, list(journal.rows(table.name))) for table in PROJECTIONS]
+    return [(table.name, list(require(journal, MAINTENANCE).rows(table.name))) for table in PROJECTIONS]
 
 
 def read_events(journal: Journal, stream: str = STREAM, tenant: str = "default", **query: Any) -> list[StoredEvent]:

@@ -15,6 +15,7 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.errors import KeyReused, NotFound, Refused, Unsupported
 from holdfast.flow.journal import artifacts, transfer
 from holdfast.flow.journal.verify import verify
+from holdfast.ports.capabilities import ARTIFACTS, BACKUP, MAINTENANCE, require
 from holdfast.ports.journal import Journal
 from holdfast.records.ids import ulid_text
 from holdfast.testing.generate_frames import FrameGenerator
@@ -32,7 +33,7 @@ class MaintenanceContract(JournalFixtures):
                 writer.append(f"actor/a{number}", *story.step())
         live = dump_projections(journal)
         assert any(rows for _, rows in live)
-        assert journal.rebuild() == journal.position()
+        assert require(journal, MAINTENANCE).rebuild() == journal.position()
         assert dump_projections(journal) == live
         assert verify(writer.env).findings == ()
 
@@ -41,11 +42,11 @@ class MaintenanceContract(JournalFixtures):
         for _ in range(2):
             placed = [artifacts.prepare_artifact(writer.env, body) for body in (small, large)]
             writer.append(STREAM, make_note(artifacts=[one.name.hex() for one in placed]), artifacts=placed)
-        assert [journal.artifact("default", one.name) for one in placed] == [small, large]
-        assert sorted(one.size for _, one in journal.artifacts()) == [100, 300_000]
+        assert [require(journal, ARTIFACTS).artifact("default", one.name) for one in placed] == [small, large]
+        assert sorted(one.size for _, one in require(journal, ARTIFACTS).artifacts()) == [100, 300_000]
         with pytest.raises(NotFound):
-            journal.artifact("default", bytes(32))
-        assert journal.collect(2**60) == 0
+            require(journal, ARTIFACTS).artifact("default", bytes(32))
+        assert require(journal, ARTIFACTS).collect(2**60) == 0
         assert verify(writer.env).artifacts == 2
 
     def test_erasing_removes_content_and_keeps_the_chain(self, writer: Writer, journal: Journal) -> None:
@@ -60,12 +61,12 @@ class MaintenanceContract(JournalFixtures):
         assert first.erased
         assert (first.content, first.salt) == (None, None)
         assert second.content is not None
-        assert journal.artifact("default", placed[0].name) is None
-        assert journal.artifact("default", placed[1].name) == b"shared"
+        assert require(journal, ARTIFACTS).artifact("default", placed[0].name) is None
+        assert require(journal, ARTIFACTS).artifact("default", placed[1].name) == b"shared"
         assert [subject.name for subject in journal.subjects("default")] == [None, "bob"]
         assert dump_projections(journal) == before
         assert verify(writer.env).findings == ()
-        journal.rebuild()
+        require(journal, MAINTENANCE).rebuild()
         assert dump_projections(journal) == before
         (marker,) = read_events(journal, "global")
         assert marker.type == "subject.erased"
@@ -91,7 +92,7 @@ class MaintenanceContract(JournalFixtures):
         self._fill_journal(writer)
         copy = make_journal()
         lines = list(transfer.export_lines(writer.env))
-        assert copy.restore(*transfer.parse_lines(lines)) == journal.position()
+        assert require(copy, MAINTENANCE).restore(*transfer.parse_lines(lines)) == journal.position()
         twin = Writer(copy)
         assert dump_projections(copy) == dump_projections(journal)
         assert verify(twin.env).findings == ()
@@ -99,14 +100,14 @@ class MaintenanceContract(JournalFixtures):
         writer.append(STREAM, make_note("later"))
         twin.append(STREAM, make_note("later"))
         with pytest.raises(Refused):
-            copy.restore(*transfer.parse_lines(lines))
+            require(copy, MAINTENANCE).restore(*transfer.parse_lines(lines))
         copy.close()
 
     def test_a_copy_ends_where_it_is_told_to(self, writer: Writer, make_journal: Callable[[], Journal]) -> None:
         self._fill_journal(writer)
         for until in (1, 20, 50):
             copy = make_journal()
-            copy.restore(writer.env.journal.secret, transfer.read_items(writer.env, until))
+            require(copy, MAINTENANCE).restore(writer.env.journal.secret, transfer.read_items(writer.env, until))
             assert copy.position() == until
             assert verify(Writer(copy).env).findings == ()
             copy.close()
@@ -116,9 +117,9 @@ class MaintenanceContract(JournalFixtures):
         copy = make_journal()
         lines = [*transfer.export_lines(writer.env), b"{broken"]
         with pytest.raises(Refused):
-            copy.restore(*transfer.parse_lines(lines))
+            require(copy, MAINTENANCE).restore(*transfer.parse_lines(lines))
         assert (copy.position(), copy.tenants()) == (0, [])
-        copy.restore(*transfer.parse_lines(lines[:-1]))
+        require(copy, MAINTENANCE).restore(*transfer.parse_lines(lines[:-1]))
         copy.close()
 
     def test_unknown_event_types_are_kept(self, writer: Writer, make_journal: Callable[[], Journal]) -> None:
@@ -127,9 +128,9 @@ class MaintenanceContract(JournalFixtures):
         later = replace(event, type="future.happened", facts=b'{"what":"ever"}', content=None, salt=None)
         later = replace(later, hash=link_hash(new_head("default", STREAM, 1).hash, later))
         copy = make_journal()
-        copy.restore(bytes(32), [("default", later)])
+        require(copy, MAINTENANCE).restore(bytes(32), [("default", later)])
         assert decode_event(read_events(copy)[0]).facts == {"what": "ever"}
-        assert copy.rebuild() == 1
+        assert require(copy, MAINTENANCE).rebuild() == 1
         assert verify(Writer(copy).env).findings == ()
         Writer(copy).append(STREAM, make_note())
         copy.close()
@@ -138,13 +139,13 @@ class MaintenanceContract(JournalFixtures):
         writer.append(STREAM, make_note())
         target = tmp_path / "backup.db"
         if "backup" in journal.capabilities:
-            journal.backup(target)
+            require(journal, BACKUP).backup(target)
             assert target.stat().st_size > 0
             with pytest.raises(Refused):
-                journal.backup(target)
+                require(journal, BACKUP).backup(target)
         else:
             with pytest.raises(Unsupported):
-                journal.backup(target)
+                require(journal, BACKUP).backup(target)
 
     def _fill_journal(self, writer: Writer) -> None:
         other = Writer(writer.env.journal, tenant="acme", user="carol", ids=writer.env.ids)

@@ -14,7 +14,9 @@ from holdfast.core.journal.fold import fold_events
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import Closed, NotFound, StaleEpoch
 from holdfast.flow.journal import artifacts
+from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.ports.journal import Journal
+from holdfast.records.batches import HeadQuery, RowQuery
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
@@ -64,14 +66,19 @@ class ReadContract(JournalFixtures):
         assert _read_as_default_tenant(journal)[1:] == before[1:]
         assert before == ([], None, StreamState(), [], [], [])
         with pytest.raises(NotFound):
-            journal.artifact("default", placed.name)
+            require(journal, ARTIFACTS).artifact("default", placed.name)
         assert journal.tenants() == ["acme", "default"]
 
     def test_streams_are_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
         for name in ("c", "a", "b"):
             writer.append(f"session/{name}", make_note())
-        assert [head.stream for head in journal.heads("default", "", 2)] == ["session/a", "session/b"]
-        assert [head.stream for head in journal.heads("default", "session/b", 2)] == ["session/c"]
+        assert [head.stream for head in journal.heads("default", HeadQuery(after="", limit=2))] == [
+            "session/a",
+            "session/b",
+        ]
+        assert [head.stream for head in journal.heads("default", HeadQuery(after="session/b", limit=2))] == [
+            "session/c"
+        ]
 
     def test_a_commit_moves_the_cursor_and_wakes_the_watchers(self, writer: Writer, journal: Journal) -> None:
         calls: list[int] = []
@@ -114,7 +121,7 @@ def _read_as_default_tenant(journal: Journal) -> tuple[Any, ...]:
         journal.load("default", ACTOR),
         journal.events_by_key("default", ACTOR, "k"),
         journal.subjects("default"),
-        [head for head in journal.heads("default", "", 10) if head.stream == ACTOR],
+        [head for head in journal.heads("default", HeadQuery(after="", limit=10)) if head.stream == ACTOR],
     )
 
 
@@ -125,16 +132,25 @@ class FindContract(JournalFixtures):
         frame, question, token = _suspend_frame(writer, ACTOR)
         _suspend_frame(writer, "actor/other")
         for column, value in (("frame_id", frame), ("question_id", question), ("token_id", token)):
-            ((stream, row),) = journal.find("default", "suspended_frames", column, value, b"", 10)
+            ((stream, row),) = journal.select(
+                "default", RowQuery(table="suspended_frames", column=column, value=value, limit=10)
+            )
             assert stream == ACTOR
             assert (row["frame_id"], row["question_id"], row["token_id"]) == (frame, question, token)
-            assert journal.find("acme", "suspended_frames", column, value, b"", 10) == []
-            assert journal.find("default", "suspended_frames", column, bytes(len(value)), b"", 10) == []
+            assert (
+                journal.select("acme", RowQuery(table="suspended_frames", column=column, value=value, limit=10)) == []
+            )
+            assert (
+                journal.select(
+                    "default", RowQuery(table="suspended_frames", column=column, value=bytes(len(value)), limit=10)
+                )
+                == []
+            )
 
     def test_rows_are_found_in_pages_in_order_of_key(self, writer: Writer, journal: Journal) -> None:
         made = sorted(_suspend_frame(writer, f"actor/a{number % 3}")[0] for number in range(7))
         found, after = [], b""
-        while page := journal.find("default", "suspended_frames", None, None, after, 3):
+        while page := journal.select("default", RowQuery(table="suspended_frames", after_key=after, limit=3)):
             found += [row["frame_id"] for _, row in page]
             after = page[-1][1]["frame_id"]  # type: ignore[assignment]
         assert found == made
@@ -144,7 +160,10 @@ class FindContract(JournalFixtures):
             for column in table.columns:
                 if column not in table.lookup_columns:
                     with pytest.raises(AssertionError):
-                        journal.find("default", table.name, column, 1, b"", 1)
+                        journal.select("default", RowQuery(table=table.name, column=column, value=1, limit=1))
+                if column not in (table.stream_columns or ()):
+                    with pytest.raises(AssertionError):
+                        journal.select("default", RowQuery(table=table.name, stream=ACTOR, column=column, value=1))
 
     def test_streams_with_live_frames_are_listed_with_their_ends(self, writer: Writer, journal: Journal) -> None:
         for name in ("actor/c", "actor/a", "actor/b"):
@@ -154,16 +173,16 @@ class FindContract(JournalFixtures):
         _pop_frame(writer, "actor/a")
         writer.append(STREAM, make_note())
         Writer(journal, tenant="acme").append("actor/theirs", make_push(writer))
-        first, second = journal.streams_with_work("default", 0, 10)
+        first, second = journal.heads("default", HeadQuery(live=True, after_id=0, limit=10))
         assert [first, second] == [journal.head("default", name) for name in ("actor/c", "actor/a")]
         assert first.id < second.id
-        assert journal.streams_with_work("default", 0, 1) == [first]
-        assert journal.streams_with_work("default", first.id, 10) == [second]
-        assert journal.streams_with_work("default", second.id, 10) == []
-        assert journal.streams_with_work("nobody", 0, 10) == []
+        assert journal.heads("default", HeadQuery(live=True, after_id=0, limit=1)) == [first]
+        assert journal.heads("default", HeadQuery(live=True, after_id=first.id, limit=10)) == [second]
+        assert journal.heads("default", HeadQuery(live=True, after_id=second.id, limit=10)) == []
+        assert journal.heads("nobody", HeadQuery(live=True, after_id=0, limit=10)) == []
 
     def test_tenants_with_live_frames_are_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
-        assert journal.tenants_with_work() == []
+        assert journal.tenants(live=True) == []
         for name in ("b", "a", "idle", "done"):
             other = Writer(journal, tenant=name)
             for stream in ("actor/one", "actor/two"):
@@ -171,17 +190,17 @@ class FindContract(JournalFixtures):
         for stream in ("actor/one", "actor/two"):
             _pop_frame(writer, stream, "done")
         _pop_frame(writer, "actor/one", "a")
-        assert journal.tenants_with_work() == ["a", "b"]
+        assert journal.tenants(live=True) == ["a", "b"]
 
     def test_the_versions_of_some_streams_are_those_of_their_heads(self, writer: Writer, journal: Journal) -> None:
         writer.append(STREAM, make_note(), make_note())
         writer.append(OTHER, make_note())
         writer.append(ACTOR, make_note(), make_note(), make_note())
         Writer(journal, tenant="acme").append(STREAM, make_note())
-        assert journal.versions("default", [STREAM, "session/none", ACTOR]) == {STREAM: 2, ACTOR: 3}
-        assert journal.versions("acme", (OTHER, STREAM)) == {STREAM: 1}
-        assert journal.versions("nobody", [STREAM]) == {}
-        assert journal.versions("default", []) == {}
+        assert _versions(journal, "default", STREAM, "session/none", ACTOR) == {STREAM: 2, ACTOR: 3}
+        assert _versions(journal, "acme", OTHER, STREAM) == {STREAM: 1}
+        assert _versions(journal, "nobody", STREAM) == {}
+        assert _versions(journal, "default") == {}
 
     def test_the_head_says_who_holds_the_lease(self, writer: Writer, journal: Journal) -> None:
         writer.append(ACTOR, _make_lease_taken(1, "w1"), make_push(writer), expected=0)
@@ -244,3 +263,7 @@ def _pop_frame(writer: Writer, stream: str, tenant: str = "default") -> None:
     assert ulid_bytes(frame)
     facts = frames.FramePopped(frame=frame, status="completed")
     Writer(writer.env.journal, tenant=tenant).append(stream, Draft(type="frame.popped", facts=facts))
+
+
+def _versions(journal: Journal, tenant: str, *streams: str) -> dict[str, int]:
+    return {head.stream: head.version for head in journal.heads(tenant, HeadQuery(streams=streams))}

@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.fold import fold_event
-from holdfast.core.journal.tables import TABLES
 from holdfast.core.search.documents import TextSearch
 from holdfast.core.search.words import query_terms
 from holdfast.errors import Closed, Refused
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.append import StreamWrite
 from holdfast.flow.journal.verify import verify
+from holdfast.ports.capabilities import MAINTENANCE, TEXT, require
 from holdfast.ports.journal import Journal
-from holdfast.records.batches import Row, RowQuery, SessionQuery, SessionRow
+from holdfast.records.batches import ColumnValue, Row, RowQuery, SessionQuery, SessionRow
 from holdfast.records.events import sessions as event_sessions
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.sessions import MessageAppended, MessageContent, ThreadOpened
@@ -68,7 +68,7 @@ class ConversationContract(JournalFixtures):
             assert artifacts.erase_subject(writer.env, subject).events
         assert dump_projections(journal) == live
         assert verify(writer.env).findings == ()
-        journal.rebuild()
+        require(journal, MAINTENANCE).rebuild()
         assert dump_projections(journal) == live
         for story in stories:
             check_session(writer.env, story)
@@ -79,23 +79,25 @@ class ConversationContract(JournalFixtures):
         _write_sessions(Writer(journal, tenant="acme"), steps=30)
         random, found = Random(7), 0  # noqa: S311
         for _ in range(150):
-            stream, span = random.choice(story.streams), _random_span(random, table)
-            rows = journal.span("default", stream, span)
-            assert rows == _scan_span(journal, stream, span), (stream, span)
+            stream = random.choice(story.streams)
+            span = _random_span(random, table, stream)
+            rows = journal.select("default", span)
+            assert rows == [(stream, row) for row in _scan_span(journal, stream, span)], (stream, span)
             found += len(rows)
         assert found > 20
 
     def test_a_span_shows_nothing_of_other_tenants_and_streams(self, writer: Writer, journal: Journal) -> None:
         other = Writer(journal, tenant="acme")
         (story,) = _write_sessions(other, steps=40, sessions=1)
-        everything = RowQuery(table="messages", limit=1_000)
-        assert sum(len(journal.span("acme", stream, everything)) for stream in story.streams) > 10
+        everything = [RowQuery(table="messages", stream=stream, limit=1_000) for stream in story.streams]
+        assert sum(len(journal.select("acme", query)) for query in everything) > 10
         writer.append(story.threads["main"].stream, Draft(type="thread.opened", facts=ThreadOpened()))
         for stream in (*story.streams, "session/nobody", "session/s0/thread/nothing", ACTOR):
             for table in SPAN_TABLES:
-                prefix = (TOKENIZERS[0],) if table == "message_counts" else ()
-                assert journal.span("default", stream, RowQuery(table=table, prefix=prefix)) == []
-                assert journal.span("nobody", stream, RowQuery(table=table, prefix=prefix)) == []
+                query = RowQuery(table=table, stream=stream)
+                if table == "message_counts":
+                    query = replace(query, column="tokenizer", value=TOKENIZERS[0])
+                assert journal.select("default", query) == journal.select("nobody", query) == []
 
     def test_an_event_is_found_by_its_id(self, writer: Writer, journal: Journal) -> None:
         other = Writer(journal, tenant="acme", ids=writer.env.ids)
@@ -117,7 +119,8 @@ class ConversationContract(JournalFixtures):
         thread = journal.load("default", stream).thread
         assert thread is not None
         assert (thread.messages, thread.newest) == (2, 3)
-        assert [row["version"] for row in journal.span("default", stream, RowQuery(table="messages"))] == [2, 3]
+        rows = journal.select("default", RowQuery(table="messages", stream=stream))
+        assert [row["version"] for _, row in rows] == [2, 3]
         assert journal.sessions("default", SessionQuery()) == []
 
     def test_a_thread_that_begins_twice_is_refused_with_nothing_written(self, writer: Writer, journal: Journal) -> None:
@@ -145,12 +148,12 @@ class ConversationContract(JournalFixtures):
         wanted = TextSearch(terms=query_terms("heliotrope"), now=1)
         for _ in range(2):
             # The next message is short, and is also found by the end of the text before it.
-            assert 2 in [hit.event.version for hit in journal.search("default", wanted)]
-            journal.rebuild()
+            assert 2 in [hit.event.version for hit in require(journal, TEXT).search("default", wanted)]
+            require(journal, MAINTENANCE).rebuild()
         artifacts.erase_subject(writer.env, "carol")
         for _ in range(2):
-            assert journal.search("default", wanted) == []
-            journal.rebuild()
+            assert require(journal, TEXT).search("default", wanted) == []
+            require(journal, MAINTENANCE).rebuild()
 
     def test_frames_and_conversations_do_not_touch_each_other(self, writer: Writer, journal: Journal) -> None:
         (story,) = _write_sessions(writer, steps=20, sessions=1)
@@ -165,7 +168,7 @@ class ConversationContract(JournalFixtures):
         journal.close()
         for call in (
             lambda: journal.event("default", bytes(16)),
-            lambda: journal.span("default", "session/s0", RowQuery(table="messages")),
+            lambda: journal.select("default", RowQuery(table="messages", stream="session/s0")),
             lambda: journal.sessions("default", SessionQuery()),
             lambda: journal.idle_sessions("default", 0, "", 1),
         ):
@@ -189,25 +192,31 @@ def _write_sessions(writer: Writer, *, steps: int, sessions: int = 2) -> list[Se
     return stories
 
 
-def _random_span(random: Random, table: str) -> RowQuery:
+def _random_span(random: Random, table: str, stream: str) -> RowQuery:
     first = random.choice((0, random.randint(0, 60)))
+    column: str | None = None
+    value: ColumnValue = None
+    if table == "message_counts":
+        column, value = "tokenizer", random.choice((*TOKENIZERS, *TOKENIZERS, "unknown"))
+    elif table == "messages" and random.random() < 0.3:
+        column, value = "pinned", 1
     return RowQuery(
         table=table,
+        stream=stream,
+        column=column,
+        value=value,
         after=first,
         until=random.choice((first - 1, first, first + random.randint(0, 40), 2**62)),
         limit=random.choice((0, 1, 2, 7, 1_000)),
         backwards=random.random() < 0.5,
-        prefix=(random.choice((*TOKENIZERS, *TOKENIZERS, "unknown")),) if table == "message_counts" else (),
-        pinned=table == "messages" and random.random() < 0.3,
     )
 
 
 def _scan_span(journal: Journal, stream: str, span: RowQuery) -> list[Row]:
     """Compute the same span by scanning every row of the table."""
-    names = TABLES[span.table].key[:-1]
-    rows = [row for owner, name, row in journal.rows(span.table) if (owner, name) == ("default", stream)]
-    rows = [row for row in rows if tuple(row[name] for name in names) == span.prefix]
-    found = {int(row["version"] or 0): row for row in rows if not span.pinned or row["pinned"]}
+    every = require(journal, MAINTENANCE).rows(span.table)
+    rows = [row for owner, name, row in every if (owner, name) == ("default", stream)]
+    found = {int(row["version"] or 0): row for row in rows if span.column is None or row[span.column] == span.value}
     within = sorted((place for place in found if span.after < place <= span.until), reverse=span.backwards)
     return [found[place] for place in within[: span.limit]]
 
@@ -334,7 +343,7 @@ class SessionContract(JournalFixtures):
         assert _list_ids(journal, user="alice") == []
         assert _list_ids(journal, user="bob") == ["of bob"]
         assert journal.sessions("default", SessionQuery()) == before
-        journal.rebuild()
+        require(journal, MAINTENANCE).rebuild()
         assert journal.sessions("default", SessionQuery()) == before
         _open_session(Writer(journal, user="alice", ids=writer.env.ids), "of another alice")
         assert _list_ids(journal, user="alice") == ["of another alice"]

@@ -7,12 +7,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode, decode_event
 from holdfast.core.search.documents import TextSearch
 from holdfast.core.search.words import query_terms
 from holdfast.flow.journal import artifacts
+from holdfast.ports.capabilities import MAINTENANCE, STATE, TEXT, VECTORS, require
 from holdfast.ports.journal import Journal
+from holdfast.records.batches import RowQuery
 from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events import state
 from holdfast.records.events.envelope import Draft, StoredEvent
@@ -52,6 +55,7 @@ class StateContract(JournalFixtures):
 
     @pytest.mark.parametrize("seed", range(3))
     def test_entries_are_what_the_events_left(self, writer: Writer, journal: Journal, seed: int) -> None:
+        reader = require(journal, STATE)
         wanted: dict[str, int] = {}
         for stored in _write_random_state(writer, seed):
             event = decode_event(stored)
@@ -59,94 +63,101 @@ class StateContract(JournalFixtures):
                 wanted[event.facts.key] = event.version
             elif event.type == "state.deleted":
                 wanted.pop(event.facts.key, None)
-        assert _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == sorted(
+        assert _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == sorted(
             wanted.items()
         )
         for key in KEYS:
-            found = journal.entry("default", SCOPE, key)
+            found = reader.entry("default", SCOPE, key)
             assert (None if found is None else found.version) == wanted.get(key)
-        assert journal.entries("acme", SCOPE, EntryPageQuery(now=NOW_MS)) == []
-        assert journal.entry("default", "user/4", "prefs") is None
+        assert reader.entries("acme", SCOPE, EntryPageQuery(now=NOW_MS)) == []
+        assert reader.entry("default", "user/4", "prefs") is None
 
     def test_what_is_over_is_listed_for_its_tenant_alone(self, writer: Writer, journal: Journal) -> None:
+        reader = require(journal, STATE)
         for scope, key, ends in (("user/1", "a", 10), ("user/1", "b", 20), ("user/2", "a", 30), ("user/2", "c", None)):
             writer.append(scope, make_write(key, 1, expires_at=ends))
         writer.append("user/1", make_write("a", 2, expires_at=15))
-        assert journal.find_expired("default", 9, 10) == []
-        assert sorted(journal.find_expired("default", 20, 10)) == [("user/1", "a", 3), ("user/1", "b", 2)]
-        assert len(journal.find_expired("default", 100, 2)) == 2
-        assert journal.find_expired("acme", 100, 10) == journal.find_expired("nobody", 100, 10) == []
+        assert reader.find_expired("default", 9, 10) == []
+        assert sorted(reader.find_expired("default", 20, 10)) == [("user/1", "a", 3), ("user/1", "b", 2)]
+        assert len(reader.find_expired("default", 100, 2)) == 2
+        assert reader.find_expired("acme", 100, 10) == reader.find_expired("nobody", 100, 10) == []
 
     def test_scopes_are_streams_with_something_to_read(self, writer: Writer, journal: Journal) -> None:
+        reader = require(journal, STATE)
         for number in (3, 1, 2):
             writer.append(f"user/{number}", make_write("k", 1, expires_at=10 * number))
         writer.append("user/4", make_write("k", 1), Draft(type="state.deleted", facts=state.StateDeleted(key="k")))
         writer.append("user/5", make_write("k", 1))
-        assert journal.scopes("default", 0, "", 10) == ["user/1", "user/2", "user/3", "user/5"]
-        assert journal.scopes("default", 0, "user/1", 2) == ["user/2", "user/3"]
-        assert journal.scopes("default", 20, "", 10) == ["user/3", "user/5"]
-        assert journal.scopes("acme", 0, "", 10) == []
+        assert reader.scopes("default", 0, "", 10) == ["user/1", "user/2", "user/3", "user/5"]
+        assert reader.scopes("default", 0, "user/1", 2) == ["user/2", "user/3"]
+        assert reader.scopes("default", 20, "", 10) == ["user/3", "user/5"]
+        assert reader.scopes("acme", 0, "", 10) == []
 
     @pytest.mark.parametrize("seed", range(3))
     def test_one_edge_can_be_asked_for(self, writer: Writer, journal: Journal, seed: int) -> None:
+        reader = require(journal, STATE)
         _write_random_state(writer, seed)
         query = EdgeQuery(scope=SCOPE, keys=KEYS)
-        made = [decode_event(event).facts for event in journal.edges("default", query)]
+        made = [decode_event(event).facts for event in reader.edges("default", query)]
         found = {(facts.source, facts.kind, facts.target_scope, facts.target) for facts in made}
         assert found
         for source, kind, target in product(KEYS, KINDS, KEYS):
             for scope in {name[2] for name in found} | {"user/nobody"}:
                 edge = Edge(scope=SCOPE, source=source, kind=kind, target_scope=scope, target=target)
-                assert journal.has_edge("default", edge) is ((source, kind, scope, target) in found)
-                assert not journal.has_edge("acme", edge)
+                assert reader.has_edge("default", edge) is ((source, kind, scope, target) in found)
+                assert not reader.has_edge("acme", edge)
 
     @pytest.mark.parametrize("seed", range(3))
     def test_pages_by_prefix_and_key_are_the_whole(self, writer: Writer, journal: Journal, seed: int) -> None:
+        reader = require(journal, STATE)
         _write_random_state(writer, seed)
         for prefix in ("", "user_", "user_%", "p", "P", "日", "\U0010ffff", "nothing"):
-            whole = _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS, prefix=prefix)))
+            whole = _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS, prefix=prefix)))
             assert whole == [
                 item
-                for item in _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS)))
+                for item in _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS)))
                 if item[0].startswith(prefix)
             ]
             found: list[tuple[str, int]] = []
             while True:
                 after = found[-1][0] if found else None
                 page = EntryPageQuery(now=NOW_MS, prefix=prefix, after=after, limit=2)
-                more = _keys_and_versions(journal.entries("default", SCOPE, page))
+                more = _keys_and_versions(reader.entries("default", SCOPE, page))
                 if not more:
                     break
                 found += more
             assert found == whole
 
     def test_time_and_lifetime_are_honoured(self, writer: Writer, journal: Journal) -> None:
+        reader = require(journal, STATE)
         writer.append(
             SCOPE, make_write("a", 1, expires_at=100), make_write("b", 2, lifetime="session"), make_write("c", 3)
         )
         for now, wanted in ((99, ["a", "b", "c"]), (100, ["b", "c"])):
             assert [
-                key for key, _ in _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=now)))
+                key for key, _ in _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=now)))
             ] == wanted
         page = EntryPageQuery(now=NOW_MS, lifetime="session")
-        assert [key for key, _ in _keys_and_versions(journal.entries("default", SCOPE, page))] == ["b"]
+        assert [key for key, _ in _keys_and_versions(reader.entries("default", SCOPE, page))] == ["b"]
 
     @pytest.mark.parametrize("seed", range(2))
     def test_the_history_of_a_key_is_every_event_that_changed_it(
         self, writer: Writer, journal: Journal, seed: int
     ) -> None:
+        reader = require(journal, STATE)
         events = [decode_event(event) for event in _write_random_state(writer, seed)]
         for key in KEYS:
             changed = [e.version for e in events if e.type in ("state.written", "state.deleted") and e.facts.key == key]
-            found = [event.version for event in journal.revisions("default", SCOPE, key, 2**62, 1_000)]
+            found = [event.version for event in reader.revisions("default", SCOPE, key, 2**62, 1_000)]
             assert found == changed[::-1]
             if len(changed) > 2:
-                some = journal.revisions("default", SCOPE, key, changed[-1], 1)
+                some = reader.revisions("default", SCOPE, key, changed[-1], 1)
                 assert [event.version for event in some] == [changed[-2]]
-        assert journal.revisions("acme", SCOPE, "prefs", 2**62, 10) == []
+        assert reader.revisions("acme", SCOPE, "prefs", 2**62, 10) == []
 
     @pytest.mark.parametrize("seed", range(3))
     def test_edges_are_found_from_both_ends(self, writer: Writer, journal: Journal, seed: int) -> None:
+        reader = require(journal, STATE)
         edges: dict[tuple[str, str, str], int] = {}
         for stored in _write_random_state(writer, seed):
             event = decode_event(stored)
@@ -159,11 +170,11 @@ class StateContract(JournalFixtures):
             for kinds in ((), KINDS[:1]):
                 query = EdgeQuery(scope=SCOPE, keys=KEYS[:4], direction=direction, kinds=kinds)  # type: ignore[arg-type]
                 wanted = sorted(e for e in edges if e[end] in KEYS[:4] and (not kinds or e[1] in kinds))
-                found = journal.edges("default", query)
+                found = reader.edges("default", query)
                 facts = [decode_event(event).facts for event in found]
                 assert sorted((one.source, one.kind, one.target) for one in facts) == wanted
                 assert [event.version for event in found] == [edges[o.source, o.kind, o.target] for o in facts]
-                assert journal.edges("acme", query) == []
+                assert reader.edges("acme", query) == []
 
     @pytest.mark.parametrize("seed", range(3))
     def test_a_lane_holds_what_is_not_settled_in_order(self, writer: Writer, journal: Journal, seed: int) -> None:
@@ -177,11 +188,12 @@ class StateContract(JournalFixtures):
         firsts = []
         for sink in sorted(SINKS):
             wanted = sorted(version for to, version in waiting.values() if to == sink)
-            first = [(SCOPE, row) for row in journal.lane("default", sink, SCOPE, 1)]
+            lane = RowQuery(table="effects", stream=SCOPE, column="sink", value=sink)
+            first = journal.select("default", replace(lane, limit=1))
             firsts += first
             assert journal.lanes("default", sink) == first
-            assert [row["version"] for row in journal.lane("default", sink, SCOPE, 1_000)] == wanted
-            assert [row["version"] for row in journal.lane("default", sink, SCOPE, 1)] == wanted[:1]
+            assert [row["version"] for _, row in journal.select("default", lane)] == wanted
+            assert [row["version"] for _, row in first] == wanted[:1]
         assert journal.lanes("default") == firsts
         assert journal.lanes("acme") == journal.lanes("default", "nobody") == []
 
@@ -200,14 +212,16 @@ class StateContract(JournalFixtures):
         assert self._search_scope(journal, "gone") == [(SCOPE, 3)]
         writer.append(SCOPE, Draft(type="state.deleted", facts=state.StateDeleted(key="a")))
         assert self._search_scope(journal, "gone") == []
-        everywhere = journal.search("default", TextSearch(terms=query_terms("purple"), now=NOW_MS))
+        everywhere = require(journal, TEXT).search("default", TextSearch(terms=query_terms("purple"), now=NOW_MS))
         assert sorted((hit.event.stream, hit.event.version) for hit in everywhere) == [(SCOPE, 2), ("user/43", 1)]
 
     def _search_scope(self, journal: Journal, words: str, now: int = NOW_MS) -> list[tuple[str, int]]:
-        hits = journal.search("default", TextSearch(terms=query_terms(words), now=now, scopes=(SCOPE,)))
+        hits = require(journal, TEXT).search("default", TextSearch(terms=query_terms(words), now=now, scopes=(SCOPE,)))
         return sorted((hit.event.stream, hit.event.version) for hit in hits)
 
     def test_what_was_erased_is_neither_read_nor_found(self, writer: Writer, journal: Journal) -> None:
+        vectors = require(journal, VECTORS)
+        reader = require(journal, STATE)
         draft = Draft(
             type="state.written",
             facts=state.StateWritten(key="x"),
@@ -216,34 +230,35 @@ class StateContract(JournalFixtures):
         )
         writer.append(SCOPE, draft, make_write("y", "an iris"))
         assert self._search_scope(journal, "heliotrope") == [(SCOPE, 1)]
-        journal.keep_vectors("default", SCOPE, "e", [(1, b"d", b"\1"), (2, b"f", b"\2")])
+        vectors.keep_vectors("default", SCOPE, "e", [(1, b"d", b"\1"), (2, b"f", b"\2")])
         artifacts.erase_subject(writer.env, "carol")
         assert self._search_scope(journal, "heliotrope") == []
-        assert journal.entry("default", SCOPE, "x") is None
-        assert _keys_and_versions(journal.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == [("y", 2)]
-        assert [seq for seq, _ in journal.vectors("default", SCOPE, "e", 0)] == [2]
+        assert reader.entry("default", SCOPE, "x") is None
+        assert _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == [("y", 2)]
+        assert [seq for seq, _ in vectors.vectors("default", SCOPE, "e", 0)] == [2]
         before = dump_projections(journal)
-        journal.rebuild()
+        require(journal, MAINTENANCE).rebuild()
         assert dump_projections(journal) == before
         assert self._search_scope(journal, "iris") == [(SCOPE, 2)]
 
     def test_vectors_are_kept_by_event_and_known_by_digest(self, writer: Writer, journal: Journal) -> None:
+        vectors = require(journal, VECTORS)
         writer.append(SCOPE, make_write("a", "one"), make_write("b", "two"), make_write("a", "three"))
-        missing = journal.find_unembedded("default", SCOPE, "e", 10)
+        missing = vectors.find_unembedded("default", SCOPE, "e", 10)
         assert [decode(event.content or b"")["value"] for event in missing] == ["two", "three"]
-        journal.keep_vectors("default", SCOPE, "e", [(event.seq, b"d%d" % event.seq, b"\7") for event in missing])
-        assert journal.find_unembedded("default", SCOPE, "e", 10) == []
-        assert len(journal.find_unembedded("default", SCOPE, "another", 10)) == 2
-        assert journal.vectors_by_digest("default", "e", [b"d2", b"d9"]) == {b"d2": b"\7"}
-        assert journal.vectors_by_digest("acme", "e", [b"d2"]) == {}
-        assert journal.vectors("default", SCOPE, "e", 2) == [(3, b"\7")]
-        journal.drop_vectors("acme", [3])
-        journal.drop_vectors("default", [2])
-        assert journal.vectors("default", SCOPE, "e", 0) == [(3, b"\7")]
+        vectors.keep_vectors("default", SCOPE, "e", [(event.seq, b"d%d" % event.seq, b"\7") for event in missing])
+        assert vectors.find_unembedded("default", SCOPE, "e", 10) == []
+        assert len(vectors.find_unembedded("default", SCOPE, "another", 10)) == 2
+        assert vectors.vectors_by_digest("default", "e", [b"d2", b"d9"]) == {b"d2": b"\7"}
+        assert vectors.vectors_by_digest("acme", "e", [b"d2"]) == {}
+        assert vectors.vectors("default", SCOPE, "e", 2) == [(3, b"\7")]
+        vectors.drop_vectors("acme", [3])
+        vectors.drop_vectors("default", [2])
+        assert vectors.vectors("default", SCOPE, "e", 0) == [(3, b"\7")]
 
     @pytest.mark.parametrize("seed", range(2))
     def test_a_rebuild_finds_the_same(self, writer: Writer, journal: Journal, seed: int) -> None:
         _write_random_state(writer, seed)
         before = (dump_projections(journal), self._search_scope(journal, "refund nuts plan"))
-        journal.rebuild()
+        require(journal, MAINTENANCE).rebuild()
         assert (dump_projections(journal), self._search_scope(journal, "refund nuts plan")) == before

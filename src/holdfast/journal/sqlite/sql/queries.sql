@@ -60,7 +60,7 @@ WHERE t.name = ? AND s.name > ? ORDER BY s.name LIMIT ?
 SELECT * FROM frames INDEXED BY idx_frames_actor
 WHERE tenant = ? AND stream = ? AND status IN ('active', 'waiting', 'suspended')
 
--- name: streams_with_work
+-- name: live_heads
 -- In the order of the index of live frames, so that no page looks at what another one gives.
 SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.closed
 FROM frames AS f INDEXED BY idx_frames_actor CROSS JOIN streams AS s ON s.id = f.stream
@@ -68,14 +68,14 @@ WHERE f.tenant = (SELECT id FROM tenants WHERE name = ?1) AND f.status IN ('acti
     AND f.stream > ?2
 GROUP BY f.stream ORDER BY f.stream LIMIT ?3
 
--- name: tenants_with_work
+-- name: live_tenants
 SELECT t.name FROM tenants AS t WHERE EXISTS (
     SELECT 1 FROM frames AS f INDEXED BY idx_frames_actor
     WHERE f.tenant = t.id AND f.status IN ('active', 'waiting', 'suspended')
 )
 
--- name: versions
-SELECT s.name, s.version FROM json_each(?2) AS j
+-- name: heads_by_name
+SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.closed FROM json_each(?2) AS j
 CROSS JOIN streams AS s ON s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = j.value
 
 -- name: renew_lease
@@ -407,13 +407,6 @@ CROSS JOIN effects AS p INDEXED BY idx_effects_lane
     ON p.tenant = l.tenant AND p.sink = l.sink AND p.stream = l.stream AND p.version = l.version
 CROSS JOIN streams AS s ON s.id = p.stream
 ORDER BY p.sink, s.name
-
--- name: lane
-SELECT p.effect_id, p.sink, p.kind, p.status, p.version, p.attempts, p.retry_at, p.settled
-FROM effects AS p INDEXED BY idx_effects_lane
-WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1) AND p.sink = ?2
-    AND p.stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant WHERE t.name = ?1 AND s.name = ?3)
-ORDER BY p.version LIMIT ?4
 
 -- name: message_before
 -- What was said before a message when it was said, whatever was retracted since.
