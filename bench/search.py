@@ -26,11 +26,11 @@ from holdfast.core.journal.codec import encode
 from holdfast.core.search.words import query_terms
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.state.entry_events import write_draft
-from holdfast.journal.text_index import index_table
 from holdfast.model.embedders import resolve_embedder
 from holdfast.ports import Embedder
 from holdfast.records.entries import StoredEntry
 from holdfast.records.events.envelope import DEFAULT_TENANT
+from holdfast.sqlite.fts import index_table
 
 TITLE = "Search in much that was said and kept"
 COUNT, QUICK_COUNT = 100_000, 5_000

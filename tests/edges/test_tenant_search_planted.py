@@ -75,16 +75,14 @@ def lines_have_no_end(patch: Patch) -> None:
 def every_scope_is_searched(patch: Patch) -> None:
     original = text_index.find_hits
 
-    def find(connection: Any, tenant: int, places: Any, search: TextSearch, hits: Any) -> Any:
-        return original(
-            connection, tenant, None, replace(search, threads=(), scopes=()) if search.scopes else search, hits
-        )
+    def find(match: Any, places: Any, search: TextSearch, hits: Any) -> Any:
+        return original(match, None, replace(search, threads=(), scopes=()) if search.scopes else search, hits)
 
     patch.setattr(text_index, "find_hits", find)
 
 
 def every_tenant_is_searched(patch: Patch) -> None:
-    patch.setattr(text_index, "index_table", lambda tenant: "search_1")
+    patch.setattr(fts, "index_table", lambda tenant: "search_1")
 
 
 def what_lies_under_is_found(patch: Patch) -> None:

@@ -20,6 +20,7 @@ from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.sqlite import fts
 from tests.edges.tenant_actor import by_words
 from tests.edges.test_tenants import compare
 
@@ -29,14 +30,14 @@ SEEDS = 20
 
 def one_index_for_all(patch: Patch) -> None:
     """How rare a word is, is counted over everybody's texts."""
-    patch.setattr(text_index, "index_table", lambda tenant: "search_1")
+    patch.setattr(fts, "index_table", lambda tenant: "search_1")
     original = text_index.find_hits
 
-    def find(connection: Any, tenant: int, places: Any, search: Any, hits: Callable[[Any], Any]) -> Any:
+    def find(match: Any, places: Any, search: Any, hits: Callable[[Any], Any]) -> Any:
         def own(rows: Any) -> Any:
             return [hit for hit in hits(rows) if hit.event.stream in search.streams or search.everywhere]
 
-        return original(connection, tenant, places, search, own)
+        return original(match, places, search, own)
 
     patch.setattr(text_index, "find_hits", find)
 

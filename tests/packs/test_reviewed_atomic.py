@@ -18,12 +18,11 @@ import pytest
 from holdfast import Holdfast
 from holdfast.connect import assemble_env
 from holdfast.core.search.documents import TextSearch
-from holdfast.journal import text_index
 from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.memory.journal import MemoryJournal, MemoryTransactions
 from holdfast.records.batches import Batch
 from holdfast.records.settings import Settings
-from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.fts import tenant_index
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import seeded, volume
 
@@ -123,7 +122,7 @@ def everything(journal: MemoryJournal) -> Any:
         {name: set(keys) for name, keys in tables._of.items() if keys},
         {name: list(versions) for name, versions in tables._histories.items() if versions},
         set(tables.known_artifacts),
-        TextIndex(index._connection, text_index.index_table(1)).rowids(),
+        tenant_index(index._connection, 1).rowids(),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import Finding
 from holdfast.journal.sqlite import check
-from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.fts import TextIndex, index_table
 
 
 def checked_after_merging(path: Path) -> tuple[Finding, ...]:
@@ -33,5 +33,5 @@ def test_a_check_by_what_is_remembered_would_be_seen(tmp_path: Path, monkeypatch
         def match(self, *given: object) -> list[tuple[int, float]]:
             return []
 
-    monkeypatch.setattr(check, "TextIndex", Asleep)
+    monkeypatch.setattr(check, "tenant_index", lambda connection, tenant: Asleep(connection, index_table(tenant)))
     assert [one.kind for one in checked_after_merging(tmp_path / "a.db")] == ["pages"]

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.search import words
+from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import query_terms
 from holdfast.sqlite import fts
-from holdfast.sqlite.fts import TextIndex, TextRow
+from holdfast.sqlite.fts import TextIndex
 from tests.scale import seeded, volume
 
 KNOWN = ["refund", "gloss", "tulip", "near", "place", "text", "prev", "plumb"]

@@ -10,7 +10,8 @@ import pytest
 
 from bench.session_texts import text as of_1_kb
 from holdfast.core.search import words
-from holdfast.sqlite.fts import TextIndex, TextRow
+from holdfast.core.search.documents import TextRow
+from holdfast.sqlite.fts import TextIndex
 from tests.scale import seeded, volume
 
 

@@ -1,17 +1,17 @@
 """The text index of a journal: every current message and entry, by the number of its event.
 
-It is written in the transaction of the events, into one table per tenant, so that the rarity of words
-in one tenant's texts does not affect another's results. It holds no text and can be rebuilt.
+It is written in the transaction of the events, into one collection per tenant, so that the rarity of words
+in one tenant's texts does not affect another's results. It holds no text and can be rebuilt. A backend passes in the
+index itself, as functions.
 
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-import apsw
 import msgspec
 
 from holdfast.core.journal.codec import decode_facts
@@ -20,17 +20,21 @@ from holdfast.core.search.documents import (
     STATE_DELETED,
     STATE_WRITTEN,
     Hit,
+    TextRow,
     TextSearch,
     is_match,
     searchable_text,
 )
 from holdfast.core.search.words import SELF_CONTAINED_CHARS, context_before
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.fts import TextIndex, TextRow
 
 INDEXED_TYPES = frozenset({MESSAGE_APPENDED, STATE_WRITTEN, STATE_DELETED})
 LIMIT_GROWTH = 4
 MAX_ROWS = 1_000_000
+ApplyChanges = Callable[[int, list[int], list[TextRow]], None]
+"""A function that removes rows from a tenant's index, by their numbers, and adds others."""
+MatchTexts = Callable[[Sequence[str], Collection[str] | None, int], list[tuple[int, float]]]
+"""A function from terms, places (None: all) and a limit to (row, score) of rows with any of the terms, best first."""
 _MONTHS = (
     "January",
     "February",
@@ -64,38 +68,19 @@ class IndexLookups(msgspec.Struct, frozen=True):
     beginning: Callable[[IndexedEvent, str], str]
 
 
-def index_table(tenant: int) -> str:
-    """Return the name of a tenant's index table."""
-    return f"search_{tenant}"
-
-
 def format_date(at: int) -> str:
     """Return a date in words, such as `3 May 2025`."""
     day = time.gmtime(at / 1000)
     return f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}"
 
 
-def index_events(connection: apsw.Connection, written: Iterable[IndexedEvent], around: IndexLookups) -> None:
+def index_events(written: Iterable[IndexedEvent], around: IndexLookups, apply: ApplyChanges) -> None:
     """Index the events that were just written, in their order."""
     by_tenant: dict[int, list[IndexedEvent]] = {}
     for placed in written:
         by_tenant.setdefault(placed.tenant, []).append(placed)
     for tenant, events in by_tenant.items():
-        gone, passages = _collect_changes(events, around)
-        try:
-            _apply_changes(TextIndex(connection, index_table(tenant)), gone, passages)
-        except apsw.SQLError:
-            # The tenant's first text: the table does not exist. Checking for it before every append would cost more.
-            made = TextIndex(connection, index_table(tenant))
-            made.create()
-            _apply_changes(made, gone, passages)
-
-
-def _apply_changes(texts: TextIndex, gone: list[int], passages: list[TextRow]) -> None:
-    if gone:
-        texts.remove(gone)
-    if passages:
-        texts.add(passages)
+        apply(tenant, *_collect_changes(events, around))
 
 
 def _collect_changes(events: list[IndexedEvent], around: IndexLookups) -> tuple[list[int], list[TextRow]]:
@@ -132,26 +117,22 @@ def make_text_row(placed: IndexedEvent, text: str, previous: str) -> TextRow:
 
 
 def find_hits(
-    connection: apsw.Connection,
-    tenant: int,
+    match: MatchTexts,
     places: list[int] | None,
     search: TextSearch,
     hits: Callable[[list[tuple[int, float]]], list[Hit]],
     *,
     mostly: bool = False,
 ) -> list[Hit]:
-    """Return the best admissible hits, looking further as long as found texts are no longer current.
+    """Return the best admissible hits of one tenant, looking further as long as found texts are no longer current.
 
     `mostly` says that nearly all texts are in these places. Naming them in the query would cost as much as its
     words and exclude next to nothing: hits of other places are not admitted, and the scores are the same.
     """
-    texts = TextIndex(connection, index_table(tenant))
-    if not texts.exists():
-        return []
     wanted = None if places is None else [f"s{place}" for place in places]
 
     def best(named: list[str] | None, most: int) -> list[Hit] | None:
-        rows = texts.match(search.terms, named, most)
+        rows = match(search.terms, named, most)
         found: list[Hit] = []
         for first in range(0, len(rows), search.limit):
             found += [hit for hit in hits(rows[first : first + search.limit]) if is_match(search, hit)]

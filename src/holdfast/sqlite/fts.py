@@ -18,6 +18,7 @@ from functools import cache
 import apsw
 import msgspec
 
+from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import index_text, space_letters
 
 _DEFINITION = """text, prev, date, place,
@@ -27,19 +28,6 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 _TOKEN = re.compile("[A-Za-z0-9]+")
 AUTOMERGE = 2
 """Index segments merged at a time. Every commit adds a segment, and many small ones take more space."""
-
-
-class TextRow(msgspec.Struct, frozen=True):
-    """A row to index: its text, the end of the text before it, its date in words, and its place.
-
-    `place` is one token of letters and digits, or several separated by spaces: one for each group to search by.
-    """
-
-    rowid: int
-    text: str
-    prev: str = ""
-    date: str = ""
-    place: str = ""
 
 
 class _Statements(msgspec.Struct, frozen=True):
@@ -103,6 +91,21 @@ class TextIndex:
         """Remove rows. Their words stay in the file until a merge: for erasure, also call `scrub`."""
         self._connection.executemany(self._sql.remove, ((rowid,) for rowid in rowids))
 
+    def apply(self, gone: Sequence[int], rows: Sequence[TextRow]) -> None:
+        """Remove some rows and add others; create the table with its first row."""
+        try:
+            self._apply(gone, rows)
+        except apsw.SQLError:
+            # The first text: the table does not exist. Checking for it before every append would cost more.
+            self.create()
+            self._apply(gone, rows)
+
+    def _apply(self, gone: Sequence[int], rows: Sequence[TextRow]) -> None:
+        if gone:
+            self.remove(gone)
+        if rows:
+            self.add(rows)
+
     def scrub(self) -> None:
         """Rewrite the index without the words of removed rows; the cost follows its size.
 
@@ -137,6 +140,16 @@ class TextIndex:
         if places is not None:
             question = f"place : ({' OR '.join(map(_quote_place, places))}) AND {question}"
         return list(self._connection.execute(self._sql.match, (question, limit)))
+
+
+def index_table(tenant: int) -> str:
+    """Return the name of the table that holds the texts of one tenant of a journal."""
+    return f"search_{tenant}"
+
+
+def tenant_index(connection: apsw.Connection, tenant: int) -> TextIndex:
+    """Return the text index of one tenant of a journal."""
+    return TextIndex(connection, index_table(tenant))
 
 
 def _row_values(passage: TextRow) -> tuple[int, str, str, str, str]:

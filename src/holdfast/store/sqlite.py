@@ -23,10 +23,11 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.codec import decode
+from holdfast.core.search.documents import TextRow
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
-from holdfast.sqlite.fts import TextIndex, TextRow
+from holdfast.sqlite.fts import TextIndex
 from holdfast.sqlite.vectors import load_numpy, similarities
 from holdfast.store.sqlite_file import WORDS_TABLE, StorePool, queries
 

@@ -53,6 +53,19 @@ class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*(thread.stream for thread in self.threads), *self.scopes)))
 
 
+class TextRow(msgspec.Struct, frozen=True):
+    """A row of a text index: its text, the end of the text before it, its date in words, and its place.
+
+    `place` is one token of letters and digits, or several separated by spaces: one for each group to search by.
+    """
+
+    rowid: int
+    text: str
+    prev: str = ""
+    date: str = ""
+    place: str = ""
+
+
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
     """An event that the index found, and its current validity."""
 

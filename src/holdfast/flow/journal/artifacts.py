@@ -33,7 +33,7 @@ def artifact_name(secret: bytes, tenant: str, body: bytes) -> bytes:
 
 
 def prepare_artifact(env: Env, body: bytes) -> Artifact:
-    """Prepare a body for the append that refers to it; a large one is on disk when this returns."""
+    """Prepare a body for the append that refers to it; a body that is stored apart is durable when this returns."""
     if not isinstance(body, bytes | bytearray | memoryview):
         raise InvalidValue(f"An artifact is bytes, not {type(body).__name__}. Encode text first.")
     body = bytes(body)
@@ -47,7 +47,7 @@ def prepare_artifact(env: Env, body: bytes) -> Artifact:
 
 
 def withdraw_artifacts(env: Env, placed: Sequence[Artifact]) -> None:
-    """Remove the files placed for an append that was refused or repeated."""
+    """Remove the bodies stored apart for an append that was refused or repeated."""
     for artifact in placed:
         if artifact.body is None:
             require(env.journal, ARTIFACTS).withdraw_artifact(env.tenant, artifact.name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import apsw
 
@@ -18,7 +17,7 @@ from holdfast.journal import text_index
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.events.sessions import MessageContent
-from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.fts import tenant_index
 
 
 class MemoryTextIndex:
@@ -62,8 +61,9 @@ class MemoryTextIndex:
             return beginning(placed.event.tenant, name)
 
         placed = [self._locate(event) for event in events if event.type in text_index.INDEXED_TYPES]
+        lookups = IndexLookups(before, lambda one, key: replaced(one.event, key), begins)
         text_index.index_events(
-            self._connection, placed, IndexLookups(before, lambda one, key: replaced(one.event, key), begins)
+            placed, lookups, lambda tenant, gone, rows: tenant_index(self._connection, tenant).apply(gone, rows)
         )
 
     def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
@@ -71,13 +71,14 @@ class MemoryTextIndex:
         number = self._tenants.get(tenant, 0)
         known = (self._streams.get((tenant, stream)) for stream in search.streams)
         places = None if search.everywhere else [place for place in known if place is not None]
-        return text_index.find_hits(
-            self._connection, number, places, search, lambda rows: [hit(seq, score) for seq, score in rows]
-        )
+        index = tenant_index(self._connection, number)
+        if not index.exists():
+            return []
+        return text_index.find_hits(index.match, places, search, lambda rows: [hit(seq, score) for seq, score in rows])
 
     def remove(self, tenant: str, seqs: Iterable[int]) -> None:
         """Remove events from the index."""
-        index: Any = TextIndex(self._connection, text_index.index_table(self._tenants.get(tenant, 0)))
+        index = tenant_index(self._connection, self._tenants.get(tenant, 0))
         if index.exists():
             index.remove(seqs)
             index.scrub()

@@ -14,10 +14,9 @@ from holdfast.journal.sqlite.rebuild import REBUILD_KEY, SHADOW_SUFFIX
 from holdfast.journal.sqlite.rows import subject_digest
 from holdfast.journal.sqlite.schema import APPLICATION_ID, latest_schema, meta_digest
 from holdfast.journal.sqlite.statements import queries, schema_sql
-from holdfast.journal.text_index import index_table as index_of
 from holdfast.records.reports import Finding
 from holdfast.records.scope import parse_scope
-from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.fts import index_table, tenant_index
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
@@ -50,7 +49,7 @@ def _check_pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterato
         # FTS5 refreshes its cached view of an index on a query, not on this check: otherwise it would miss pages
         # that another connection has merged since, and report them as damage.
         with suppress(apsw.Error):  # Real damage is reported by the check below.
-            TextIndex(connection, index_of(tenant)).match(["x"], None, 1)
+            tenant_index(connection, tenant).match(["x"], None, 1)
     for (problem,) in connection.execute("PRAGMA integrity_check"):
         if problem != "ok":
             yield Finding(kind="pages", where="database", problem=str(problem))
@@ -90,7 +89,7 @@ def build_expected_schema(tenants: Sequence[int] = (), *, embedded: bool = False
         if embedded:
             search.create_vector_table(empty)
         for tenant in tenants:
-            TextIndex(empty, index_of(tenant)).create()
+            tenant_index(empty, tenant).create()
         return read_schema(empty)
     finally:
         empty.close()
@@ -137,7 +136,7 @@ def _check_texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterato
         strangers = search.find_orphan_rows(connection, tenant)
         if strangers:
             problem = f"{len(strangers)} rows name no message or entry that has words; rebuild makes it anew"
-            yield Finding(kind="texts", where=index_of(tenant), problem=problem)
+            yield Finding(kind="texts", where=index_table(tenant), problem=problem)
 
 
 def _check_numbers(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

@@ -115,9 +115,9 @@ def read_entry(connection: apsw.Connection, tenant: str, stream: str, key: str) 
 def list_entries(connection: apsw.Connection, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
     """Return the events of a page of live entries."""
     # A range instead of LIKE, which has wildcards and folds case: every key with a prefix lies before prefix + LAST.
-    # No key lies between a key and the same key with a NUL, so a page begins right after the last key of the previous.
-    first = page.prefix if page.after is None else max(page.prefix, page.after + "\0")
-    values = (tenant, stream, first, page.prefix + _LAST_CHARACTER, page.now, page.lifetime, page.limit)
+    # A page begins behind the last key of the previous one, or at the prefix if that comes later.
+    first, behind = (page.prefix, False) if page.after is None else max((page.prefix, False), (page.after, True))
+    values = (tenant, stream, first, page.prefix + _LAST_CHARACTER, page.now, page.lifetime, page.limit, behind)
     return [event_from_row(row, tenant, stream) for row in fetch_rows(connection, queries()["entries"], values)]
 
 
@@ -158,7 +158,9 @@ def list_scopes(connection: apsw.Connection, tenant: str, now: int, after: str, 
 
 def list_lanes(connection: apsw.Connection, tenant: str, sink: str | None) -> list[RowWithStream]:
     """Return the first effect of every lane that has one."""
-    rows = fetch_rows(connection, queries()["lanes"], (tenant, sink))
+    # Without a sink: from the first name to a blob, which SQLite sorts behind every text.
+    first, last = ("", b"") if sink is None else (sink, sink)
+    rows = fetch_rows(connection, queries()["lanes"], (tenant, first, last))
     return [(row[0], dict(zip(EFFECTS.column_names, row[1:], strict=True))) for row in rows]
 
 

@@ -18,6 +18,7 @@ from holdfast.core.search.documents import (
     INDEXED_BYTES,
     MESSAGE_APPENDED,
     Hit,
+    TextRow,
     TextSearch,
     artifact_id,
     content_text,
@@ -33,7 +34,7 @@ from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.events.sessions import MessageContent
 from holdfast.sqlite.connection import fetch_rows
-from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.fts import TextIndex, tenant_index
 
 _JSON = msgspec.json.Encoder()
 REPAIR_BATCH = 1_000
@@ -62,6 +63,15 @@ def make_lookups(connection: apsw.Connection, files: ArtifactFiles) -> IndexLook
     return IndexLookups(previous, replaced, beginning)
 
 
+def index_written(connection: apsw.Connection, files: ArtifactFiles, written: Sequence[IndexedEvent]) -> None:
+    """Index the events that a transaction wrote, within it."""
+
+    def apply(tenant: int, gone: list[int], rows: list[TextRow]) -> None:
+        tenant_index(connection, tenant).apply(gone, rows)
+
+    text_index.index_events(written, make_lookups(connection, files), apply)
+
+
 def _artifact_beginning(connection: apsw.Connection, files: ArtifactFiles, tenant: int, name: str) -> str:
     """Return the beginning of a large text, reading only as much of it as is indexed."""
     raw = artifact_id(name)
@@ -78,6 +88,9 @@ def search_texts(connection: apsw.Connection, tenant: str, wanted: TextSearch) -
     if not numbers:
         return []
     number = numbers[0][0]
+    index = tenant_index(connection, number)
+    if not index.exists():
+        return []
     places, mostly = None, False
     if not wanted.everywhere:
         names = _JSON.encode(wanted.streams).decode()
@@ -89,7 +102,7 @@ def search_texts(connection: apsw.Connection, tenant: str, wanted: TextSearch) -
     def found(rows: Sequence[tuple[int, float]]) -> list[Hit]:
         return load_hits(connection, tenant, number, rows)
 
-    return text_index.find_hits(connection, number, places, wanted, found, mostly=mostly)
+    return text_index.find_hits(index.match, places, wanted, found, mostly=mostly)
 
 
 def load_hits(connection: apsw.Connection, tenant: str, number: int, rows: Sequence[tuple[int, float]]) -> list[Hit]:
@@ -114,19 +127,19 @@ def _make_hit(row: tuple[object, ...], tenant: str, score: float) -> Hit:
 def list_indexed_tenants(connection: apsw.Connection) -> list[int]:
     """Return the tenants that have an index."""
     numbers = [number for (number,) in fetch_rows(connection, "SELECT id FROM tenants ORDER BY id")]
-    return [number for number in numbers if TextIndex(connection, text_index.index_table(number)).exists()]
+    return [number for number in numbers if tenant_index(connection, number).exists()]
 
 
 def find_orphan_rows(connection: apsw.Connection, tenant: int) -> set[int]:
     """Return index rows without a message or entry that has words, current or not."""
     wanted = {seq for (seq,) in fetch_rows(connection, queries()["texts_ever"], (tenant,))}
-    return set(TextIndex(connection, text_index.index_table(tenant)).rowids()) - wanted
+    return set(tenant_index(connection, tenant).rowids()) - wanted
 
 
 def repair_indexes(connection: apsw.Connection, files: ArtifactFiles) -> None:
     """Make every index hold exactly the current texts; rebuild a damaged one."""
     for (number,) in fetch_rows(connection, "SELECT id FROM tenants ORDER BY id"):
-        index = TextIndex(connection, text_index.index_table(number))
+        index = tenant_index(connection, number)
         if index.exists() and not index.is_sound():
             index.drop()
         wanted = {seq for (seq,) in fetch_rows(connection, queries()["texts"], (number,))}
@@ -165,7 +178,7 @@ def erase_subject_texts(connection: apsw.Connection, files: ArtifactFiles, tenan
 
     A short message is indexed with the end of the message before it, so messages that follow are reindexed.
     """
-    index = TextIndex(connection, text_index.index_table(tenant))
+    index = tenant_index(connection, tenant)
     if index.exists():
         doomed = {seq for (seq,) in fetch_rows(connection, queries()["texts_of_subject"], (tenant, subject))}
         if doomed:

@@ -31,7 +31,7 @@ from holdfast.journal import text_index
 from holdfast.journal.group_commit import GroupMember, settle_members
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_row, read_append, stream_row, subject_digest
-from holdfast.journal.sqlite.search import make_lookups
+from holdfast.journal.sqlite.search import index_written
 from holdfast.journal.sqlite.statements import bind_change, queries
 from holdfast.journal.text_index import IndexedEvent
 from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, Head
@@ -353,7 +353,7 @@ class SqlitePlan:
         if moved:
             self._connection.executemany(queries()["update_stream"], moved)
         if self._texts:
-            text_index.index_events(self._connection, self._texts, make_lookups(self._connection, self._files))
+            index_written(self._connection, self._files, self._texts)
 
 
 def _projection_statements(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:

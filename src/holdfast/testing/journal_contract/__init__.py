@@ -15,6 +15,7 @@ No test is skipped: a declared capability must work, and an undeclared one must 
 from __future__ import annotations
 
 from holdfast.testing.journal_contract.append import AppendContract
+from holdfast.testing.journal_contract.feed import FeedContract
 from holdfast.testing.journal_contract.fixtures import dump_projections, make_push, read_events
 from holdfast.testing.journal_contract.maintenance import MaintenanceContract
 from holdfast.testing.journal_contract.read import FindContract, ReadContract
@@ -28,6 +29,7 @@ class JournalContract(
     AppendContract,
     ReadContract,
     FindContract,
+    FeedContract,
     ConversationContract,
     SessionContract,
     StateContract,

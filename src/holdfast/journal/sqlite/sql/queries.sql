@@ -346,6 +346,7 @@ CROSS JOIN state AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.key >= ?3
 CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
 WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND e.content IS NOT NULL
     AND (p.expires_at IS NULL OR p.expires_at > ?5) AND (?6 IS NULL OR p.lifetime = ?6)
+    AND NOT (?8 AND p.key = ?3)
 ORDER BY p.key LIMIT ?7
 
 -- name: revisions
@@ -399,8 +400,7 @@ ORDER BY s.name LIMIT ?4
 SELECT s.name, p.effect_id, p.sink, p.kind, p.status, p.version, p.attempts, p.retry_at, p.settled
 FROM (
     SELECT e.tenant, e.sink, e.stream, min(e.version) AS version FROM effects AS e INDEXED BY idx_effects_lane
-    -- Without a sink: from the first name to whatever comes after all names.
-    WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1) AND e.sink BETWEEN coalesce(?2, '') AND coalesce(?2, x'')
+    WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1) AND e.sink BETWEEN ?2 AND ?3
     GROUP BY e.sink, e.stream
 ) AS l
 CROSS JOIN effects AS p INDEXED BY idx_effects_lane
