@@ -157,29 +157,28 @@ class LazyModels:
         self._known: Models | None = None
 
     def _load_models(self) -> Models:
-        if self._known is None:
-            from holdfast.model.registry import ModelRegistry
+        from holdfast.model.registry import ModelRegistry
 
-            self._known = ModelRegistry(self._given)
+        self._known = ModelRegistry(self._given)
         return self._known
 
     def info(self, model: str | None) -> ModelInfo:
         """Return the known facts about a model."""
-        return self._load_models().info(model)
+        return (self._known or self._load_models()).info(model)
 
     def tokenizer(self, name: str | None = None) -> Tokenizer:
         """Return a tokenizer by name, or the one that this client was opened with."""
-        return self._load_models().tokenizer(name)
+        return (self._known or self._load_models()).tokenizer(name)
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
         """Return the factor by which estimated tokens of a model are multiplied, or None."""
-        return self._load_models().calibration(model, tokenizer, tenant=tenant)
+        return (self._known or self._load_models()).calibration(model, tokenizer, tenant=tenant)
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
         """Record the estimated and the reported tokens of a request."""
-        self._load_models().note(model, estimated, reported, tokenizer, tenant=tenant)
+        (self._known or self._load_models()).note(model, estimated, reported, tokenizer, tenant=tenant)
 
 
 def make_price_function(given: Any) -> Callable[[str | None, Usage], int | None]:

@@ -90,29 +90,28 @@ def row_without_event(patch: pytest.MonkeyPatch) -> None:
 
 
 def event_without_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transaction, "_projection_statements", lambda *_: iter(()))
+    patch.setattr(transaction, "_projection_statements", lambda *_: [])
 
 
 def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def write(env: Any, decided: Any, batch: Any, states: Any) -> Any:
+    def write(env: Any, writes: Any, artifacts: Any, states: Any) -> Any:
+        batch = changing.seal_batch(env, writes, artifacts)
         for part in batch.parts:
             state = states.get(part.stream)
             if state is not None:
                 env.states.put(env.tenant, part.stream, changing.replace(state, version=state.version + 1))
-        return env.journal.append(batch)
+        return batch, env.journal.append(batch)
 
-    patch.setattr(changing, "_append_and_remember", write)
+    patch.setattr(changing, "append_writes", write)
 
 
 def follower_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_group_commit, "WAIT", 0.3)
 
-    def lead(self: group_commit.GroupCommit, own: object) -> None:
-        members = self._take_members()
-        self._commit(members)
+    def end_round(self: group_commit.GroupCommit, *_: object) -> None:
         self._hand_over()
 
-    patch.setattr(group_commit.GroupCommit, "_lead", lead)
+    patch.setattr(group_commit.GroupCommit, "_end_round", end_round)
 
 
 def undrained_returning(patch: pytest.MonkeyPatch) -> None:

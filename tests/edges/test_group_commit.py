@@ -20,7 +20,16 @@ WAIT = 20
 
 def _batch(name: str, size: int = 10) -> Batch:
     event = SealedEvent(
-        id=bytes(16), at=0, type="app.x", schema=1, facts=b"x" * size, content=None, salt=None, subject=None
+        id=bytes(16),
+        at=0,
+        type="app.x",
+        schema=1,
+        facts=b"x" * size,
+        content=None,
+        salt=None,
+        subject=None,
+        facts_record=None,
+        content_record=None,
     )
     return Batch(tenant="t", parts=(BatchPart(stream=name, events=(event,)),))
 

@@ -37,7 +37,18 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _batch(name: str) -> Batch:
-    event = SealedEvent(id=bytes(16), at=0, type="app.x", schema=1, facts=b"{}", content=None, salt=None, subject=None)
+    event = SealedEvent(
+        id=bytes(16),
+        at=0,
+        type="app.x",
+        schema=1,
+        facts=b"{}",
+        content=None,
+        salt=None,
+        subject=None,
+        facts_record=None,
+        content_record=None,
+    )
     return Batch(tenant="t", parts=(BatchPart(stream=name, events=(event,)),))
 
 

@@ -316,7 +316,7 @@ class Session(SessionContext):
         return found if isinstance(message, list) else found[-1]
 
     def _append(self, messages: Sequence[Message], **how: Any) -> list[Message]:
-        found = session_append.append_to_thread(self._env, self._thread_stream, messages, **how)
+        found, _ = session_append.append_to_thread(self._env, self._thread_stream, messages, **how)
         compaction_rules.fire_after_append(self._env, self._thread_stream, found)
         return found
 

@@ -53,13 +53,6 @@ class GroupMember:
         """Let the waiting caller go on."""
         self._turn.release()
 
-    def result(self) -> AppendResult:
-        """Return the answer, or raise the error in the caller's own thread."""
-        if self.error is not None:
-            raise self.error
-        assert self.answer is not None, "a member was left unsettled"
-        return self.answer
-
 
 class GroupCommit:
     """The queue and its leader. `commit` writes members and settles them; it may raise."""
@@ -78,56 +71,56 @@ class GroupCommit:
 
     def submit(self, batch: Batch) -> AppendResult:
         """Write a batch, in this thread's commit or in another caller's."""
-        member = GroupMember(batch)
+        own = GroupMember(batch)
         with self._mutex:
-            self._queue.append(member)
+            self._queue.append(own)
             leads = not self._leading
             self._leading = True
             if self._wanted and len(self._queue) >= self._wanted:
                 self._enough.set()
         if not leads:
-            self._follow(member)
-        if not member.is_settled:
-            self._lead(member)
-        return member.result()
+            self._follow(own)
+        if not own.is_settled:
+            members: list[GroupMember] = []
+            began = 0.0
+            try:
+                self._wait_for_callers()
+                members = self._take_members()
+                began = time.monotonic()
+                self._commit(members)
+            finally:
+                # Whatever happened: every member is answered, and the lead is passed on.
+                if began:
+                    self._took = time.monotonic() - began
+                self._end_round(own, members, OutcomeUnknown if began else Unavailable)
+        if own.error is not None:
+            raise own.error
+        assert own.answer is not None, "a member was left unsettled"
+        return own.answer
 
     def _follow(self, member: GroupMember) -> None:
         try:
             member.wait()
         except BaseException:
             # Interrupted while waiting: leave the queue, and pass the lead on if it was received.
-            self._leave(member)
+            with self._mutex:
+                if member in self._queue:
+                    self._queue.remove(member)
             if member.promoted:
                 self._hand_over()
             raise
 
-    def _leave(self, member: GroupMember) -> None:
+    def _end_round(self, own: GroupMember, members: Sequence[GroupMember], error: type[HoldfastError]) -> None:
+        settle_members(members, error)
         with self._mutex:
-            if member in self._queue:
-                self._queue.remove(member)
-
-    def _lead(self, own: GroupMember) -> None:
-        members: list[GroupMember] = []
-        began = 0.0
-        try:
-            self._wait_for_callers()
-            members = self._take_members()
-            began = time.monotonic()
-            self._commit(members)
-        finally:
-            # Whatever happened: every member is answered, and the lead is passed on.
-            if began:
-                self._took = time.monotonic() - began
-            if own not in members:
-                self._leave(own)
-            settle_members(members, OutcomeUnknown if began else Unavailable)
-            with self._mutex:
-                self._wanted = 0
-                self._company = max(1, len(members) + len(self._queue))
-            self._hand_over()
-            for member in members:
-                if member is not own:
-                    member.wake()
+            if own not in members and own in self._queue:
+                self._queue.remove(own)
+            self._wanted = 0
+            self._company = max(1, len(members) + len(self._queue))
+        self._hand_over()
+        for member in members:
+            if member is not own:
+                member.wake()
 
     def _wait_for_callers(self) -> None:
         """Wait for the callers of the last round, if the disk is slow and they have not arrived yet."""
@@ -143,15 +136,17 @@ class GroupCommit:
         self._wanted = 0
 
     def _take_members(self) -> list[GroupMember]:
-        members: list[GroupMember] = []
-        size = 0
         with self._mutex:
+            if len(self._queue) == 1:
+                return [self._queue.popleft()]
+            members: list[GroupMember] = []
+            size = 0
             while self._queue and len(members) < self._members:
                 size += self._queue[0].batch.size
                 if members and size > self._size:
                     break
                 members.append(self._queue.popleft())
-        return members
+            return members
 
     def _hand_over(self) -> None:
         with self._mutex:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
-from holdfast.core.journal.codec import decode_facts
 from holdfast.core.search.documents import (
     MESSAGE_APPENDED,
     STATE_DELETED,
@@ -52,11 +52,13 @@ _MONTHS = (
 
 
 class IndexedEvent(msgspec.Struct, frozen=True):
-    """An event with the numbers of its tenant and stream."""
+    """An event with the numbers of its tenant and stream, its decoded facts, and its content, decoded or as bytes."""
 
     tenant: int
     stream: int
     event: StoredEvent
+    facts: Any
+    content: Any
 
 
 class IndexLookups(msgspec.Struct, frozen=True):
@@ -76,33 +78,24 @@ def format_date(at: int) -> str:
 
 def index_events(written: Iterable[IndexedEvent], around: IndexLookups, apply: ApplyChanges) -> None:
     """Index the events that were just written, in their order."""
-    by_tenant: dict[int, list[IndexedEvent]] = {}
-    for placed in written:
-        by_tenant.setdefault(placed.tenant, []).append(placed)
-    for tenant, events in by_tenant.items():
-        apply(tenant, *_collect_changes(events, around))
-
-
-def _collect_changes(events: list[IndexedEvent], around: IndexLookups) -> tuple[list[int], list[TextRow]]:
-    gone: list[int] = []
-    passages: dict[int, TextRow] = {}
+    changes: dict[int, tuple[list[int], dict[int, TextRow]]] = {}
     said: dict[int, str] = {}
-    for placed in events:
-        event = placed.event
-        facts = decode_facts(event.type, event.schema, event.facts)
+    for placed in written:
+        gone, passages = changes.setdefault(placed.tenant, ([], {}))
+        event, previous = placed.event, ""
         if event.type != MESSAGE_APPENDED:
-            before = around.replaced(placed, facts.key)
+            before = around.replaced(placed, placed.facts.key)
             if before is not None and passages.pop(before, None) is None:
                 gone.append(before)
-        text = searchable_text(event.type, facts, event.content, partial(around.beginning, placed))
-        previous = ""
+        text = searchable_text(event.type, placed.facts, placed.content, partial(around.beginning, placed))
         if event.type == MESSAGE_APPENDED:
             if len(text) <= SELF_CONTAINED_CHARS:
                 previous = said[placed.stream] if placed.stream in said else around.previous(placed)
             said[placed.stream] = text
         if text:
             passages[event.seq] = make_text_row(placed, text, previous)
-    return gone, list(passages.values())
+    for tenant, (gone, passages) in changes.items():
+        apply(tenant, gone, list(passages.values()))
 
 
 def make_text_row(placed: IndexedEvent, text: str, previous: str) -> TextRow:

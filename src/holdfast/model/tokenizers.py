@@ -300,6 +300,8 @@ def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = Non
     if given is None:
         given = DEFAULT_TOKENIZER
     if isinstance(given, str):
+        if given in _tokenizers:
+            return _tokenizers[given]
         name = _canonical_name(given)
         return _tokenizers.get(name) or _LOADER.load(name)
     return given if isinstance(given, _WRAPPED_TYPES) else _wrap_custom(given)

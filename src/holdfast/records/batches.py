@@ -46,7 +46,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Bytes that this batch adds, roughly."""
-        return sum(event.size for part in self.parts for event in part.events)
+        events = [event for part in self.parts for event in part.events]
+        return sum([len(event.facts) + len(event.content or b"") for event in events])
 
 
 class PartPlacement(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,7 +146,7 @@ def event_type(name: str) -> EventType | None:
 
 def require_event_type(name: str) -> EventType:
     """Return the catalogue's row for a type to be written; refuse unknown names."""
-    row = event_type(name)
+    row = CATALOGUE.get(name) or event_type(name)
     if row is None:
         raise InvalidValue(f"{name!r} is not an event of the catalogue. An application's own events begin with 'app.'.")
     return row

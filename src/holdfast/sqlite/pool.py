@@ -65,7 +65,8 @@ class SqlitePool:
             try:
                 if self._writer is None:
                     self._writer = self._open(write=True)
-                self._make_durable(self._writer)
+                if self._suspect or self._inherited:
+                    self._make_durable(self._writer)
             except BaseException:
                 self.drop_writer(suspect=self._suspect)
                 raise
@@ -161,9 +162,8 @@ class SqlitePool:
 
     def _make_durable(self, connection: apsw.Connection) -> None:
         """Put on disk what a failed commit or a dead process left visible, before any write builds on it."""
-        if self._suspect or self._inherited:
-            rewrite_log(connection, self._path, self._vfs)
-            self._suspect = self._inherited = False
+        rewrite_log(connection, self._path, self._vfs)
+        self._suspect = self._inherited = False
 
     def _enter(self) -> None:
         with self._gate:

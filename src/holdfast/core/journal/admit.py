@@ -14,7 +14,7 @@ from holdfast.core.journal.chain import content_mac, genesis_hash, link_hash
 from holdfast.core.journal.codec import decode
 from holdfast.errors import Conflict, HoldfastError, KeyReused, StaleEpoch, StreamClosed, VersionConflict
 from holdfast.records.batches import Batch, BatchPart, Head
-from holdfast.records.catalogue import event_type
+from holdfast.records.catalogue import CATALOGUE, event_type
 from holdfast.records.events.envelope import SealedEvent, StoredEvent
 from holdfast.records.events.journal import LeaseTaken
 
@@ -23,10 +23,12 @@ LEASE_RELEASED = "lease.released"
 STREAM_CLOSED = "stream.closed"
 
 
+_OWNER_TYPES = frozenset(row.name for row in CATALOGUE.values() if row.kind == "owner")
+
+
 def is_owner_event(type_name: str) -> bool:
     """Return True if events of this type need the owner's epoch."""
-    row = event_type(type_name)
-    return row is not None and row.kind == "owner"
+    return type_name in _OWNER_TYPES
 
 
 def find_refusal(part: BatchPart, head: Head) -> HoldfastError | None:
@@ -42,21 +44,13 @@ def find_refusal(part: BatchPart, head: Head) -> HoldfastError | None:
     for event in part.events:
         if event.type == LEASE_TAKEN:
             epoch += 1
-            taken: LeaseTaken = decode(event.facts, LeaseTaken)
+            taken: LeaseTaken = event.facts_record
             if taken.epoch != epoch:
                 return Conflict(
                     f"{part.stream} is under epoch {epoch - 1}; the next lease has epoch {epoch}, not {taken.epoch}: "
                     "another owner was first. Reload and try again."
                 )
     return None
-
-
-def next_owner(event: SealedEvent | StoredEvent, epoch: int, holder: str | None) -> tuple[int, str | None]:
-    """Return the stream's epoch and holder after this event."""
-    if event.type == LEASE_TAKEN:
-        taken: LeaseTaken = decode(event.facts, LeaseTaken)
-        return taken.epoch, taken.owner
-    return epoch, None if event.type == LEASE_RELEASED else holder
 
 
 def find_key_conflict(part: BatchPart, stored: Sequence[StoredEvent]) -> HoldfastError | None:
@@ -143,8 +137,12 @@ def place_part(
         force_setattr(stored, "hash", previous)
         placed.append(stored)
         seq += 1
-        epoch, holder = next_owner(event, epoch, holder)
-        closed = closed or event.type == STREAM_CLOSED
+        if event.type == LEASE_TAKEN:
+            epoch, holder = event.facts_record.epoch, event.facts_record.owner
+        elif event.type == LEASE_RELEASED:
+            holder = None
+        elif event.type == STREAM_CLOSED:
+            closed = True
     after = Head(
         id=head.id, stream=part.stream, version=version, hash=previous, epoch=epoch, holder=holder, closed=closed
     )
@@ -153,7 +151,10 @@ def place_part(
 
 def advance_head(head: Head, event: StoredEvent) -> Head:
     """Return the head after an event that already has its place, such as one of a copy or of a chain being verified."""
-    epoch, holder = next_owner(event, head.epoch, head.holder)
+    epoch, holder = head.epoch, None if event.type == LEASE_RELEASED else head.holder
+    if event.type == LEASE_TAKEN:
+        taken: LeaseTaken = decode(event.facts, LeaseTaken)
+        epoch, holder = taken.epoch, taken.owner
     return Head(
         id=head.id,
         stream=head.stream,

@@ -27,22 +27,29 @@ from holdfast.records.settings import Settings
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INT_LIMIT = 2**63
 _EMPTY: tuple[()] = ()
+_NUL_TEXT = "Text holds a NUL character, which not every backend can store. Remove it."
 
 
 def check_plain(value: object, nesting: int = 64) -> None:
     """Refuse any value without a canonical form. Iterative, so deep nesting cannot overflow the stack."""
     # Only lists and objects go on the stack; nearly everything is a scalar and is checked in place.
     stack: list[tuple[Iterable[Any], int]] = [((value,), 0)]
-    scalars = _SCALAR_CHECKS
     while stack:
         items, depth = stack.pop()
         for item in items:
             # Most fields of a record are unset: skip them first.
-            if item is None or item is False or item is _EMPTY:
+            if item is None or item is False or item is _EMPTY or item is True or item is msgspec.UNSET:
                 continue
-            check = scalars.get(type(item))
-            if check is not None:
-                check(item)
+            kind = type(item)
+            if kind is str:
+                if "\0" in item:
+                    raise InvalidValue(_NUL_TEXT)
+            elif kind is int:
+                if not -_INT_LIMIT <= item < _INT_LIMIT:
+                    raise InvalidValue("An integer does not fit in 64 bits. Store large integers as strings.")
+            elif kind is float:
+                if not math.isfinite(item):
+                    raise InvalidValue(f"{item} is not a JSON number. Store null or a string instead.")
             elif isinstance(item, msgspec.Struct):
                 # A record is a level that the caller did not write: do not count it.
                 stack.append((astuple(item), depth))
@@ -52,35 +59,6 @@ def check_plain(value: object, nesting: int = 64) -> None:
                 )
             else:
                 stack.append((_children(item), depth + 1))
-
-
-def _check_text(item: str) -> None:
-    if "\0" in item:
-        raise InvalidValue("Text holds a NUL character, which not every backend can store. Remove it.")
-
-
-def _check_integer(item: int) -> None:
-    if not -_INT_LIMIT <= item < _INT_LIMIT:
-        raise InvalidValue("An integer does not fit in 64 bits. Store large integers as strings.")
-
-
-def _check_float(item: float) -> None:
-    if not math.isfinite(item):
-        raise InvalidValue(f"{item} is not a JSON number. Store null or a string instead.")
-
-
-def _accept(item: object) -> None:
-    """Accept a value with only one form: True, False, None, or a field that was not given."""
-
-
-_SCALAR_CHECKS: dict[type, Callable[[Any], None]] = {
-    str: _check_text,
-    int: _check_integer,
-    float: _check_float,
-    bool: _accept,
-    type(None): _accept,
-    msgspec.UnsetType: _accept,
-}
 
 
 def _children(item: Any) -> Iterable[Any]:
@@ -95,7 +73,8 @@ def _children(item: Any) -> Iterable[Any]:
     for key in item:
         if type(key) is not str:
             raise InvalidValue(f"Object keys must be strings, not {type(key).__name__} ({key!r:.40}).")
-        _check_text(key)
+        if "\0" in key:
+            raise InvalidValue(_NUL_TEXT)
     return item.values()
 
 
@@ -126,11 +105,22 @@ def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Setti
     if draft.content is not None and (row.content is None or not isinstance(draft.content, row.content)):
         wanted = "no content" if row.content is None else f"content of type {row.content.__name__}"
         raise InvalidValue(f"{draft.type} takes {wanted}, not {type(draft.content).__name__}.")
-    facts = _check_readable(draft.type, encode(draft.facts, settings.nesting), row.facts)
-    content = None
-    if draft.content is not None and row.content is not None:
-        content = _check_readable(draft.type, encode(draft.content, settings.nesting), row.content)
-    sealed = SealedEvent(
+    facts = encode(draft.facts, settings.nesting)
+    content = None if draft.content is None else encode(draft.content, settings.nesting)
+    try:
+        # Bytes that cannot be read back are refused: records do not check their fields on construction.
+        facts_record = decoder(row.facts).decode(facts)
+        content_record = None if content is None else decoder(row.content).decode(content)
+    except msgspec.ValidationError as error:
+        words = str(error).replace("`", "").replace("$.", "")
+        raise InvalidValue(f"{draft.type} cannot hold this: {words}. Pass a value of the right type.") from None
+    size = len(facts) + len(content or b"")
+    if size > settings.event_bytes:
+        raise TooLarge(
+            f"{draft.type} has {size:,} bytes; an event may have {settings.event_bytes:,}. "
+            "Store the large part as an artifact and refer to it, or raise HOLDFAST_EVENT_BYTES."
+        )
+    return SealedEvent(
         id=id,
         at=at,
         type=draft.type,
@@ -139,23 +129,9 @@ def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Setti
         content=content,
         salt=None if content is None else salt,
         subject=draft.subject,
+        facts_record=facts_record,
+        content_record=content_record,
     )
-    if sealed.size > settings.event_bytes:
-        raise TooLarge(
-            f"{draft.type} has {sealed.size:,} bytes; an event may have {settings.event_bytes:,}. "
-            "Store the large part as an artifact and refer to it, or raise HOLDFAST_EVENT_BYTES."
-        )
-    return sealed
-
-
-def _check_readable(type_name: str, data: bytes, kind: Any) -> bytes:
-    """Return the bytes if they can be read back: records do not check their fields on construction."""
-    try:
-        decoder(kind).decode(data)
-    except msgspec.ValidationError as error:
-        words = str(error).replace("`", "").replace("$.", "")
-        raise InvalidValue(f"{type_name} cannot hold this: {words}. Pass a value of the right type.") from None
-    return data
 
 
 def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:

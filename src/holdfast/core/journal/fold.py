@@ -38,27 +38,20 @@ def fold_events(events: Iterable[Event], state: StreamState | None = None) -> St
 
 def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
     """Return the state after an event with these facts at this version and time."""
+    if (rule := _FRAME_RULES.get(type_name)) is not None:
+        live = dict(state.frames)
+        rule(live, facts, version, at)
+        return replace(state, version=version, frames=live)
+    if (thread := THREAD_RULES.get(type_name)) is not None:
+        return replace(state, version=version, thread=thread(state.thread, facts, version, at))
+    if (session := SESSION_RULES.get(type_name)) is not None:
+        return replace(state, version=version, session=session(state.session, facts, version, at))
     if type_name == "lease.taken":
         return replace(state, version=version, epoch=facts.epoch, holder=facts.owner)
     if type_name == "lease.released":
         return replace(state, version=version, holder=None)
     if type_name == "stream.closed":
         return replace(state, version=version, closed=True)
-    rule = _FRAME_RULES.get(type_name)
-    if rule is None:
-        return _fold_conversation(state, type_name, facts, version, at)
-    live = dict(state.frames)
-    rule(live, facts, version, at)
-    return replace(state, version=version, frames=live)
-
-
-def _fold_conversation(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
-    thread = THREAD_RULES.get(type_name)
-    if thread is not None:
-        return replace(state, version=version, thread=thread(state.thread, facts, version, at))
-    session = SESSION_RULES.get(type_name)
-    if session is not None:
-        return replace(state, version=version, session=session(state.session, facts, version, at))
     return replace(state, version=version)
 
 

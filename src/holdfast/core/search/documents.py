@@ -118,14 +118,16 @@ def split_pieces(text: str) -> list[str]:
     return [piece for piece in found if piece] or [text]
 
 
-def searchable_text(type_name: str, facts: Any, content: bytes | None, beginning: ReadBeginning) -> str:
-    """Return the searchable text of an event; empty for events that are not indexed."""
+def searchable_text(type_name: str, facts: Any, content: Any, beginning: ReadBeginning) -> str:
+    """Return the searchable text of an event by its content, decoded or as bytes; empty for other events."""
     if content is None:
         return ""
     if type_name == MESSAGE_APPENDED:
-        return content_text(decode(content, MessageContent), beginning)
+        said: MessageContent = decode(content, MessageContent) if isinstance(content, bytes) else content
+        return content_text(said, beginning)
     if type_name == STATE_WRITTEN:
-        return f"{facts.key}\n{flatten_value(decode(content, ValueContent).value, INDEXED_CHARS)}"
+        held: ValueContent = decode(content, ValueContent) if isinstance(content, bytes) else content
+        return f"{facts.key}\n{flatten_value(held.value, INDEXED_CHARS)}"
     return ""
 
 

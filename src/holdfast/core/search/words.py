@@ -116,7 +116,8 @@ def index_text(text: str) -> str:
     """Return the words of a text for the index, without function words unless it has no others."""
     said = _split_words(text)
     kept = [word for word in said if word not in _FUNCTION_WORDS] or said
-    return space_letters(" ".join(kept).lower())
+    words = " ".join(kept).lower()
+    return words if words.isascii() else space_letters(words)
 
 
 def query_terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
@@ -154,7 +155,8 @@ def context_before(text: str, previous: str) -> str:
 
 def _split_words(text: str) -> list[str]:
     """Return the words of a text as written, without contractions and possessive endings."""
-    text = fold_text(text)
+    if not text.isascii():
+        text = fold_text(text)
     if "'" in text:
         text = _ENDINGS.sub(" ", _NEGATED.sub(" ", text))
     if "++" in text:

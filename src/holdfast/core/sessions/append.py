@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.errors import Conflict, SessionClosed, SessionNotFound, ToolPairingError
 from holdfast.records.events.envelope import Draft
@@ -82,37 +81,34 @@ def append_messages(thread: ThreadState, version: int, entries: Sequence[Message
     for entry in entries:
         version += 1
         position += 1
-        answers, round = _match_answers(waiting, entry)
-        facts = replace(_message_facts(entry, position, answers), round=round, before=before)
+        answers, round = _match_answers(waiting, entry) if entry.answers else ((), None)
+        facts = MessageAppended(
+            role=entry.role,
+            position=position,
+            round=round,
+            before=before,
+            tokens=entry.tokens,
+            tokenizer=entry.tokenizer,
+            calls=entry.calls,
+            answers=answers,
+            failed=tuple([id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed]),
+            partial=entry.partial,
+            synthetic=entry.synthetic,
+            policy=entry.policy,
+            model=entry.model,
+            provider=entry.provider,
+            usage=entry.usage,
+            frame=entry.frame,
+            call=entry.call,
+            artifacts=entry.artifacts,
+        )
         drafts.append(Draft(type="message.appended", facts=facts, content=entry.content))
         before = None
         waiting.update({id: CallRef(id, version, provider) for id, provider in entry.calls})
     return drafts
 
 
-def _message_facts(entry: MessageDraft, position: int, answers: Sequence[str]) -> MessageAppended:
-    failed = tuple(id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed)
-    return MessageAppended(
-        role=entry.role,
-        position=position,
-        tokens=entry.tokens,
-        tokenizer=entry.tokenizer,
-        calls=entry.calls,
-        answers=tuple(answers),
-        failed=failed,
-        partial=entry.partial,
-        synthetic=entry.synthetic,
-        policy=entry.policy,
-        model=entry.model,
-        provider=entry.provider,
-        usage=entry.usage,
-        frame=entry.frame,
-        call=entry.call,
-        artifacts=entry.artifacts,
-    )
-
-
-def _match_answers(waiting: dict[str, CallRef], entry: MessageDraft) -> tuple[list[str], int | None]:
+def _match_answers(waiting: dict[str, CallRef], entry: MessageDraft) -> tuple[tuple[str, ...], int | None]:
     """Return the calls that a message answers, which no longer wait, and the round it belongs to."""
     found: list[CallRef] = []
     for answer in entry.answers:
@@ -120,7 +116,7 @@ def _match_answers(waiting: dict[str, CallRef], entry: MessageDraft) -> tuple[li
         del waiting[call.id]
         found.append(call)
     # A call from a shared parent thread has no position in this stream: its result begins a round here.
-    return [call.id for call in found], found[0].version if found and found[0].version > 0 else None
+    return tuple([call.id for call in found]), found[0].version if found[0].version > 0 else None
 
 
 def _find_call(waiting: dict[str, CallRef], answer: CallAnswer) -> CallRef:

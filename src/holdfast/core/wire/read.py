@@ -31,14 +31,17 @@ _ACCEPTED_INPUT = "Pass text, a dict with role and content, a Message or a provi
 
 def read_input(item: Any, *, partial: bool = False) -> list[Message]:
     """Return the messages in an item; raise InvalidMessage if it is not a message."""
-    given = list(item) if isinstance(item, list | tuple) else [item]
     messages: list[Message] = []
-    for together, run in groupby(given, key=_responses_item_key(given)):
-        notes = ReadNotes(strict=True, partial=partial)
-        if together:
-            messages += openai_responses.read_items(run, notes)
-        else:
-            messages += [message for each in run for message in _read_item(each, notes)]
+    if isinstance(item, str):
+        messages = _read_item(item, ReadNotes(strict=True, partial=partial))
+    else:
+        given = list(item) if isinstance(item, list | tuple) else [item]
+        for together, run in groupby(given, key=_responses_item_key(given)):
+            notes = ReadNotes(strict=True, partial=partial)
+            if together:
+                messages += openai_responses.read_items(run, notes)
+            else:
+                messages += [message for each in run for message in _read_item(each, notes)]
     return _mark_partial(messages) if partial else messages
 
 

@@ -29,8 +29,8 @@ def append_frame_messages(
     def check() -> None:
         check_live(env, load_current_state(env, home), frame_id)
 
-    saying = FrameAuthor(home=home, check=check)
-    return session_append.append_to_thread(env, thread, messages, key=key, pinned=pinned, saying=saying)
+    author = FrameAuthor(home=home, check=check)
+    return session_append.append_to_thread(env, thread, messages, key=key, pinned=pinned, author=author)[0]
 
 
 def read_frame_messages(env: Env, frame_id: str, limit: int | None = None) -> list[Message]:

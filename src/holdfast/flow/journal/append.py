@@ -32,7 +32,7 @@ from holdfast.ports import Env
 from holdfast.records.batches import ANY_VERSION, AppendResult, Artifact, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import Draft, Event, SealedEvent, Source
 from holdfast.records.frames import StreamState
-from holdfast.records.ids import check_id, check_key, ulid_bytes, ulid_text
+from holdfast.records.ids import check_id, check_key, ulid_bytes
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
@@ -67,11 +67,6 @@ class ChangeResult(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[Event | SealedEvent] = ()
     """The same events, as written or as stored."""
 
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the events."""
-        return [event.id if isinstance(event, Event) else ulid_text(event.id) for event in self.events]
-
     def last_facts(self, type_name: str) -> Any:
         """Return the facts of the last event of a type: the event asked for follows the events it entails."""
         return next(facts for name, facts in reversed(self.facts) if name == type_name)
@@ -99,52 +94,89 @@ def decide_and_append(
     loaded.
     """
     key = None if key is None else check_key(key)
+    wanted, first, attempt, fresh = tuple(streams), streams[0], 1, False
     try:
-        changed, tell = _decide_until_written(env, tuple(streams), decide, key, needs, artifacts, tries)
+        while True:
+            with env.states.lock(env.tenant, wanted):
+                states = {stream: load_state(env, stream, fresh=fresh) for stream in wanted}
+                more = () if needs is None else tuple([name for name in needs(states) if name not in wanted])
+                if more:
+                    wanted += more
+                    continue
+                try:
+                    writes = _plan_writes(env, decide(states), states, first, key)
+                except HoldfastError:
+                    if fresh:
+                        raise
+                    fresh = True
+                    continue
+                if not writes:
+                    return ChangeResult(appended=None)
+                if key is not None and len(writes) > 1 and env.journal.events_by_key(env.tenant, first, key):
+                    raise KeyReused  # Only one of several parts has the key: look it up below and compare it.
+                try:
+                    batch, appended = append_writes(env, writes, artifacts, states)
+                    break
+                except (VersionConflict, StaleEpoch) as error:
+                    if attempt == tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(env, error)):
+                        raise
+                    attempt, fresh = attempt + 1, True
     except (Refused, KeyReused):
-        earlier = None if key is None else _find_earlier_result(env, streams[0], key, same)
+        earlier = None if key is None else _find_earlier_result(env, first, key, same)
         if earlier is None:
             raise
         return earlier
-    for event in tell:
-        env.observers.notify(event)
+    changed = _build_result(env, batch, appended, first, key)
+    if not changed.repeated:
+        _notify_observers(env, batch, appended)
     return changed
 
 
-def _decide_until_written(
-    env: Env,
-    wanted: tuple[str, ...],
-    decide: Callable[[States], Drafts],
-    key: str | None,
-    needs: Callable[[States], Sequence[str]] | None,
-    artifacts: Sequence[Artifact],
-    tries: int,
-) -> tuple[ChangeResult, list[Event]]:
-    attempt, fresh = 1, False
-    while True:
-        with env.states.lock(env.tenant, wanted):
-            if fresh:
-                for stream in wanted:
-                    env.states.drop(env.tenant, stream)
-            states = {stream: load_state(env, stream) for stream in wanted}
-            more = () if needs is None else tuple(name for name in needs(states) if name not in wanted)
-            if more:
-                wanted += more
-                continue
+def append_writes(
+    env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Artifact], states: States
+) -> tuple[Batch, AppendResult]:
+    """Seal some writes, append them in one batch and fold them into the cached states.
+
+    While the outcome is unknown, the batch is appended again: the journal recognises it by its keys or event ids.
+    """
+    batch = seal_batch(env, writes, artifacts)
+    appended, unknown = None, None
+    try:
+        for _ in range(APPEND_ATTEMPTS):
             try:
-                decided = _plan_writes(env, decide(states), states, wanted[0], key)
-            except HoldfastError:
-                if fresh:
+                appended = env.journal.append(batch)
+                break
+            except OutcomeUnknown as error:
+                unknown = error
+            except Unavailable:
+                # Nothing was written by this attempt; an earlier one may still have been committed.
+                if unknown is None:
                     raise
-                fresh = True
-                continue
-            try:
-                return _append_writes(env, decided, states, wanted[0], key, artifacts)
-            except (VersionConflict, StaleEpoch) as error:
-                if attempt == tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(env, error)):
-                    raise
-                attempt += 1
-                fresh = True
+                break
+        if appended is None:
+            assert unknown is not None
+            raise unknown
+    except BaseException:
+        for part in batch.parts:
+            env.states.drop(env.tenant, part.stream)
+        raise
+    for part, placed in zip(batch.parts, appended.parts, strict=True):
+        state = states.get(part.stream)
+        if state is None or appended.repeated or placed.first != state.version + 1:
+            env.states.drop(env.tenant, part.stream)
+            continue
+        for version, event in enumerate(part.events, placed.first):
+            state = fold_facts(state, event.type, event.facts_record, version, event.at)
+        env.states.put(env.tenant, part.stream, state)
+    return batch, appended
+
+
+def append_events(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> AppendResult:
+    """Append events that need no decision: inbox events, or events with a version given by the caller."""
+    batch, appended = append_writes(env, writes, artifacts, {})
+    if not appended.repeated:
+        _notify_observers(env, batch, appended)
+    return appended
 
 
 def _forget_stale_lease(env: Env, error: StaleEpoch) -> bool:
@@ -155,7 +187,7 @@ def _forget_stale_lease(env: Env, error: StaleEpoch) -> bool:
 
 
 def _plan_writes(env: Env, drafts: Drafts, states: States, first: str, key: str | None) -> list[StreamWrite]:
-    found = []
+    writes = []
     for stream, events in drafts.items():
         if not events:
             continue
@@ -165,7 +197,7 @@ def _plan_writes(env: Env, drafts: Drafts, states: States, first: str, key: str 
             epoch = state.epoch
         elif any(is_owner_event(event.type) for event in events):
             epoch = env.leases.epoch(env.tenant, stream, state)
-        found.append(
+        writes.append(
             StreamWrite(
                 stream=stream,
                 events=tuple(events),
@@ -174,37 +206,25 @@ def _plan_writes(env: Env, drafts: Drafts, states: States, first: str, key: str 
                 epoch=epoch,
             )
         )
-    return found
+    return writes
 
 
-def _append_writes(
-    env: Env,
-    decided: list[StreamWrite],
-    states: States,
-    first: str,
-    key: str | None,
-    artifacts: Sequence[Artifact],
-) -> tuple[ChangeResult, list[Event]]:
-    if not decided:
-        return ChangeResult(appended=None), []
-    if key is not None and len(decided) > 1 and env.journal.events_by_key(env.tenant, first, key):
-        raise KeyReused  # Only one of several parts has the key: `decide_and_append` looks it up and compares it.
-    batch = seal_batch(env, decided, artifacts)
-    appended = _append_and_remember(env, decided, batch, states)
+def _build_result(env: Env, batch: Batch, appended: AppendResult, first: str, key: str | None) -> ChangeResult:
     if appended.repeated and key is not None:
         stored = env.journal.events_by_key(env.tenant, first, key)
         if not any(part.events[0].id == stored[0].id for part in batch.parts):
-            return _build_repeated_result(appended, [decode_event(event) for event in stored]), []
+            return _build_repeated_result(appended, [decode_event(event) for event in stored])
         # The key stands for this very batch, appended before its outcome was reported as unknown.
-    place = next((index for index, part in enumerate(decided) if part.stream == first), 0)
-    changed = ChangeResult(
+    names = [part.stream for part in batch.parts]
+    place = names.index(first) if first in names else 0
+    events = batch.parts[place].events
+    return ChangeResult(
         appended=appended,
-        facts=tuple((draft.type, draft.facts) for draft in decided[place].events),
+        facts=tuple([(event.type, event.facts_record) for event in events]),
         version=appended.parts[place].first,
-        at=batch.parts[place].events[0].at,
-        events=batch.parts[place].events,
+        at=events[0].at,
+        events=events,
     )
-    return changed, read_observed_events(env, decided, appended)
 
 
 def _build_repeated_result(appended: AppendResult, events: list[Event]) -> ChangeResult:
@@ -229,131 +249,62 @@ def _find_earlier_result(
     return _build_repeated_result(AppendResult(parts=(placed,), repeated=True), events)
 
 
-def read_observed_events(env: Env, decided: Sequence[StreamWrite], appended: AppendResult) -> list[Event]:
-    """Return the committed events that callbacks listen for, as stored."""
-    found: list[Event] = []
-    for part, placed in zip(decided, appended.parts, strict=True):
-        wanted = [env.observers.has_listener(env.tenant, draft.type) for draft in part.events]
+def _notify_observers(env: Env, batch: Batch, appended: AppendResult) -> None:
+    """Notify the callbacks that listen for the committed events, as stored."""
+    for part, placed in zip(batch.parts, appended.parts, strict=True):
+        wanted = [env.observers.has_listener(env.tenant, event.type) for event in part.events]
         if any(wanted):
             # Read back only if there is a listener: some fields, such as the author, are known to the journal alone.
             query = EventQuery(tenant=env.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
-            events = env.journal.read(replace(query, limit=len(part.events)))
-            found += [decode_event(event) for event, hear in zip(events, wanted, strict=True) if hear]
-    return found
+            stored = env.journal.read(replace(query, limit=len(part.events)))
+            for event, hear in zip(stored, wanted, strict=True):
+                if hear:
+                    env.observers.notify(decode_event(event))
 
 
-def load_state(env: Env, stream: str) -> StreamState:
-    """Return a stream's state, cached if possible."""
-    cached = env.states.get(env.tenant, stream)
-    if cached is not None:
+def load_state(env: Env, stream: str, *, fresh: bool = False) -> StreamState:
+    """Return a stream's state, cached if possible; with `fresh`, as the journal has it."""
+    if fresh:
+        env.states.drop(env.tenant, stream)
+    elif (cached := env.states.get(env.tenant, stream)) is not None:
         return cached
     state = env.journal.load(env.tenant, stream)
     env.states.put(env.tenant, stream, state)
     return state
 
 
-def append_events(env: Env, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> AppendResult:
-    """Append events that need no decision: inbox events, or events with a version given by the caller."""
-    batch = seal_batch(env, decided, artifacts)
-    appended = _append_and_remember(env, decided, batch, {})
-    if not appended.repeated:
-        for event in read_observed_events(env, decided, appended):
-            env.observers.notify(event)
-    return appended
-
-
-def _append_and_remember(env: Env, decided: Sequence[StreamWrite], batch: Batch, states: States) -> AppendResult:
-    try:
-        appended = _append_with_retry(env, batch)
-    except BaseException:
-        for part in decided:
-            env.states.drop(env.tenant, part.stream)
-        raise
-    _update_cached_states(env, decided, batch, states, appended)
-    return appended
-
-
-def seal_batch(env: Env, decided: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> Batch:
+def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> Batch:
     """Encode the drafts in canonical bytes, with ids, times and salts."""
-    if not decided or not all(part.events for part in decided):
+    names = [part.stream for part in writes if part.events]
+    if not names or len(names) != len(writes):
         raise InvalidValue("There is nothing to append. Pass at least one event.")
-    names = [part.stream for part in decided]
     for name in names:
         parse_scope(name)
     if len(set(names)) != len(names):
         raise InvalidValue("A stream occurs twice in one append. Put all its events into one part.")
-    at = env.clock.now_ms()
-    redact = env.redact
-    parts = tuple(
-        BatchPart(
-            stream=part.stream,
-            events=tuple(
-                seal_draft(
-                    _assign_subject(draft if redact is None else _redact_draft(redact, draft), env),
-                    id=env.ids.ulid() if draft.id is None else ulid_bytes(draft.id),
-                    at=at,
-                    salt=env.ids.salt(),
-                    settings=env.settings,
-                )
-                for draft in part.events
-            ),
-            expected=_check_version(part.expected),
-            key=None if part.key is None else check_key(part.key),
-            epoch=part.epoch,
-        )
-        for part in decided
-    )
+    at, ids, settings = env.clock.now_ms(), env.ids, env.settings
+    parts = []
+    for part in writes:
+        expected, events = part.expected, []
+        for given in part.events:
+            draft = _complete_draft(env, given)
+            id = ids.ulid() if draft.id is None else ulid_bytes(draft.id)
+            events.append(seal_draft(draft, id=id, at=at, salt=ids.salt(), settings=settings))
+        if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
+            raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
+        key = None if part.key is None else check_key(part.key)
+        parts.append(BatchPart(stream=part.stream, events=tuple(events), expected=expected, key=key, epoch=part.epoch))
     source = Source(user=env.user, origin=env.origin, trust=env.trust, app=__version__)
-    return Batch(tenant=env.tenant, parts=parts, source=source, artifacts=tuple(artifacts))
+    return Batch(tenant=env.tenant, parts=tuple(parts), source=source, artifacts=tuple(artifacts))
 
 
-def _redact_draft(redact: Callable[[str], str], draft: Draft) -> Draft:
+def _complete_draft(env: Env, draft: Draft) -> Draft:
+    """Redact a draft's content, and assign it to the subject it names, or else to the acting user."""
     # Messages were redacted part by part before they were counted; redacting them whole could change structure.
-    if draft.content is None or draft.type == "message.appended":
-        return draft
-    return replace(draft, content=journal_redact.redact_content(redact, draft.content))
-
-
-def _assign_subject(draft: Draft, env: Env) -> Draft:
-    """Assign content to the subject it names, or else to the acting user."""
+    if env.redact is not None and draft.content is not None and draft.type != "message.appended":
+        draft = replace(draft, content=journal_redact.redact_content(env.redact, draft.content))
     if draft.subject is not None:
         check_id(draft.subject, "subject")
     elif env.user is not None and (draft.content is not None or draft.facts.artifacts):
         return replace(draft, subject=env.user)
     return draft
-
-
-def _check_version(expected: int | None) -> int | None:
-    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
-        raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
-    return expected
-
-
-def _append_with_retry(env: Env, batch: Batch) -> AppendResult:
-    """Append a batch, and retry when the outcome is unknown: the journal recognises it by its keys or event ids."""
-    unknown: OutcomeUnknown | None = None
-    for _ in range(APPEND_ATTEMPTS):
-        try:
-            return env.journal.append(batch)
-        except OutcomeUnknown as error:
-            unknown = error
-        except Unavailable:
-            # Nothing was written by this attempt; an earlier one may still have been committed.
-            if unknown is None:
-                raise
-            break
-    assert unknown is not None
-    raise unknown
-
-
-def _update_cached_states(
-    env: Env, decided: Sequence[StreamWrite], batch: Batch, states: States, appended: AppendResult
-) -> None:
-    for part, sealed, placed in zip(decided, batch.parts, appended.parts, strict=True):
-        state = states.get(part.stream)
-        if state is None or appended.repeated or placed.first != state.version + 1:
-            env.states.drop(env.tenant, part.stream)
-            continue
-        for version, (draft, event) in enumerate(zip(part.events, sealed.events, strict=True), placed.first):
-            state = fold_facts(state, draft.type, draft.facts, version, event.at)
-        env.states.put(env.tenant, part.stream, state)

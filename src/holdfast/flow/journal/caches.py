@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from holdfast.records.events.frames import GoalContent
@@ -100,13 +100,19 @@ class StateCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    @contextmanager
-    def lock(self, tenant: str, streams: Iterable[str]) -> Iterator[None]:
-        """Hold the locks of these streams. They are taken in sorted order, so there is no deadlock."""
-        with ExitStack() as stack:
-            for stripe in sorted({hash((tenant, stream)) % STRIPES for stream in streams}):
-                stack.enter_context(self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()))
-            yield
+    def lock(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[object]:
+        """Return a context that holds the locks of these streams, taken in sorted order, so there is no deadlock."""
+        stripes = sorted({hash((tenant, stream)) % STRIPES for stream in streams})
+        locks = [self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()) for stripe in stripes]
+        return locks[0] if len(locks) == 1 else _hold(locks)
+
+
+@contextmanager
+def _hold(locks: Iterable[threading.Lock]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(lock)
+        yield
 
 
 RecentKey = tuple[str, str, str]

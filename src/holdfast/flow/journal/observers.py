@@ -47,7 +47,7 @@ class EventCallbacks:
 
     def has_listener(self, tenant: str, type_name: str) -> bool:
         """Return True if a callback wants this type."""
-        return any(_matches(entry, tenant, type_name) for entry in self._kept)
+        return bool(self._kept) and any(_matches(entry, tenant, type_name) for entry in self._kept)
 
     @contextmanager
     def defer(self) -> Iterator[None]:

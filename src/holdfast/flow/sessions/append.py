@@ -24,12 +24,12 @@ from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.frames.read import find_frame_stream, load_current_state
 from holdfast.flow.journal import artifacts as journal_artifacts
 from holdfast.flow.journal import redact
-from holdfast.flow.journal.append import ChangeResult, decide_and_append, load_state
+from holdfast.flow.journal.append import decide_and_append, load_state
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_stream
 from holdfast.ports import Env, Models, Tokenizer
 from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
-from holdfast.records.events.envelope import Draft, Event
+from holdfast.records.events.envelope import Draft, Event, SealedEvent
 from holdfast.records.events.sessions import MessageAppended, ThreadOpened
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
@@ -48,10 +48,10 @@ def models_port(env: Env) -> Models:
 
 def thread_tokenizer(env: Env, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
     """Return the tokenizer and the model info used to count a thread's tokens."""
-    session = load_state(env, resolve_session_stream(env, stream)).session
-    info = models_port(env).info(model or (None if session is None else session.model))
+    session, models = load_state(env, resolve_session_stream(env, stream)).session, models_port(env)
+    info = models.info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
-    return models_port(env).tokenizer(name or info.tokenizer), info
+    return models.tokenizer(name or info.tokenizer), info
 
 
 def resolve_session_stream(env: Env, stream: str) -> str:
@@ -89,47 +89,33 @@ def append_to_thread(
     pinned: bool = False,
     policy: str | None = None,
     progress: Progress | None = None,
-    saying: FrameAuthor | None = None,
-) -> list[Message]:
-    """Append messages to the end of a thread, all or none, and return them as stored."""
-    told = merge_policy(pinned, policy)
-    return append_with_session_write(env, stream, messages, key=key, policy=told, progress=progress, saying=saying)[0]
+    session_write: SessionWrite | None = None,
+    author: FrameAuthor | None = None,
+) -> tuple[list[Message], bool]:
+    """Append messages to the end of a thread, all or none; return them as stored, and True if the key was used before.
 
-
-def merge_policy(pinned: bool, policy: str | None) -> str | None:
-    """Combine `pinned` and `policy` into one policy; refuse a contradiction."""
+    `session_write` goes to the session in the same commit; `author` is the frame that appends.
+    """
     if pinned and policy not in (None, "pinned"):
         raise InvalidValue(f"pinned=True and policy={policy!r} contradict each other. Give one of them.")
-    return "pinned" if pinned else policy
-
-
-def check_role(env: Env, messages: Sequence[Message]) -> None:
-    """Refuse system messages from callers whose trust does not allow them to instruct a model."""
-    if env.trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
-        raise InvalidMessage(f"A message with trust {env.trust} cannot have the role system. Append it as user.")
-
-
-def append_with_session_write(
-    env: Env,
-    stream: str,
-    messages: Sequence[Message],
-    *,
-    key: str | None = None,
-    pinned: bool = False,
-    policy: str | None = None,
-    progress: Progress | None = None,
-    beside: SessionWrite | None = None,
-    saying: FrameAuthor | None = None,
-) -> tuple[list[Message], bool]:
-    """Append as `append_to_thread` does, with a write to the session; also return True if the key was used before."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
     check_role(env, messages)
-    tokenizer, info = thread_tokenizer(env, stream, None if beside is None else beside.model)
+    tokenizer, info = thread_tokenizer(env, stream, None if session_write is None else session_write.model)
     preparing = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name))
-    prepared = preparing.prepare(messages, policy=merge_policy(pinned, policy), progress=progress)
+    prepared = preparing.prepare(messages, policy="pinned" if pinned else policy, progress=progress)
+    rules = _ThreadAppend(env, stream, prepared.entries, session_write, author)
     try:
-        changed = _commit_messages(env, stream, prepared, key, beside, saying)
+        changed = decide_and_append(
+            env,
+            (stream,) if author is None else (stream, author.home),
+            rules.decide,
+            key=key,
+            same=rules.matches,
+            needs=rules.needs,
+            artifacts=prepared.artifacts if session_write is None else (*prepared.artifacts, *session_write.artifacts),
+            tries=APPEND_TRIES,
+        )
     except (Refused, Conflict):
         journal_artifacts.withdraw_artifacts(env, prepared.artifacts)
         raise
@@ -138,60 +124,59 @@ def append_with_session_write(
         events = [event for event in changed.events if isinstance(event, Event) and event.type in MESSAGE_TYPES]
         pins = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
         return decode_messages(env, events, pins), True
-    return _messages_from_change(stream, prepared, changed), False
+    # Built from the prepared messages, without reading them back.
+    start = len(changed.facts) - len(messages)
+    facts = [facts for _, facts in changed.facts[start:]]
+    ids = [ulid_text(event.id) for event in changed.events[start:] if isinstance(event, SealedEvent)]
+    return build_stored_messages(stream, prepared, facts, ids, changed.version + start, changed.at), False
 
 
-def _commit_messages(
-    env: Env,
-    stream: str,
-    prepared: AppendBatch,
-    key: str | None,
-    beside: SessionWrite | None,
-    saying: FrameAuthor | None,
-) -> ChangeResult:
-    session = session_stream(stream)
-    private = saying is not None and session == stream
-    placed = prepared.artifacts if beside is None else (*prepared.artifacts, *beside.artifacts)
+def check_role(env: Env, messages: Sequence[Message]) -> None:
+    """Refuse system messages from callers whose trust does not allow them to instruct a model."""
+    if env.trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
+        raise InvalidMessage(f"A message with trust {env.trust} cannot have the role system. Append it as user.")
 
-    def needs(states: Mapping[str, StreamState]) -> Sequence[str]:
-        thread = states[stream].thread  # Refuse nothing here: these states may be cached. Only `decide` refuses.
-        over = thread is not None and thread.ended
-        return (session,) if (over or beside is not None) and session != stream else ()
 
-    def decide(states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
-        if saying is not None:
-            saying.check()
-        state = states[stream]
-        thread = state.thread or ThreadState()
-        if private and state.thread is None:  # A frame's private thread is opened by its first message.
-            opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
-            return {stream: [opened, *append_messages(thread, state.version + 1, prepared.entries)]}
+class _ThreadAppend(msgspec.Struct, frozen=True):
+    """The decision of one append to a thread."""
+
+    env: Env
+    stream: str
+    entries: tuple[MessageDraft, ...]
+    session_write: SessionWrite | None
+    author: FrameAuthor | None
+
+    def needs(self, states: Mapping[str, StreamState]) -> Sequence[str]:
+        """Return the session's stream if it must be loaded as well."""
+        thread = states[self.stream].thread  # Refuse nothing here: these states may be cached. Only `decide` refuses.
+        if self.session_write is None and (thread is None or not thread.ended):
+            return ()
+        session = session_stream(self.stream)
+        return (session,) if session != self.stream else ()
+
+    def decide(self, states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
+        """Return the drafts for the thread, and for its session if there are any."""
+        stream, state, session_write = self.stream, states[self.stream], self.session_write
+        thread, session = state.thread or ThreadState(), session_stream(stream)
+        if self.author is not None:
+            self.author.check()
+            if state.thread is None and session == stream:  # A frame's private thread is opened by its first message.
+                opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
+                return {stream: [opened, *append_messages(thread, state.version + 1, self.entries)]}
         # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
         over = is_reset(state, stream)
-        before, anew = begin_generation(thread, load_current_state(env, session)) if over else ([], [])
-        drafts = {stream: [*before, *append_messages(thread, state.version + len(before), prepared.entries)]}
-        own = anew if beside is None else [*anew, *beside.drafts(states[session])]
+        before, anew = begin_generation(thread, load_current_state(self.env, session)) if over else ([], [])
+        drafts = {stream: [*before, *append_messages(thread, state.version + len(before), self.entries)]}
+        own = anew if session_write is None else [*anew, *session_write.drafts(states[session])]
         return {**drafts, session: own} if own else drafts
 
-    def same(events: list[Event]) -> bool:
+    def matches(self, events: list[Event]) -> bool:
+        """Return True if the events stored under the key hold these messages, as far as they are not erased."""
         said = [event for event in events if event.type == "message.appended"]
-        wanted = [(entry.role, entry.content) for entry in prepared.entries]
-        return len(said) == len(wanted) and all(
-            event.facts.role == role and (not event.content or event.content == content)
-            for event, (role, content) in zip(said, wanted, strict=True)
+        return len(said) == len(self.entries) and all(
+            event.facts.role == entry.role and (not event.content or event.content == entry.content)
+            for event, entry in zip(said, self.entries, strict=True)
         )
-
-    streams = (stream,) if saying is None else (stream, saying.home)
-    return decide_and_append(
-        env, streams, decide, key=key, same=same, needs=needs, artifacts=placed, tries=APPEND_TRIES
-    )
-
-
-def _messages_from_change(stream: str, prepared: AppendBatch, changed: ChangeResult) -> list[Message]:
-    """Return the messages just written, built from the prepared ones without reading them back."""
-    start = len(changed.facts) - len(prepared.messages)
-    facts = [facts for _, facts in changed.facts[start:]]
-    return build_stored_messages(stream, prepared, facts, changed.ids[start:], changed.version + start, changed.at)
 
 
 def build_stored_messages(
@@ -200,13 +185,13 @@ def build_stored_messages(
     """Return prepared messages as they are stored from `version` on, with their facts and ids filled in."""
     found = []
     for message, facts, id in zip(prepared.messages, appended, ids, strict=True):
-        calls = (replace(call, id=own) for call, (own, _) in zip(message.tool_calls, facts.calls, strict=True))
+        calls = zip(message.tool_calls, facts.calls, strict=True)
         results = zip(message.tool_results, facts.answers, strict=True)
         found.append(
             replace(
                 message,
-                tool_calls=tuple(calls),
-                tool_results=tuple(replace(result, tool_call_id=own) for result, own in results),
+                tool_calls=tuple([replace(call, id=own) for call, (own, _) in calls]),
+                tool_results=tuple([replace(result, tool_call_id=own) for result, own in results]),
                 id=id,
                 stream=stream,
                 version=version,
@@ -263,27 +248,33 @@ class MessagePreparer:
         return AppendBatch(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
 
     def _prepare_one(self, message: Message, policy: str | None) -> tuple[Message, MessageDraft]:
-        message = self._add_cost(_to_plain(message))
+        settings, policy = self._env.settings, policy or ("pinned" if message.pinned else message.policy)
+        message = _to_plain(message) if message.tool_results else message
+        if message.usage is not None:
+            message = replace(message, usage=add_cost(self._env, message.usage, message.model))
         if self._env.redact is not None:
             message = redact.redact_message(self._env.redact, message)
-        self._check_size(message)
+        size, most = _text_size(message), settings.inline_text_bytes
+        if size > settings.message_bytes:
+            raise TooLarge(
+                f"The message has about {size:,} bytes of text; {settings.message_bytes:,} are allowed. "
+                "Attach it as a file, split it, or raise HOLDFAST_MESSAGE_BYTES."
+            )
         # Many small texts can be large together.
-        together = _text_size(message) > self._env.settings.inline_text_bytes
-        most = self._env.settings.inline_text_bytes
-        self._most = min(SMALL_TEXT_BYTES, most) if together else most
+        self._most = min(SMALL_TEXT_BYTES, most) if size > most else most
         named: list[str] = []
         tokens = message_tokens(message, self._tokenizer.count, self._framing)
-        message, stored = self._place_parts(self._place_result_parts(message, named), named)
-        large = {
-            index: name for index, name in enumerate(self._place_large_results(message, named)) if name is not None
-        }
-        calls = tuple((ulid_text(self._env.ids.ulid()), shorten_id(call.provider_id)) for call in message.tool_calls)
-        # Results in the same list may refer to a call by the id it was given with.
-        self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
-        answers = (
+        large: dict[int, str] = {}
+        if message.tool_results:
+            message = self._place_result_parts(message, named)
+        message, stored = self._place_parts(message, named)
+        if message.tool_results:
+            large = self._place_large_results(message, named)
+        calls = self._number_calls(message) if message.tool_calls else ()
+        answers = [
             CallAnswer(self._given.get(one.tool_call_id, one.tool_call_id), shorten_id(one.provider_id), one.is_error)
             for one in message.tool_results
-        )
+        ]
         entry = MessageDraft(
             role=message.role,
             content=message_content(stored, large),
@@ -293,7 +284,7 @@ class MessagePreparer:
             tokenizer=count_label(self._tokenizer.name, self._framing),
             partial=message.partial,
             synthetic=message.synthetic,
-            policy=_normalise_policy(policy or ("pinned" if message.pinned else message.policy)),
+            policy=None if policy is None else _normalise_policy(policy),
             model=message.model,
             provider=message.provider,
             usage=message.usage,
@@ -301,19 +292,12 @@ class MessagePreparer:
         )
         return message, entry
 
-    def _add_cost(self, message: Message) -> Message:
-        """Add the cost of the model call to a reply, if it is known."""
-        used = message.usage
-        cost = used if used is None else add_cost(self._env, used, message.model)
-        return message if cost is used else replace(message, usage=cost)
-
-    def _check_size(self, message: Message) -> None:
-        size, most = _text_size(message), self._env.settings.message_bytes
-        if size > most:
-            raise TooLarge(
-                f"The message has about {size:,} bytes of text; {most:,} are allowed. "
-                "Attach it as a file, split it, or raise HOLDFAST_MESSAGE_BYTES."
-            )
+    def _number_calls(self, message: Message) -> tuple[tuple[str, str | None], ...]:
+        """Return a new id for each tool call, with the provider's."""
+        calls = tuple((ulid_text(self._env.ids.ulid()), shorten_id(call.provider_id)) for call in message.tool_calls)
+        # Results in the same list may refer to a call by the id it was given with.
+        self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
+        return calls
 
     def _place(self, body: bytes, named: list[str]) -> str:
         placed = journal_artifacts.prepare_artifact(self._env, body)
@@ -379,16 +363,16 @@ class MessagePreparer:
         """Return True if a text must be an artifact. Measured as JSON, where a character may take six bytes."""
         return len(text) * 6 > self._most and len(msgspec.json.encode(text)) > self._most
 
-    def _place_large_results(self, message: Message, named: list[str]) -> list[str | None]:
+    def _place_large_results(self, message: Message, named: list[str]) -> dict[int, str]:
         """Store large textual results as artifacts; other oversized results are refused when the event is sealed."""
-        found: list[str | None] = []
-        for result in message.tool_results:
-            large = isinstance(result.result, str) and self._is_large(result.result)
-            found.append(self._place(_utf8(result.result), named) if large else None)
+        found: dict[int, str] = {}
+        for index, result in enumerate(message.tool_results):
+            if isinstance(result.result, str) and self._is_large(result.result):
+                found[index] = self._place(_utf8(result.result), named)
         return found
 
 
-def _normalise_policy(given: str | None) -> str | None:
+def _normalise_policy(given: str) -> str | None:
     """Check a policy and return the form that is stored: None for "normal"."""
     priority_of(given)
     return None if given == "normal" else given
@@ -403,8 +387,6 @@ def _utf8(text: str) -> bytes:
 
 def _to_plain(message: Message) -> Message:
     """Convert results of the caller's own types to plain data."""
-    if not message.tool_results:
-        return message
     return replace(
         message,
         tool_results=tuple(replace(result, result=_plain_result(result.result)) for result in message.tool_results),
@@ -431,5 +413,8 @@ def _text_size(message: Message) -> int:
     size = len(message.content) if isinstance(message.content, str) else 0
     for part in message.content if isinstance(message.content, list) else ():
         size += len(part["text"]) if isinstance(part.get("text"), str) else 0
-    size += sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
-    return size + sum(len(one.result) if isinstance(one.result, str) else 0 for one in message.tool_results)
+    for call in message.tool_calls:
+        size += len(call.arguments) + len(call.name)
+    for one in message.tool_results:
+        size += len(one.result) if isinstance(one.result, str) else 0
+    return size

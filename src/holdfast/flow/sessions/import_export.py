@@ -93,13 +93,13 @@ def import_conversation(
     if not messages:
         sessions.open_session(env, session, thread, offered)
         return ImportReport(messages=0, repairs=tuple(reading.repairs))
-    found, repeated = append.append_with_session_write(
+    found, repeated = append.append_to_thread(
         env,
         stream,
         _strip_stored_ids(messages),
         key=key,
         progress=progress,
-        beside=sessions.settings_write(env, own, offered),
+        session_write=sessions.settings_write(env, own, offered),
     )
     return ImportReport(messages=len(found), repairs=tuple(reading.repairs), repeated=repeated)
 

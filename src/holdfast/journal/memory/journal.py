@@ -57,7 +57,7 @@ class MemoryImporter(MemoryReader):
     def _add_events(self, events: Iterable[StoredEvent]) -> None:
         raise NotImplementedError
 
-    def _project(self, event: StoredEvent) -> None:
+    def _project(self, event: StoredEvent, facts: Any) -> None:
         raise NotImplementedError
 
     def restore(self, secret: bytes, items: Iterable[JournalItem]) -> int:
@@ -97,7 +97,7 @@ class MemoryImporter(MemoryReader):
             self._tables.known_artifacts.add((tenant, item.name))
         else:
             self._add_events([item])
-            self._project(item)
+            self._project(item, decode_facts(item.type, item.schema, item.facts))
             self._heads[tenant, item.stream] = advance_head(self._head(tenant, item.stream), item)
             return True
         return False
@@ -310,8 +310,8 @@ class MemoryJournal(MemoryTransactions):
             head = heads[part.stream]
             seq = self._position + len(written) + 1
             events, after = place_part(batch, part, head, seq, lambda name: self._pseudonym(batch.tenant, name))
-            for event in events:
-                self._project(event)
+            for event, sealed in zip(events, part.events, strict=True):
+                self._project(event, sealed.facts_record)
             heads[part.stream] = replace(after, id=head.id)
             written.extend(events)
             placed.append(
@@ -322,8 +322,7 @@ class MemoryJournal(MemoryTransactions):
         self._heads.update({(batch.tenant, stream): head for stream, head in heads.items()})
         return AppendResult(parts=tuple(placed))
 
-    def _project(self, event: StoredEvent) -> None:
-        facts = decode_facts(event.type, event.schema, event.facts)
+    def _project(self, event: StoredEvent, facts: Any) -> None:
         for change in project_event(event.type, facts, event.version, event.at):
             self._tables.apply(event.tenant, event.stream, change)
 
@@ -430,7 +429,7 @@ class MemoryJournal(MemoryTransactions):
             self._tables, old = fresh, self._tables
             try:
                 for done, event in enumerate(self._events.values(), 1):
-                    self._project(event)
+                    self._project(event, decode_facts(event.type, event.schema, event.facts))
                     if progress is not None and done % 1000 == 0:
                         progress(done, len(self._events))
             except BaseException:

@@ -11,7 +11,7 @@ from functools import partial
 
 import apsw
 
-from holdfast.core.journal.codec import decode
+from holdfast.core.journal.codec import decode, decode_facts
 from holdfast.core.search.documents import Hit, TextSearch, content_text
 from holdfast.journal import text_index
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
@@ -31,7 +31,8 @@ class MemoryTextIndex:
     def _locate(self, event: StoredEvent) -> IndexedEvent:
         tenant = self._tenants.setdefault(event.tenant, len(self._tenants) + 1)
         stream = self._streams.setdefault((event.tenant, event.stream), len(self._streams) + 1)
-        return IndexedEvent(tenant, stream, event)
+        facts = decode_facts(event.type, event.schema, event.facts)
+        return IndexedEvent(tenant, stream, event, facts, event.content)
 
     def begin(self) -> None:
         """Begin a transaction, which `roll_back` undoes; the previous one is committed."""

@@ -15,7 +15,7 @@ from holdfast.core.journal.load import build_state
 from holdfast.core.journal.tables import TABLES
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Closed, Corrupt, NotFound
-from holdfast.journal.group_commit import GroupCommit, GroupMember
+from holdfast.journal.group_commit import GroupCommit
 from holdfast.journal.sqlite import check as sqlite_check
 from holdfast.journal.sqlite import erase as sqlite_erase
 from holdfast.journal.sqlite import maintenance
@@ -84,7 +84,9 @@ class SqliteJournal:
         self._watchers: list[Callable[[], None]] = []
         self._secret: bytes | None = None
         try:
-            self.writer = SqliteWriter(self.connections, self.files, index=bool(self.settings.index_text))
+            self.writer = SqliteWriter(
+                self.connections, self.files, self.announce, index=bool(self.settings.index_text)
+            )
             assert self.secret
             sqlite_erase.resume_erasures(self)
         except BaseException:
@@ -96,7 +98,8 @@ class SqliteJournal:
 
     def _start(self) -> None:
         """Create the lock and the queue, which a forked child must not inherit."""
-        self._group = GroupCommit(self._commit, members=self.settings.group_members, size=self.settings.group_bytes)
+        settings = self.settings
+        self._group = GroupCommit(self.writer.commit, members=settings.group_members, size=settings.group_bytes)
         self._polling = threading.Lock()
 
     @property
@@ -117,12 +120,6 @@ class SqliteJournal:
         if self.connections.closed:
             raise Closed
         return self._group.submit(batch)
-
-    def _commit(self, members: Sequence[GroupMember]) -> None:
-        try:
-            self.writer.commit(members)
-        finally:
-            self.announce()
 
     def announce(self) -> None:
         """Notify the watchers of this process of a commit."""

@@ -161,9 +161,9 @@ def _fill_index(
     there = make_lookups(connection, files)
     passages = []
     for row in rows:
-        placed = IndexedEvent(tenant, row[2], event_from_row(row, "", ""))
-        event = placed.event
+        event = event_from_row(row, "", "")
         facts = decode_facts(event.type, event.schema, event.facts)
+        placed = IndexedEvent(tenant, row[2], event, facts, event.content)
         text = searchable_text(event.type, facts, event.content, partial(there.beginning, placed))
         previous = (
             there.previous(placed) if event.type == MESSAGE_APPENDED and len(text) <= SELF_CONTAINED_CHARS else ""

@@ -47,7 +47,8 @@ def bind_change(change: RowChange, tenant: int, stream: int, suffix: str = "") -
     if isinstance(change, RowUpdate):
         columns, amounts = change.values, change.amounts
         sql = _update_sql(change.table + suffix, TABLES[change.table], tuple(columns), tuple(amounts))
-        return sql, (*columns.values(), *amounts.values(), tenant, *change.key, *_stream_key(change.table, stream))
+        key = (*change.key, stream) if TABLES[change.table].per_stream else change.key
+        return sql, (*columns.values(), *amounts.values(), tenant, *key)
     if isinstance(change, RowInsert):
         return _insert_sql(change.table + suffix, tuple(change.row)), (tenant, stream, *change.row.values())
     if isinstance(change, RowReplace):
@@ -59,11 +60,8 @@ def bind_change(change: RowChange, tenant: int, stream: int, suffix: str = "") -
         return sql, (tenant, stream, *change.key, *change.amounts.values())
     assert isinstance(change, RowDelete)
     sql = _delete_sql(change.table + suffix, TABLES[change.table])
-    return sql, (tenant, *change.key, *_stream_key(change.table, stream))
-
-
-def _stream_key(table: str, stream: int) -> tuple[int, ...]:
-    return (stream,) if TABLES[table].per_stream else ()
+    key = (*change.key, stream) if TABLES[change.table].per_stream else change.key
+    return sql, (tenant, *key)
 
 
 def key_columns(table: Table) -> tuple[str, ...]:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import apsw
 import msgspec
 
 from holdfast.core.journal.admit import find_key_conflict, find_refusal, key_mismatch_error, new_head, place_part
-from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.row_changes import RowChangeSet
 from holdfast.core.journal.tables import PROJECTIONS
@@ -34,7 +34,7 @@ from holdfast.journal.sqlite.rows import event_row, read_append, stream_row, sub
 from holdfast.journal.sqlite.search import index_written
 from holdfast.journal.sqlite.statements import bind_change, queries
 from holdfast.journal.text_index import IndexedEvent
-from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, Head
+from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.connection import fetch_rows, translate_error
@@ -44,34 +44,43 @@ from holdfast.sqlite.pool import SqlitePool
 class SqliteWriter:
     """The writer of a journal. It holds this process's write lock; SQLite's lock excludes other processes."""
 
-    def __init__(self, connections: SqlitePool, files: ArtifactFiles, *, index: bool = True) -> None:
+    def __init__(
+        self, connections: SqlitePool, files: ArtifactFiles, announce: Callable[[], None], *, index: bool = True
+    ) -> None:
         self._connections = connections
         self._index = index
         self._files = files
+        self._announce = announce
         self._lock = threading.Lock()
         connections.after_fork.append(self._renew_lock)
 
     def commit(self, members: Sequence[GroupMember]) -> None:
-        """Write a group and settle every member of it."""
-        with self._lock:
-            try:
-                with self._connections.writer() as connection:
-                    if not self._attempt(connection, members):
-                        # The database itself refused a row: find out whose it was.
-                        for member in members:
-                            if not member.is_settled:
-                                self._attempt(connection, [member], alone=True)
-            except HoldfastError as error:
-                for member in members:
-                    if not member.is_settled:
-                        member.error = error
+        """Write a group, settle every member of it and announce the commit."""
+        try:
+            with self._lock, self._connections.writer() as connection:
+                if not self._attempt(connection, members):
+                    # The database itself refused a row: find out whose it was.
+                    for member in members:
+                        if not member.is_settled:
+                            self._attempt(connection, [member], alone=True)
+        except HoldfastError as error:
+            for member in members:
+                if not member.is_settled:
+                    member.error = error
+        finally:
+            self._announce()
 
     def _attempt(self, connection: apsw.Connection, members: Sequence[GroupMember], *, alone: bool = False) -> bool:
         """Run one transaction. False asks for another attempt, member by member."""
         committing = False
         try:
             plan = SqlitePlan(connection, self._files, [member.batch for member in members], index=self._index)
-            answers = [(member, self._add_member(plan, member, by_id=alone)) for member in members]
+            answers = []
+            for member in members:
+                try:
+                    answers.append((member, plan.add(member.batch, by_id=alone)))
+                except HoldfastError as refusal:
+                    member.error = refusal
             if plan.is_empty:
                 connection.execute("ROLLBACK")
             else:
@@ -93,13 +102,6 @@ class SqliteWriter:
                 if not member.is_settled:
                     member.error = translate_error(error, committing=committing)
         return True
-
-    def _add_member(self, plan: SqlitePlan, member: GroupMember, *, by_id: bool) -> AppendResult | None:
-        try:
-            return plan.add(member.batch, by_id=by_id)
-        except HoldfastError as error:
-            member.error = error
-            return None
 
     def _abandon(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
         if not committing:
@@ -174,13 +176,11 @@ class SqlitePlan:
         self._dirty: dict[tuple[str, str], bool] = {}
         self._index = index
         self._texts: list[IndexedEvent] = []
-        self._read_heads(batches, _BEGIN_AND_READ if begin else queries()["wanted_heads"])
-
-    def _read_heads(self, batches: Sequence[Batch], sql: str) -> None:
+        sql = _BEGIN_AND_READ if begin else queries()["wanted_heads"]
         wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
-        found = fetch_rows(self._connection, sql, (_JSON.encode(wanted).decode(),))
-        for index, tenant, stream, version, head, epoch, holder, closed, keyed, last, streams, secret in found:
-            name, stream_name, key = wanted[index]
+        found: list[Any] = connection.execute(sql, (_JSON.encode(wanted).decode(),)).fetchall()
+        for place, tenant, stream, version, head, epoch, holder, closed, keyed, last, streams, secret in found:
+            name, stream_name, key = wanted[place]
             self._tenants[name] = tenant
             if stream is not None:
                 self._heads[name, stream_name] = Head(
@@ -215,10 +215,13 @@ class SqlitePlan:
             if earlier is None:
                 raise
             return earlier
-        self._check_files(batch)
+        if batch.artifacts:
+            self._check_files(batch)
         placed: list[PlacedPart] = []
         written: list[tuple[BatchPart, Head, list[StoredEvent]]] = []
-        seq, tenant = self._seq, self._tenant_id(batch.tenant)
+        statements: list[Statement] = []
+        seq = self._seq
+        tenant = self._tenants[batch.tenant] or self._new_tenant(batch.tenant)
         for part in batch.parts:
             head = heads[part.stream]
             events, after = place_part(batch, part, head, seq, lambda name: self._pseudonym(tenant, name))
@@ -226,12 +229,10 @@ class SqlitePlan:
             heads[part.stream] = after
             written.append((part, after, events))
             placed.append(PlacedPart(stream=part.stream, first=events[0].version, last=events[-1].version, seq=seq - 1))
-        statements = [
-            statement for _, head, events in written for statement in _projection_statements(tenant, head.id, events)
-        ]
+            statements += _projection_statements(tenant, head.id, part, events)
         # Nothing below can fail: the plan changes as a whole.
-        self._changes.extend(statements)
-        self._first.extend(_artifact_statement(tenant, artifact) for artifact in batch.artifacts)
+        self._changes += statements
+        self._first += [_artifact_statement(tenant, artifact) for artifact in batch.artifacts]
         for part, head, events in written:
             self._note_part(batch.tenant, tenant, part, head, events)
         self._seq = seq
@@ -266,17 +267,21 @@ class SqlitePlan:
         if part.key is not None:
             self._written[*place, part.key] = events
         if self._index:
-            self._texts += [
-                IndexedEvent(tenant, head.id, event) for event in events if event.type in text_index.INDEXED_TYPES
-            ]
+            for event, sealed in zip(events, part.events, strict=True):
+                if event.type in text_index.INDEXED_TYPES:
+                    placed = IndexedEvent(tenant, head.id, event, sealed.facts_record, sealed.content_record)
+                    self._texts.append(placed)
 
     def _find_earlier(self, batch: Batch, *, by_id: bool) -> AppendResult | None:
-        found = [self._find_stored(batch.tenant, part, by_id=by_id) for part in batch.parts]
+        found: list[list[StoredEvent]] = []
+        for part in batch.parts:
+            known = part.key is not None or by_id
+            found.append(self._find_stored(batch.tenant, part, by_id=by_id) if known else [])
         if not any(found):
             return None
         # If one part is known, look for the others by their event ids as well.
         pairs = zip(found, batch.parts, strict=True)
-        found = [known or self._find_stored(batch.tenant, part, by_id=True) for known, part in pairs]
+        found = [stored or self._find_stored(batch.tenant, part, by_id=True) for stored, part in pairs]
         for part, stored in zip(batch.parts, found, strict=True):
             problem = find_key_conflict(part, stored) if stored else key_mismatch_error(part)
             if problem is not None:
@@ -307,14 +312,12 @@ class SqlitePlan:
         row = self._connection.execute(queries()["event_by_id"], values).fetchone()
         return row[1] if row is not None and row[0] == head.id else None
 
-    def _tenant_id(self, name: str) -> int:
-        known = self._tenants[name]
-        if known is None:
-            ids = [id for _, id in fetch_rows(self._connection, queries()["tenant_ids"])]
-            known = max([0, *ids, *(id for id in self._tenants.values() if id is not None)]) + 1
-            self._tenants[name] = known
-            self._first.append((queries()["insert_tenant"], (known, name)))
-        return known
+    def _new_tenant(self, name: str) -> int:
+        ids = [id for _, id in fetch_rows(self._connection, queries()["tenant_ids"])]
+        fresh: int = max([0, *ids, *(id for id in self._tenants.values() if id is not None)]) + 1
+        self._tenants[name] = fresh
+        self._first.append((queries()["insert_tenant"], (fresh, name)))
+        return fresh
 
     def _pseudonym(self, tenant: int, name: str) -> int:
         known = self._subjects.get((tenant, name))
@@ -335,8 +338,9 @@ class SqlitePlan:
 
     def write(self) -> None:
         """Write everything but the commit, with one driver call per run of equal statements."""
-        for sql, values in _group_statements(self._first):
-            self._connection.executemany(sql, values)
+        connection, sql_of, values_of = self._connection, itemgetter(0), itemgetter(1)
+        for sql, run in itertools.groupby(self._first, sql_of):
+            connection.executemany(sql, map(values_of, run))
         fresh, moved = [], []
         for (tenant, name), is_new in self._dirty.items():
             head = self._heads[tenant, name]
@@ -346,40 +350,30 @@ class SqlitePlan:
                 owner = (head.epoch, head.holder, head.closed)
                 moved.append((head.version, head.hash, *owner, self._tenants[tenant], head.id))
         if fresh:
-            self._connection.executemany(queries()["insert_stream"], fresh)
-        self._connection.executemany(queries()["insert_event"], self._events)
-        for sql, values in _group_statements(self._changes):
-            self._connection.executemany(sql, values)
+            connection.executemany(queries()["insert_stream"], fresh)
+        connection.executemany(queries()["insert_event"], self._events)
+        for sql, run in itertools.groupby(self._changes, sql_of):
+            connection.executemany(sql, map(values_of, run))
         if moved:
-            self._connection.executemany(queries()["update_stream"], moved)
+            connection.executemany(queries()["update_stream"], moved)
         if self._texts:
-            index_written(self._connection, self._files, self._texts)
+            index_written(connection, self._files, self._texts)
 
 
-def _projection_statements(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:
-    changes = [
-        change
-        for event in events
-        for change in project_event(
-            event.type, decode_facts(event.type, event.schema, event.facts), event.version, event.at
-        )
-    ]
+def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Sequence[StoredEvent]) -> list[Statement]:
+    changes: list[RowChange] = []
+    for event, sealed in zip(events, part.events, strict=True):
+        changes += project_event(event.type, sealed.facts_record, event.version, event.at)
     if len(events) > 1 and all(event.type == MESSAGE_APPENDED for event in events):
         # Many messages at once: one change for each row, so that their thread is updated once.
         coalesced = RowChangeSet()
         for change in changes:
             coalesced.add((tenant, stream), change)
         changes = [change for table in PROJECTIONS for _, change in coalesced.changes(table.name)]
-    for change in changes:
-        yield bind_change(change, tenant, stream)
+    return [bind_change(change, tenant, stream) for change in changes]
 
 
 def _artifact_statement(tenant: int, artifact: Artifact) -> Statement:
     file = artifact.body is None and not artifact.erased
     values = (tenant, artifact.name, artifact.size, artifact.at, file, artifact.erased, artifact.body)
     return queries()["put_artifact"], values
-
-
-def _group_statements(statements: Sequence[Statement]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    for sql, run in itertools.groupby(statements, key=lambda statement: statement[0]):
-        yield sql, [values for _, values in run]

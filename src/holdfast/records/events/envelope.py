@@ -66,7 +66,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A draft in canonical bytes with its id, time and salt: complete but for its position in the stream."""
+    """A draft in canonical bytes with its id, time and salt: complete but for its position in the stream.
+
+    The records are what the bytes decode to. They go with the bytes, so that nothing on the way to disk decodes again.
+    """
 
     id: bytes
     at: int
@@ -76,11 +79,8 @@ class SealedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     content: bytes | None
     salt: bytes | None
     subject: str | None
-
-    @property
-    def size(self) -> int:
-        """Bytes of facts and content."""
-        return len(self.facts) + len(self.content or b"")
+    facts_record: Any
+    content_record: Any
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
