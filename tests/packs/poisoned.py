@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast import ContextPack, Holdfast, InvalidValue, Session, ToolDef
-from holdfast.core.packs.fences import TRUSTED_LEVELS
+from holdfast.core.trust import TRUSTED_LEVELS
 from holdfast.records.frames import Limits
 from tests.packs.journaled import opened
 from tests.packs.reserved import remember

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from holdfast import BudgetTooSmall, Holdfast, InvalidMessage, InvalidValue
 from holdfast.core.packs import fences, segments
-from holdfast.core.packs.fences import TRUSTED_LEVELS
 from holdfast.core.sessions import message_events
+from holdfast.core.trust import TRUSTED_LEVELS
 from holdfast.flow.packs import evidence, handles
 from holdfast.records.events.envelope import TRUST_LEVELS
 from tests.packs.injected import TEXTS, injected

@@ -18,12 +18,10 @@ from holdfast.core.compaction.strategies import (
     choose_by_policy,
     choose_by_priority,
     count_rounds_within,
-    policy_of,
-    priority_of,
 )
 from holdfast.core.compaction.summary import PASSAGE_CHARS, read_passage, split_messages
 from holdfast.errors import InvalidValue, StrategyFailed
-from holdfast.records.compaction import POLICY_PRIORITY
+from holdfast.records.compaction import POLICY_PRIORITY, policy_of, priority_of
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.packs import CompactionLevel

@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from holdfast.errors import InvalidValue
+from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack, CompactionLevel
 from holdfast.records.sessions import Summary
@@ -197,3 +199,16 @@ PRESETS: Final[dict[str, CompactionConfig]] = {
     "none": CompactionConfig(enabled=False),
 }
 """Named configurations. `eko` has the numbers of Eko's `memoryConfig`."""
+
+
+def priority_of(policy: str | None, priority: str | None = None) -> str:
+    """Return a priority by name: the given one, or the one that a policy stands for."""
+    if policy is not None and (not isinstance(policy, str) or policy not in POLICY_PRIORITY):
+        raise InvalidValue(f"{policy!r} is not a policy. Known policies: {', '.join(POLICY_PRIORITY)}.")
+    return priority if priority is not None else POLICY_PRIORITY.get(policy or "normal", "medium")
+
+
+def policy_of(score: int) -> str:
+    """Return the policy that a priority stands for; high has none of its own and counts as normal."""
+    by_score = {PRIORITY_SCORE[name]: policy for policy, name in POLICY_PRIORITY.items()}
+    return by_score.get(score, "normal")

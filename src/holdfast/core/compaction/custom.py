@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.compaction.strategies import priority_of
-from holdfast.core.packs.fences import lowest_trust
 from holdfast.core.packs.handles import message_handle
 from holdfast.core.sessions.pairing import group_rounds
+from holdfast.core.sessions.tokens import CountMessage
+from holdfast.core.trust import lowest_trust
 from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, StrategyFailed
+from holdfast.records.compaction import priority_of
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import Segment
-
-CountMessage = Callable[[Message], int]
 
 
 def make_segments(messages: Sequence[Message], thread: str, size: CountMessage) -> list[Segment]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.sessions.tokens import CountText
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -245,7 +246,7 @@ class Lexicon(dict[str, float]):
         return sum(map(self.__getitem__, found)) / (6 + len(found))
 
 
-def fit_text(text: str, most: int, count: Callable[[str], int]) -> str:
+def fit_text(text: str, most: int, count: CountText) -> str:
     """Return the longest beginning of a text within `most` tokens, with an ellipsis where it was cut."""
     if count(text) <= most:
         return text

@@ -5,7 +5,7 @@ Every entry is a quotation: sentences are taken as they are, and sorted by their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +22,7 @@ from holdfast.core.compaction.sentences import (
 )
 from holdfast.core.compaction.summary import text_with_files
 from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.sessions.tokens import CountText
 from holdfast.records.messages import Message
 
 SECTIONS: Final = ("goals", "decisions", "facts", "open_questions", "files")
@@ -95,7 +96,7 @@ def extract_state(messages: Sequence[Message]) -> dict[str, list[str]]:
     return {name: entries for name, entries in found.items() if entries}
 
 
-def render_state(state: dict[str, Any], most: int, count: Callable[[str], int]) -> str:
+def render_state(state: dict[str, Any], most: int, count: CountText) -> str:
     """Return the state as text, without its oldest entries if it is too long; empty if there is none."""
     left = {name: list(state.get(name) or ()) for name in SECTIONS}
     while True:

@@ -6,14 +6,13 @@ lowest priority first, and of equals the oldest. Tokens saturate: a size estimat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from holdfast.core.sessions.pairing import group_rounds
-from holdfast.errors import InvalidValue
-from holdfast.records.compaction import POLICY_PRIORITY
+from holdfast.core.sessions.tokens import CountMessage
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel
@@ -23,8 +22,6 @@ UNKNOWN_TOKENS: Final = 100
 CRITICAL_SCORE: Final = PRIORITY_SCORE["critical"]
 _POLICY_ORDER: Final = ("discard_when_done", "compress_first", "normal")
 """The order in which items go by policy; pinned ones never go."""
-
-CountMessage = Callable[[Message], int]
 
 
 class CompactionItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,19 +48,6 @@ class CompactionChoice(msgspec.Struct, frozen=True, kw_only=True):
     original: int
     final: int
     level: CompactionLevel
-
-
-def priority_of(policy: str | None, priority: str | None = None) -> str:
-    """Return a priority by name: the given one, or the one that a policy stands for."""
-    if policy is not None and (not isinstance(policy, str) or policy not in POLICY_PRIORITY):
-        raise InvalidValue(f"{policy!r} is not a policy. Known policies: {', '.join(POLICY_PRIORITY)}.")
-    return priority if priority is not None else POLICY_PRIORITY.get(policy or "normal", "medium")
-
-
-def policy_of(score: int) -> str:
-    """Return the policy that a priority stands for; high has none of its own and counts as normal."""
-    by_score = {PRIORITY_SCORE[name]: policy for policy, name in POLICY_PRIORITY.items()}
-    return by_score.get(score, "normal")
 
 
 def choose_by_priority(items: Sequence[CompactionItem], target: int) -> CompactionChoice:

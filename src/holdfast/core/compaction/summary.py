@@ -15,15 +15,17 @@ import msgspec
 
 from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import clean_text
-from holdfast.core.compaction.strategies import omission_note, priority_of
+from holdfast.core.compaction.strategies import omission_note
 from holdfast.core.entries import RESERVED_PREFIX
-from holdfast.core.packs.fences import lowest_trust
-from holdfast.core.sessions.match import match_results
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, check_bounds, subtract_size
-from holdfast.core.sessions.shorten import CountMessage, ShortenedMessages, cut_text, fit_messages, omission_marker
+from holdfast.core.sessions.shorten import ShortenedMessages, cut_text, fit_messages, omission_marker
+from holdfast.core.sessions.tokens import CountMessage, CountText
 from holdfast.core.sessions.windows import Window, build_window, fit_window
+from holdfast.core.trust import lowest_trust
 from holdfast.core.values import exception_text
+from holdfast.core.wire.match import match_results
 from holdfast.errors import InvalidValue
+from holdfast.records.compaction import priority_of
 from holdfast.records.events.envelope import TRUST_LEVELS
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
@@ -164,8 +166,6 @@ GAP: Final = "…"
 SHORT_CHARS: Final = 160
 """Characters of a shortened message."""
 _FORMS: Final = ("whole", "short", "gone")
-
-CountText = Callable[[str], int]
 
 
 class ReducedTranscript(msgspec.Struct, frozen=True, kw_only=True):

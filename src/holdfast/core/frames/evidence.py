@@ -12,11 +12,10 @@ from typing import get_args
 from msgspec.structs import replace
 
 from holdfast.core.checks import MAX_AMOUNT, check_number
-from holdfast.core.compaction.strategies import priority_of
 from holdfast.core.frames.stack import live_frame
-from holdfast.core.packs.event_text import FILE_PREFIX, KIND_TRUST
-from holdfast.core.packs.fences import TRUSTED_LEVELS, lowest_trust
+from holdfast.core.trust import FILE_PREFIX, KIND_TRUST, TRUSTED_LEVELS, lowest_trust
 from holdfast.errors import InvalidValue, NotFound
+from holdfast.records.compaction import priority_of
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft, Event
 from holdfast.records.events.frames import HandleAdded

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.packs.fences import lowest_trust
 from holdfast.core.packs.inputs import FitResult, PackSources
 from holdfast.core.packs.manifest import count_common_tokens
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
-from holdfast.core.packs.segments import CountMessage, marker_segment
+from holdfast.core.packs.segments import marker_segment
+from holdfast.core.sessions.tokens import CountMessage
+from holdfast.core.trust import lowest_trust
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (

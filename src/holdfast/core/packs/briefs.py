@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import encode
 from holdfast.core.msgspec_types import convert
-from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, TRUSTED_LEVELS, Mark, fence_text, lowest_trust
+from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, Mark, fence_text
 from holdfast.core.sessions.message_events import ERASED_TEXT
+from holdfast.core.trust import TRUSTED_LEVELS, lowest_trust
 from holdfast.core.values import to_plain
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import InvalidValue

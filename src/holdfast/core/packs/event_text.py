@@ -1,4 +1,4 @@
-"""The text of an event, and its trust. The same event always gives the same text.
+"""The text of an event. The same event always gives the same text.
 
 So evidence that was shown can be shown again from its source, without keeping a copy of it.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.packs.fences import lowest_trust
-from holdfast.core.sessions.message_events import ROLE_TRUST
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.messages import Message
 
@@ -18,37 +16,6 @@ MAX_TEXT_CHARS: Final = 1_000_000
 _MARKER_CHARS: Final = 64
 _MAX_DEPTH: Final = 1_000
 """Stored values were checked when they were written."""
-
-KIND_TRUST: Final = {
-    "url": "external",
-    "artifact": "external",
-    "tool_output": "tool",
-    "worker_finding": "model",
-    "worker_learning": "model",
-}
-"""The highest trust of evidence of a kind, whoever attached it: bytes do not tell who made them."""
-
-FILE_PREFIX: Final = "file:"
-"""The prefix of a document's target if it is a file, whose trust is `external` as well."""
-
-_EVENT_TRUST: Final = {
-    "tool.requested": "model",
-    "tool.returned": "tool",
-    "run.returned": "tool",
-    "operator.ran": "tool",
-    "model.responded": "model",
-    "model.failed": "external",
-    "effect.settled": "external",
-    "frame.popped": "model",
-    "frame.result_added": "model",
-    "frame.compacted": "model",
-    "worker.reported": "model",
-    "worker.signalled": "model",
-    "node.changed": "model",
-    "task.created": "model",
-    "task.modified": "model",
-}
-"""Events with words from a tool, a model or outside, although trusted code wrote them down."""
 
 _TEXT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "summary.made": ("text", "state"),
@@ -108,19 +75,6 @@ def _result_text(result: Any) -> str:
 def value_text(value: Any) -> str:
     """Return a text as it is, other data as canonical JSON."""
     return value if isinstance(value, str) else encode(value, _MAX_DEPTH).decode()
-
-
-def event_trust(event: Event) -> str:
-    """Return the trust of an event's text: the lowest of its writer's and its sources'."""
-    levels = [event.trust, _EVENT_TRUST.get(event.type, "system")]
-    if event.type == "message.appended":
-        levels.append(ROLE_TRUST.get(event.facts.role, "external"))
-    declared = getattr(event.facts, "trust", None)
-    if isinstance(declared, str):
-        levels.append(declared)
-    if event.type == "frame.handle_added":
-        levels.append(KIND_TRUST.get(event.facts.kind, "system"))
-    return lowest_trust(*levels)
 
 
 def cap_text(text: str) -> str:

@@ -7,12 +7,13 @@ pretend to be a label, or the end of the page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.core.packs.fences import Mark, fence_text
+from holdfast.core.sessions.tokens import CountText
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolDef
 
@@ -110,8 +111,6 @@ def _parse_number(given: Any, default: int) -> int:
 CHARACTERS_PER_TOKEN: Final = 8
 """Text with more characters per token is data without words, and need not be shown in full."""
 MAX_NAME_CHARS: Final = 64
-
-CountText = Callable[[str], int]
 
 
 class HistoryPiece(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,20 +6,21 @@ memories get the system role.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.packs.fences import SUMMARY_LABEL, TRUSTED_LEVELS, WORK_LABEL, Mark, fence_text
+from holdfast.core.packs.fences import WORK_LABEL, Mark, fence_text
 from holdfast.core.packs.handles import summary_handle
+from holdfast.core.sessions.rounds import SUMMARY_LABEL
 from holdfast.core.sessions.shorten import cut_text, fit_messages
+from holdfast.core.sessions.tokens import CountMessage
+from holdfast.core.trust import TRUSTED_LEVELS
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import FrameBreadcrumb, Origin, Segment, SegmentKind
 from holdfast.records.sessions import Summary
-
-CountMessage = Callable[[Message], int]
 
 
 class PackItem(msgspec.Struct, frozen=True, kw_only=True):

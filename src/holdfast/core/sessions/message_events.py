@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.journal.codec import decode, decode_facts
+from holdfast.core.trust import ROLE_TRUST
 from holdfast.errors import Corrupt
 from holdfast.records.events.envelope import ERASED, Event, StoredEvent
 from holdfast.records.events.sessions import MessageAppended, MessageContent
@@ -19,7 +20,6 @@ from holdfast.records.messages import Content, Message, Part, ToolCallRequest, T
 MAX_ID_CHARS = 64
 ERASED_TEXT = "[erased]"
 ERASED_NAME = "erased"
-ROLE_TRUST = {"system": "operator", "developer": "operator", "user": "user", "assistant": "model", "tool": "tool"}
 
 
 def shorten_id(provider_id: str | None) -> str | None:

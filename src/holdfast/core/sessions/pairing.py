@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.sessions.match import CallMatches, ItemIndex, match_results
+from holdfast.core.wire.match import CallMatches, ItemIndex, match_results
 from holdfast.core.wire.parts import message_extras
 from holdfast.core.wire.validate import is_empty_message as has_no_parts
 from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair, ToolCallRequest, ToolCallResult

@@ -11,12 +11,13 @@ import msgspec
 
 from holdfast.core.checks import is_number
 from holdfast.core.sessions.pairing import repair_messages
-from holdfast.core.sessions.shorten import CountMessage
+from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import Message
 
-SUMMARY_PREFIX = "Summary of previous context: "
+SUMMARY_LABEL = "Summary of previous context:"
+SUMMARY_PREFIX = f"{SUMMARY_LABEL} "
 UNLIMITED = 1 << 62
 
 Size = tuple[int, int]

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.sessions.match import match_results
 from holdfast.core.sessions.pairing import change_message, keep_calls, keep_results
+from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.wire.calls import json_text
+from holdfast.core.wire.match import match_results
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult
 
-CountMessage = Callable[[Message], int]
 HandleLookup = Callable[[Message], str | None]
 """A function from a message to the handle by which a model can read it whole."""
 CutTarget = Literal["results", "text", "arguments", "calls"]

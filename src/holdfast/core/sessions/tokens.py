@@ -25,6 +25,7 @@ from holdfast.core.wire.tools import sendable_author_name, sendable_tool_name
 from holdfast.records.messages import Message, Part, ToolDef
 
 CountText = Callable[[str], int]
+CountMessage = Callable[[Message], int]
 
 SEAM_TOKENS = 2
 """For each seam between parts: two texts joined may have a token more than apart, rarely two."""

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.sessions.rounds import ConversationRounds, check_bounds, subtract_size
-from holdfast.core.sessions.shorten import CountMessage, Cut, ShortenedMessages, fit_messages, keep_newest_calls
+from holdfast.core.sessions.shorten import Cut, ShortenedMessages, fit_messages, keep_newest_calls
+from holdfast.core.sessions.tokens import CountMessage
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.messages import Message, Repair
 

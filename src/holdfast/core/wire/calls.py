@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.sessions.match import ItemIndex, match_results
+from holdfast.core.wire.match import ItemIndex, match_results
 from holdfast.core.wire.parts import ERASED_TEXT, is_parts
 from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.tools import sendable_tool_name

@@ -20,13 +20,11 @@ from holdfast.core.compaction.strategies import (
     choose_by_policy,
     choose_by_priority,
     keep_only,
-    policy_of,
 )
 from holdfast.core.compaction.summary import passage_key, split_texts
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.packs.event_text import event_trust
-from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.trust import event_trust, lowest_trust
 from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
 from holdfast.flow.compaction import recall, summaries
 from holdfast.flow.compaction.sessions import (
@@ -50,7 +48,7 @@ from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_an
 from holdfast.flow.packs.visibility import frame_thread
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.ports import Env, Summarizer
-from holdfast.records.compaction import EVIDENCE_STRATEGIES, STRATEGIES, CompactionConfig, CompactionResult
+from holdfast.records.compaction import EVIDENCE_STRATEGIES, STRATEGIES, CompactionConfig, CompactionResult, policy_of
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameCompacted
 from holdfast.records.frames import PRIORITY_SCORE, FrameState

@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.compaction.strategies import priority_of
 from holdfast.core.frames import budgets, calls, evidence
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.packs.handles import is_reserved_name
@@ -26,6 +25,7 @@ from holdfast.flow.journal.append import ChangeResult
 from holdfast.flow.journal.observers import warn_caller
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
+from holdfast.records.compaction import priority_of
 from holdfast.records.events import frames
 from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import ERASED, Event

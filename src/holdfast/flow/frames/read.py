@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.frames import stack
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.load import build_state
-from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.trust import lowest_trust
 from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
 from holdfast.flow.journal.append import load_state
 from holdfast.ports import Env

@@ -24,7 +24,8 @@ from holdfast.core.packs.briefs import (
     make_erased_fields,
     render_brief,
 )
-from holdfast.core.packs.fences import lowest_trust, make_mark
+from holdfast.core.packs.fences import make_mark
+from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow.frames.read import content_field, load_current_state, read_event
 from holdfast.flow.journal import artifacts

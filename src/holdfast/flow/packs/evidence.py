@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.packs.assemble import EvidenceReport
-from holdfast.core.packs.event_text import FILE_PREFIX
-from holdfast.core.packs.fences import MEMORY_LABEL, TRUSTED_LEVELS, evidence_label
+from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label
 from holdfast.core.packs.segments import PackItem
 from holdfast.core.search.words import fold_text, query_terms
+from holdfast.core.trust import FILE_PREFIX, TRUSTED_LEVELS
 from holdfast.errors import EvidenceFailed, HoldfastError
 from holdfast.flow.compaction import recall, rules
 from holdfast.flow.frames.read import load_current_state, read_event, read_handle

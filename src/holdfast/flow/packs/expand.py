@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.packs.event_text import cap_text, message_text
-from holdfast.core.packs.fences import lowest_trust
 from holdfast.core.packs.handles import HandleRef, message_handle, parse_handle, stretch_handle
 from holdfast.core.packs.history_tools import HistoryPiece
 from holdfast.core.search.documents import full_message_text
 from holdfast.core.search.words import make_snippet, query_terms
 from holdfast.core.sessions.message_events import ERASED_TEXT, decode_message_content
+from holdfast.core.trust import lowest_trust
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
 from holdfast.flow.compaction.summaries import iter_summaries, summary_stretches
 from holdfast.flow.frames.read import read_event, read_frame, read_handle

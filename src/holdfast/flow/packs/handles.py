@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.core.entries import check_entry_key
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.packs.event_text import FILE_PREFIX, KIND_TRUST, cap_text, event_text, event_trust, message_text
-from holdfast.core.packs.fences import lowest_trust
+from holdfast.core.packs.event_text import cap_text, event_text, message_text
+from holdfast.core.trust import FILE_PREFIX, KIND_TRUST, event_trust, lowest_trust
 from holdfast.core.values import exception_text
 from holdfast.errors import Corrupt, EvidenceFailed, HoldfastError, InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.frames.read import parse_id, read_event

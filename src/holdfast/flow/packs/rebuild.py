@@ -13,8 +13,7 @@ from holdfast.core.compaction.summary import read_passage
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.msgspec_types import convert
 from holdfast.core.packs.assemble import has_estimated_parts, round_origins, token_breakdown
-from holdfast.core.packs.event_text import FILE_PREFIX
-from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label, lowest_trust, make_mark
+from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label, make_mark
 from holdfast.core.packs.handles import message_handle
 from holdfast.core.packs.manifest import (
     RENDERER_VERSION,
@@ -35,6 +34,7 @@ from holdfast.core.packs.segments import (
 from holdfast.core.sessions.message_events import ERASED_TEXT
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.tokens import count_label, framing_of, message_tokens, system_tokens, tools_tokens
+from holdfast.core.trust import FILE_PREFIX, lowest_trust
 from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
 from holdfast.flow.compaction import summaries
 from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_event, read_handle_event

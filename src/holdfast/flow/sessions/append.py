@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.compaction.strategies import priority_of
 from holdfast.core.journal.codec import encode
-from holdfast.core.packs.fences import TRUSTED_LEVELS
 from holdfast.core.sessions.append import CallAnswer, MessageDraft, append_messages, begin_generation, is_reset
-from holdfast.core.sessions.message_events import ROLE_TRUST, message_content, policy_without_pin, shorten_id
+from holdfast.core.sessions.message_events import message_content, policy_without_pin, shorten_id
 from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens
+from holdfast.core.trust import ROLE_TRUST, TRUSTED_LEVELS
 from holdfast.core.values import to_plain
 from holdfast.errors import Conflict, InvalidMessage, InvalidValue, NotFound, Refused, TooLarge
 from holdfast.flow.frames.calls import add_cost
@@ -29,6 +28,7 @@ from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_
 from holdfast.ports import Env, Models, Tokenizer
 from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
+from holdfast.records.compaction import priority_of
 from holdfast.records.events.envelope import Draft, Event, SealedEvent
 from holdfast.records.events.sessions import MessageAppended, ThreadOpened
 from holdfast.records.frames import StreamState
