@@ -47,6 +47,12 @@ _CONTENT_FIELDS: Final = _DATA_FIELDS | {"goal", "summary", "question", "options
 _SCOPE_FIELDS: Final = frozenset({"scope", "target_scope"})
 _KIND_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
+FIRST_DELAY_MS: Final = 1_000
+MAX_DELAY_MS: Final = 300_000
+JITTER: Final = 0.2
+MAX_REQUESTED_DELAY_MS: Final = 24 * 3_600_000
+"""The longest delay that a sink can ask for; longer requests are cut to this."""
+
 
 def kind_of(effect: Effect) -> str:
     """Return an effect's kind: one of holdfast's, or the name that the caller gave."""
@@ -234,13 +240,6 @@ def is_same_target(one: Effect, other: Effect) -> bool:
         for effect in (one, other)
     ]
     return type(one) is type(other) and places[0] == places[1]
-
-
-FIRST_DELAY_MS: Final = 1_000
-MAX_DELAY_MS: Final = 300_000
-JITTER: Final = 0.2
-MAX_REQUESTED_DELAY_MS: Final = 24 * 3_600_000
-"""The longest delay that a sink can ask for; longer requests are cut to this."""
 
 
 def compute_retry_delay(attempts: int, chance: float, asked: object = None) -> int:

@@ -28,6 +28,13 @@ _SESSION_SCOPES: Final = (("session",), ("session", "thread"))
 MAX_APPLIED_EFFECTS: Final = 16
 """The number of applied effects that an entry remembers."""
 
+Node = tuple[str, str]
+EdgeStep = tuple[Node, Node, Edge]
+"""The node an edge was reached from, the node at its other end, and the edge, whichever way it points."""
+EdgeReader = Callable[[EdgeQuery], Sequence[Edge]]
+MAX_QUERY_KEYS: Final = 400
+"""Keys in one query; every backend can take this many."""
+
 
 class _Missing:
     def __repr__(self) -> str:
@@ -172,15 +179,6 @@ def _reducer_error(reducer: str, key: str | None, value: Any, words: str) -> Inv
         f"The reducer {reducer} needs {words}, and {what} is {type(value).__name__}. "
         "Nothing was written; overwrite it, or use another reducer."
     )
-
-
-Node = tuple[str, str]
-EdgeStep = tuple[Node, Node, Edge]
-"""The node an edge was reached from, the node at its other end, and the edge, whichever way it points."""
-EdgeReader = Callable[[EdgeQuery], Sequence[Edge]]
-
-MAX_QUERY_KEYS: Final = 400
-"""Keys in one query; every backend can take this many."""
 
 
 def load_edges(

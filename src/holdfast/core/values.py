@@ -26,6 +26,10 @@ MAX_VALUE_DEPTH = 200
 """Far beyond the codec's default limit. Without a limit, a value that contains itself twice would never end."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
+Upcaster = Callable[[Any], Any]
+MAX_TYPE_VERSION: Final = 10_000
+_types: dict[Any, ValueType] = {}
+
 
 def to_plain(value: Any, depth: int = 0) -> Any:
     """Convert a value to dict, list, str, int, float, bool or None, also inside lists and objects."""
@@ -83,11 +87,6 @@ def convert_value(value: Any, kind: Any) -> Any:
         ) from None
 
 
-Upcaster = Callable[[Any], Any]
-
-MAX_TYPE_VERSION: Final = 10_000
-
-
 class ValueType(msgspec.Struct, frozen=True):
     """A registered type: its name, its version, and the upcaster from each earlier version to the next."""
 
@@ -95,9 +94,6 @@ class ValueType(msgspec.Struct, frozen=True):
     name: str
     version: int
     upcasters: Mapping[int, Upcaster]
-
-
-_types: dict[Any, ValueType] = {}
 
 
 def register_type(

@@ -14,6 +14,11 @@ from holdfast.records.usage import Usage
 ANY_VERSION = None
 """Accept any version: for inbox events, which commute."""
 
+ColumnValue = int | str | bytes | None
+Row = dict[str, ColumnValue]
+RowWithStream = tuple[str, Row]
+"""A row with the name of its stream."""
+
 
 class BatchPart(msgspec.Struct, frozen=True, kw_only=True):
     """The events for one stream. `expected` is the version the stream must have now; 0 is a new stream."""
@@ -86,12 +91,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     holder: str | None = None
     closed: bool = False
-
-
-ColumnValue = int | str | bytes | None
-Row = dict[str, ColumnValue]
-RowWithStream = tuple[str, Row]
-"""A row with the name of its stream."""
 
 
 class RowInsert(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,8 @@ import msgspec
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
+DeltaKind = Literal["text", "reasoning", "tool", "reset"]
+
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One model, or the assumptions about a model that is not `known`."""
@@ -25,9 +27,6 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     def input_budget(self) -> int:
         """Tokens that a request may have while leaving room for the reply."""
         return self.window - self.reply_reserve
-
-
-DeltaKind = Literal["text", "reasoning", "tool", "reset"]
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,10 @@ WorkKind = Literal[
 ]
 
 
+RUN_AGAIN, DO_NOT_RUN = "run again", "do not"
+"""The options of a question about repeating a call that may already have run."""
+
+
 class FrameInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One frame, live or ended, with its texts. `goal` and other texts are ERASED once their content is erased."""
 
@@ -114,10 +118,6 @@ class QuestionReceipt(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer | None = None
     over: bool = False
     """True if the frame has resumed: the question was answered, or its timer elapsed."""
-
-
-RUN_AGAIN, DO_NOT_RUN = "run again", "do not"
-"""The options of a question about repeating a call that may already have run."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

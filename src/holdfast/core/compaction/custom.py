@@ -26,11 +26,12 @@ def make_segments(messages: Sequence[Message], thread: str, size: CountMessage) 
     found = []
     for each in group_rounds(messages):
         said = tuple(messages[index] for index in each.indexes)
+        priority = max((priority_of(message.policy) for message in said), key=PRIORITY_SCORE.__getitem__)
         found.append(
             Segment(
                 kind="conversation",
                 id=message_handle(said[0], thread),
-                priority=_round_priority(said),
+                priority="critical" if any(message.pinned for message in said) else priority,
                 trust=lowest_trust(*(message.trust for message in said)),
                 estimated_tokens=sum(map(size, said)),
                 messages=said,
@@ -39,20 +40,12 @@ def make_segments(messages: Sequence[Message], thread: str, size: CountMessage) 
     return found
 
 
-def _round_priority(messages: Sequence[Message]) -> str:
-    """Return the highest priority in a round."""
-    if any(message.pinned for message in messages):
-        return "critical"
-    return max((priority_of(message.policy) for message in messages), key=PRIORITY_SCORE.__getitem__)
-
-
 def run_strategy(
     name: str, function: Callable[..., Any], given: Sequence[Segment], budget: int, held: frozenset[str] = frozenset()
 ) -> list[Segment]:
     """Return the segments that a strategy keeps, checked. `held` must stay although they are not critical."""
     try:
-        answer = function(list(given), budget=budget)
-        kept = list(answer)
+        kept = list(function(list(given), budget=budget))
     except HoldfastError:
         raise
     except Exception as error:

@@ -17,6 +17,37 @@ import msgspec
 from holdfast.core.lazy_regex import lazy_pattern
 from holdfast.core.sessions.tokens import CountText
 
+MAX_SENTENCE_CHARS = 320
+"""Characters of a sentence. Longer ones are cut into pieces of that size."""
+SHORT_LINE_CHARS = 60
+"""Lines of a list are too short to mean anything alone, so neighbours share a sentence."""
+MAX_WORD_CHARS = 64
+"""Anything longer is data, not a word."""
+STEM_CHARS = 7
+"""`cancelled` and `cancellation` begin with the same letters. A real stemmer would need to know the language."""
+_WORD = lazy_pattern(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
+_BREAK = lazy_pattern(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_RUNS = lazy_pattern(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
+_FIRST_UNSPACED, _UNSPACED_LETTER = "\u0e00", lazy_pattern(f"[{_UNSPACED}]")
+_BULLET = lazy_pattern(r"\A(?:[-*•–]|#{1,6}|>)\s+")  # noqa: RUF001
+_NUMBERED = lazy_pattern(r"\w{1,3}[.)]")
+_EMPHASIS = lazy_pattern(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
+_UNSTORABLE = lazy_pattern("[\x00-\x1f\x7f\ud800-\udfff]+")
+DAMPING = 0.85
+MAX_STEPS = 20
+CONVERGENCE = 1e-5
+CENTRALITY_WEIGHT, FACT_WEIGHT = 0.6, 0.9
+"""Weights: being central to the conversation; each fact that is not yet in the summary."""
+MAX_FACT_WORTH = 4.0
+"""Beyond it, a sentence is a table, and more numbers make it no better."""
+DIVERSITY = 1.5
+"""The power of dissimilarity: the penalty for being like a chosen sentence."""
+BREVITY = 0.3
+"""Between 0, the best sentences whatever their length, and 1, the most for each token."""
+MIN_COST = 8
+"""Tokens. Below it, being shorter is no merit."""
+
 
 def word_set(text: str) -> frozenset[str]:
     """Return the words of a list as a set."""
@@ -73,25 +104,6 @@ STOP_WORDS = word_set(
     """
 )
 
-
-MAX_SENTENCE_CHARS = 320
-"""Characters of a sentence. Longer ones are cut into pieces of that size."""
-SHORT_LINE_CHARS = 60
-"""Lines of a list are too short to mean anything alone, so neighbours share a sentence."""
-MAX_WORD_CHARS = 64
-"""Anything longer is data, not a word."""
-STEM_CHARS = 7
-"""`cancelled` and `cancellation` begin with the same letters. A real stemmer would need to know the language."""
-
-_WORD = lazy_pattern(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
-_BREAK = lazy_pattern(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_RUNS = lazy_pattern(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
-_FIRST_UNSPACED, _UNSPACED_LETTER = "\u0e00", lazy_pattern(f"[{_UNSPACED}]")
-_BULLET = lazy_pattern(r"\A(?:[-*•–]|#{1,6}|>)\s+")  # noqa: RUF001
-_NUMBERED = lazy_pattern(r"\w{1,3}[.)]")
-_EMPHASIS = lazy_pattern(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
-_UNSTORABLE = lazy_pattern("[\x00-\x1f\x7f\ud800-\udfff]+")
 _ABBREVIATIONS = word_set("dr. mr. mrs. ms. prof. st. no. nr. vs. e.g. i.e. etc. approx. z.b. bzw. ca. art.")
 
 
@@ -107,6 +119,13 @@ def clean_text(text: str) -> str:
 
 def split_sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text, in order; short lines of a list are joined, overlong ones are cut."""
+    for sentence in _join_short_lines(text):
+        *pieces, last = cut_pieces(sentence, MAX_SENTENCE_CHARS)
+        yield from pieces
+        yield last.strip()
+
+
+def _join_short_lines(text: str) -> Iterator[str]:
     held = ""
     for piece, is_line in _split_pieces(text):
         if (
@@ -118,10 +137,10 @@ def split_sentences(text: str) -> Iterator[str]:
             held = f"{held} {piece}" if held.rstrip("*").endswith((":", ";", ",", ".")) else f"{held}; {piece}"
             continue
         if held:
-            yield from _cut_sentence(held)
+            yield held
         held = piece
     if held:
-        yield from _cut_sentence(held)
+        yield held
 
 
 def _split_pieces(text: str) -> Iterator[tuple[str, bool]]:
@@ -145,15 +164,21 @@ def _continues_sentence(piece: str) -> bool:
     return last.lower() in _ABBREVIATIONS or (len(last) == 2 and last[0].isupper()) or bool(_NUMBERED.fullmatch(piece))
 
 
-def _cut_sentence(text: str) -> Iterator[str]:
+def cut_pieces(text: str, size: int, breaks: str = " ") -> Iterator[str]:
+    """Yield a text in pieces of at most `size` characters, cut at a break in their second half if there is one."""
     start = 0
-    while len(text) - start > MAX_SENTENCE_CHARS:
-        space = text.rfind(" ", start + MAX_SENTENCE_CHARS // 2, start + MAX_SENTENCE_CHARS)
-        end = space if space > 0 else start + MAX_SENTENCE_CHARS
+    while len(text) - start > size:
+        space = max(text.rfind(mark, start + size // 2, start + size) for mark in breaks)
+        end = space if space > 0 else start + size
         yield text[start:end]
         start = end
-    if rest := text[start:].strip():
-        yield rest
+    if text:
+        yield text[start:]
+
+
+def cut_end(text: str, most: int) -> str:
+    """Return the beginning of a text, at most `most` characters, with an ellipsis where it was cut."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def word_terms(word: str) -> tuple[str, ...]:
@@ -259,21 +284,6 @@ def fit_text(text: str, most: int, count: CountText) -> str:
         if cut.strip(" …") and count(cut) <= most:
             return cut
     return ""
-
-
-DAMPING = 0.85
-MAX_STEPS = 20
-CONVERGENCE = 1e-5
-CENTRALITY_WEIGHT, FACT_WEIGHT = 0.6, 0.9
-"""Weights: being central to the conversation; each fact that is not yet in the summary."""
-MAX_FACT_WORTH = 4.0
-"""Beyond it, a sentence is a table, and more numbers make it no better."""
-DIVERSITY = 1.5
-"""The power of dissimilarity: the penalty for being like a chosen sentence."""
-BREVITY = 0.3
-"""Between 0, the best sentences whatever their length, and 1, the most for each token."""
-MIN_COST = 8
-"""Tokens. Below it, being shorter is no merit."""
 
 
 class SentenceCandidate(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.core.compaction.sentences import (
     Lexicon,
     clean_text,
+    cut_end,
     fit_text,
     split_sentences,
     split_words,
@@ -87,7 +88,7 @@ def extract_state(messages: Sequence[Message]) -> dict[str, list[str]]:
     decisions = [one.text for one in rest if _word_forms(one.text) & _DECISION_WORDS]
     facts = [one.text for one in rest if one.text not in decisions and _is_fact(one, lexicon)]
     found = {
-        "goals": _keep_first_and_newest(goals),
+        "goals": [*goals[:1], *[goal for goal in _keep_newest(goals) if goal not in goals[:1]][1 - MAX_ENTRIES :]],
         "decisions": _keep_newest(decisions),
         "facts": _keep_newest(text for text in facts if text not in goals[:1]),
         "open_questions": _keep_newest(_find_unanswered(questions, present)),
@@ -100,7 +101,8 @@ def render_state(state: dict[str, Any], most: int, count: CountText) -> str:
     """Return the state as text, without its oldest entries if it is too long; empty if there is none."""
     left = {name: list(state.get(name) or ()) for name in SECTIONS}
     while True:
-        text = _render_sections(left)
+        shown = {TITLES[name]: entries for name, entries in left.items() if entries}
+        text = "\n".join("\n- ".join((f"{title}:", *entries)) for title, entries in shown.items())
         if count(text) <= most:
             return text
         longest = max(SECTIONS, key=lambda name: len(left[name]))
@@ -110,25 +112,12 @@ def render_state(state: dict[str, Any], most: int, count: CountText) -> str:
         left[longest].pop(1 if longest == "goals" else 0)
 
 
-def _render_sections(state: dict[str, list[str]]) -> str:
-    lines: list[str] = []
-    for name in SECTIONS:
-        lines += [f"{TITLES[name]}:", *(f"- {entry}" for entry in state[name])] if state[name] else []
-    return "\n".join(lines)
-
-
 def _split_messages(present: Sequence[Message]) -> Iterator[_SpokenSentence]:
     for at, message in enumerate(present):
-        for sentence in (
-            split_sentences(text_with_files(message)[:MAX_READ_CHARS]) if message.role in ("user", "assistant") else ()
-        ):
-            text = clean_text(sentence)
-            if text:
-                yield _SpokenSentence(
-                    at,
-                    message.role,
-                    text if len(text) <= MAX_ENTRY_CHARS else text[: MAX_ENTRY_CHARS - 1].rstrip() + "…",
-                )
+        if message.role in ("user", "assistant"):
+            for sentence in split_sentences(text_with_files(message)[:MAX_READ_CHARS]):
+                if text := clean_text(sentence):
+                    yield _SpokenSentence(at, message.role, cut_end(text, MAX_ENTRY_CHARS))
 
 
 def _word_forms(text: str) -> set[str]:
@@ -142,8 +131,7 @@ def _find_goals(said: Sequence[_SpokenSentence]) -> Iterator[str]:
     for one in said:
         if one.role != "user":
             continue
-        wanted = bool(_word_forms(one.text) & _GOAL_WORDS)
-        if wanted or (one.at == first and not began):
+        if _word_forms(one.text) & _GOAL_WORDS or (one.at == first and not began):
             began = True
             yield one.text
 
@@ -191,9 +179,3 @@ def _keep_newest(entries: Iterable[str]) -> list[str]:
         found.pop(entry, None)
         found[entry] = None
     return list(found)[-MAX_ENTRIES:]
-
-
-def _keep_first_and_newest(entries: Sequence[str]) -> list[str]:
-    newest = _keep_newest(entries)
-    first = entries[:1]
-    return [*first, *[entry for entry in newest if entry not in first][-(MAX_ENTRIES - 1) :]]

@@ -96,9 +96,6 @@ def _make_choice(items: Sequence[CompactionItem], gone: Sequence[CompactionItem]
     )
 
 
-# Conversations: the number of newest rounds that stay
-
-
 def count_rounds_within(messages: Sequence[Message], most: int, size: CountMessage) -> int:
     """Return how many of the newest rounds fit into `most` together; at least the newest one."""
     kept = 0

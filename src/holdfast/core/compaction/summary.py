@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.checks import is_number
-from holdfast.core.compaction.sentences import clean_text
+from holdfast.core.compaction.sentences import clean_text, cut_pieces
 from holdfast.core.compaction.strategies import omission_note
 from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, check_bounds, subtract_size
@@ -33,6 +33,18 @@ from holdfast.records.packs import CompactionLevel
 
 Summarize = Callable[[Sequence[Message]], str]
 NO_ROOM = "There is no room for a summary beside the newest round."
+
+MAX_RESULT_CHARS = 4_000
+"""Characters of a tool's result or arguments that are included."""
+_LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
+GAP: Final = "…"
+SHORT_CHARS: Final = 160
+"""Characters of a shortened message."""
+_FORMS: Final = ("whole", "short", "gone")
+PASSAGE_PREFIX: Final = f"{RESERVED_PREFIX}context/"
+"""Reserved, so that callers cannot write what would be shown as remembered."""
+PASSAGE_CHARS: Final = 1_000
+"""Characters of a passage, about two hundred tokens."""
 
 
 class WindowSummaryPlan(msgspec.Struct, frozen=True):
@@ -109,11 +121,6 @@ def _summary_message(text: str) -> Message:
     return Message(role="system", content=SUMMARY_PREFIX + text, synthetic=True)
 
 
-MAX_RESULT_CHARS = 4_000
-"""Characters of a tool's result or arguments that are included."""
-_LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
-
-
 def render_transcript(messages: Sequence[Message], most: int = MAX_RESULT_CHARS) -> str:
     """Return a transcript of messages, without erased ones."""
     return "\n".join(thread for message in messages if not message.erased for thread in _render_message(message, most))
@@ -162,12 +169,6 @@ def _to_json(value: Any) -> str:
         return "[data that cannot be shown]"
 
 
-GAP: Final = "…"
-SHORT_CHARS: Final = 160
-"""Characters of a shortened message."""
-_FORMS: Final = ("whole", "short", "gone")
-
-
 class ReducedTranscript(msgspec.Struct, frozen=True, kw_only=True):
     """Older messages as text: all of them (level light), or without some (aggressive)."""
 
@@ -186,25 +187,23 @@ class TranscriptPiece(msgspec.Struct, frozen=True, kw_only=True):
     short: str
 
 
+_Steps = Sequence[tuple[list[TranscriptPiece], str]]
+
+
 def reduce_by_policy(messages: Sequence[Message], most: int, count: CountText) -> ReducedTranscript:
     """Drop finished messages to discard; shorten, then drop those to compress first; then shorten and drop the rest."""
     given = _make_pieces(messages)
     compressed = [one for one in given if one.policy == "compress_first"]
     discarded = [one for one in given if one.policy == "discard_when_done" and one.done]
     steps = [(discarded, "gone"), (compressed, "short"), (compressed, "gone"), (given, "short"), (given, "gone")]
-    return _render_forms(
-        messages, given, _choose_forms(given, steps, most - _erasure_note_tokens(messages, count), count)
-    )
+    return _reduce(messages, given, steps, most, count)
 
 
 def reduce_by_priority(messages: Sequence[Message], most: int, count: CountText) -> ReducedTranscript:
     """Drop the lowest priority first, of equals the oldest; nothing is shortened."""
     given = _make_pieces(messages)
     lowest_first = sorted(given, key=lambda one: (one.score, one.index))
-    steps = [(lowest_first, "gone")]
-    return _render_forms(
-        messages, given, _choose_forms(given, steps, most - _erasure_note_tokens(messages, count), count)
-    )
+    return _reduce(messages, given, [(lowest_first, "gone")], most, count)
 
 
 def reduce_to(messages: Sequence[Message], kept: Collection[int]) -> ReducedTranscript:
@@ -235,11 +234,6 @@ def _make_pieces(messages: Sequence[Message]) -> list[TranscriptPiece]:
     return found
 
 
-def _erasure_note_tokens(messages: Sequence[Message], count: CountText) -> int:
-    """Return the tokens of the note about missing messages, if erased ones make it certain."""
-    return count(omission_note(99_999)) + 1 if any(message.erased for message in messages) else 0
-
-
 def _find_ended(messages: Sequence[Message]) -> set[int]:
     """Return the messages of finished work: a call that has its result, a turn that another one followed."""
     answers = match_results(messages).answers
@@ -253,9 +247,15 @@ def _find_ended(messages: Sequence[Message]) -> set[int]:
     return found
 
 
-def _choose_forms(
-    given: Sequence[TranscriptPiece], steps: Sequence[tuple[list[TranscriptPiece], str]], most: int, count: CountText
-) -> dict[int, str]:
+def _reduce(
+    messages: Sequence[Message], given: Sequence[TranscriptPiece], steps: _Steps, most: int, count: CountText
+) -> ReducedTranscript:
+    if any(message.erased for message in messages):
+        most -= count(omission_note(99_999)) + 1  # The note about missing messages is certain.
+    return _render_forms(messages, given, _choose_forms(given, steps, most, count))
+
+
+def _choose_forms(given: Sequence[TranscriptPiece], steps: _Steps, most: int, count: CountText) -> dict[int, str]:
     """Choose the form of each message so that all of them are within the limit."""
     form = dict.fromkeys((one.index for one in given), "whole")
     places = list(form)
@@ -297,12 +297,6 @@ def _render_forms(
     return ReducedTranscript(text="\n".join([*head, *lines]), level=level)
 
 
-PASSAGE_PREFIX: Final = f"{RESERVED_PREFIX}context/"
-"""Reserved, so that callers cannot write what would be shown as remembered."""
-PASSAGE_CHARS: Final = 1_000
-"""Characters of a passage, about two hundred tokens."""
-
-
 class CompactedPassage(msgspec.Struct, frozen=True):
     """A text that was compacted, and the lowest trust of its speakers."""
 
@@ -319,24 +313,13 @@ def split_texts(texts: Iterable[tuple[str, str]], size: int = PASSAGE_CHARS) -> 
     """Split texts, each with its trust, into passages of about one size. Nothing is lost."""
     found: list[CompactedPassage] = []
     for whole, trust in texts:
-        for text in _cut_passage(whole, size):
+        for text in cut_pieces(whole, size, "\n "):
             last = found[-1] if found else None
             if last is not None and len(last.text) + len(text) < size:
                 found[-1] = CompactedPassage(f"{last.text}\n{text}", lowest_trust(last.trust, trust))
             else:
                 found.append(CompactedPassage(text, lowest_trust(trust)))
     return found
-
-
-def _cut_passage(text: str, size: int) -> Iterator[str]:
-    start = 0
-    while len(text) - start > size:
-        space = max(text.rfind("\n", start + size // 2, start + size), text.rfind(" ", start + size // 2, start + size))
-        end = space if space > 0 else start + size
-        yield text[start:end]
-        start = end
-    if rest := text[start:]:
-        yield rest
 
 
 def passage_key(id: str, number: int) -> str:

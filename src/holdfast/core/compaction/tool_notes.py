@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.compaction.sentences import clean_text, split_sentences, split_words, word_set, word_worth
+from holdfast.core.compaction.sentences import clean_text, cut_end, split_sentences, split_words, word_set, word_worth
 from holdfast.core.wire.match import match_results
+from holdfast.core.wire.parts import has_types
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 
 MAX_NOTES = 120
@@ -106,16 +107,11 @@ def _list_calls(messages: Sequence[Message]) -> list[NotedCall]:
             result = messages[place[0]].tool_results[place[1]] if place else None
             erased = place is not None and messages[place[0]].erased
             calls.append(NotedCall(_tool_name(request.name), len(calls), request, None if erased else result, erased))
-        for position, result in enumerate(_message_results(message)):
+        alone = (ToolCallResult(result=message.content),) if message.role == "tool" else ()
+        for position, result in enumerate(message.tool_results or alone):
             if (at, position) not in asked and found.refused.get((at, position)) != "duplicate_result":
                 calls.append(NotedCall(_tool_name(message.name), len(calls), result=result))
     return calls
-
-
-def _message_results(message: Message) -> Sequence[ToolCallResult]:
-    if message.tool_results or message.role != "tool":
-        return message.tool_results
-    return (ToolCallResult(result=message.content),)
 
 
 def _tool_name(given: str | None) -> str:
@@ -153,7 +149,7 @@ def _parse_json(text: str) -> Any:
 
 def _join_parts(value: Any) -> Any:
     """Return the text of a list of parts; anything else as it is."""
-    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
+    if has_types(value):
         return " ".join(str(part.get("text") or f"[{part['type']}]") for part in value)[:MAX_READ_CHARS]
     return value
 
@@ -165,7 +161,7 @@ def _summarise_text(text: str) -> str:
         return short
     found = list(split_sentences(text[:MAX_READ_CHARS]))[:MAX_LEAVES]
     best = max(range(len(found)), key=lambda at: (_word_density(found[at]), -at), default=0)
-    return _cut_note(clean_text(found[best]), OUTCOME_CHARS) if found else ""
+    return cut_end(clean_text(found[best]), OUTCOME_CHARS) if found else ""
 
 
 def _word_density(sentence: str) -> float:
@@ -179,7 +175,7 @@ def _render_values(
     """Return the values that matter most, under their names, in their original order."""
     found: dict[tuple[str, str], tuple[float, int]] = {}
     for at, (name, value) in enumerate(values):
-        if text := _cut_note(clean_text(str(value)), VALUE_CHARS):
+        if text := cut_end(clean_text(str(value)), VALUE_CHARS):
             inside = split_words(text)
             weight = sum(map(word_worth, inside)) / (1 + len(inside)) + (1.0 if any(map(mentioned, inside)) else 0.0)
             found.setdefault((name, text), (round(weight, 6), -at))
@@ -208,7 +204,3 @@ def _find_leaves(data: Any) -> list[tuple[str, Any]]:
         elif value is not None and value != "":
             found.append((name, value))
     return found
-
-
-def _cut_note(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1].rstrip() + "…"

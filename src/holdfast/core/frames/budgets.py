@@ -16,6 +16,8 @@ from holdfast.records.frames import FrameState, Limits, StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.usage import NANO_USD, Usage
 
+_MIN_LIMITS = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
+
 
 def reserve(state: StreamState, frame_id: str, purpose: str, amount: object) -> list[Draft]:
     """Reserve tokens for a purpose. An amount of 0 writes nothing."""
@@ -82,9 +84,6 @@ def _reservation_amount(frame: FrameState, purpose: str) -> int:
 def _reservation_draft(frame_id: str, purpose: str, amount: int) -> Draft:
     facts = frames.FrameReserved(frame=frame_id, purpose=purpose, amount=amount)
     return Draft(type="frame.reserved", facts=facts)
-
-
-_MIN_LIMITS = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
 
 
 def to_nano_usd(value: object, what: str) -> int:

@@ -18,6 +18,9 @@ from holdfast.records.frames import Call, FrameState, Question
 
 FrameNext = Literal["work", "children", "answer", "resume", "retry", "ask", "fail"]
 
+TurnNext = Literal["model", "tools", "finish", "wait", "stop"]
+ToolNext = Literal["begin", "resume", "again", "late", "wait", "retry", "ask", "fail"]
+
 
 class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do.
@@ -56,9 +59,6 @@ def interruption_policy(call: Call) -> Literal["retry", "ask", "fail"]:
 
 
 # Turns: a root frame with a conversation.
-
-TurnNext = Literal["model", "tools", "finish", "wait", "stop"]
-ToolNext = Literal["begin", "resume", "again", "late", "wait", "retry", "ask", "fail"]
 
 
 class TurnMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.core.journal.codec import encode
+from holdfast.core.wire.parts import has_types
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.messages import Message
 
@@ -66,9 +67,8 @@ def message_text(message: Message, call: str | None = None) -> str:
 
 def _result_text(result: Any) -> str:
     value = result.result
-    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
-        texts = [part["text"] for part in value if isinstance(part.get("text"), str)]
-        return "\n".join(texts)
+    if has_types(value):
+        return "\n".join(part["text"] for part in value if isinstance(part.get("text"), str))
     return value_text(value)
 
 

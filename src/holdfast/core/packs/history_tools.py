@@ -72,6 +72,10 @@ HISTORY_TOOLS: Final[tuple[ToolDef, ...]] = (
 )
 HISTORY_TOOL_NAMES: Final = frozenset(tool.name for tool in HISTORY_TOOLS)
 
+CHARACTERS_PER_TOKEN: Final = 8
+"""Text with more characters per token is data without words, and need not be shown in full."""
+MAX_NAME_CHARS: Final = 64
+
 
 def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any], str | None]:
     """Parse the arguments of a call leniently; return them, or a text that says what is wrong."""
@@ -106,11 +110,6 @@ def _parse_number(given: Any, default: int) -> int:
     except (TypeError, ValueError, OverflowError):
         return default
     return min(number, _MAX_NUMBER)
-
-
-CHARACTERS_PER_TOKEN: Final = 8
-"""Text with more characters per token is data without words, and need not be shown in full."""
-MAX_NAME_CHARS: Final = 64
 
 
 class HistoryPiece(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,11 @@ from holdfast.core.packs.segments import ItemForm, ItemForms, PackItem
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import CompactionLevel, Decision, Segment
 
+MAX_NAMED_PARTS = 3
+"""The number of parts that the error names, the largest first."""
+ADVICE_DIVISOR = 10
+"""The error gives advice only on parts that take at least one in this many of the required tokens."""
+
 
 class BudgetShares(msgspec.Struct, frozen=True, kw_only=True):
     """The division of a budget, in hundredths."""
@@ -68,12 +73,6 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True):
     """The first round of the window; rounds shown before it are pinned, or questions that the turn answers."""
     items: tuple[ItemForm, ...]
     decisions: tuple[Decision, ...]
-
-
-MAX_NAMED_PARTS = 3
-"""The number of parts that the error names, the largest first."""
-ADVICE_DIVISOR = 10
-"""The error gives advice only on parts that take at least one in this many of the required tokens."""
 
 
 class RequiredPart(msgspec.Struct, frozen=True):

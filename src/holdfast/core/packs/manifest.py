@@ -27,6 +27,33 @@ Successors = Mapping[tuple[str, int], tuple[str, int]]
 RENDERER_VERSION = 1
 """The version of the renderer; a later release keeps this one and adds another."""
 
+_INSTRUCTION_ROLES: Final = ("system", "developer")
+REASONS: Final[dict[str, str]] = {
+    "always": "always shown",
+    "newest": "the newest round is always shown",
+    "pinned": "pinned, so it is always shown",
+    "question": "the turn answers it, so it comes before older messages",
+    "first": "the first instructions are always shown",
+    "critical": "critical evidence is always shown",
+    "asked_for": "asked for by name",
+    "fits": "there was room",
+    "window": "within the window",
+    "edge": "at the edge of the window, with its tool outputs shortened",
+    "older": "older than the window",
+    "covered": "a summary stands for it",
+    "no_room": "no room was left for it",
+    "level": "left out at this level of compaction",
+    "excluded": "excluded by the caller",
+    "failed": "could not be read",
+    "not_read": "not looked at: more important evidence filled the pack",
+    "missing": "asked for by name, and not to be found",
+    "erased": "its content was erased",
+    "cut": "it was cut out of what is shown",
+    "repeated": "a summary repeats it",
+    "retracted": "it had been taken back",
+    "reset": "it was said before the conversation began anew",
+}
+
 
 def list_pieces(segments: Sequence[Segment], follows: Successors) -> tuple[PackedPiece, ...]:
     """Return the pieces that segments were made from; `follows` maps each message to the next one of the thread."""
@@ -147,9 +174,6 @@ def _visible_fields(message: Message) -> dict[str, Any]:
     return plain
 
 
-_INSTRUCTION_ROLES: Final = ("system", "developer")
-
-
 def restore_evidence(segment: Segment, piece: PackedPiece, source: str | None) -> RetrievedEvidence:
     """Return evidence as it was shown."""
     return RetrievedEvidence(
@@ -244,33 +268,6 @@ def _omission_decisions(facts: ContextPacked, *, summaries: bool = False) -> lis
         for one in facts.left_out
         if (one.kind == "summary") == summaries
     ]
-
-
-REASONS: Final[dict[str, str]] = {
-    "always": "always shown",
-    "newest": "the newest round is always shown",
-    "pinned": "pinned, so it is always shown",
-    "question": "the turn answers it, so it comes before older messages",
-    "first": "the first instructions are always shown",
-    "critical": "critical evidence is always shown",
-    "asked_for": "asked for by name",
-    "fits": "there was room",
-    "window": "within the window",
-    "edge": "at the edge of the window, with its tool outputs shortened",
-    "older": "older than the window",
-    "covered": "a summary stands for it",
-    "no_room": "no room was left for it",
-    "level": "left out at this level of compaction",
-    "excluded": "excluded by the caller",
-    "failed": "could not be read",
-    "not_read": "not looked at: more important evidence filled the pack",
-    "missing": "asked for by name, and not to be found",
-    "erased": "its content was erased",
-    "cut": "it was cut out of what is shown",
-    "repeated": "a summary repeats it",
-    "retracted": "it had been taken back",
-    "reset": "it was said before the conversation began anew",
-}
 
 
 def describe_reason(reason: str) -> str:

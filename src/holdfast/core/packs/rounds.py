@@ -23,6 +23,11 @@ MessagePlace = tuple[str, int]
 """A message by its stream and version."""
 OUTPUTS_ONLY: tuple[CutTarget, ...] = ("results",)
 
+WHOLE_QUESTION_CHARS = 400
+"""Characters of a question that is never cut."""
+MIN_QUESTION_CHARS = 200
+"""Characters that a longer question keeps at least, from its beginning and its end."""
+
 
 class RoundForm(msgspec.Struct, frozen=True):
     """A round as it would be shown."""
@@ -208,12 +213,6 @@ def remake_with_omissions(messages: Sequence[Message], recipe: Sequence[str], th
                 missing = sum(map(_message_length, shown)) - sum(map(_message_length, shorter))
         shown, left_out = shorter, left_out + missing
     return shown, left_out
-
-
-WHOLE_QUESTION_CHARS = 400
-"""Characters of a question that is never cut."""
-MIN_QUESTION_CHARS = 200
-"""Characters that a longer question keeps at least, from its beginning and its end."""
 
 
 def shorten_question(rounds: ThreadRounds, form: RoundForm) -> RoundForm:

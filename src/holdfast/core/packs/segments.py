@@ -22,6 +22,13 @@ from holdfast.records.messages import Message
 from holdfast.records.packs import FrameBreadcrumb, Origin, Segment, SegmentKind
 from holdfast.records.sessions import Summary
 
+Crumb = tuple[FrameBreadcrumb, Origin]
+BREADCRUMBS_ID = "breadcrumbs"
+EARLIER_ID = "earlier"
+LAST_GOAL_CHARS = 40
+"""Characters of a goal, where only the last breadcrumb is left."""
+ELLIPSIS = "…"
+
 
 class PackItem(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence or a memory that may be shown beside the conversation. `text` is as it was found."""
@@ -138,15 +145,6 @@ def remake_text(text: str, recipe: str | None, id: str) -> str:
 def cut_by_recipe(text: str, recipe: str | None, id: str) -> tuple[str, int]:
     """Return a text cut by a recipe, and the number of characters left out."""
     return (text, 0) if recipe is None else cut_text(text, int(recipe.partition(":")[2]), id)
-
-
-Crumb = tuple[FrameBreadcrumb, Origin]
-
-BREADCRUMBS_ID = "breadcrumbs"
-EARLIER_ID = "earlier"
-LAST_GOAL_CHARS = 40
-"""Characters of a goal, where only the last breadcrumb is left."""
-ELLIPSIS = "…"
 
 
 def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segment, ...]:

@@ -22,6 +22,51 @@ from holdfast.records.messages import Message
 _TRAILING_BLANKS: Final = lazy_pattern(r"(?m)(?<![ \t])[ \t]+$")
 _BLANK_LINES: Final = lazy_pattern(r"\n{3,}")
 
+CODE_FENCE: Final = lazy_pattern(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
+_STRUCTURE: Final = lazy_pattern(
+    r"""
+    ^(?: [ \t]+\S                              # an indented line
+    | [\[{(<>|\#]                              # brackets, markup, tables, comments, prompts
+    | diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|[-*]\s                           # a diff, a list, a document of YAML
+    | (?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
+    | (?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b    # a query
+    | (?i:select\b[^\n]*\bfrom|insert\ into|update\b[^\n]*\bset|delete\ from|(?:create|alter)\ table)\b
+    | [\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=        # an assignment
+    | [\w.]+\([^\n]*\)\s*$                     # a call
+    | (?:echo|ECHO|print|PRINT|puts|REM|rem)\b | [\w.-]+[ \t]+["'][^\n]*["']\s*$             # a call without brackets
+    | [^,\s]+,\S | [^;\s]+;\S )                # columns between commas
+    | [{}\\\u2500-\u259f] | [;|]\s*$           # blocks, tables, and ends of statements
+    | \t\S | [ ]{3}\S                          # columns of a table
+    | [ ](?:--?[A-Za-z] | [=<>|+*/^;\#]+\s)    # options of a command, operators, comments after code
+    | \"{3} | '{3} | << | \(\) | \$[A-Za-z_(] | && | \|\| | :: | </ | [=!-]= | [=-]>
+    | :\d\d:\d\d | \b(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b          # a log
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_KEY: Final = lazy_pattern(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
+_MIN_KEYS: Final = 2
+_LETTERS = r"[^\s\d_!-/:-@\[-`{-~’”“‘»«…]++"  # noqa: RUF001
+_OPENING = r"[(\"'“‘«¿¡*_]*+"  # noqa: RUF001
+_CLOSING = r"[.,;:!?…\"'”’»)*_]*+"  # noqa: RUF001
+_WORD: Final = lazy_pattern(
+    rf"(?<!\S)(?:{_OPENING}{_LETTERS}(?:['’/-]{_LETTERS})*+{_CLOSING}|[–—«»!?:-])(?!\S)"  # noqa: RUF001
+)
+_NUMBER: Final = lazy_pattern(rf"(?<!\S)[($€£]?\d[\d.,:/-]*+%?{_CLOSING}(?!\S)")
+_START: Final = lazy_pattern(rf"{_OPENING}([^\W\d_])")
+_END: Final = lazy_pattern(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")  # noqa: RUF001
+_CJK: Final = lazy_pattern(r"[\u3040-\u30ff\u3400-\u9fff]")
+_CJK_END: Final = lazy_pattern(r"[。！？][」』）]*+")  # noqa: RUF001
+MIN_SENTENCE_PERCENT: Final = 80
+"""The least percentage of lines that are sentences."""
+_MIN_WORDS: Final = 6
+_MIN_SENTENCE_WORDS, _MAX_SENTENCE_WORDS = 3, 60
+"""Words of a sentence, on average."""
+_RUNNING_WORDS: Final = 40
+"""A text of at least this many words may stop in the middle of a sentence."""
+_WRAPPED_CHARS: Final = 40
+"""A line of at least this many characters may continue in the next one."""
+_MIN_CJK_CHARS, _MAX_CJK_CHARS = 10, 120
+
 
 def tidy_text(text: str) -> str:
     """Return prose without trailing blanks and with at most one empty line in a row, outside of code fences."""
@@ -93,54 +138,6 @@ def _lighten_value(value: Any, most: int, name: str | None) -> tuple[Any, int]:
         left_out += missing
         shown.append(part if shorter == text else {**part, "text": shorter})
     return (value, 0) if all(map(_is_same, shown, value)) else (shown, left_out)
-
-
-CODE_FENCE: Final = lazy_pattern(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
-_STRUCTURE: Final = lazy_pattern(
-    r"""
-    ^(?: [ \t]+\S                              # an indented line
-    | [\[{(<>|\#]                              # brackets, markup, tables, comments, prompts
-    | diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|[-*]\s                           # a diff, a list, a document of YAML
-    | (?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
-    | (?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b    # a query
-    | (?i:select\b[^\n]*\bfrom|insert\ into|update\b[^\n]*\bset|delete\ from|(?:create|alter)\ table)\b
-    | [\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=        # an assignment
-    | [\w.]+\([^\n]*\)\s*$                     # a call
-    | (?:echo|ECHO|print|PRINT|puts|REM|rem)\b | [\w.-]+[ \t]+["'][^\n]*["']\s*$             # a call without brackets
-    | [^,\s]+,\S | [^;\s]+;\S )                # columns between commas
-    | [{}\\\u2500-\u259f] | [;|]\s*$           # blocks, tables, and ends of statements
-    | \t\S | [ ]{3}\S                          # columns of a table
-    | [ ](?:--?[A-Za-z] | [=<>|+*/^;\#]+\s)    # options of a command, operators, comments after code
-    | \"{3} | '{3} | << | \(\) | \$[A-Za-z_(] | && | \|\| | :: | </ | [=!-]= | [=-]>
-    | :\d\d:\d\d | \b(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b          # a log
-    """,
-    re.MULTILINE | re.VERBOSE,
-)
-_KEY: Final = lazy_pattern(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
-_MIN_KEYS: Final = 2
-
-_LETTERS = r"[^\s\d_!-/:-@\[-`{-~’”“‘»«…]++"  # noqa: RUF001
-_OPENING = r"[(\"'“‘«¿¡*_]*+"  # noqa: RUF001
-_CLOSING = r"[.,;:!?…\"'”’»)*_]*+"  # noqa: RUF001
-_WORD: Final = lazy_pattern(
-    rf"(?<!\S)(?:{_OPENING}{_LETTERS}(?:['’/-]{_LETTERS})*+{_CLOSING}|[–—«»!?:-])(?!\S)"  # noqa: RUF001
-)
-_NUMBER: Final = lazy_pattern(rf"(?<!\S)[($€£]?\d[\d.,:/-]*+%?{_CLOSING}(?!\S)")
-_START: Final = lazy_pattern(rf"{_OPENING}([^\W\d_])")
-_END: Final = lazy_pattern(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")  # noqa: RUF001
-_CJK: Final = lazy_pattern(r"[\u3040-\u30ff\u3400-\u9fff]")
-_CJK_END: Final = lazy_pattern(r"[。！？][」』）]*+")  # noqa: RUF001
-
-MIN_SENTENCE_PERCENT: Final = 80
-"""The least percentage of lines that are sentences."""
-_MIN_WORDS: Final = 6
-_MIN_SENTENCE_WORDS, _MAX_SENTENCE_WORDS = 3, 60
-"""Words of a sentence, on average."""
-_RUNNING_WORDS: Final = 40
-"""A text of at least this many words may stop in the middle of a sentence."""
-_WRAPPED_CHARS: Final = 40
-"""A line of at least this many characters may continue in the next one."""
-_MIN_CJK_CHARS, _MAX_CJK_CHARS = 10, 120
 
 
 def is_prose(text: str) -> bool:

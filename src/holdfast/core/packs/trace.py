@@ -25,6 +25,9 @@ SightingKind = Literal["message", "summary", "evidence", "memory", "brief"]
 _STATE_ORDER: Final = ("shown", "recalled", "repeated", "shortened", "summarised", "absent")
 """The states of a fact in a pack, best first."""
 
+RECALL_LIMIT: Final = 3
+_QUOTE_CHARS: Final = 80
+
 
 class Fact(msgspec.Struct, frozen=True):
     """Words to look for; `plain` is their form for comparison."""
@@ -110,10 +113,6 @@ def find_departure(appearances: Sequence[Appearance]) -> Appearance | None:
     same = [one for one in appearances if one.role == appearances[-1].role]
     pairs = list(pairwise(same))
     return next((after for before, after in reversed(pairs) if before.seen and not after.seen), None)
-
-
-RECALL_LIMIT: Final = 3
-_QUOTE_CHARS: Final = 80
 
 
 class FactContext(msgspec.Struct, frozen=True, kw_only=True):

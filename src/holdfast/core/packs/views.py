@@ -18,6 +18,20 @@ from holdfast.records.messages import Message, ToolCallResult, ToolDef
 from holdfast.records.packs import SEGMENT_KINDS, AssembledPack, BriefContext, PackDiff, Segment
 from holdfast.records.sessions import Summary
 
+COLOURS: Final = {
+    "brief": "#4c78a8",
+    "breadcrumb": "#72b7b2",
+    "summary": "#b279a2",
+    "conversation": "#54a24b",
+    "memory": "#e45756",
+    "evidence": "#f58518",
+}
+FREE: Final = "free"
+MAX_CELL_CHARS: Final = 200
+MAX_ROWS: Final = 200
+COLUMNS: Final = ("kind", "id", "tokens", "trust", "text")
+_CELL: Final = "text-align:left;vertical-align:top;padding:2px 8px"
+
 
 def copy_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Copy messages with their parts, results and metadata."""
@@ -117,22 +131,6 @@ def _count_common(before: AssembledPack, after: AssembledPack) -> int:
             break
         total += other.estimated_tokens
     return total
-
-
-COLOURS: Final = {
-    "brief": "#4c78a8",
-    "breadcrumb": "#72b7b2",
-    "summary": "#b279a2",
-    "conversation": "#54a24b",
-    "memory": "#e45756",
-    "evidence": "#f58518",
-}
-FREE: Final = "free"
-MAX_CELL_CHARS: Final = 200
-MAX_ROWS: Final = 200
-COLUMNS: Final = ("kind", "id", "tokens", "trust", "text")
-
-_CELL: Final = "text-align:left;vertical-align:top;padding:2px 8px"
 
 
 def token_shares(packed: AssembledPack) -> dict[str, int]:

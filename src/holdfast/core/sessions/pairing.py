@@ -21,6 +21,10 @@ from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair
 
 OpenCalls = Literal["interrupted", "keep"]
 
+_TEXT_ROLES = ROLES - {"tool"}
+MessageProblem = tuple[str, str]
+"""A problem's name, and the repair that was made."""
+
 
 class Round(msgspec.Struct, frozen=True):
     """Messages that are kept or dropped together, by index: one message, or a call with its results."""
@@ -139,12 +143,6 @@ def _collect_results(messages: Sequence[Message], places: list[ItemIndex]) -> li
 
 def _result_id(result: ToolCallResult) -> str:
     return result.provider_id or result.tool_call_id or "without an id"
-
-
-_TEXT_ROLES = ROLES - {"tool"}
-
-MessageProblem = tuple[str, str]
-"""A problem's name, and the repair that was made."""
 
 
 def repair_message(message: Message) -> tuple[Message | None, list[MessageProblem]]:

@@ -33,7 +33,6 @@ from holdfast.core.wire.calls import (
     IdStyle,
     WireIds,
     arguments_object,
-    is_failed_result,
     read_call,
     read_provider_id,
     result_content,
@@ -63,6 +62,7 @@ from holdfast.core.wire.plain_data import (
     ReadNotes,
     drop_blank_prompt,
     iterate_items,
+    read_mapping,
     read_role,
     to_plain_data,
 )
@@ -72,6 +72,31 @@ from holdfast.core.wire.validate import accept_message
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
 _KNOWN_BLOCKS = ("text", "image", "document", "tool_use", "tool_result")
+
+Block = dict[str, Any]
+EARLIER_NOT_SHOWN = "[Earlier messages are not shown.]"
+ROLE_LABELS = {"system": "System message", "developer": "Developer message"}
+_VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
+MAX_CALL_ID_CHARS = 64
+_IMAGE_TYPES = {name: f"image/{name}" for name in ("jpeg", "png", "gif", "webp")} | {"jpg": "image/jpeg"}
+CACHE_CONTROL: Final = "cache_control"
+MAX_MARKS: Final = 4
+NO_POSITION: Final = -1
+_SHORT_TTLS: Final = (None, "5m")
+_MARKABLE_TYPES: Final = frozenset(
+    {
+        "container_upload",
+        "document",
+        "image",
+        "mcp_tool_use",
+        "search_result",
+        "server_tool_use",
+        "text",
+        "tool_reference",
+        "tool_result",
+        "tool_use",
+    }
+)
 
 
 def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system: Any = None) -> ParsedConversation:
@@ -98,9 +123,8 @@ def read_system(system: Any, notes: ReadNotes) -> str | None:
 
 def read_message(item: Any, notes: ReadNotes) -> list[Message]:
     """Read one Anthropic message: its tool results as one message, then the rest as another."""
-    given = to_plain_data(item, notes)
-    if not isinstance(given, dict):
-        notes.report("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
+    given = read_mapping(item, notes)
+    if given is None:
         return []
     role = read_role(given.get("role"), notes)
     if role is None:
@@ -132,11 +156,17 @@ def render_request(
     written, told = render_messages(messages, system, ids), render_anthropic_tools(tools)
     if stable is not None:
         return mark_request(written, told, stable, len(messages))
-    request: AnthropicRequest = {"messages": written.messages}
-    if written.system:
-        request = {"system": written.system, **request}
-    if told:
-        request["tools"] = told
+    return _build_request(written.system, written.messages, told)
+
+
+def _build_request(
+    system: str | list[Any] | None, messages: list[dict[str, Any]], tools: list[dict[str, Any]]
+) -> AnthropicRequest:
+    request: AnthropicRequest = {"messages": messages}
+    if system:
+        request = {"system": system, **request}
+    if tools:
+        request["tools"] = tools
     return request
 
 
@@ -235,15 +265,6 @@ def _read_result(block: dict[str, Any], notes: ReadNotes) -> ToolCallResult:
     )
 
 
-Block = dict[str, Any]
-
-EARLIER_NOT_SHOWN = "[Earlier messages are not shown.]"
-ROLE_LABELS = {"system": "System message", "developer": "Developer message"}
-_VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
-MAX_CALL_ID_CHARS = 64
-_IMAGE_TYPES = {name: f"image/{name}" for name in ("jpeg", "png", "gif", "webp")} | {"jpg": "image/jpeg"}
-
-
 class AnthropicDraft(NamedTuple):
     """A system prompt and messages, with the index of the source message of each block.
 
@@ -275,11 +296,6 @@ class _RoleGroup:
         self.blocks += [(block, source) for block in blocks]
         self.extras |= message_extras(message, "anthropic", "message")
 
-    def put_results_first(self) -> None:
-        """Move results to the front, keeping the order of all other blocks."""
-        if self.role == "user":
-            self.blocks = sorted(self.blocks, key=lambda each: each[0]["type"] != "tool_result")
-
     def to_message(self) -> dict[str, Any]:
         content = [block for block, _ in self.blocks] if self.text is None else self.text
         return {"role": self.role, "content": content, **self.extras}
@@ -304,7 +320,8 @@ def render_messages(messages: Sequence[Message], system: str | None, ids: IdStyl
             turns.append(_RoleGroup(role))
         turns[-1].add(message, blocks, index)
     for turn in turns:
-        turn.put_results_first()
+        if turn.role == "user":
+            turn.blocks = sorted(turn.blocks, key=lambda each: each[0]["type"] != "tool_result")  # Results come first.
     if ids == "unique":
         _make_sendable(turns, len(messages))
     return AnthropicDraft(
@@ -350,7 +367,7 @@ def _render_blocks(message: Message, index: int, wire: WireIds, *, exact: bool) 
                 "type": "tool_result",
                 "tool_use_id": wire.result_call_id(index, at, result, exact=exact),
                 **({"content": content} if content else {}),
-                **({"is_error": True} if is_failed_result(result) else {}),
+                **({"is_error": True} if result.is_error or result.interrupted else {}),
                 **message_extras(message, "anthropic", "results", at),
             }
     elif message.role in ROLE_LABELS:
@@ -410,38 +427,16 @@ def _media_source(part: Part) -> dict[str, Any] | None:
         image = _IMAGE_TYPES.get(media_type.removeprefix("image/")) if media_type.startswith("image/") else None
         if image or (media_type == "application/pdf" and part["type"] == "file"):
             return {"type": "base64", "media_type": image or media_type, "data": encode_base64(data)}
-        return _text_source(data) if media_type.startswith("text/") and part["type"] == "file" else None
+        if not media_type.startswith("text/") or part["type"] != "file":
+            return None
+        try:
+            return {"type": "text", "media_type": "text/plain", "data": data.decode()}
+        except UnicodeDecodeError:
+            return None
     if kept is not None:
         return {"type": "file", "file_id": kept}
     url = part.get("url")
     return {"type": "url", "url": url} if isinstance(url, str) else None
-
-
-def _text_source(data: bytes) -> dict[str, Any] | None:
-    try:
-        return {"type": "text", "media_type": "text/plain", "data": data.decode()}
-    except UnicodeDecodeError:
-        return None
-
-
-CACHE_CONTROL: Final = "cache_control"
-MAX_MARKS: Final = 4
-NO_POSITION: Final = -1
-_SHORT_TTLS: Final = (None, "5m")
-_MARKABLE_TYPES: Final = frozenset(
-    {
-        "container_upload",
-        "document",
-        "image",
-        "mcp_tool_use",
-        "search_result",
-        "server_tool_use",
-        "text",
-        "tool_reference",
-        "tool_result",
-        "tool_use",
-    }
-)
 
 
 class _MarkPosition(NamedTuple):
@@ -457,7 +452,7 @@ def mark_request(written: AnthropicDraft, tools: list[Block], stable: int, count
     """Return the request with its marks; `stable` of its `count` messages stay the same in the next call."""
     theirs = _CallerMarks()
     # Start from the end, because a later mark covers everything that an earlier one covers.
-    turns = [theirs.keep_message_marks(message) for message in reversed(written.messages)][::-1]
+    turns = [theirs.keep_all_marks(message["content"]) for message in reversed(written.messages)][::-1]
     tools = [theirs.keep_marks(tool, _is_markable_tool(tool)) for tool in reversed(tools)][::-1]
     brief = [_MarkPosition(tool, -1, _is_markable_tool(tool)) for tool in tools]
     system: list[Block] = [{"type": "text", "text": written.system}] if written.system else []
@@ -468,12 +463,8 @@ def mark_request(written: AnthropicDraft, tools: list[Block], stable: int, count
         for block, source in zip(turn, sources, strict=True)
     ]
     _set_marks(brief, said, min(max(stable, 0), count), count, theirs.left)
-    request: AnthropicRequest = {"messages": [*map(_replace_blocks, written.messages, turns)]}
-    if written.system:
-        request = {"system": system if CACHE_CONTROL in system[0] else written.system, **request}
-    if tools:
-        request["tools"] = tools
-    return request
+    marked = system if system and CACHE_CONTROL in system[0] else written.system
+    return _build_request(marked, [*map(_replace_blocks, written.messages, turns)], tools)
 
 
 def _set_marks(brief: list[_MarkPosition], said: list[_MarkPosition], stable: int, count: int, left: int) -> None:
@@ -521,13 +512,6 @@ class _CallerMarks:
     def __init__(self) -> None:
         self.left = MAX_MARKS
 
-    def keep_message_marks(self, message: dict[str, Any]) -> list[Block]:
-        """Return a message's blocks, also for a plain text."""
-        content = message["content"]
-        if isinstance(content, str):
-            return [{"type": "text", "text": content}]
-        return self._keep_all_marks(content)
-
     def keep_marks(self, block: Block, carries: bool) -> Block:
         """Return a copy of a block or tool with only its valid marks."""
         out = dict(block)
@@ -535,10 +519,12 @@ class _CallerMarks:
             del out[CACHE_CONTROL]
         self.left -= CACHE_CONTROL in out
         if isinstance(out.get("content"), list):
-            out["content"] = self._keep_all_marks(out["content"])
+            out["content"] = self.keep_all_marks(out["content"])
         return out
 
-    def _keep_all_marks(self, blocks: list[Any]) -> list[Any]:
+    def keep_all_marks(self, content: list[Any] | str) -> list[Any]:
+        """Return the blocks of a content with only their valid marks; a text as a block."""
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         kept = (
             self.keep_marks(each, _is_markable(each)) if isinstance(each, dict) else each for each in reversed(blocks)
         )

@@ -27,11 +27,21 @@ INVALID_JSON_KEY = "INVALID_JSON"
 UNEXPLAINED_FAILURE = "The tool failed without saying why."
 _MAX_NOTE_CHARS = 2_000
 
+IdStyle = Literal["unique", "provider"]
+_NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]+")
+
 
 def read_call(name: Any, arguments: Any, provider_id: Any, notes: ReadNotes) -> ToolCallRequest | None:
     """Read a call; None if it cannot be made."""
     if not isinstance(name, str) or not name.strip():
-        _note_nameless(arguments, notes)
+        if notes.partial:
+            _leave_out(None, arguments, notes)
+        else:
+            notes.report(
+                "nameless_call",
+                "A tool call has no name, so no tool can be called. Ask the model again, or append with partial=True.",
+                "left out a call without a name",
+            )
         return None
     text = _read_arguments(name, arguments, notes)
     if text is None:
@@ -96,11 +106,6 @@ def result_content(message: Message, result: ToolCallResult) -> str | list[Part]
     return list(value) if is_parts(value) else json_text(value)
 
 
-def is_failed_result(result: ToolCallResult) -> bool:
-    """Return True if the provider is told that the call failed."""
-    return result.is_error or result.interrupted
-
-
 def _is_blank(value: Any) -> bool:
     """Return True if a result has no text. A blank failure gets a text, because providers require one."""
     if isinstance(value, str):
@@ -108,17 +113,6 @@ def _is_blank(value: Any) -> bool:
     if is_parts(value):
         return all(part["type"] in ("text", "refusal") and not part["text"].strip() for part in value)
     return value is None
-
-
-def _note_nameless(arguments: Any, notes: ReadNotes) -> None:
-    if notes.partial:
-        notes.left_out.append({"name": None, "arguments": _truncate_arguments(arguments)})
-        return
-    notes.report(
-        "nameless_call",
-        "A tool call has no name, so no tool can be called. Ask the model again, or append with partial=True.",
-        "left out a call without a name",
-    )
 
 
 def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:
@@ -132,7 +126,7 @@ def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:
         # Some models write nothing for a tool without parameters.
         return "{}"
     if notes.partial:
-        notes.left_out.append({"name": name, "arguments": _truncate_arguments(arguments)})
+        _leave_out(name, arguments, notes)
         return None
     notes.report(
         "invalid_arguments",
@@ -143,14 +137,9 @@ def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:
     return json_text({INVALID_JSON_KEY: arguments})
 
 
-def _truncate_arguments(arguments: Any) -> str:
+def _leave_out(name: str | None, arguments: Any, notes: ReadNotes) -> None:
     text = arguments if isinstance(arguments, str) else json_text(arguments)
-    return text[:_MAX_NOTE_CHARS]
-
-
-IdStyle = Literal["unique", "provider"]
-
-_NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]+")
+    notes.left_out.append({"name": name, "arguments": text[:_MAX_NOTE_CHARS]})
 
 
 class WireIds:
@@ -231,17 +220,13 @@ def _make_free_id(given: str, valid: re.Pattern[str], longest: int, used: set[st
     """Return an unused id derived from the given one, and add it to `used`."""
     base = given if valid.fullmatch(given) else _NOT_IN_AN_ID.sub("_", given)
     chosen = base[:longest] or "call"
-    number = 1
-    while chosen in used:
-        number += 1
-        chosen = _number_id(base, number, longest, ())
+    if chosen in used:
+        chosen = _number_id(base, 2, longest, used)
     used.add(chosen)
     return chosen
 
 
-def _number_id(base: str, number: int, longest: int, used: set[str] | tuple[()]) -> str:
-    chosen = f"{base[: longest - 8]}_{number}"
-    while chosen in used:
+def _number_id(base: str, number: int, longest: int, used: set[str]) -> str:
+    while (chosen := f"{base[: longest - 8]}_{number}") in used:
         number += 1
-        chosen = f"{base[: longest - 8]}_{number}"
     return chosen

@@ -15,6 +15,9 @@ from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 ItemIndex = tuple[int, int]
 """The index of a message in a list, and of a call or result in it."""
 
+_CallIds = Callable[[ToolCallRequest], Iterator[str]]
+_Results = Iterable[tuple[ItemIndex, ToolCallResult]]
+
 
 class CallMatches:
     """Calls with their results, and results without a call."""
@@ -62,8 +65,6 @@ class _CallQueue:
         return None
 
 
-_CallIds = Callable[[ToolCallRequest], Iterator[str]]
-_Results = Iterable[tuple[ItemIndex, ToolCallResult]]
 _QueueById = defaultdict[str, _CallQueue]
 
 

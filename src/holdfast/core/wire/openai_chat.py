@@ -44,8 +44,10 @@ from holdfast.core.wire.parts import (
     part_file_id,
     part_url,
     placeholder_text,
+    read_content,
     read_file_data,
     read_media_url,
+    read_result_content,
     report_malformed_part,
     text_part,
 )
@@ -55,8 +57,8 @@ from holdfast.core.wire.plain_data import (
     ReadNotes,
     drop_blank_prompt,
     iterate_items,
+    read_mapping,
     read_role,
-    to_plain_data,
 )
 from holdfast.core.wire.requests import OpenAIRequest
 from holdfast.core.wire.tools import render_openai_tools, sendable_author_name
@@ -68,6 +70,8 @@ _ASSISTANT_KEYS = ("tool_calls", "function_call", "refusal")
 _KNOWN_PARTS = ("text", "refusal", "image_url", "file")
 _VALID_ID = re.compile(r"[!-~]+")
 MAX_CALL_ID_CHARS = 40
+
+_SENDABLE_EXTRAS = frozenset({"audio"})
 
 
 def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> ParsedConversation:
@@ -86,14 +90,16 @@ def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> ParsedC
 
 def read_message(item: Any, notes: ReadNotes) -> Message | None:
     """Read one message; None if none of it can be used."""
-    given = to_plain_data(item, notes)
-    if not isinstance(given, dict):
-        notes.report("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
+    given = read_mapping(item, notes)
+    if given is None:
         return None
     role = read_role(given.get("role"), notes, also=("function",))
     if role is None:
         return None
-    name = _read_name(given.get("name"), notes)
+    name = given.get("name")
+    if name is not None and (not isinstance(name, str) or not name):
+        notes.report("malformed", "A message's name is not text. Give text, or no name.", "left out a name")
+        name = None
     if role != "assistant" and any(given.get(key) for key in _ASSISTANT_KEYS):
         notes.report(
             "malformed",
@@ -103,7 +109,7 @@ def read_message(item: Any, notes: ReadNotes) -> Message | None:
     if role in ("tool", "function"):
         return accept_message(_read_result(given, name, notes), notes)
     calls = _read_calls(given, notes) if role == "assistant" else MessageBuilder()
-    content = _read_content(given.get("content"), notes)
+    content = read_content(given.get("content"), _read_part, notes)
     if role == "assistant" and isinstance(given.get("refusal"), str) and given["refusal"]:
         said: list[Part] = [text_part(content)] if isinstance(content, str) else content or []
         content = [*said, {"type": "refusal", "text": given["refusal"], "openai": {"field": True}}]
@@ -143,42 +149,25 @@ def _read_extras(given: dict[str, Any], role: str, notes: ReadNotes) -> dict[str
     return {key: value for key, value in extras.items() if key != "audio"}
 
 
-def _read_name(name: Any, notes: ReadNotes) -> str | None:
-    if name is None or (isinstance(name, str) and name):
-        return name
-    notes.report("malformed", "A message's name is not text. Give text, or no name.", "left out a name")
-    return None
-
-
-def _read_content(content: Any, notes: ReadNotes) -> str | list[Part] | None:
-    if content is None or isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return [part for item in content if (part := _read_part(item, notes)) is not None]
-    notes.report("malformed", f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
-    return None
-
-
 def _read_part(item: Any, notes: ReadNotes) -> Part | None:
     if isinstance(item, str):
         return text_part(item)
-    found: Part | None = None
     match item:
         case {"type": "text", "text": str(text)}:
             return text_part(text, "openai", collect_extras(item, ("type", "text")))
         case {"type": "refusal", "refusal": str(text)}:
             return {"type": "refusal", "text": text}
         case {"type": "image_url", "image_url": {"url": str(url)} as image}:
-            found = _read_image(item, image, url, notes)
+            return _read_image(item, image, url, notes)
         case {"type": "image_url", "image_url": str(url)}:
-            found = _read_image(item, {}, url, notes)
+            return _read_image(item, {}, url, notes)
         case {"type": "file", "file": dict(file)}:
-            found = _read_file(item, file, notes)
+            return _read_file(item, file, notes)
         case {"type": str(kind)} if kind not in _KNOWN_PARTS:
             return {"type": "other", "provider": "openai", "item": item}
         case _:
             report_malformed_part(item, notes)
-    return found
+            return None
 
 
 def _read_image(item: dict[str, Any], image: dict[str, Any], url: str, notes: ReadNotes) -> Part | None:
@@ -236,22 +225,16 @@ def _read_call(item: Any, notes: ReadNotes) -> tuple[ToolCallRequest | None, dic
 
 
 def _read_result(given: dict[str, Any], name: str | None, notes: ReadNotes) -> Message:
-    content = given.get("content")
-    if isinstance(content, list) and content and all(isinstance(item, dict) and "type" in item for item in content):
-        content = _read_content(content, notes)
+    result = ToolCallResult(
+        provider_id=read_provider_id(given.get("tool_call_id")),
+        result=read_result_content(given.get("content"), _read_part, notes),
+    )
     return Message(
         role="tool",
-        tool_results=(
-            ToolCallResult(
-                provider_id=read_provider_id(given.get("tool_call_id")), result="" if content is None else content
-            ),
-        ),
+        tool_results=(result,),
         name=name,
         metadata=build_metadata("openai", notes, message=collect_extras(given, {*_KNOWN_KEYS, "tool_call_id"})),
     )
-
-
-_SENDABLE_EXTRAS = frozenset({"audio"})
 
 
 def render_message(message: Message, index: int, wire: WireIds, *, exact: bool) -> list[dict[str, Any]]:
@@ -261,7 +244,7 @@ def render_message(message: Message, index: int, wire: WireIds, *, exact: bool) 
     out: dict[str, Any] = {"role": message.role, "content": _render_content(message, exact)}
     if message.name:
         out["name"] = message.name if exact else sendable_author_name(message.name)
-    refused = "".join(part["text"] for part in _field_refusals(message))
+    refused = "".join(part["text"] for part in message_parts(message) if _is_field_refusal(part))
     if refused:
         out["refusal"] = refused
     if message.tool_calls:
@@ -356,10 +339,6 @@ def _render_extras(message: Message, exact: bool) -> dict[str, Any]:
     """Return the unknown fields: all of them for export, only those that a request may hold for sending."""
     kept = message_extras(message, "openai", "message")
     return kept if exact else {name: value for name, value in kept.items() if name in _SENDABLE_EXTRAS}
-
-
-def _field_refusals(message: Message) -> list[Part]:
-    return [part for part in message_parts(message) if _is_field_refusal(part)]
 
 
 def _is_field_refusal(part: Part) -> bool:

@@ -45,8 +45,10 @@ from holdfast.core.wire.parts import (
     part_url,
     parts_in_order,
     placeholder_text,
+    read_content,
     read_file_data,
     read_media_url,
+    read_result_content,
     report_malformed_part,
     text_part,
 )
@@ -68,6 +70,8 @@ OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
 _KNOWN_PARTS = ("input_text", "output_text", "text", "refusal")
 _VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
 MAX_CALL_ID_CHARS = 64
+
+_TEXT_TYPES = ("text", "refusal")
 
 
 def read_messages(
@@ -151,7 +155,7 @@ class _AssistantItems:
 
     def _add_message(self, item: dict[str, Any], notes: ReadNotes) -> None:
         extras = collect_extras(item, ("type", "role", "content"))
-        content = read_content(item.get("content"), notes)
+        content = read_content(item.get("content"), _read_part, notes)
         if isinstance(content, str):
             self.plain_texts += bool(content and not extras)
             content = [text_part(content)] if content else []
@@ -204,34 +208,23 @@ def _read_input(item: dict[str, Any], notes: ReadNotes) -> Message | None:
     message = Message(
         # In this format a tool's result is an item of its own type, not a message.
         role="user" if role == "tool" else role,
-        content=read_content(item.get("content"), notes),
+        content=read_content(item.get("content"), _read_part, notes),
         metadata=build_metadata("responses", notes, message=collect_extras(item, ("type", "role", "content"))),
     )
     return accept_message(message, notes)
 
 
 def _read_output(item: dict[str, Any], notes: ReadNotes) -> Message:
-    output = item.get("output")
-    if isinstance(output, list) and output and all(isinstance(part, dict) and "type" in part for part in output):
-        output = read_content(output, notes)
+    result = ToolCallResult(
+        provider_id=read_provider_id(item.get("call_id")),
+        result=read_result_content(item.get("output"), _read_part, notes),
+    )
     extras = collect_extras(item, ("type", "call_id", "output"))
     return Message(
         role="tool",
-        tool_results=(
-            ToolCallResult(provider_id=read_provider_id(item.get("call_id")), result="" if output is None else output),
-        ),
+        tool_results=(result,),
         metadata=build_metadata("responses", notes, results={"0": extras} if extras else {}),
     )
-
-
-def read_content(content: Any, notes: ReadNotes) -> str | list[Part] | None:
-    """Read the content of a message or an output."""
-    if content is None or isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return [part for item in content if (part := _read_part(item, notes)) is not None]
-    notes.report("malformed", f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
-    return None
 
 
 def _read_part(item: Any, notes: ReadNotes) -> Part | None:
@@ -268,9 +261,6 @@ def _read_media(item: dict[str, Any], notes: ReadNotes) -> Part | None:
     extras = collect_extras(item, ("type", "image_url", "file_url", "file_data", "file_id", "filename", "detail"))
     kind = "image" if item["type"] == "input_image" else "file"
     return {"type": kind, **media, **name, **detail, **({"responses": extras} if extras else {})}
-
-
-_TEXT_TYPES = ("text", "refusal")
 
 
 def render_items(
@@ -329,15 +319,17 @@ def _render_texts(parts: list[Part]) -> list[dict[str, Any]]:
     if not isinstance(extras.get("id"), str):
         text = "".join(part["text"] for part in parts)
         return [{"role": "assistant", "content": text, **extras}] if text else []
-    content = [_render_output_part(part) for part in parts]
+    content = [
+        {"type": "refusal", "refusal": part["text"]}
+        if part["type"] == "refusal"
+        else {"type": "output_text", "text": part["text"], "annotations": [], **_text_extras(part)}
+        for part in parts
+    ]
     return [{"type": "message", "role": "assistant", "status": "completed", **extras, "content": content}]
 
 
-def _render_output_part(part: Part) -> dict[str, Any]:
-    if part["type"] == "refusal":
-        return {"type": "refusal", "refusal": part["text"]}
-    extras = {key: value for key, value in part_extras(part, "responses").items() if key != "message"}
-    return {"type": "output_text", "text": part["text"], "annotations": [], **extras}
+def _text_extras(part: Part) -> dict[str, Any]:
+    return {key: value for key, value in part_extras(part, "responses").items() if key != "message"}
 
 
 def _render_call(message: Message, index: int, part: Part, wire: WireIds) -> list[dict[str, Any]]:
@@ -373,8 +365,7 @@ def _render_input_part(part: Part, exact: bool) -> dict[str, Any]:
     if kind == "other" and part.get("provider") == "responses":
         return copy_item(part)
     if kind in _TEXT_TYPES:
-        extras = {key: value for key, value in part_extras(part, "responses").items() if key != "message"}
-        return {"type": "input_text", "text": part["text"], **extras}
+        return {"type": "input_text", "text": part["text"], **_text_extras(part)}
     shown = _render_image(part) if kind == "image" else _render_file(part, exact) if kind == "file" else None
     if shown is None:
         return {"type": "input_text", "text": placeholder_text(part)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from holdfast.core.wire.plain_data import ReadNotes
@@ -31,6 +31,9 @@ _REQUIRED_KEYS = {
     "reasoning": ("item",),
     "other": ("item",),
 }
+
+Extras = dict[str, dict[str, Any]]
+"""A provider's fields beside calls or results, by their index as text."""
 
 
 def text_part(text: str, provider: str = "", extras: Mapping[str, Any] | None = None) -> Part:
@@ -77,6 +80,11 @@ def is_parts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_part(item) for item in value)
 
 
+def has_types(value: Any) -> bool:
+    """Return True if a value is a list of mappings that each have a type, as parts in any format do."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "type" in item for item in value)
+
+
 def _is_part(item: Any) -> bool:
     if not isinstance(item, dict):
         return False
@@ -84,6 +92,25 @@ def _is_part(item: Any) -> bool:
     if needed is None or not any(key in item for key in needed):
         return False
     return "text" not in needed or isinstance(item["text"], str)
+
+
+def read_content(
+    content: Any, read_part: Callable[[Any, ReadNotes], Part | None], notes: ReadNotes
+) -> str | list[Part] | None:
+    """Read the content of a message or a result: text, or parts in a provider's format."""
+    if content is None or isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return [part for item in content if (part := read_part(item, notes)) is not None]
+    notes.report("malformed", f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
+    return None
+
+
+def read_result_content(content: Any, read_part: Callable[[Any, ReadNotes], Part | None], notes: ReadNotes) -> Any:
+    """Read the content of a tool's result: parts in a provider's format, or any other data as it is."""
+    if has_types(content):
+        content = read_content(content, read_part, notes)
+    return "" if content is None else content
 
 
 def read_media_url(url: str, notes: ReadNotes) -> dict[str, Any] | None:
@@ -165,10 +192,6 @@ def message_parts(message: Message) -> list[Part]:
     if message.content is not None:
         return [{"type": "text", "text": message.content}]
     return [{"type": "text", "text": ERASED_TEXT}] if message.erased and not message.tool_results else []
-
-
-Extras = dict[str, dict[str, Any]]
-"""A provider's fields beside calls or results, by their index as text."""
 
 
 class MessageBuilder:

@@ -21,6 +21,10 @@ from holdfast.records.messages import ROLES, Message, Repair, ToolDef
 MAX_MESSAGE_NESTING = 48
 """The nesting limit. It leaves room for the levels that an event adds, within the limit of the journal."""
 
+EMPTY_REQUEST_TEXT = "[Nothing was said.]"
+"""The text of the message in a request that must have one and has none."""
+_ROLE_ALIASES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
+
 
 def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
     """Convert a value to dict, list, str, int, float, bool or None; other types are an error or left out."""
@@ -44,7 +48,11 @@ def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain_data(item, notes, depth + 1) for item in value]
     if is_record(value):
-        return to_plain_data(_try_dump_record(value, notes), notes, depth + 1)
+        try:
+            return to_plain_data(dump_record(value), notes, depth + 1)
+        except InvalidMessage as error:
+            notes.report("malformed", str(error), f"left out a {type(value).__name__} that cannot be read")
+            return None
     notes.report("malformed", _refusal_text(value), f"left out a {type(value).__name__}")
     return None
 
@@ -68,7 +76,11 @@ def is_record(value: Any) -> bool:
     """Return True if a value is an object that can be converted to a mapping."""
     if isinstance(value, type):
         return False
-    return callable(getattr(value, "model_dump", None)) or dataclasses.is_dataclass(value) or _is_struct(value)
+    return (
+        callable(getattr(value, "model_dump", None))
+        or dataclasses.is_dataclass(value)
+        or isinstance(value, msgspec.Struct)
+    )
 
 
 def dump_record(value: Any) -> Any:
@@ -88,20 +100,26 @@ def dump_record(value: Any) -> Any:
         ) from None
 
 
+def get_field(thing: Any, name: str) -> Any:
+    """Return a field of a mapping or an object; None if it is missing."""
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+
+
+def read_mapping(item: Any, notes: ReadNotes) -> dict[str, Any] | None:
+    """Return a message as plain data; anything but a mapping is reported as malformed."""
+    given = to_plain_data(item, notes)
+    if isinstance(given, dict):
+        return given
+    notes.report("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
+    return None
+
+
 def iterate_items(items: Any, notes: ReadNotes) -> Iterable[Any]:
     """Return the items of a list; anything else is reported as malformed."""
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | Mapping):
         return items
     notes.report("malformed", "Messages come as a list. Put a single one into a list.", "read nothing: not a list")
     return ()
-
-
-def _try_dump_record(value: Any, notes: ReadNotes) -> Any:
-    try:
-        return dump_record(value)
-    except InvalidMessage as error:
-        notes.report("malformed", str(error), f"left out a {type(value).__name__} that cannot be read")
-        return None
 
 
 def _clean_key(key: Any, notes: ReadNotes) -> str:
@@ -124,10 +142,6 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_struct(value: Any) -> bool:
-    return isinstance(value, msgspec.Struct)
 
 
 def _refusal_text(value: Any) -> str:
@@ -178,12 +192,6 @@ class ReadNotes:
         """Return and clear the calls that were cut off since the last message."""
         taken, self.left_out = self.left_out, []
         return taken
-
-
-EMPTY_REQUEST_TEXT = "[Nothing was said.]"
-"""The text of the message in a request that must have one and has none."""
-
-_ROLE_ALIASES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
 
 
 def drop_blank_prompt(system: str | None) -> str | None:

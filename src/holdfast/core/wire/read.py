@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
-from holdfast.core.wire.plain_data import ReadNotes, clean_text, dump_record, is_record, to_plain_data
+from holdfast.core.wire.plain_data import ReadNotes, clean_text, dump_record, get_field, is_record, to_plain_data
 from holdfast.core.wire.replies import read_reply, reply_format
 from holdfast.core.wire.validate import EMPTY_MESSAGE, check_message
 from holdfast.errors import InvalidMessage
@@ -126,21 +126,17 @@ def _detect_format(given: Mapping[str, Any]) -> str:
     """Return the format of a message according to its content; plain messages are the same in all formats."""
     content = given.get("content")
     for part in content if isinstance(content, list | tuple) else ():
-        kind = _get_field(part, "type")
+        kind = get_field(part, "type")
         if kind in _ANTHROPIC_BLOCKS or (isinstance(kind, str) and kind.endswith("_tool_result")):
             return "anthropic"
         mark = (
             {"image": "source", "document": "source", "text": "citations"}.get(kind) if isinstance(kind, str) else None
         )
-        if mark is not None and _get_field(part, mark) is not None:
+        if mark is not None and get_field(part, mark) is not None:
             return "anthropic"
         if kind in _RESPONSES_PARTS:
             return "responses"
     return "openai"
-
-
-def _get_field(part: Any, name: str) -> Any:
-    return part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
 
 
 def _mark_partial(messages: list[Message]) -> list[Message]:

@@ -46,16 +46,16 @@ def read_reply(given: dict[str, Any], kind: str, notes: ReadNotes) -> Message:
         if finish is None:
             raise
         raise InvalidMessage(f"{error} This reply did not end by itself, but by {finish}.") from None
-    model, provider_id = given.get("model"), given.get("id")
+    model, provider_id = (said if isinstance(said := given.get(name), str) else None for name in ("model", "id"))
     more: dict[str, Any] = {} if finish is None else {"finish": finish}
     if kind == "openai" and len(given["choices"]) > 1:
         more["choices"] = len(given["choices"])
     return msgspec.structs.replace(
         message,
         provider="anthropic" if kind == "anthropic" else "openai",
-        model=model if isinstance(model, str) else None,
-        provider_id=provider_id if isinstance(provider_id, str) else None,
-        usage=read_usage(given.get("usage"), model if isinstance(model, str) else None),
+        model=model,
+        provider_id=provider_id,
+        usage=read_usage(given.get("usage"), model),
         metadata={**(message.metadata or {}), **more} or None,
     )
 

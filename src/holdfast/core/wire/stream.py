@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.wire.formats import FORMATS, Format
+from holdfast.core.wire.plain_data import get_field
 from holdfast.core.wire.replies import read_usage
 from holdfast.core.wire.stream_providers import (
     ChatPieces,
@@ -20,7 +21,6 @@ from holdfast.core.wire.stream_providers import (
     ResponsePieces,
     StreamPieces,
     find_error,
-    get_field,
 )
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.records.models import Delta

@@ -15,14 +15,22 @@ counts stay unless a later report has its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire.calls import json_text
-from holdfast.core.wire.plain_data import ReadNotes, to_plain_data
-from holdfast.records.models import Delta
+from holdfast.core.wire.plain_data import ReadNotes, get_field, to_plain_data
+from holdfast.records.models import Delta, DeltaKind
+
+_HEAD_FIELDS = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+_FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+_START_EVENTS = ("response.created", "response.queued", "response.in_progress")
+_TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
+_REASONING_EVENTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+_CALL_TYPES = ("function_call", "custom_tool_call")
 
 
 class TextPieces(list[str]):
@@ -56,21 +64,15 @@ class StreamPieces:
 
     def add_text(self, words: Any) -> list[Delta]:
         """Add text of the reply and return it as a delta."""
-        if not isinstance(words, str) or not words:
-            return []
-        self.said.append(words)
-        return [Delta(text=words)]
+        new = make_deltas(words)
+        self.said += [delta.text for delta in new]
+        return new
 
     def add_usage(self, usage: Any) -> None:
         """Merge a usage report. Counts only grow; fields that a later report omits are kept."""
         told = to_plain_dict(usage)
         if told:
             self.usage = {**(self.usage or {}), **{key: value for key, value in told.items() if value is not None}}
-
-
-def get_field(thing: Any, name: str) -> Any:
-    """Return a field of a mapping or an object; None if it is missing."""
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
 def to_plain_dict(thing: Any) -> dict[str, Any]:
@@ -97,17 +99,12 @@ def list_items(value: Any) -> list[Any]:
 
 def read_index(value: Any) -> int | None:
     """Return a valid list index, or None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if is_number(value, least=0) else None
 
 
-def reasoning_deltas(words: Any) -> list[Delta]:
-    """Return a delta of reasoning text."""
-    return [Delta(kind="reasoning", text=words)] if isinstance(words, str) and words else []
-
-
-def tool_deltas(name: Any) -> list[Delta]:
-    """Return a delta that names a tool being called."""
-    return [Delta(kind="tool", text=name)] if isinstance(name, str) and name else []
+def make_deltas(text: Any, kind: DeltaKind = "text") -> list[Delta]:
+    """Return a text, or the name of a tool being called, as a delta; none if it is empty."""
+    return [Delta(kind=kind, text=text)] if isinstance(text, str) and text else []
 
 
 def merge_pieces(held: dict[str, Any], more: dict[str, Any]) -> None:
@@ -137,10 +134,6 @@ def join_texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: join_texts(item) for name, item in value.items()}
     return [join_texts(item) for item in value] if isinstance(value, list) else value
-
-
-_HEAD_FIELDS = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
-_REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
 class ChatPieces(StreamPieces):
@@ -200,9 +193,9 @@ class _ChatChoice:
         given = to_plain_dict(delta)
         given.pop("role", None)
         calls, content = given.pop("tool_calls", None), given.pop("content", None)
-        said = [new for name in _REASONING_FIELDS for new in reasoning_deltas(given.get(name))][:1]
+        said = [new for name in _REASONING_FIELDS for new in make_deltas(given.get(name), "reasoning")][:1]
         said += self._add_content(content)
-        said += _text_deltas(given.get("refusal"))
+        said += make_deltas(given.get("refusal"))
         for call in list_items(calls):
             said += self._add_call(call) if isinstance(call, dict) else []
         merge_pieces(self.message, given)
@@ -223,12 +216,12 @@ class _ChatChoice:
         held = self.message["content"]
         if isinstance(content, list):
             self.message["content"] = [*_content_parts(held), *content]
-            return [new for part in content if isinstance(part, dict) for new in _text_deltas(part.get("text"))]
+            return [new for part in content if isinstance(part, dict) for new in make_deltas(part.get("text"))]
         if isinstance(content, str) and isinstance(held, list) and not isinstance(held, TextPieces):
             held.extend(_content_parts(content))
         elif isinstance(content, str):
             merge_pieces(self.message, {"content": content})
-        return _text_deltas(content)
+        return make_deltas(content)
 
     def _add_call(self, piece: dict[str, Any]) -> list[Delta]:
         call, new = self._find_or_add_call(piece)
@@ -243,7 +236,7 @@ class _ChatChoice:
         for key, value in piece.items():
             if value is not None and key not in ("function", "custom") and not call.get(key):
                 call[key] = value
-        return tool_deltas(held["name"]) if new or not before else []
+        return make_deltas(held["name"], "tool") if new or not before else []
 
     def _find_or_add_call(self, piece: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """Return the call a piece belongs to and whether it is new: by index, unless another id marks a new call."""
@@ -267,10 +260,6 @@ def _content_parts(content: Any) -> list[Any]:
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if content else []
-
-
-def _text_deltas(text: Any) -> list[Delta]:
-    return [Delta(text=text)] if isinstance(text, str) and text else []
 
 
 class MessagePieces(StreamPieces):
@@ -316,9 +305,9 @@ class MessagePieces(StreamPieces):
         if block.get("type") == "text":
             return self.add_text(block.get("text"))
         if block.get("type") == "thinking":
-            return reasoning_deltas(block.get("thinking"))
+            return make_deltas(block.get("thinking"), "reasoning")
         name = block.get("name")
-        return tool_deltas(name) if block.get("type") == "tool_use" and not self._is_answer(block) else []
+        return make_deltas(name, "tool") if block.get("type") == "tool_use" and not self._is_answer(block) else []
 
     def _is_answer(self, block: dict[str, Any]) -> bool:
         return self._answer_tool is not None and block.get("name") == self._answer_tool
@@ -337,7 +326,7 @@ class MessagePieces(StreamPieces):
             block["citations"] = [*list_items(block.get("citations")), to_plain_dict(get_field(delta, "citation"))]
             return []
         merge_pieces(block, {name: piece for name, piece in to_plain_dict(delta).items() if isinstance(piece, str)})
-        return self.add_text(get_field(delta, "text")) or reasoning_deltas(get_field(delta, "thinking"))
+        return self.add_text(get_field(delta, "text")) or make_deltas(get_field(delta, "thinking"), "reasoning")
 
     def _build_block(self, index: int) -> dict[str, Any]:
         block: dict[str, Any] = join_texts(self._blocks[index])
@@ -358,24 +347,17 @@ def unwrap_answer(message: dict[str, Any], answer_tool: str | None) -> dict[str,
     content = message.get("content")
     if answer_tool is None or not isinstance(content, list):
         return message
-    blocks = [_unwrap_block(block, answer_tool) if isinstance(block, dict) else block for block in content]
+    blocks = [_unwrap_block(block, answer_tool) for block in content]
     calls = any(isinstance(block, dict) and block.get("type") == "tool_use" for block in blocks)
     ended = message.get("stop_reason")
     return {**message, "content": blocks, "stop_reason": "end_turn" if ended == "tool_use" and not calls else ended}
 
 
-def _unwrap_block(block: dict[str, Any], answer_tool: str) -> dict[str, Any]:
-    if block.get("type") != "tool_use" or block.get("name") != answer_tool:
+def _unwrap_block(block: Any, answer_tool: str) -> Any:
+    if not isinstance(block, dict) or block.get("type") != "tool_use" or block.get("name") != answer_tool:
         return block
     given = block.get("input")
     return {"type": "text", "text": given if isinstance(given, str) else json_text(given)}
-
-
-_FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
-_START_EVENTS = ("response.created", "response.queued", "response.in_progress")
-_TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
-_REASONING_EVENTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
-_CALL_TYPES = ("function_call", "custom_tool_call")
 
 
 class ResponsePieces(StreamPieces):
@@ -397,11 +379,11 @@ class ResponsePieces(StreamPieces):
             self._mark_shown(event)
             return self.add_text(get_field(event, "delta"))
         if kind in _REASONING_EVENTS:
-            return reasoning_deltas(get_field(event, "delta"))
+            return make_deltas(get_field(event, "delta"), "reasoning")
         if kind == "response.output_item.added":
             item = get_field(event, "item")
             if get_field(item, "type") in _CALL_TYPES and self._mark_shown(event):
-                return tool_deltas(get_field(item, "name"))
+                return make_deltas(get_field(item, "name"), "tool")
         elif kind == "response.output_item.done":
             return self._finish_item(event)
         elif kind in _FINAL_EVENTS:
@@ -440,7 +422,7 @@ class ResponsePieces(StreamPieces):
         if not first:
             return []
         if item.get("type") in _CALL_TYPES:
-            return tool_deltas(item.get("name"))
+            return make_deltas(item.get("name"), "tool")
         content = item.get("content") if item.get("type") == "message" else ()
         parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
         return [new for part in parts for new in self.add_text(part.get("text") or part.get("refusal"))]

@@ -32,6 +32,28 @@ _DATED_TYPE = re.compile(r".+_\d{8}")
 _MAX_HOSTED_NAME_CHARS = 128
 """The name limit of hosted tools, which follow their provider's own rules."""
 
+MAX_NAME_CHARS: Final = 64
+"""The name length that every provider accepts; some accept longer ones."""
+TOOL_NAME_PATTERN: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME_CHARS}}}")
+_NOT_IN_A_TOOL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_NOT_IN_AN_AUTHOR: Final = re.compile(r"[\s<|\\/>]+")
+_MARK_CHARS: Final = 6
+Schema = Mapping[str, Any]
+_MAX_PREVIEW_CHARS: Final = 60
+_MAX_LIST_CHARS: Final = 600
+_MAX_PROBLEMS: Final = 5
+_MAX_DEPTH: Final = 32
+_BOOLEAN_WORDS: Final = frozenset({"true", "false", "1", "0"})
+_TYPE_WORDS: Final[Mapping[str, str]] = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
 
 def read_tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
     """Read tool definitions in any provider's format, in order."""
@@ -173,14 +195,6 @@ def _is_custom_tool(raw: dict[str, Any]) -> bool:
     return raw.get("type") == "custom"
 
 
-MAX_NAME_CHARS: Final = 64
-"""The name length that every provider accepts; some accept longer ones."""
-TOOL_NAME_PATTERN: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME_CHARS}}}")
-_NOT_IN_A_TOOL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
-_NOT_IN_AN_AUTHOR: Final = re.compile(r"[\s<|\\/>]+")
-_MARK_CHARS: Final = 6
-
-
 def is_tool_name(name: str) -> bool:
     """Return True if every provider accepts this as the name of a tool."""
     return TOOL_NAME_PATTERN.fullmatch(name) is not None
@@ -199,24 +213,6 @@ def sendable_tool_name(name: str) -> str:
 def sendable_author_name(name: str) -> str:
     """Return the name of an author for sending: any letters, no blanks and no template characters."""
     return _NOT_IN_AN_AUTHOR.sub("_", name)[:MAX_NAME_CHARS]
-
-
-Schema = Mapping[str, Any]
-
-_MAX_PREVIEW_CHARS: Final = 60
-_MAX_LIST_CHARS: Final = 600
-_MAX_PROBLEMS: Final = 5
-_MAX_DEPTH: Final = 32
-_BOOLEAN_WORDS: Final = frozenset({"true", "false", "1", "0"})
-_TYPE_WORDS: Final[Mapping[str, str]] = {
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "text",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
 
 
 def describe_misfit(name: str, schema: Schema, given: Any) -> str | None:
@@ -350,12 +346,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_integer(value: Any) -> bool:
-    return _is_number(value) and (not isinstance(value, float) or value.is_integer())
-
-
 _TYPE_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "integer": _is_integer,
+    "integer": lambda value: _is_number(value) and (not isinstance(value, float) or value.is_integer()),
     "number": _is_number,
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool) or str(value).lower() in _BOOLEAN_WORDS,
@@ -373,7 +365,7 @@ def describe_call(request: ToolCallRequest, changed: Any = None, unsaid: Mapping
     except Exception:  # noqa: BLE001  # Show unparseable arguments too.
         given = request.arguments if changed is None else changed
     values = [value for name, value in given.items() if name not in defaults] if isinstance(given, dict) else [given]
-    named = [f"{name}={_truncate(_json_text(value))}" for name, value in defaults.items() if value is not None]
+    named = [f"{name}={_shorten_value(value, quote=True)}" for name, value in defaults.items() if value is not None]
     return f"{request.name}({', '.join([*map(_shorten_value, values), *named])})"[:200]
 
 
@@ -384,13 +376,7 @@ def _restore_argument_order(before: Any, changed: Any) -> Any:
     return {**{name: changed[name] for name in before if name in changed}, **changed}
 
 
-def _shorten_value(value: Any) -> str:
-    return _truncate(value if isinstance(value, str) else _json_text(value))
-
-
-def _json_text(value: Any) -> str:
-    return msgspec.json.encode(value).decode("utf-8", "replace")
-
-
-def _truncate(text: str) -> str:
+def _shorten_value(value: Any, *, quote: bool = False) -> str:
+    plain = isinstance(value, str) and not quote
+    text = value if plain else msgspec.json.encode(value).decode("utf-8", "replace")
     return text if len(text) <= 60 else f"{text[:59]}…"

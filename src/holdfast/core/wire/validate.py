@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.core.checks import MAX_AMOUNT
 from holdfast.core.journal.codec import check_plain
 from holdfast.core.wire.calls import is_json
 from holdfast.core.wire.parts import is_parts, message_extras
@@ -13,12 +14,13 @@ from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import ROLES, Message, Part, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
 
-MAX_TOKEN_COUNT = 2**53
 PART_TYPES = frozenset({"text", "image", "file", "reasoning", "refusal", "call", "other"})
 EMPTY_MESSAGE = (
     "The message is empty: no text, no parts, no calls and no results. "
     "Append only what was said; if a model replied nothing, call it again or raise its token limit."
 )
+
+_COUNT_FIELDS = ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated")
 
 
 def is_empty_message(message: Message) -> bool:
@@ -70,16 +72,13 @@ def check_message(message: Message) -> Message:
     return message
 
 
-_COUNT_FIELDS = ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated")
-
-
 def _check_usage(usage: Any) -> None:
     """Check the counts: they are added up over a session, so one wrong count would spoil the sum."""
     if usage is None:
         return
     counts = [getattr(usage, name, None) for name in _COUNT_FIELDS]
     counts.append(getattr(usage, "cost", None) or 0)
-    whole = all(type(count) is int and 0 <= count <= MAX_TOKEN_COUNT for count in counts)
+    whole = all(type(count) is int and 0 <= count <= MAX_AMOUNT for count in counts)
     if not isinstance(usage, Usage) or not whole:
         raise InvalidMessage(f"usage is {usage!r:.80}. Use holdfast.Usage with whole numbers of 0 or more.")
 
