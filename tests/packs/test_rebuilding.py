@@ -163,7 +163,7 @@ def test_a_forgotten_cut_a_lost_piece_and_another_order_are_noticed(
 
     grouped = rebuild._PackRebuilder._group_pieces
     for where, name, planted in (
-        (rebuild, "remake_with_omissions", all_whole),
+        (rebuild, "remake_round", all_whole),
         (rebuild._PackRebuilder, "_group_pieces", one_less),
         (rebuild._PackRebuilder, "_group_pieces", turned),
     ):

@@ -99,14 +99,17 @@ def check_effect(effect: object) -> AnyEffect:
             "Nothing was written."
         )
     given: Any = _stringify_scopes(effect)
-    _decode_effect(encode(_with_plain_data(given)), type(given))
+    kind: type[Effect] = type(effect)
+    try:
+        decoder(kind).decode(encode(_with_plain_data(given)))
+    except msgspec.ValidationError as error:
+        words = str(error).replace("`", "").replace("$.", "")
+        raise InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
     _check_fields(given)
-    found: AnyEffect = given
-    return found
+    return cast(AnyEffect, given)
 
 
 def _stringify_scopes(effect: Effect) -> Effect:
-    """Return the effect with its scopes as text."""
     places = {name: getattr(effect, name, None) for name in _SCOPE_FIELDS if hasattr(effect, name)}
     if isinstance(effect, effects.Signal):
         places["to"] = effect.to
@@ -117,14 +120,6 @@ def _with_plain_data(effect: Effect) -> Effect:
     """Return the effect with values of the caller's own types as plain data."""
     data = {name: to_plain(value) for name, value in asdict(effect).items() if name in _DATA_FIELDS}
     return replace(effect, **data)
-
-
-def _decode_effect(data: bytes, kind: type[Effect]) -> Effect:
-    try:
-        return cast(Effect, decoder(kind).decode(data))
-    except msgspec.ValidationError as error:
-        words = str(error).replace("`", "").replace("$.", "")
-        raise InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
 
 
 def _check_fields(effect: Any) -> None:
@@ -208,17 +203,15 @@ def _check_frame_effect(effect: Any) -> None:
 
 def to_wire(effect: Effect) -> dict[str, Any]:
     """Return an effect as the plain data that is stored."""
-    found: dict[str, Any] = msgspec.to_builtins(_with_plain_data(effect))
-    return found
+    return cast(dict[str, Any], msgspec.to_builtins(_with_plain_data(effect)))
 
 
 def from_wire(payload: Any) -> AnyEffect:
     """Return the effect that was stored as this data."""
     try:
-        found: AnyEffect = convert(payload, AnyEffect)
+        return cast(AnyEffect, convert(payload, AnyEffect))
     except msgspec.ValidationError as error:
         raise EffectRefused(f"What is stored is no effect that this release knows: {error}.") from None
-    return found
 
 
 def payload_of(effect: Effect) -> Any:

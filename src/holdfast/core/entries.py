@@ -68,9 +68,8 @@ def check_not_reserved(*keys: str) -> None:
     for key in keys:
         if key.startswith(RESERVED_PREFIX):
             raise InvalidValue(
-                f"{key!r:.80} begins with {RESERVED_PREFIX!r}, and such keys are written by holdfast "
-                f"alone. Use another key; "
-                "briefs are set with set_brief."
+                f"{key!r:.80} begins with {RESERVED_PREFIX!r}, and such keys are written by holdfast alone. "
+                "Use another key; briefs are set with set_brief."
             )
 
 
@@ -148,8 +147,8 @@ def apply_reducer(reducer: str, key: str, current: Any, given: Any) -> Any:
     if reducer == "merge":
         known = {} if current is MISSING else _check_type(reducer, key, current, dict, "an object")
         return _merge(known, _check_type(reducer, None, given, dict, "an object"))
-    total = 0 if current is MISSING else _check_summand(key, current)
-    return total + _check_summand(None, given)
+    total = 0 if current is MISSING else _check_type(reducer, key, current, (int, float), "a number")
+    return total + _check_type(reducer, None, given, (int, float), "a number")
 
 
 def _merge(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -161,21 +160,11 @@ def _merge(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _check_summand(key: str | None, value: Any) -> int | float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _reducer_error("sum", key, value, "a number")
-    return value
-
-
-def _check_type(reducer: str, key: str | None, value: Any, kind: type, words: str) -> Any:
-    if not isinstance(value, kind):
-        raise _reducer_error(reducer, key, value, words)
-    return value
-
-
-def _reducer_error(reducer: str, key: str | None, value: Any, words: str) -> InvalidValue:
+def _check_type(reducer: str, key: str | None, value: Any, kind: type | tuple[type, ...], words: str) -> Any:
+    if isinstance(value, kind) and not isinstance(value, bool):
+        return value
     what = "The given value" if key is None else f"{key!r}"
-    return InvalidValue(
+    raise InvalidValue(
         f"The reducer {reducer} needs {words}, and {what} is {type(value).__name__}. "
         "Nothing was written; overwrite it, or use another reducer."
     )

@@ -36,6 +36,7 @@ _SAFE_NAME: Final = re.compile(r"[\w.:/@+%~=-]{1,200}", re.ASCII)
 def pack_attributes(packed: AssembledPack) -> Attributes:
     """Return the attributes of a pack: its sizes and its composition."""
     metadata, conversation = packed.metadata, packed.conversation
+    parts = msgspec.structs.asdict(packed.token_summary.breakdown)
     return _drop_missing(
         {
             "gen_ai.conversation.id": _safe_name(metadata.scope),
@@ -54,7 +55,7 @@ def pack_attributes(packed: AssembledPack) -> Attributes:
             "holdfast.pack.omitted": len(metadata.omitted),
             "holdfast.pack.failed": len(metadata.failed),
             **_size_attributes(packed),
-            **_breakdown_attributes(packed),
+            **{f"holdfast.pack.breakdown.{name}": tokens for name, tokens in parts.items()},
         }
     )
 
@@ -135,11 +136,6 @@ def _size_attributes(packed: AssembledPack) -> Attributes:
         "holdfast.pack.cached_tokens": packed.cached_tokens,
         "holdfast.pack.cached_share": round(packed.cached_tokens / summary.used, 4) if summary.used else 0.0,
     }
-
-
-def _breakdown_attributes(packed: AssembledPack) -> Attributes:
-    parts = msgspec.structs.asdict(packed.token_summary.breakdown)
-    return {f"holdfast.pack.breakdown.{name}": tokens for name, tokens in parts.items()}
 
 
 def _drop_missing(told: Attributes) -> Attributes:

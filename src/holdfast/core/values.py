@@ -77,9 +77,8 @@ def convert_value(value: Any, kind: Any) -> Any:
     """Convert stored data to the type that the caller asks for. The error names the part that does not fit."""
     if kind is None or kind is Any or value is ERASED:
         return value
-    validate = getattr(kind, "model_validate", None)
     try:
-        return validate(value) if callable(validate) else convert(value, kind, strict=False)
+        return _convert(value, kind, strict=False)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise InvalidValue(
@@ -130,7 +129,7 @@ def upcast_value(value: Any, kind: Any, schema: str | None, where: str) -> Any:
     if known is not None and schema is not None:
         value = _upcast(value, known, schema, where)
     try:
-        return _validate(value, kind)
+        return _convert(value, kind, strict=True)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         if known is None or schema is not None or not known.upcasters:
             raise _mismatch_error(error, kind, schema, where) from None
@@ -144,13 +143,13 @@ def _find_type(kind: Any) -> ValueType | None:
         raise InvalidValue(f"as_ must be a type, not {short_repr(kind)}.") from None
 
 
-def _validate(value: Any, kind: Any) -> Any:
+def _convert(value: Any, kind: Any, *, strict: bool) -> Any:
     # Validate from JSON, as it was stored: a strict model takes a date from JSON, but from Python only a date.
-    from_json = getattr(kind, "model_validate_json", None)
+    from_json = getattr(kind, "model_validate_json", None) if strict else None
     if callable(from_json):
         return from_json(encode(value))
     validate = getattr(kind, "model_validate", None)
-    return validate(value) if callable(validate) else convert(value, kind, strict=True)
+    return validate(value) if callable(validate) else convert(value, kind, strict=strict)
 
 
 def _upcast(value: Any, known: ValueType, schema: str, where: str) -> Any:

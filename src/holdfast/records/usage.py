@@ -54,8 +54,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.unpriced or (self.spent if self.cost is None else 0)
 
     def __add__(self, other: Usage) -> Usage:
-        if _NO_USAGE in (self, other):  # Adding an empty usage keeps everything, including the model's name.
-            return self if other == _NO_USAGE else other
+        if NO_USAGE in (self, other):  # Adding an empty usage keeps everything, including the model's name.
+            return self if other == NO_USAGE else other
         return sum_usage(
             input=self.input + other.input,
             cached_input=self.cached_input + other.cached_input,
@@ -69,7 +69,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-_NO_USAGE = Usage()
+NO_USAGE = Usage()
 
 
 def sum_usage(*, cost: int | None, unpriced: int, **amounts: int | str | None) -> Usage:

@@ -57,7 +57,6 @@ def run_strategy(
 
 
 def _find_problem(kept: list[Any], given: Sequence[Segment], budget: int, held: frozenset[str]) -> str | None:
-    """Return the problem with an answer, or None."""
     by_id = {segment.id: (at, segment) for at, segment in enumerate(given)}
     last = -1
     for one in kept:

@@ -123,9 +123,8 @@ def _check_grant(amount: int, left: int, lender: FrameState | None, *, may_be_no
     assert lender is not None
     if amount > left or (not amount and not may_be_none):
         raise InsufficientTokens(
-            f"Frame {lender.id} has {left} tokens available, not {amount or 'any'}: "
-            f"{_describe_tokens(lender)}. Ask for less, "
-            "release a reservation, or let a child end.",
+            f"Frame {lender.id} has {left} tokens available, not {amount or 'any'}: {_describe_tokens(lender)}. "
+            "Ask for less, release a reservation, or let a child end.",
             requested=amount,
             available=left,
         )

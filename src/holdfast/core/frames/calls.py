@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from holdfast.core.frames.budgets import check_can_spend, overdraft
-from holdfast.core.frames.stack import ancestry, live_frame, running_deadline, tightest_limits
+from holdfast.core.frames.stack import ancestry, late_frames, live_frame, tightest_limits
 from holdfast.errors import CallNotFound, DeadlineExceeded, FrameSuspended, InvalidValue, ToolCallLimitExceeded
 from holdfast.records.events import calls
 from holdfast.records.events.envelope import Draft
-from holdfast.records.frames import Call, FrameState, StreamState
+from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.usage import Usage
 
@@ -22,9 +22,7 @@ def check_can_work(state: StreamState, frame_id: str, now: int) -> FrameState:
             f"Frame {frame_id} waits for an answer to question {frame.question.id}. Answer and resume it first.",
             question=frame.question.id,
         )
-    line = ancestry(state.frames, frame_id)
-    late = [other for other in line if (until := running_deadline(other, now)) is not None and now > until]
-    if late:
+    if late := late_frames(ancestry(state.frames, frame_id), now):
         whose = "Its" if late[-1].id == frame_id else f"Frame {late[-1].id}'s"
         raise DeadlineExceeded(
             f"{whose} deadline passed {now - (late[-1].deadline or 0)} ms ago: no work may begin in frame {frame_id}. "
@@ -50,12 +48,7 @@ def begin_model(
     check_can_spend(frame)
     _check_policy(if_interrupted)
     facts = calls.ModelRequested(
-        call=call_id,
-        frame=frame_id,
-        model=model,
-        pack=pack,
-        context_hash=context_hash,
-        if_interrupted=if_interrupted,
+        call=call_id, frame=frame_id, model=model, pack=pack, context_hash=context_hash, if_interrupted=if_interrupted
     )
     return [Draft(type="model.requested", facts=facts, content=content, id=call_id)]
 
@@ -73,7 +66,7 @@ def end_model(
     content: calls.CallContent | None,
 ) -> list[Draft]:
     """Record a model's answer or failure, with its usage either way."""
-    _open_call(state, frame_id, call_id, "model")
+    _check_open(state, frame_id, call_id, "model")
     over = overdraft(live_frame(state, frame_id), usage.spent + (0 if doubtful is None else doubtful.spent))
     if error is not None:
         failed = calls.CallFailed(
@@ -127,7 +120,7 @@ def end_tool(
     content: calls.CallContent | None,
 ) -> list[Draft]:
     """Record that a tool returned or failed, or that its interrupted call was given up."""
-    _open_call(state, frame_id, call_id, "tool")
+    _check_open(state, frame_id, call_id, "tool")
     facts = calls.ToolReturned(call=call_id, frame=frame_id, failed=failed, interrupted=interrupted, tokens=tokens)
     return [Draft(type="tool.returned", facts=facts, content=content)]
 
@@ -146,19 +139,17 @@ def end_run(
     state: StreamState, frame_id: str, call_id: str, *, failed: bool, content: calls.CallContent | None
 ) -> list[Draft]:
     """Record that a memoised step returned or failed."""
-    _open_call(state, frame_id, call_id, "run")
+    _check_open(state, frame_id, call_id, "run")
     facts = calls.RunReturned(call=call_id, frame=frame_id, failed=failed)
     return [Draft(type="run.returned", facts=facts, content=content)]
 
 
-def _open_call(state: StreamState, frame_id: str, call_id: str, kind: str) -> Call:
-    frame = live_frame(state, frame_id)
-    call = frame.calls.get(call_id)
+def _check_open(state: StreamState, frame_id: str, call_id: str, kind: str) -> None:
+    call = live_frame(state, frame_id).calls.get(call_id)
     if call is None:
         raise CallNotFound(f"No call {call_id} is open in frame {frame_id}. It was ended already, or never begun.")
     if call.kind != kind:
         raise InvalidValue(f"Call {call_id} is a {call.kind} call. End it as one.")
-    return call
 
 
 def _check_policy(policy: str) -> None:

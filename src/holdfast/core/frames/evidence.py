@@ -75,9 +75,8 @@ def _check_critical(kind: str, vouched: str, content: frames.HandleContent) -> N
     """Refuse critical evidence from sources that may not give instructions, by the caller's trust or by its kind."""
     if vouched not in TRUSTED_LEVELS:
         raise InvalidValue(
-            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED_LEVELS))} decide "
-            "what every pack "
-            "must show. Attach it as high."
+            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED_LEVELS))} decide what "
+            "every pack must show. Attach it as high."
         )
     of_file = kind == "document" and content.body is None and (content.target or "").startswith(FILE_PREFIX)
     if kind in KIND_TRUST or of_file:

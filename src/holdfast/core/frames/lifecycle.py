@@ -14,6 +14,7 @@ from holdfast.core.frames.stack import (
     children,
     earliest_deadline,
     has_live_children,
+    late_frames,
     live_frame,
     running_deadline,
     tightest_limits,
@@ -75,7 +76,10 @@ def push(
             f"Frame {lender.id} is at depth {lender.depth} and the limit is {inherited.depth}. "
             "Do the work in it, or push its root with a larger limits.depth."
         )
-    _check_deadlines(line, now)
+    if late := late_frames(line, now):
+        raise DeadlineExceeded(
+            f"The deadline of frame {late[0].id} has passed, so nothing can be pushed below it. End it, or push a root."
+        )
     granted = compute_grant(tokens, lender)
     own = inherited if limits is None else _clamp_limits(limits.apply_to(inherited), inherited)
     here = parent_stream == stream
@@ -107,14 +111,6 @@ def _active_ancestry(state: StreamState, parent_id: str) -> list[FrameState]:
             after="waiting",
         )
     return ancestry(state.frames, parent_id)
-
-
-def _check_deadlines(line: list[FrameState], now: int) -> None:
-    late = [frame for frame in line if (until := running_deadline(frame, now)) is not None and now > until]
-    if late:
-        raise DeadlineExceeded(
-            f"The deadline of frame {late[0].id} has passed, so nothing can be pushed below it. End it, or push a root."
-        )
 
 
 def _compute_deadline(limits: FrameLimits, now: int, bound: int | None) -> int | None:
@@ -156,12 +152,7 @@ def update(
             held = f"{frame.used} used, {frame.reserved} reserved and {frame.lent} lent"
             raise Refused(f"Frame {frame_id} needs more than {tokens} tokens: it has {held}.")
     facts = frames.FrameUpdated(
-        frame=frame_id,
-        status=status,
-        limits=bounds,
-        deadline=deadline,
-        granted=tokens,
-        texts=content is not None,
+        frame=frame_id, status=status, limits=bounds, deadline=deadline, granted=tokens, texts=content is not None
     )
     return [Draft(type="frame.updated", facts=facts, content=content)]
 
@@ -198,13 +189,7 @@ def _check_transition(state: StreamState, frame: FrameState, status: str) -> Non
         raise HasLiveChildren(f"Frame {frame.id} waits for its children and cannot be active before they end.")
 
 
-def pop(
-    states: States,
-    stream: str,
-    frame_id: str,
-    status: str,
-    content: frames.OutcomeContent,
-) -> Drafts:
+def pop(states: States, stream: str, frame_id: str, status: str, content: frames.OutcomeContent) -> Drafts:
     """End a frame. Failing or cancelling it cancels everything below it, leaf first, in every stream."""
     if not isinstance(status, str) or status not in ENDED_STATUSES:
         raise InvalidValue(f"A frame ends as completed, failed or cancelled, not as {status!r}.")
@@ -263,35 +248,21 @@ def streams_below(states: States, stream: str, frame_id: str) -> list[str]:
 def _cancel_below(states: States, stream: str, frame: FrameState, drafts: Drafts) -> tuple[Usage, int]:
     """Cancel everything below a frame; return the usage and tokens of the frame and everything below it."""
     usage, used = frame.usage, frame.used
-    live = states[stream].frames
-    for child in reversed(children(live, frame.id)):
-        below, spent = _cancel_below(states, stream, child, drafts)
-        drafts[stream].append(
-            _pop_draft(
-                states[stream], replace(child, usage=below, used=spent), "cancelled", None, ended=_find_ended(drafts)
-            )
-        )
-        usage, used = usage + below, used + spent
-    for child_id, other in reversed(frame.away.items()):
-        child = _child_in_stream(states[other], child_id)
+    here = [(child.id, stream) for child in reversed(children(states[stream].frames, frame.id))]
+    for child_id, other in (*here, *reversed(frame.away.items())):
+        child = states[other].frames.get(child_id)
+        if child is None:
+            # The states of two streams may be of different moments; then they must be loaded again.
+            raise Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
         below, spent = _cancel_below(states, other, child, drafts)
-        end = _pop_draft(
-            states[other], replace(child, usage=below, used=spent), "cancelled", None, ended=_find_ended(drafts)
-        )
+        ended = replace(child, usage=below, used=spent)
+        end = _pop_draft(states[other], ended, "cancelled", None, ended=_find_ended(drafts))
         drafts[other].append(end)
-        drafts[stream].append(
-            _settlement_draft(states[stream], child, end.facts, "cancelled", ended=_find_ended(drafts))
-        )
+        if other != stream:
+            settled = _settlement_draft(states[stream], child, end.facts, "cancelled", ended=_find_ended(drafts))
+            drafts[stream].append(settled)
         usage, used = usage + below, used + spent
     return usage, used
-
-
-def _child_in_stream(state: StreamState, child_id: str) -> FrameState:
-    """Return a child in another stream. The two states may be of different moments; then they must be loaded again."""
-    child = state.frames.get(child_id)
-    if child is None:
-        raise Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
-    return child
 
 
 def _find_ended(drafts: Drafts) -> set[str]:

@@ -58,9 +58,6 @@ def interruption_policy(call: Call) -> Literal["retry", "ask", "fail"]:
     return "fail" if call.if_interrupted == "fail" else "ask"
 
 
-# Turns: a root frame with a conversation.
-
-
 class TurnMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a turn, reduced to what determines the next step."""
 
@@ -110,8 +107,7 @@ def next_turn_step(
     """Return the next step of a turn.
 
     `waiting` are its tool calls without a result, `said` the messages after its last pack. `children` work for its
-    calls;
-    `frames` are all live frames, to see what the children began themselves.
+    calls; `frames` are all live frames, to see what the children began themselves.
     """
     if stopping:
         return TurnStep(next="stop")

@@ -216,21 +216,9 @@ def _resume_subtree(
     )
     drafts.append(Draft(type="frame.resumed", facts=facts))
     for child in children(state.frames, frame.id):
-        _resume_child(state, child, question.within or question.id, now, deadline or bound, budgets, drafts)
-
-
-def _resume_child(
-    state: StreamState,
-    frame: FrameState,
-    within: str,
-    now: int,
-    bound: int | None,
-    budgets: dict[str, TokenBudget],
-    drafts: list[Draft],
-) -> None:
-    """Resume a child that was suspended with its ancestor; a child with an open question of its own keeps waiting."""
-    if frame.question is not None and frame.question.within == within:
-        _resume_subtree(state, frame, now, bound, budgets, drafts)
+        # A child with an open question of its own keeps waiting.
+        if child.question is not None and child.question.within == (question.within or question.id):
+            _resume_subtree(state, child, now, deadline or bound, budgets, drafts)
 
 
 def open_question(state: StreamState, frame_id: str, question_id: str) -> Question:

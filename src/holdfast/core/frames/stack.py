@@ -101,6 +101,11 @@ def tightest_limits(line: Iterable[FrameState]) -> FrameLimits:
     )
 
 
+def late_frames(line: Iterable[FrameState], now: int) -> list[FrameState]:
+    """Return the frames whose deadline has passed."""
+    return [frame for frame in line if (until := running_deadline(frame, now)) is not None and now > until]
+
+
 def earliest_deadline(*deadlines: int | None) -> int | None:
     """Return the earliest of several deadlines, each of which may be None."""
     return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.packs.inputs import FitResult, PackSources
-from holdfast.core.packs.manifest import count_common_tokens
+from holdfast.core.packs.manifest import count_common_tokens, decide_earlier, decide_segment, make_evidence
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
 from holdfast.core.packs.segments import marker_segment
 from holdfast.core.sessions.tokens import CountMessage
@@ -23,7 +24,6 @@ from holdfast.records.packs import (
     FrameBreadcrumb,
     Layout,
     Origin,
-    RetrievedEvidence,
     Segment,
     TokenBreakdown,
     TokenSummary,
@@ -76,7 +76,9 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
 def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
     rounds = _round_segments(fit, sources.rounds, given)
-    summaries = _select_summaries(fit, sources, given.standing)
+    told = {segment.id for segment in fit.summaries}
+    standing = zip(sources.summaries, given.standing, strict=True)
+    summaries = tuple(summary for segment, summary in standing if segment.id in told)
     said = tuple(message for segment in rounds for message in segment.messages)
     covered = sum(summary.messages for summary in summaries)
     shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
@@ -98,7 +100,11 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         ),
         brief=given.brief,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
-        evidence=tuple(_list_evidence(fit)),
+        evidence=tuple(
+            make_evidence(form.segment, form.item.type, form.item.source)
+            for form in fit.items
+            if form.item.kind == "evidence"
+        ),
         token_summary=TokenSummary(
             budget=given.budget,
             used=used,
@@ -106,7 +112,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
             breakdown=token_breakdown(segments, given.overhead),
             compaction_level=fit.level,
         ),
-        metadata=msgspec.structs.replace(
+        metadata=replace(
             given.metadata,
             level=fit.level,
             omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
@@ -172,7 +178,6 @@ def _round_segments(fit: FitResult, rounds: ThreadRounds, given: PackMaterial) -
 def _round_segment(
     form: RoundForm, sources: Sequence[Message], rounds: ThreadRounds, given: PackMaterial, *, always: bool
 ) -> Segment:
-    """Return a form of some messages as a segment."""
     recipe = ",".join(form.recipe) if form.recipe else None
     return Segment(
         kind="conversation",
@@ -198,7 +203,7 @@ def round_origins(
     for stream, version in places:
         last = found[-1] if found else None
         if last is not None and last.stream == stream and follows.get((stream, last.last or 0)) == (stream, version):
-            found[-1] = msgspec.structs.replace(last, last=version)
+            found[-1] = replace(last, last=version)
         else:
             found.append(Origin(kind="conversation", stream=stream, first=version, last=version, cut=recipe))
     return tuple(found)
@@ -221,29 +226,6 @@ def _order_segments(
         return told, len(head)
     stable = [*head, *fit.summaries, *early, *marker, *late[:-1]]
     return [*stable, *memories, *evidence, *late[-1:]], len(stable)
-
-
-def _select_summaries(fit: FitResult, sources: PackSources, standing: Sequence[Summary]) -> tuple[Summary, ...]:
-    shown = {segment.id for segment in fit.summaries}
-    pairs = zip(sources.summaries, standing, strict=True)
-    return tuple(summary for segment, summary in pairs if segment.id in shown)
-
-
-def _list_evidence(fit: FitResult) -> list[RetrievedEvidence]:
-    return [
-        RetrievedEvidence(
-            handle_id=form.item.id,
-            type=form.item.type,
-            content=form.segment.text,
-            tokens=form.tokens,
-            priority=form.item.priority,
-            truncated=bool(form.segment.shortened),
-            source=form.item.source,
-            trust=form.item.trust,
-        )
-        for form in fit.items
-        if form.item.kind == "evidence"
-    ]
 
 
 def token_breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
@@ -274,7 +256,6 @@ def _window_start(fit: FitResult, rounds: ThreadRounds) -> tuple[str, int] | Non
 def _list_decisions(
     fit: FitResult, sources: PackSources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
 ) -> list[Decision]:
-    """Return the decisions about rounds, summaries and evidence."""
     rounds = sources.rounds
     first = len(rounds.talk.first)
     reasons = ["first"] * first + [_round_reason(nth, rounds) for nth in fit.rounds]
@@ -282,37 +263,14 @@ def _list_decisions(
         rounds.whole_form(nth).tokens for nth in fit.rounds
     ]
     found = [
-        Decision(
-            id=segment.id,
-            kind="conversation",
-            outcome="shortened" if segment.shortened else "included",
-            reason=reason,
-            priority=segment.priority,
-            tokens=tokens,
-            shown=segment.estimated_tokens,
-            trust=segment.trust,
-            count=len(segment.messages),
-        )
+        replace(decide_segment(segment, reason), tokens=tokens)
         for segment, reason, tokens in zip(shown, reasons, whole, strict=True)
     ]
     told = {segment.id for segment in fit.summaries}
     for segment, summary in zip(sources.summaries, standing, strict=True):
-        found.append(
-            Decision(
-                id=segment.id,
-                kind="summary",
-                outcome="summarised" if segment.id in told else "omitted",
-                reason="covered" if segment.id in told else "no_room",
-                priority=segment.priority,
-                tokens=segment.estimated_tokens,
-                shown=segment.estimated_tokens if segment.id in told else 0,
-                trust=segment.trust,
-                count=summary.messages,
-            )
-        )
-    if truncated:
-        found.append(Decision(id="earlier", kind="conversation", outcome="omitted", reason="older", count=truncated))
-    return [*found, *fit.decisions]
+        decided = replace(decide_segment(segment, "covered"), outcome="summarised", count=summary.messages)
+        found.append(decided if segment.id in told else replace(decided, outcome="omitted", reason="no_room", shown=0))
+    return [*found, *decide_earlier(truncated), *fit.decisions]
 
 
 def _round_reason(nth: int, rounds: ThreadRounds) -> str:

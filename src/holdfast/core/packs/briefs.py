@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from holdfast.core.journal.codec import encode
 from holdfast.core.msgspec_types import convert
 from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, Mark, fence_text
-from holdfast.core.sessions.message_events import ERASED_TEXT
 from holdfast.core.trust import TRUSTED_LEVELS, lowest_trust
 from holdfast.core.values import to_plain
+from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message, ToolDef
@@ -54,9 +54,6 @@ class RenderedBrief(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolDef, ...]
     notes: tuple[Message, ...]
     """The fields from others, and a frame's inputs: data in fences."""
-
-
-# Storing
 
 
 def check_brief(*, system_prompt: object, invariants: object, working_context: Any, tools: Any) -> dict[str, Any]:
@@ -109,9 +106,6 @@ def make_erased_fields(names: Iterable[str]) -> dict[str, Any]:
     return {name: stands.get(name, ERASED_TEXT) for name in names}
 
 
-# Choosing
-
-
 def choose_pieces(found: Iterable[BriefPiece]) -> list[BriefPiece]:
     """Return the pieces that count, each with the fields that are taken from it. `found` has the nearest first.
 
@@ -124,17 +118,12 @@ def choose_pieces(found: Iterable[BriefPiece]) -> list[BriefPiece]:
         hidden = trusted if piece.trusted else {*trusted, *others, "tools"}
         said = {name: value for name, value in piece.fields.items() if name not in hidden}
         (trusted if piece.trusted else others).update(said)
-        shown = {name: value for name, value in said.items() if not _is_empty(value)}
+        shown = {
+            name: value for name, value in said.items() if value or not isinstance(value, str | list | tuple | dict)
+        }
         if shown:
             used.append(replace(piece, fields=shown))
     return used
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, str | list | tuple | dict) and not value
-
-
-# Rendering
 
 
 def render_brief(pieces: Sequence[BriefPiece], mark: Mark) -> RenderedBrief:
@@ -146,11 +135,17 @@ def render_brief(pieces: Sequence[BriefPiece], mark: Mark) -> RenderedBrief:
         working_context=said.get("working_context"),
         available_tools=said.get("tools", ()),
     )
+    others = [piece for piece in pieces if not piece.trusted and INPUTS_FIELD not in piece.fields]
+    text = _render_text(_merge_fields(others))
+    notes = [_make_note(BRIEF_LABEL, text, mark(NOTES_ID), others)] if text else []
+    for piece in pieces:
+        if INPUTS_FIELD in piece.fields:
+            # The inputs of a frame are data, regardless of who pushed the frame.
+            given = piece.fields[INPUTS_FIELD]
+            text = given if isinstance(given, str) else encode(given).decode()
+            notes.append(_make_note(INPUTS_LABEL, text, mark(INPUTS_ID), [piece]))
     return RenderedBrief(
-        context=context,
-        system=_render_text(said) or None,
-        tools=context.available_tools,
-        notes=(*_render_notes(pieces, mark), *_render_inputs(pieces, mark)),
+        context=context, system=_render_text(said) or None, tools=context.available_tools, notes=tuple(notes)
     )
 
 
@@ -167,24 +162,6 @@ def _render_text(said: Mapping[str, Any]) -> str:
     if "working_context" in said:
         parts.append(f"{CONTEXT_LABEL}\n{encode(said['working_context']).decode()}")
     return "\n\n".join(part for part in parts if part)
-
-
-def _render_notes(pieces: Sequence[BriefPiece], mark: Mark) -> list[Message]:
-    others = [piece for piece in pieces if not piece.trusted and INPUTS_FIELD not in piece.fields]
-    text = _render_text(_merge_fields(others))
-    return [_make_note(BRIEF_LABEL, text, mark(NOTES_ID), others)] if text else []
-
-
-def _render_inputs(pieces: Sequence[BriefPiece], mark: Mark) -> list[Message]:
-    """Return the inputs of a frame. They are data, regardless of who pushed the frame."""
-    given = [piece for piece in pieces if INPUTS_FIELD in piece.fields]
-    return [
-        _make_note(INPUTS_LABEL, _input_text(piece.fields[INPUTS_FIELD]), mark(INPUTS_ID), [piece]) for piece in given
-    ]
-
-
-def _input_text(value: Any) -> str:
-    return value if isinstance(value, str) else encode(value).decode()
 
 
 def _make_note(label: str, text: str, mark: str, pieces: Sequence[BriefPiece]) -> Message:

@@ -34,7 +34,7 @@ from holdfast.core.packs.rounds import RoundForm, share_evenly
 from holdfast.core.packs.segments import ItemForm, PackItem, order_items
 from holdfast.core.packs.window import OlderChooser, OlderRounds
 from holdfast.errors import BudgetTooSmall
-from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
+from holdfast.records.packs import LEVELS, CompactionLevel, Segment
 
 _LOW_PRIORITIES = frozenset({"low", "background"})
 _COMPLETE_LEVELS = LEVELS[:2]
@@ -51,9 +51,7 @@ def fit_pack(sources: PackSources, limits: PackLimits) -> FitResult:
         found = attempt.fit_everything() if everything else attempt.fit_bounded()
         if found is not None:
             return found
-    raise too_small_error(
-        limits.budget, limits.budget, ()
-    )  # Never reached: the last level fits, or says what it needs.
+    raise AssertionError("the last level fits, or says what it needs")
 
 
 class _Attempt:
@@ -70,8 +68,6 @@ class _Attempt:
         self._unshortened: dict[int, RoundForm] = {}
         self._chosen: dict[str, ItemForm] = {}
         self._why: dict[str, str] = {}
-
-    # Levels that show everything
 
     def fit_everything(self) -> FitResult | None:
         """Fit everything, at levels none and light, or return None."""
@@ -97,10 +93,7 @@ class _Attempt:
         return self._rounds.light_form(nth)
 
     def _first_size(self) -> tuple[int, int]:
-        """Return the messages and tokens of the first instructions."""
         return self._rounds.talk.size(self._rounds.talk.first)
-
-    # Levels that show what fits
 
     def fit_bounded(self) -> FitResult | None:
         """Fit what must be shown, then what can be, at levels moderate to critical."""
@@ -160,9 +153,10 @@ class _Attempt:
         if self._level is not CompactionLevel.MODERATE or not whole:
             return whole
         must = dict(self._shown)
-        if not self._fits_whole(critical, must, self._held):
-            # Tool outputs give way to the marker, but other texts do not.
-            self._held = self._held if any(map(_has_outputs, must.values())) else 0
+        # Tool outputs give way to the marker, but other texts do not.
+        outputs = any(message.tool_results for form in must.values() for message in form.messages)
+        if not outputs and not self._fits_whole(critical, must, self._held):
+            self._held = 0
         return self._fits_whole(critical, must, self._held)
 
     def _find_required_rounds(self) -> dict[int, RoundForm]:
@@ -283,7 +277,6 @@ class _Attempt:
         return self._unshortened[nth].tokens - self._shown[nth].tokens
 
     def _lengthen_round(self, nth: int, more: int) -> None:
-        """Lengthen a shown round by up to `more` tokens."""
         short = self._shown[nth]
         form = self._rounds.shorten_to(self._unshortened[nth], short.tokens + more)
         if form.left_out > short.left_out:
@@ -328,12 +321,9 @@ class _Attempt:
             room -= form.tokens
             memory -= form.tokens if item.kind == "memory" else 0
 
-    # Results
-
     def _too_small_error(
         self, required: int, must: dict[int, RoundForm], critical: Sequence[PackItem]
     ) -> BudgetTooSmall:
-        """Return the error that lists everything that must be shown."""
         crumb = 0 if self._crumbs is None else self._crumbs.estimated_tokens
         beside = (*self._sources.fixed_parts(), RequiredPart("the breadcrumb", crumb))
         evidence = [self._forms.shortest_form(item).tokens for item in critical]
@@ -348,13 +338,12 @@ class _Attempt:
             rounds=dict(sorted(self._shown.items())),
             start=max(start, 0),
             items=tuple(self._chosen[item.id] for item in self._items if item.id in self._chosen),
-            decisions=tuple(map(self._decide_item, self._items)),
+            decisions=tuple(
+                decide_item(
+                    self._forms.whole_form(item),
+                    self._chosen.get(item.id),
+                    "level" if self._bare else self._why.get(item.id, "no_room"),
+                )
+                for item in self._items
+            ),
         )
-
-    def _decide_item(self, item: PackItem) -> Decision:
-        why = "level" if self._bare else self._why.get(item.id, "no_room")
-        return decide_item(self._forms.whole_form(item), self._chosen.get(item.id), why)
-
-
-def _has_outputs(form: RoundForm) -> bool:
-    return any(message.tool_results for message in form.messages)

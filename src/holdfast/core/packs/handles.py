@@ -37,14 +37,9 @@ class HandleRef(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
 
     def __str__(self) -> str:
-        match self.kind:
-            case "message":
-                return f"m{self.first}"
-            case "messages":
-                return f"m{self.first}-m{self.last}"
-            case "summary":
-                return f"s{self.first}"
-        return self.id
+        if self.kind == "id":
+            return self.id
+        return summary_handle(self.first) if self.kind == "summary" else stretch_handle(self.first, self.last)
 
 
 def is_reserved_name(text: str) -> bool:
@@ -81,11 +76,6 @@ def parse_handle(text: object) -> HandleRef:
         version = int(short[2])
         return HandleRef(kind="message" if short[1] in "mM" else "summary", first=version, last=version)
     if (stretch := _STRETCH_HANDLE.fullmatch(plain)) is not None:
-        return _stretch_ref(int(stretch[1]), int(stretch[2]))
+        first, last = sorted((int(stretch[1]), int(stretch[2])))
+        return HandleRef(kind="messages" if first < last else "message", first=first, last=last)
     return HandleRef(kind="id", id=plain)
-
-
-def _stretch_ref(one: int, other: int) -> HandleRef:
-    """Return the reference to a stretch, also of one message or with its ends swapped."""
-    first, last = min(one, other), max(one, other)
-    return HandleRef(kind="messages" if first < last else "message", first=first, last=last)

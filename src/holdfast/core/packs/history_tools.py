@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.packs.fences import Mark, fence_text
 from holdfast.core.sessions.tokens import CountText
 from holdfast.errors import InvalidValue
@@ -89,7 +90,7 @@ def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any], str | No
         return {}, f"The arguments of {name} are not an object. Write one such as {example}."
     wanted = "handle" if name == EXPAND else "query"
     given = arguments.get(wanted)
-    if isinstance(given, int) and not isinstance(given, bool) and name == EXPAND:
+    if is_number(given) and name == EXPAND:
         given = f"m{min(max(given, 0), _MAX_NUMBER)}"
     if not isinstance(given, str):
         return {}, f"{name} needs {wanted}, as text. Write an object such as {example}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -94,7 +94,7 @@ def _join_pieces(one: PackedPiece, other: PackedPiece, follows: Successors) -> P
         return None
     if one.stream != other.stream or one.priority != other.priority:
         return None
-    return msgspec.structs.replace(one, last=other.last, tokens=one.tokens + other.tokens)
+    return replace(one, last=other.last, tokens=one.tokens + other.tokens)
 
 
 def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Successors) -> int:
@@ -170,15 +170,14 @@ def _visible_fields(message: Message) -> dict[str, Any]:
         name=message.name,
         metadata=message.metadata,
     )
-    plain: dict[str, Any] = msgspec.to_builtins(shown)
-    return plain
+    return cast(dict[str, Any], msgspec.to_builtins(shown))
 
 
-def restore_evidence(segment: Segment, piece: PackedPiece, source: str | None) -> RetrievedEvidence:
-    """Return evidence as it was shown."""
+def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedEvidence:
+    """Return evidence as it is shown."""
     return RetrievedEvidence(
-        handle_id=piece.id,
-        type=piece.part or "",
+        handle_id=segment.id,
+        type=type,
         content=segment.text,
         tokens=segment.estimated_tokens,
         priority=segment.priority,
@@ -192,7 +191,11 @@ def list_omitted(facts: ContextPacked) -> tuple[str, ...]:
     """Return the names of what is not shown."""
     return tuple(
         one.id
-        for one in (*_omission_decisions(facts, summaries=True), *_earlier_decision(facts), *_omission_decisions(facts))
+        for one in (
+            *_omission_decisions(facts, summaries=True),
+            *decide_earlier(facts.truncated),
+            *_omission_decisions(facts),
+        )
     )
 
 
@@ -204,14 +207,14 @@ def restore_decisions(
     items = [*_select_kind(segments, "evidence"), *_select_kind(segments, "memory")]
     pairs = zip(_select_kind(segments, "summary"), summaries, strict=True)
     return (
-        *(_segment_decision(one, reason) for one, reason in zip(told, _guess_reasons(segments, told), strict=True)),
+        *(decide_segment(one, reason) for one, reason in zip(told, _guess_reasons(segments, told), strict=True)),
         *_omission_decisions(facts, summaries=True),
         *(
-            replace(_segment_decision(one, "covered"), outcome="summarised", count=summary.messages)
+            replace(decide_segment(one, "covered"), outcome="summarised", count=summary.messages)
             for one, summary in pairs
         ),
-        *_earlier_decision(facts),
-        *(_segment_decision(one, "critical" if one.priority == "critical" else "fits") for one in items),
+        *decide_earlier(facts.truncated),
+        *(decide_segment(one, "critical" if one.priority == "critical" else "fits") for one in items),
         *_omission_decisions(facts),
     )
 
@@ -220,7 +223,8 @@ def _select_kind(segments: Sequence[Segment], kind: str) -> list[Segment]:
     return [one for one in segments if one.kind == kind]
 
 
-def _segment_decision(segment: Segment, reason: str) -> Decision:
+def decide_segment(segment: Segment, reason: str) -> Decision:
+    """Return the decision to show a segment. If it was cut, its whole size is not known."""
     whole = not any(origin.cut is not None for origin in segment.origins)
     return Decision(
         id=segment.id,
@@ -249,10 +253,11 @@ def _guess_reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list
     return found
 
 
-def _earlier_decision(facts: ContextPacked) -> list[Decision]:
-    if not facts.truncated:
+def decide_earlier(truncated: int) -> list[Decision]:
+    """Return the decision about earlier messages that are not shown, if there are any."""
+    if not truncated:
         return []
-    return [Decision(id=EARLIER_ID, kind="conversation", outcome="omitted", reason="older", count=facts.truncated)]
+    return [Decision(id=EARLIER_ID, kind="conversation", outcome="omitted", reason="older", count=truncated)]
 
 
 def _omission_decisions(facts: ContextPacked, *, summaries: bool = False) -> list[Decision]:

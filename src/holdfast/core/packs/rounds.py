@@ -118,10 +118,7 @@ class ThreadRounds:
         return known
 
     def _make_light(self, whole: RoundForm) -> RoundForm:
-        for message in whole.messages:
-            if not is_light(message, self._abbreviate):
-                break
-        else:
+        if all(is_light(message, self._abbreviate) for message in whole.messages):
             return whole
         messages, left_out = lighten_messages(whole.messages, self._abbreviate, self.name)
         if all(new is old for new, old in zip(messages, whole.messages, strict=True)):
@@ -148,15 +145,14 @@ class ThreadRounds:
 
 
 def _message_length(message: Message) -> int:
-    """Return the characters of a message with its calls and results."""
     called = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return len(message.text) + called + sum(len(json_text(one.result)) for one in message.tool_results)
 
 
 def _find_pinned(talk: ConversationRounds) -> dict[int, None]:
-    if not any(map(_is_pinned, talk.messages)):
+    if not any(message.pinned for message in talk.messages):
         return {}
-    return dict.fromkeys(nth for nth in range(talk.rounds) if any(map(_is_pinned, talk.round(nth))))
+    return dict.fromkeys(nth for nth in range(talk.rounds) if any(message.pinned for message in talk.round(nth)))
 
 
 def _find_unbroken(talk: ConversationRounds, since: MessagePlace | None) -> int:
@@ -176,10 +172,6 @@ def _find_questions(talk: ConversationRounds, asked: frozenset[MessagePlace]) ->
     return dict.fromkeys(nth for nth, head in enumerate(heads) if (head.stream, head.version) in asked)
 
 
-def _is_pinned(message: Message) -> bool:
-    return message.pinned
-
-
 def lighten_messages(messages: Sequence[Message], most: int, name: HandleLookup) -> tuple[list[Message], int]:
     """Return messages at level light, and the number of characters left out."""
     shown, left_out = [], 0
@@ -190,12 +182,7 @@ def lighten_messages(messages: Sequence[Message], most: int, name: HandleLookup)
     return shown, left_out
 
 
-def remake_round(messages: Sequence[Message], recipe: Sequence[str], thread: str) -> list[Message]:
-    """Return a round in the form that a recipe names."""
-    return remake_with_omissions(messages, recipe, thread)[0]
-
-
-def remake_with_omissions(messages: Sequence[Message], recipe: Sequence[str], thread: str) -> tuple[list[Message], int]:
+def remake_round(messages: Sequence[Message], recipe: Sequence[str], thread: str) -> tuple[list[Message], int]:
     """Return a round in the form that a recipe names, and the number of characters left out."""
 
     def name(message: Message) -> str | None:
@@ -231,7 +218,6 @@ def shorten_question(rounds: ThreadRounds, form: RoundForm) -> RoundForm:
 
 
 def _text_lengths(message: Message) -> list[int]:
-    """Return the number of characters of each text of a message."""
     if not isinstance(message.content, list):
         return [len(message.content or "")]
     return [len(str(part.get("text") or "")) for part in message.content if part.get("type") == "text"]

@@ -106,28 +106,21 @@ class ItemForms:
         if whole.tokens <= room:
             return whole
         body = Message(role="user", content=item.text)
-        short = fit_messages([body], room, lambda form: self._count_form(item, form.text), name=lambda _: item.id)
+        short = fit_messages(
+            [body], room, lambda form: self._count(self._make_message(item, form.text)), name=lambda _: item.id
+        )
         if not short.cuts or short.tokens > room:
             return self.shortest_form(item)
         return self._make_form(item, short.messages[0].text, short.recipe[-1], short.cuts[-1].left_out)
 
     def _make_form(self, item: PackItem, text: str, recipe: str | None, left_out: int) -> ItemForm:
-        message = make_message(item.label, text, item.id, item.kind, item.trust, self._mark)
+        message = self._make_message(item, text)
         origin = item.origin if recipe is None else msgspec.structs.replace(item.origin, cut=recipe)
-        segment = Segment(
-            kind=item.kind,
-            id=item.id,
-            priority=item.priority,
-            trust=item.trust,
-            estimated_tokens=self._count(message),
-            messages=(message,),
-            origins=(origin,),
-            shortened=left_out,
-        )
+        segment = make_segment(item.kind, item.id, item.priority, message, self._count, (origin,), left_out)
         return ItemForm(item, segment)
 
-    def _count_form(self, item: PackItem, text: str) -> int:
-        return self._count(make_message(item.label, text, item.id, item.kind, item.trust, self._mark))
+    def _make_message(self, item: PackItem, text: str) -> Message:
+        return make_message(item.label, text, item.id, item.kind, item.trust, self._mark)
 
 
 def make_message(label: str, text: str, id: str, kind: str, trust: str, mark: Mark) -> Message:
@@ -137,9 +130,26 @@ def make_message(label: str, text: str, id: str, kind: str, trust: str, mark: Ma
     return Message(role="user", content=fence_text(label, text, mark(id)), synthetic=True, trust=trust)
 
 
-def remake_text(text: str, recipe: str | None, id: str) -> str:
-    """Return a text cut by a recipe."""
-    return cut_by_recipe(text, recipe, id)[0]
+def make_segment(
+    kind: SegmentKind,
+    id: str,
+    priority: str,
+    message: Message,
+    count: CountMessage,
+    origins: Sequence[Origin],
+    left_out: int = 0,
+) -> Segment:
+    """Return the segment of one message; `left_out` characters of its text are not shown."""
+    return Segment(
+        kind=kind,
+        id=id,
+        priority=priority,
+        trust=message.trust,
+        estimated_tokens=count(message),
+        messages=(message,),
+        origins=tuple(origins),
+        shortened=left_out,
+    )
 
 
 def cut_by_recipe(text: str, recipe: str | None, id: str) -> tuple[str, int]:
@@ -150,14 +160,8 @@ def cut_by_recipe(text: str, recipe: str | None, id: str) -> tuple[str, int]:
 def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segment, ...]:
     """Return the parts of a brief that may not give instructions, each as a segment."""
     return tuple(
-        Segment(
-            kind="brief",
-            id=f"note{number}",
-            priority="critical",
-            trust=note.trust,
-            estimated_tokens=count(note),
-            messages=(note,),
-            origins=(Origin(kind="brief", part="note", first=number),),
+        make_segment(
+            "brief", f"note{number}", "critical", note, count, [Origin(kind="brief", part="note", first=number)]
         )
         for number, note in enumerate(notes, 1)
     )
@@ -178,7 +182,6 @@ def crumb_segments(
 
 
 def _goal_length(goal: str, count: CountMessage, most: int) -> int:
-    """Return the number of characters of a goal that fit into one breadcrumb."""
     if _crumb_tokens(goal, count) <= most:
         return len(goal)
     low, high = 0, len(goal)
@@ -198,16 +201,8 @@ def crumb_segment(goals: Sequence[str], origins: Sequence[Origin], mark: Mark, c
     lines = [f"{number}. {goal}" for number, goal in enumerate(cut, 1)]
     text = fence_text(WORK_LABEL, "\n".join(lines), mark(BREADCRUMBS_ID))
     message = Message(role="user", content=text, synthetic=True, trust="user")
-    return Segment(
-        kind="breadcrumb",
-        id=BREADCRUMBS_ID,
-        priority="critical",
-        trust="user",
-        estimated_tokens=count(message),
-        messages=(message,),
-        origins=tuple(origins),
-        shortened=sum(max(len(whole) - len(goal), 0) for whole, goal in zip(goals, cut, strict=True)),
-    )
+    left_out = sum(max(len(whole) - len(goal), 0) for whole, goal in zip(goals, cut, strict=True))
+    return make_segment("breadcrumb", BREADCRUMBS_ID, "critical", message, count, origins, left_out)
 
 
 def _cut_goal(goal: str, cut: str | None) -> str:
@@ -220,29 +215,15 @@ def summary_segment(summary: Summary, thread: str, mark: Mark, count: CountMessa
     """Return a summary as a segment, in the role that the trust of its sources allows."""
     id = summary_handle(summary.version) if summary.stream == thread else summary.id
     message = make_message(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
-    return Segment(
-        kind="summary",
-        id=id,
-        priority="high",
-        trust=summary.trust,
-        estimated_tokens=count(message),
-        messages=(message,),
-        origins=(Origin(kind="summary", stream=summary.stream, first=summary.version, last=summary.version),),
-    )
+    origin = Origin(kind="summary", stream=summary.stream, first=summary.version, last=summary.version)
+    return make_segment("summary", id, "high", message, count, [origin])
 
 
 def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segment:
     """Return the marker for earlier messages that are neither shown nor summarised."""
     message = Message(role="user", content=marker_text(left_out, tools=tools), synthetic=True, trust="system")
-    return Segment(
-        kind="conversation",
-        id=EARLIER_ID,
-        priority="high",
-        trust="system",
-        estimated_tokens=count(message),
-        messages=(message,),
-        origins=(Origin(kind="conversation", part="marker", cut=f"{left_out}:{'tools' if tools else ''}"),),
-    )
+    origin = Origin(kind="conversation", part="marker", cut=f"{left_out}:{'tools' if tools else ''}")
+    return make_segment("conversation", EARLIER_ID, "high", message, count, [origin])
 
 
 def marker_text(left_out: int, *, tools: bool) -> str:

@@ -7,6 +7,7 @@ rules decide how journaled packs are shown again, so later releases keep them.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -111,14 +112,9 @@ def lighten_message(message: Message, most: int, name: str | None) -> tuple[Mess
         value, missing = _lighten_value(result.result, most, name)
         left_out += missing
         results.append(result if value is result.result else msgspec.structs.replace(result, result=value))
-    same = content is message.content and all(map(_is_same, results, message.tool_results))
-    if same:
+    if content is message.content and all(map(operator.is_, results, message.tool_results)):
         return message, 0
     return change_message(message, content=content, tool_results=tuple(results)), left_out
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def _lighten_value(value: Any, most: int, name: str | None) -> tuple[Any, int]:
@@ -137,7 +133,7 @@ def _lighten_value(value: Any, most: int, name: str | None) -> tuple[Any, int]:
         shorter, missing = lighten_text(text, most, name)
         left_out += missing
         shown.append(part if shorter == text else {**part, "text": shorter})
-    return (value, 0) if all(map(_is_same, shown, value)) else (shown, left_out)
+    return (value, 0) if all(map(operator.is_, shown, value)) else (shown, left_out)
 
 
 def is_prose(text: str) -> bool:
@@ -165,13 +161,11 @@ def _join_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _ends_sentence(text: str) -> bool:
-    """Return True if a text ends where a sentence does."""
     last = text[-8:]
     return any(found.end() == len(last) for found in (*_END.finditer(last), *_CJK_END.finditer(last)))
 
 
 def _has_sentences(run: str) -> bool:
-    """Return True if a line is one or more sentences."""
     script = len(_CJK.findall(run))
     if 2 * script > len(run):
         ends = len(_CJK_END.findall(run))

@@ -160,8 +160,9 @@ def advise(known: FactContext) -> str:
 
 def _advise_unsaid(known: FactContext) -> str:
     if known.erased:
+        many = "1 message of it was" if known.erased == 1 else f"{known.erased:,} messages of it were"
         return (
-            f"No message of this conversation contains it now. {_describe_count(known.erased)} erased, and erased text "
+            f"No message of this conversation contains it now. {many} erased, and erased text "
             "cannot be searched. Append it again with session.append(…) if it may be known."
         )
     if known.nearest is not None:
@@ -170,10 +171,6 @@ def _advise_unsaid(known: FactContext) -> str:
             f"It was never said in these words. Nearest is {name}: “{words[:_QUOTE_CHARS]}”. Ask with some words of it."
         )
     return "It was never said in this conversation. Say it with session.append(…), or put it into the system prompt."
-
-
-def _describe_count(number: int) -> str:
-    return "1 message of it was" if number == 1 else f"{number:,} messages of it were"
 
 
 def _advise_out_of_sight(known: FactContext) -> str:
@@ -224,7 +221,10 @@ def _advise_hidden(known: FactContext) -> str:
     if one is None:
         return _advise_other_source(known)
     if known.now.state == "shortened":
-        return f"It is cut out of what is shown of {one.name}. {_budget_hint(known)} {_expand_hint(known, one.name)}"
+        hint = "Say what matters of it again in a short message, and pin that one."
+        if known.budget is not None:
+            hint = f"Raise the budget: session.pack({known.budget}) shows it."
+        return f"It is cut out of what is shown of {one.name}. {hint} {_expand_hint(known, one.name)}"
     if known.covered_by is not None:
         what = "does not repeat it" if known.now.state == "summarised" else "has no room in this pack"
         return (
@@ -241,12 +241,6 @@ def _pin_call(known: FactContext, one: Sighting) -> str:
         return f'call session.pin("{one.id}")'
     thread = known.threads.get(one.stream, "")
     return f'pin it where it was said: hf.session({known.session!r}, thread={thread!r}).pin("{one.id}")'
-
-
-def _budget_hint(known: FactContext) -> str:
-    if known.budget is not None:
-        return f"Raise the budget: session.pack({known.budget}) shows it."
-    return "Say what matters of it again in a short message, and pin that one."
 
 
 def _expand_hint(known: FactContext, name: str) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.core.packs.trace import readable_text
 from holdfast.core.wire.parts import copy_data
-from holdfast.records.messages import Message, ToolCallResult, ToolDef
+from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import SEGMENT_KINDS, AssembledPack, BriefContext, PackDiff, Segment
 from holdfast.records.sessions import Summary
 
@@ -45,13 +45,9 @@ def _copy_message(message: Message) -> Message:
     return replace(
         message,
         content=copy_data(message.content),
-        tool_results=tuple(map(_copy_result, results)),
+        tool_results=tuple(replace(one, result=copy_data(one.result)) for one in results),
         metadata=copy_data(message.metadata),
     )
-
-
-def _copy_result(result: ToolCallResult) -> ToolCallResult:
-    return replace(result, result=copy_data(result.result)) if _is_mutable(result.result) else result
 
 
 def copy_segments(segments: Iterable[Segment]) -> tuple[Segment, ...]:
@@ -167,14 +163,11 @@ def _render_bar(packed: AssembledPack) -> str:
         if kind != FREE
     )
     names = "".join(
-        f'<span style="margin-right:1em">{_render_square(kind)} {kind} {tokens:,}</span>'
+        f'<span style="margin-right:1em"><span style="color:{COLOURS.get(kind, "#999")}">■</span>'
+        f" {kind} {tokens:,}</span>"
         for kind, tokens in found.items()
     )
     return f'<div style="display:flex;height:1em;border:1px solid #999">{pieces}</div><div>{names}</div>'
-
-
-def _render_square(kind: str) -> str:
-    return f'<span style="color:{COLOURS.get(kind, "#999")}">■</span>'
 
 
 def _render_row(packed: AssembledPack, segment: Segment) -> str:

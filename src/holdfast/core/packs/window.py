@@ -87,7 +87,9 @@ class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
     def choose(self) -> OlderRounds:
         """Choose as many summaries and rounds as fit, from a place where the window can stay."""
         mark = 0 if self.marker is None else self.marker.estimated_tokens
-        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and not self._is_alone(nth)]
+        # No window reaches back to a question older than the unbroken rounds.
+        alone = {nth for nth in self.rounds.all_asked if nth < self.rounds.unbroken}
+        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and nth not in alone]
         # A summary is not worth its tokens if the marker for everything it does not cover would have no room.
         for summed in (self.room, self.room - mark):
             summaries = self._choose_summaries(summed)
@@ -112,10 +114,6 @@ class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
         return OlderRounds(
             summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken
         )
-
-    def _is_alone(self, nth: int) -> bool:
-        """Return True for a question older than the unbroken rounds: no window reaches back to it."""
-        return nth < self.rounds.unbroken and self.rounds.is_question(nth)
 
     def _measure_rounds(self, older: Sequence[int], room: int) -> tuple[dict[int, RoundForm], list[int], list[int]]:
         """Return forms, tokens and messages; rounds too far back to fit are not measured and count as too large."""
@@ -146,7 +144,6 @@ class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
     def _choose_start(
         self, older: Sequence[int], tokens: Sequence[int], sizes: Sequence[int], room: int, messages: int
     ) -> int:
-        """Return the index of the first of the older rounds to show."""
         least = dense_start(sizes, messages)
         open_to = [room + 1 if at < least else size for at, size in enumerate(tokens)]
         if not self.stickiness:

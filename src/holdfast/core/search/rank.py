@@ -7,7 +7,8 @@ not on the order in which they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -59,11 +60,12 @@ def rank_candidates(
     """
     given = list(candidates)
     own = _own_scores(given, vector_weight)
-    near, best = _scores_by_place(given, own), _best_by_session(given, own)
+    near = _best_scores(given, own, lambda one: None if one.thread == "" else (one.thread, one.position))
+    best = _best_scores(given, own, lambda one: one.session or None)
     share = min(1.0, SHORT_CHARS / mean_length) if mean_length > 0 else 1.0
     scored: list[tuple[float, int, int]] = []
     for one, score in zip(given, own, strict=True):
-        around = _neighbour_score(one, near)
+        around = sum(weight * near.get((one.thread, one.position + step), 0.0) for step, weight in NEIGHBOUR_WEIGHTS)
         if score > 0 or around > 0:
             lent = around + SESSION_WEIGHT * best.get(one.session, 0.0) if one.thread != "" else 0.0
             scored.append((-(score + share * lent) * _prior_factor(one, speakers_named), -one.newest, one.id))
@@ -82,27 +84,15 @@ def _own_scores(given: list[SearchCandidate], vector_weight: float) -> list[floa
     ]
 
 
-def _scores_by_place(given: list[SearchCandidate], own: list[float]) -> dict[tuple[str | int, int], float]:
-    found: dict[tuple[str | int, int], float] = {}
+def _best_scores(
+    given: list[SearchCandidate], own: list[float], key: Callable[[SearchCandidate], Any]
+) -> dict[Any, float]:
+    """Return the best score under each key; candidates without a key are left out."""
+    found: dict[Any, float] = {}
     for one, score in zip(given, own, strict=True):
-        if one.thread != "":
-            place = (one.thread, one.position)
+        if (place := key(one)) is not None:
             found[place] = max(score, found.get(place, 0.0))
     return found
-
-
-def _best_by_session(given: list[SearchCandidate], own: list[float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one, score in zip(given, own, strict=True):
-        if one.session:
-            found[one.session] = max(score, found.get(one.session, 0.0))
-    return found
-
-
-def _neighbour_score(one: SearchCandidate, near: Mapping[tuple[str | int, int], float]) -> float:
-    if one.thread == "":
-        return 0.0
-    return sum(weight * near.get((one.thread, one.position + step), 0.0) for step, weight in NEIGHBOUR_WEIGHTS)
 
 
 def _prior_factor(one: SearchCandidate, speakers_named: frozenset[str]) -> float:

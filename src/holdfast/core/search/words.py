@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
-from functools import cache
 from typing import Any
+
+from holdfast.core.checks import is_number
+from holdfast.core.lazy_regex import lazy_pattern
 
 MAX_TERMS = 64
 MAX_QUERY_CHARS = 10_000
@@ -41,29 +43,11 @@ _NEGATED = re.compile(r"\b(?:[Cc]a|[Ww]o|[Ss]ha|[Aa]i)n't\b|[nN]'[tT]\b")
 _ENDINGS = re.compile(r"'(?:[sSdDmM]|[lL]{2}|[rRvV][eE])\b")
 _PLUSES = re.compile(r"(?<![^\W_])([A-Za-z])\+\+")
 _SHARP = re.compile(r"(?<![^\W_])([A-Za-z])#(?![\w#])")
-
-
 # Large sets of letters take milliseconds to compile, and most programs never need them.
-
-
-@cache
-def _letter_pattern() -> re.Pattern[str]:
-    return re.compile(f"[{UNSPACED}]")
-
-
-@cache
-def _letters_pattern() -> re.Pattern[str]:
-    return re.compile(f"[{UNSPACED}]+")
-
-
-@cache
-def _runs_pattern() -> re.Pattern[str]:
-    return re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
-
-
-@cache
-def _foreign_pattern() -> re.Pattern[str]:
-    return re.compile(f"[^\\x00-\\x7f{UNSPACED}]")
+_LETTER = lazy_pattern(f"[{UNSPACED}]")
+_LETTERS = lazy_pattern(f"[{UNSPACED}]+")
+_RUNS = lazy_pattern(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+_FOREIGN = lazy_pattern(f"[^\\x00-\\x7f{UNSPACED}]")
 
 
 def _word_forms(text: str) -> frozenset[str]:
@@ -109,7 +93,7 @@ def fold_text(text: str) -> str:
 
 def space_letters(text: str) -> str:
     """Separate the letters of languages without spaces, so that each is a word to the index."""
-    return text if text.isascii() else _letters_pattern().sub(lambda run: f" {' '.join(run[0])} ", text)
+    return text if text.isascii() else _LETTERS.sub(lambda run: f" {' '.join(run[0])} ", text)
 
 
 def index_text(text: str) -> str:
@@ -165,9 +149,7 @@ def _split_words(text: str) -> list[str]:
         text = _SHARP.sub(r"\1sharp", text)
     said = _WORD.findall(text)
     if said and max(map(len, said)) > MAX_WORD_CHARS:
-        said = [
-            word if not word.isascii() and _letter_pattern().search(word) else word[:MAX_WORD_CHARS] for word in said
-        ]
+        said = [word if not word.isascii() and _LETTER.search(word) else word[:MAX_WORD_CHARS] for word in said]
     return said
 
 
@@ -184,8 +166,8 @@ def _is_question_word(word: str, at: int, said: list[str]) -> bool:
 
 def _split_terms(word: str) -> Iterator[str]:
     """Split a word into terms: pairs of neighbouring letters where a language has no spaces."""
-    for run in [word] if word.isascii() else _runs_pattern().findall(word):
-        if len(run) > 1 and not run.isascii() and _letter_pattern().match(run):
+    for run in [word] if word.isascii() else _RUNS.findall(word):
+        if len(run) > 1 and not run.isascii() and _LETTER.match(run):
             yield from (run[at : at + 2] for at in range(len(run) - 1))
         else:
             yield run
@@ -215,8 +197,7 @@ def flatten_value(value: Any, limit: int) -> str:
 def _scalar_text(item: Any) -> str:
     if isinstance(item, str):
         return item
-    is_number = isinstance(item, int | float) and not isinstance(item, bool)
-    return repr(item) if is_number and abs(item) < 1e30 else ""
+    return repr(item) if is_number(item, whole=False) and abs(item) < 1e30 else ""
 
 
 def make_snippet(text: str, terms: Collection[str], width: int = 160) -> str:
@@ -239,13 +220,13 @@ def _find_terms(text: str, terms: Collection[str]) -> list[tuple[int, int, str]]
     if not patterns:
         return []
     # One letter for one letter, so that positions are the same in both texts.
-    alike = _foreign_pattern().sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
+    alike = _FOREIGN.sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
     return [(*found.span(), found[0]) for found in re.finditer("|".join(patterns), alike)]
 
 
 def _prefix_pattern(term: str) -> str:
     """Return a pattern for words that begin like a term; a number or a very short word must match whole."""
-    if not term.isascii() and _letter_pattern().match(term):
+    if not term.isascii() and _LETTER.match(term):
         return re.escape(term)
     whole = not term.isalpha() or len(term) < 3
     return rf"(?<![^\W_]){re.escape(term)}(?![^\W_])" if whole else rf"(?<![^\W_]){re.escape(term[:STEM_CHARS])}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.core.journal.codec import decode, decode_facts
 from holdfast.core.trust import ROLE_TRUST
+from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import Corrupt
 from holdfast.records.events.envelope import ERASED, Event, StoredEvent
 from holdfast.records.events.sessions import MessageAppended, MessageContent
@@ -18,7 +19,6 @@ from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Content, Message, Part, ToolCallRequest, ToolCallResult
 
 MAX_ID_CHARS = 64
-ERASED_TEXT = "[erased]"
 ERASED_NAME = "erased"
 
 
@@ -89,15 +89,13 @@ def decode_message(stored: StoredEvent, content: Any, texts: Mapping[str, str], 
 
 
 def _build_message(
-    id: str,
-    event: Event | StoredEvent,
-    facts: MessageAppended,
-    content: Any,
-    texts: Mapping[str, str],
-    pinned: bool,
+    id: str, event: Event | StoredEvent, facts: MessageAppended, content: Any, texts: Mapping[str, str], pinned: bool
 ) -> Message:
     erased = content is ERASED
     said = MessageContent() if erased or content is None else content
+    shown = said.text if said.parts is None else _decode_parts(said.parts, texts)
+    if erased and not facts.calls and not facts.answers:
+        shown = ERASED_TEXT
     try:
         calls = _decode_calls(facts, said) if facts.calls else ()
         results = _decode_results(facts, said, texts) if facts.answers else ()
@@ -105,11 +103,7 @@ def _build_message(
         raise Corrupt(f"Message {id} does not fit its facts ({error!r}). Run `holdfast verify`.") from None
     return Message(
         role=facts.role,
-        content=_placeholder(facts)
-        if erased
-        else said.text
-        if said.parts is None
-        else _decode_parts(said.parts, texts),
+        content=shown,
         tool_calls=calls,
         tool_results=results,
         name=said.name,
@@ -139,10 +133,6 @@ def policy_without_pin(facts: MessageAppended) -> str | None:
     return None if facts.policy == "pinned" else facts.policy
 
 
-def _placeholder(facts: MessageAppended) -> str | None:
-    return None if facts.calls or facts.answers else ERASED_TEXT
-
-
 def _decode_parts(stored: list[Part], texts: Mapping[str, str]) -> Content:
     shown = [
         {"type": "text", "text": texts.get(part["artifact"], ERASED_TEXT)}
@@ -159,10 +149,7 @@ def _decode_calls(facts: MessageAppended, said: MessageContent) -> tuple[ToolCal
     entries = said.tool_calls or [{"name": ERASED_NAME, "arguments": "{}"}] * len(facts.calls)
     return tuple(
         ToolCallRequest(
-            id=id,
-            name=entry["name"],
-            arguments=entry["arguments"],
-            provider_id=entry.get("provider_id", provider),
+            id=id, name=entry["name"], arguments=entry["arguments"], provider_id=entry.get("provider_id", provider)
         )
         for (id, provider), entry in zip(facts.calls, entries, strict=False)
     )

@@ -15,8 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.wire.match import CallMatches, ItemIndex, match_results
-from holdfast.core.wire.parts import message_extras
-from holdfast.core.wire.validate import is_empty_message as has_no_parts
+from holdfast.core.wire.validate import is_empty_message
 from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
 
 OpenCalls = Literal["interrupted", "keep"]
@@ -61,7 +60,8 @@ def repair_messages(messages: Sequence[Message], *, open_calls: OpenCalls = "int
     given, whole = _repair_each(messages, repairs)
     found = match_results(whole)
     for (index, position), problem in found.refused.items():
-        which = _result_id(whole[index].tool_results[position])
+        result = whole[index].tool_results[position]
+        which = result.provider_id or result.tool_call_id or "without an id"
         why = "its call has another" if problem == "duplicate_result" else "no call before it has this id"
         repairs.append(Repair(index=given[index], problem=problem, done=f"dropped the result {which}: {why}"))
     live = _find_open_message(whole) if open_calls == "keep" else -1
@@ -114,7 +114,6 @@ def _place_results(
     behind = index + 1
     while behind < len(messages) and messages[behind].role == "tool":
         behind += 1
-    broken = fill and None in places
     for call, place in zip(calls, places, strict=True):
         if place is None and fill:
             done = f"added an interrupted result for {call.name} {call.id or call.provider_id or ''}".rstrip()
@@ -122,14 +121,14 @@ def _place_results(
         elif place is not None and not index < place[0] < behind:
             done = f"moved the result of {call.name} behind its call"
             repairs.append(Repair(index=given[place[0]], problem="misplaced_result", done=done))
-    if not broken:
+    if not fill or None not in places:
         # All results are there: the order in which they came is as good as the order of the calls. It does not depend
         # on what stands between them, so a round alone is shown as it is among others.
         return _collect_results(messages, sorted(place for place in places if place is not None))
     shown: list[Message] = []
     for missing, run in groupby(zip(calls, places, strict=True), key=lambda pair: pair[1] is None):
         if missing:
-            shown += [make_interrupted_result(call) for call, _ in run if fill]
+            shown += [make_interrupted_result(call) for call, _ in run]
         else:
             shown += _collect_results(messages, [place for _, place in run if place is not None])
     return shown
@@ -139,10 +138,6 @@ def _collect_results(messages: Sequence[Message], places: list[ItemIndex]) -> li
     """Return these results in this order, in their original messages as far as possible."""
     runs = groupby(places, key=lambda place: place[0])
     return [keep_results(messages[index], [position for _, position in run]) for index, run in runs]
-
-
-def _result_id(result: ToolCallResult) -> str:
-    return result.provider_id or result.tool_call_id or "without an id"
 
 
 def repair_message(message: Message) -> tuple[Message | None, list[MessageProblem]]:
@@ -177,11 +172,6 @@ def is_plain_text(message: Message) -> bool:
     """Return True for a text without calls or results, as most messages are: it needs no repair."""
     said = message.content and isinstance(message.content, str) and message.role in _TEXT_ROLES
     return bool(said) and not message.tool_calls and not message.tool_results
-
-
-def is_empty_message(message: Message) -> bool:
-    """Return True if a message has no content. A spoken answer is in the metadata kept for its provider."""
-    return has_no_parts(message) and not message_extras(message, "openai", "message").get("audio")
 
 
 def keep_calls(message: Message, positions: Sequence[int]) -> Message:

@@ -126,7 +126,9 @@ class ConversationRounds:
         chosen: set[int] = set()
         older = range(self.rounds - 2, -1, -1)
         for nth in older:
-            if self._is_kept(nth, keep_summaries) and fits(size := self.size(self.round(nth)), room):
+            messages = self.round(nth)
+            kept = any(message.pinned for message in messages) or (keep_summaries and is_summary(messages[0]))
+            if kept and fits(size := self.size(messages), room):
                 room = subtract_size(room, size)
                 chosen.add(nth)
         for nth in older[:most]:
@@ -147,10 +149,6 @@ class ConversationRounds:
             # The message is kept with its count, so that its identity is not reused for another object.
             known = self._known[id(message)] = (message, _call_counter(self.limits.count, message))
         return known[1]
-
-    def _is_kept(self, nth: int, keep_summaries: bool) -> bool:
-        messages = self.round(nth)
-        return any(message.pinned for message in messages) or (keep_summaries and is_summary(messages[0]))
 
 
 def _call_counter(count: CountMessage, message: Message) -> int:

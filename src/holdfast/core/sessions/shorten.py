@@ -94,12 +94,8 @@ def apply_recipe(
             fewer = keep_newest_calls(form.messages, int(amount))
             form = form if fewer is None else ShortenedMessages(fewer.messages, form.cuts + fewer.cuts, 0)
         elif what in _CUTTERS:
-            form = _shorten(form, what, int(amount), _count_nothing, name)
+            form = _shorten(form, what, int(amount), lambda _: 0, name)
     return form
-
-
-def _count_nothing(message: Message) -> int:
-    return 0
 
 
 def keep_newest_calls(messages: Sequence[Message], most: int) -> ShortenedMessages | None:
@@ -163,7 +159,11 @@ def _cut_results(message: Message, keep: int, name: str | None) -> tuple[Message
     left_out = 0
     results: list[ToolCallResult] = []
     for result in message.tool_results:
-        value, missing = _cut_value(result.result, keep, name)
+        value: Any = result.result
+        if is_parts(value):
+            value, missing = _cut_parts(value, keep, name)
+        else:
+            value, missing = cut_text(value if isinstance(value, str) else json_text(value), keep, name)
         left_out += missing
         results.append(msgspec.structs.replace(result, result=value) if missing else result)
     return (change_message(message, tool_results=tuple(results)), left_out) if left_out else (message, 0)
@@ -188,12 +188,6 @@ def _cut_arguments(message: Message, keep: int, name: str | None) -> tuple[Messa
         left_out += missing if helps else 0
         calls.append(msgspec.structs.replace(call, arguments=shorter) if helps else call)
     return (change_message(message, tool_calls=tuple(calls)), left_out) if left_out else (message, 0)
-
-
-def _cut_value(value: Any, keep: int, name: str | None) -> tuple[Any, int]:
-    if is_parts(value):
-        return _cut_parts(value, keep, name)
-    return cut_text(value if isinstance(value, str) else json_text(value), keep, name)
 
 
 def _cut_parts(parts: list[Part], keep: int, name: str | None) -> tuple[list[Part], int]:

@@ -14,10 +14,10 @@ only a rough guide. A part may give a better number in its own "tokens".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire.calls import json_text, result_content
 from holdfast.core.wire.parts import ERASED_TEXT, part_bytes
 from holdfast.core.wire.plain_data import drop_blank_prompt
@@ -211,8 +211,7 @@ def _part_tokens(part: Part, count: CountText, framing: Framing) -> int:
     if kind == "call":
         # Only marks the position of a call; the call itself is counted with the calls.
         return 0
-    known = _whole_number(part.get("tokens"))
-    if known is not None:
+    if is_number(known := part.get("tokens"), least=0):
         return framing.part + known
     if kind == "image":
         return framing.part + (framing.low_image if part.get("detail") == "low" else framing.image)
@@ -230,14 +229,10 @@ def _file_tokens(part: Part, count: CountText) -> int:
     data = part_bytes(part)
     if textual and data is not None:
         return named + count(data.decode("utf-8", "replace"))
-    size = _whole_number(part.get("size")) if data is None else len(data)
-    if size is None:
+    size = part.get("size") if data is None else len(data)
+    if not is_number(size, least=0):
         return named + PAGE_TOKENS
     if textual:
         # Prose has four bytes to a token; digits and noise have two.
         return named + (size + 1) // 2
     return named + PAGE_TOKENS * min(MAX_PAGES, -(-size // PAGE_BYTES) or 1)
-
-
-def _whole_number(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None

@@ -29,14 +29,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.wire.calls import (
-    IdStyle,
-    WireIds,
-    arguments_object,
-    read_call,
-    read_provider_id,
-    result_content,
-)
+from holdfast.core.wire.calls import IdStyle, WireIds, arguments_object, read_call, read_provider_id, result_content
 from holdfast.core.wire.parts import (
     Extras,
     MessageBuilder,
@@ -379,7 +372,6 @@ def _render_blocks(message: Message, index: int, wire: WireIds, *, exact: bool) 
 
 
 def _render_assistant_part(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[Block]:
-    """Render a part of an assistant's message."""
     kind = part.get("type")
     if kind == "call":
         found = find_call(message, part)
@@ -397,7 +389,6 @@ def _render_assistant_part(message: Message, index: int, part: Part, wire: WireI
 
 
 def _render_input_part(part: Part) -> Iterator[Block]:
-    """Render a part of the model's input."""
     kind = part.get("type")
     if kind in ("text", "refusal"):
         yield from _render_text(part)

@@ -74,16 +74,19 @@ def match_results(messages: Sequence[Message]) -> CallMatches:
     own = {call.id for message in messages if message.role == "assistant" for call in message.tool_calls if call.id}
     exact: list[tuple[ItemIndex, ToolCallResult]] = []
     by_position: list[tuple[ItemIndex, ToolCallResult]] = []
-    for place, result in _iterate_results(messages):
-        (exact if result.tool_call_id in own else by_position).append((place, result))
-    if early := _match_in_order(messages, exact, found, _own_call_ids, _own_result_id):
+    for index, message in enumerate(messages):
+        for position, result in enumerate(message.tool_results if message.role == "tool" else ()):
+            (exact if result.tool_call_id in own else by_position).append(((index, position), result))
+    if early := _match_in_order(messages, exact, found, _own_call_ids, lambda result: result.tool_call_id):
         # An own id identifies the call even if the list has it after its result.
         everywhere: _QueueById = defaultdict(_CallQueue)
         _add_calls(messages, range(len(messages)), everywhere, _own_call_ids)
         for place, result in early:
             _assign_result(messages, found, place, result, everywhere[result.tool_call_id])
-    for place, _ in _match_in_order(messages, by_position, found, _all_call_ids, _provider_result_id):
-        found.refused[place] = "orphan_result"
+    orphans = _match_in_order(
+        messages, by_position, found, _all_call_ids, lambda result: result.provider_id or result.tool_call_id
+    )
+    found.refused |= {place: "orphan_result" for place, _ in orphans}
     return found
 
 
@@ -134,26 +137,11 @@ def _assign_result(
         found.answers[call] = place
 
 
-def _iterate_results(messages: Sequence[Message]) -> Iterator[tuple[ItemIndex, ToolCallResult]]:
-    for index, message in enumerate(messages):
-        if message.role == "tool":
-            for position, result in enumerate(message.tool_results):
-                yield (index, position), result
-
-
 def _own_call_ids(call: ToolCallRequest) -> Iterator[str]:
     yield call.id
-
-
-def _own_result_id(result: ToolCallResult) -> str:
-    return result.tool_call_id
 
 
 def _all_call_ids(call: ToolCallRequest) -> Iterator[str]:
     yield call.provider_id or ""
     if call.id and call.id != call.provider_id:
         yield call.id
-
-
-def _provider_result_id(result: ToolCallResult) -> str:
-    return result.provider_id or result.tool_call_id

@@ -35,19 +35,17 @@ from holdfast.core.wire.parts import (
     collect_extras,
     copy_data,
     copy_item,
-    encode_base64,
     is_custom_call,
     message_extras,
     message_parts,
-    part_bytes,
     part_extras,
-    part_file_id,
     part_url,
     placeholder_text,
     read_content,
     read_file_data,
     read_media_url,
     read_result_content,
+    render_openai_file,
     report_malformed_part,
     text_part,
 )
@@ -293,20 +291,8 @@ def _render_image(part: Part) -> dict[str, Any] | None:
 
 
 def _render_file(part: Part, exact: bool) -> dict[str, Any] | None:
-    file: dict[str, Any] = {}
-    data, kept = part_bytes(part), part_file_id(part, "openai")
-    name = part.get("name")
-    if kept is not None:
-        file["file_id"] = kept
-    elif data is None:
-        return None
-    else:
-        file["file_data"] = encode_base64(data) if part.get("media_type") is None else part_url(part)
-        # OpenAI refuses bytes without a file name, so unnamed ones get a default.
-        name = name if isinstance(name, str) or exact else "file"
-    if isinstance(name, str):
-        file["filename"] = name
-    return {"type": "file", "file": file, **part_extras(part, "openai")}
+    file = render_openai_file(part, "openai", exact=exact)
+    return None if file is None else {"type": "file", "file": file, **part_extras(part, "openai")}
 
 
 def _render_call(message: Message, index: int, at: int, wire: WireIds) -> dict[str, Any]:

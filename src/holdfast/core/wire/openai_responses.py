@@ -34,12 +34,10 @@ from holdfast.core.wire.parts import (
     collect_extras,
     copy_data,
     copy_item,
-    encode_base64,
     find_call,
     is_custom_call,
     message_extras,
     message_parts,
-    part_bytes,
     part_extras,
     part_file_id,
     part_url,
@@ -49,6 +47,7 @@ from holdfast.core.wire.parts import (
     read_file_data,
     read_media_url,
     read_result_content,
+    render_openai_file,
     report_malformed_part,
     text_part,
 )
@@ -360,7 +359,6 @@ def _render_output(
 
 
 def _render_input_part(part: Part, exact: bool) -> dict[str, Any]:
-    """Return a part of the model's input."""
     kind = part.get("type")
     if kind == "other" and part.get("provider") == "responses":
         return copy_item(part)
@@ -381,19 +379,8 @@ def _render_image(part: Part) -> dict[str, Any] | None:
 
 
 def _render_file(part: Part, exact: bool) -> dict[str, Any] | None:
-    file: dict[str, Any] = {"type": "input_file"}
-    kept, data, name = part_file_id(part, "responses"), part_bytes(part), part.get("name")
-    if kept is not None:
-        file["file_id"] = kept
-    elif data is not None:
-        file["file_data"] = encode_base64(data) if part.get("media_type") is None else part_url(part)
-        name = name if isinstance(name, str) or exact else "file"
-    elif isinstance(part.get("url"), str):
-        file["file_url"] = part["url"]
-    else:
+    file = render_openai_file(part, "responses", exact=exact, urls=True)
+    if file is None:
         return None
-    if isinstance(name, str):
-        file["filename"] = name
-    if part.get("detail") is not None:
-        file["detail"] = copy_data(part["detail"])
-    return file
+    detail = {} if part.get("detail") is None else {"detail": copy_data(part["detail"])}
+    return {"type": "input_file", **file, **detail}

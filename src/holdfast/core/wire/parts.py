@@ -171,6 +171,22 @@ def part_file_id(part: Part, provider: str) -> str | None:
     return kept
 
 
+def render_openai_file(part: Part, provider: str, *, exact: bool, urls: bool = False) -> dict[str, Any] | None:
+    """Return a file's id, bytes or, if `urls` are allowed, address, with its name; None if there is none of them."""
+    file_id, data, name = part_file_id(part, provider), part_bytes(part), part.get("name")
+    if file_id is not None:
+        file: dict[str, Any] = {"file_id": file_id}
+    elif data is not None:
+        file = {"file_data": encode_base64(data) if part.get("media_type") is None else part_url(part)}
+        # OpenAI refuses bytes without a file name, so unnamed ones get a default.
+        name = name if isinstance(name, str) or exact else "file"
+    elif urls and isinstance(part.get("url"), str):
+        file = {"file_url": part["url"]}
+    else:
+        return None
+    return {**file, "filename": name} if isinstance(name, str) else file
+
+
 def placeholder_text(part: Part) -> str:
     """Return the placeholder for an image, a file or another provider's part that cannot be shown."""
     kind = part.get("type")

@@ -203,9 +203,7 @@ def read_role(role: Any, notes: ReadNotes, also: tuple[str, ...] = ()) -> str | 
     """Return a role. An unknown one is refused, or read as the user's, whose text is trusted least."""
     if not isinstance(role, str):
         notes.report(
-            "malformed",
-            f"A message has no role. Give one of {', '.join(sorted(ROLES))}.",
-            "left out: it has no role",
+            "malformed", f"A message has no role. Give one of {', '.join(sorted(ROLES))}.", "left out: it has no role"
         )
         return None
     if role in ROLES or role in also:

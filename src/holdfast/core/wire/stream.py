@@ -15,13 +15,7 @@ import msgspec
 from holdfast.core.wire.formats import FORMATS, Format
 from holdfast.core.wire.plain_data import get_field
 from holdfast.core.wire.replies import read_usage
-from holdfast.core.wire.stream_providers import (
-    ChatPieces,
-    MessagePieces,
-    ResponsePieces,
-    StreamPieces,
-    find_error,
-)
+from holdfast.core.wire.stream_providers import ChatPieces, MessagePieces, ResponsePieces, StreamPieces, find_error
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.records.models import Delta
 from holdfast.records.usage import Usage

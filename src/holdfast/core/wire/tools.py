@@ -183,7 +183,6 @@ def _check_name(tool: ToolDef) -> None:
 
 
 def _tool_format(raw: dict[str, Any]) -> str:
-    """Return the format of a hosted tool's definition."""
     kind = raw.get("type")
     if isinstance(kind, str) and (_DATED_TYPE.fullmatch(kind) or kind == "mcp_toolset"):
         return "anthropic"

@@ -19,22 +19,23 @@ from holdfast.core.packs.manifest import (
     RENDERER_VERSION,
     compute_digest,
     list_omitted,
+    make_evidence,
     restore_decisions,
-    restore_evidence,
 )
-from holdfast.core.packs.rounds import remake_with_omissions
+from holdfast.core.packs.rounds import remake_round
 from holdfast.core.packs.segments import (
     crumb_segment,
     cut_by_recipe,
     make_message,
+    make_segment,
     note_segments,
     remake_marker,
     summary_segment,
 )
-from holdfast.core.sessions.message_events import ERASED_TEXT
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.tokens import count_label, framing_of, message_tokens, system_tokens, tools_tokens
 from holdfast.core.trust import FILE_PREFIX, lowest_trust
+from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
 from holdfast.flow.compaction import summaries
 from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_event, read_handle_event
@@ -55,6 +56,7 @@ from holdfast.records.packs import (
     Origin,
     RetrievedEvidence,
     Segment,
+    SegmentKind,
     TokenSummary,
     WindowKey,
 )
@@ -223,7 +225,7 @@ class _PackRebuilder:
 
     def _round_segment(self, messages: Sequence[Message], piece: PackedPiece) -> Segment:
         recipe = [] if piece.cut is None else piece.cut.split(",")
-        form, left_out = remake_with_omissions(messages, recipe, self._thread)
+        form, left_out = remake_round(messages, recipe, self._thread)
         gone = [message for message in messages if message.erased]
         id = message_handle(messages[0], self._thread)
         self._erased += [id] if gone else []
@@ -252,18 +254,11 @@ class _PackRebuilder:
         self._erased += [piece.id] if gone else []
         told, left_out = cut_by_recipe(text, piece.cut, piece.id)
         message = make_message(label, told, piece.id, piece.kind, trust, self._mark)
-        segment = Segment(
-            kind="memory" if piece.kind == "memory" else "evidence",
-            id=piece.id,
-            priority=piece.priority or "medium",
-            trust=trust,
-            estimated_tokens=self._count(message),
-            messages=(message,),
-            origins=(origin,),
-            shortened=left_out,
-        )
+        kind: SegmentKind = "memory" if piece.kind == "memory" else "evidence"
+        priority = piece.priority or "medium"
+        segment = make_segment(kind, piece.id, priority, message, self._count, [origin], left_out)
         if piece.kind == "evidence":
-            self._evidence.append(restore_evidence(segment, piece, evidence_source(self._env, origin)))
+            self._evidence.append(make_evidence(segment, piece.part or "", evidence_source(self._env, origin)))
         return segment
 
     # the whole

@@ -18,7 +18,7 @@ from holdfast.core.packs.fences import make_mark
 from holdfast.core.packs.handles import summary_handle
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.rounds import remake_round
-from holdfast.core.packs.segments import BREADCRUMBS_ID, crumb_segment, remake_text
+from holdfast.core.packs.segments import BREADCRUMBS_ID, crumb_segment, cut_by_recipe
 from holdfast.core.packs.trace import (
     Fact,
     FactVisibility,
@@ -116,7 +116,7 @@ class PackInspector:
         key = (piece.cut, *((one.stream, one.first, one.last) for one in parts))
         if key not in self._read:
             whole = [message for part in parts for message in load_piece_messages(self._env, part)]
-            shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)
+            shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)[0]
             self._read[key] = self._fact.is_in(*map(readable_text, shown))
         left: bool = self._read[key]
         return left
@@ -153,7 +153,7 @@ class PackInspector:
             return None  # Its source is missing; `pack_at` reports that.
         if self._fact.is_in(text):
             self._note_past(piece.id, "memory" if piece.kind == "memory" else "evidence")
-        if self._fact.is_in(remake_text(text, piece.cut, piece.id)):
+        if self._fact.is_in(cut_by_recipe(text, piece.cut, piece.id)[0]):
             return FactVisibility("recalled", piece.id)
         return FactVisibility("shortened", piece.id, "cut") if self._fact.is_in(text) else None
 

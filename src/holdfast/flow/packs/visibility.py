@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.frames import stack
-from holdfast.core.sessions.message_events import ERASED_TEXT
+from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
 from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import (
