@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.core.entries import short_repr
+from holdfast.core.checks import short_repr
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases

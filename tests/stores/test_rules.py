@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import entries as rules
+from holdfast.core.checks import check_number
 from holdfast.core.entries import MISSING, EntryOptions
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import Edge, EdgeQuery
@@ -48,8 +49,8 @@ def test_a_key_is_counted_in_characters_and_in_bytes() -> None:
 @pytest.mark.parametrize(
     "check",
     [
-        lambda value: rules.check_number("n", value),
-        lambda value: rules.check_limit("n", value),
+        lambda value: check_number("n", value, whole=False),
+        lambda value: check_number("n", value, least=1, most=rules.MAX_PAGE),
         rules.check_expected,
         rules.check_reducer,
         rules.check_direction,

@@ -53,7 +53,8 @@ from holdfast.cli.stores import (
 )
 from holdfast.cli.transfer import STDIN, read_source
 from holdfast.client.state import State, open_store
-from holdfast.core.entries import MAX_DEPTH, MAX_PAGE, EntryOptions, short_repr
+from holdfast.core.checks import short_repr
+from holdfast.core.entries import MAX_DEPTH, MAX_PAGE, EntryOptions
 from holdfast.errors import EntryNotFound, InvalidValue, NotFound
 from holdfast.flow.state.search import MAX_REACHED
 from holdfast.records.entries import (

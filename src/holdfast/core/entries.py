@@ -5,13 +5,13 @@ Entries are checked before any backend is called. A graph is walked level by lev
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.checks import check_number, is_number, short_repr
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import DIRECTIONS, LIFETIMES, REDUCERS, TIERS, Edge, EdgeQuery, TraversalResult
 from holdfast.records.ids import check_id
@@ -25,7 +25,6 @@ MAX_TTL: Final = 100 * 366 * 24 * 3600
 RESERVED_PREFIX: Final = "holdfast/"
 """The prefix of keys that only holdfast writes: models are shown their values as holdfast's own words."""
 _SESSION_SCOPES: Final = (("session",), ("session", "thread"))
-_MAX_FLOAT: Final = sys.float_info.max
 MAX_APPLIED_EFFECTS: Final = 16
 """The number of applied effects that an entry remembers."""
 
@@ -81,32 +80,13 @@ def check_options(options: EntryOptions, scope: Scope) -> EntryOptions:
         )
     if options.content_kind is not None:
         check_id(options.content_kind, "content_kind", limit=64)
-    salience = options.salience
-    if salience is not None:
-        check_number("salience", salience)
-        if not 0 <= salience <= 1:
-            raise InvalidValue(f"salience must be between 0 and 1, not {short_repr(salience)}.")
-    if options.ttl is not None:
-        check_number("ttl", options.ttl)
-        if not 0.001 <= options.ttl <= MAX_TTL:
-            raise InvalidValue(
-                f"ttl must be between a millisecond and 100 years, in seconds, not {short_repr(options.ttl)}."
-            )
+    if options.salience is not None:
+        check_number("salience", options.salience, least=0, most=1, whole=False)
+    if options.ttl is not None and not is_number(options.ttl, least=0.001, most=MAX_TTL, whole=False):
+        raise InvalidValue(
+            f"ttl must be between a millisecond and 100 years, in seconds, not {short_repr(options.ttl)}."
+        )
     return options
-
-
-def check_number(name: str, value: object) -> float:
-    """Check a finite number."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and -_MAX_FLOAT <= value <= _MAX_FLOAT:
-        return float(value)
-    raise InvalidValue(f"{name} must be a number, not {short_repr(value)}.")
-
-
-def check_limit(name: str, value: object, most: int = MAX_PAGE) -> int:
-    """Check a count between 1 and `most`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise InvalidValue(f"{name} must be a whole number between 1 and {most:,}, not {short_repr(value)}.")
-    return value
 
 
 def check_prefix(value: object) -> str:
@@ -116,7 +96,7 @@ def check_prefix(value: object) -> str:
 
 def check_expected(value: object) -> int | None:
     """Check an expected version: 0 for no entry, None for any."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
+    if value is not None and not is_number(value, least=0, most=2**63 - 1):
         raise InvalidValue(f"expected_version must be a version, or 0 for a new key, not {short_repr(value)}.")
     return value
 
@@ -144,14 +124,6 @@ def _check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise InvalidValue(f"{name} must be one of {', '.join(allowed)}, not {short_repr(value)}.")
     return value
-
-
-def short_repr(value: object) -> str:
-    """Return the beginning of a refused value's repr."""
-    try:
-        return f"{value!r:.60}"
-    except ValueError:
-        return f"a very large {type(value).__name__}"  # Python refuses to print integers with thousands of digits.
 
 
 def expiry(options: EntryOptions, now: int) -> int | None:

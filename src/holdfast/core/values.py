@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.entries import short_repr
+from holdfast.core.checks import check_number, short_repr
 from holdfast.core.journal.codec import encode
 from holdfast.core.msgspec_types import convert
 from holdfast.errors import InvalidValue, ValueMismatch
@@ -112,10 +112,7 @@ def register_type(
     named = check_id(kind.__name__ if name is None else name, "name")
     if "@" in named:
         raise InvalidValue("name must not hold '@', which stands before the version.")
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MAX_TYPE_VERSION:
-        raise InvalidValue(
-            f"version must be a whole number between 1 and {MAX_TYPE_VERSION:,}, not {short_repr(version)}."
-        )
+    check_number("version", version, least=1, most=MAX_TYPE_VERSION)
     steps = dict(upcasters or {})
     for number, step in steps.items():
         if number not in range(1, version) or not callable(step):

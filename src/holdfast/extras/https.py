@@ -18,7 +18,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.core.entries import check_limit, check_number
+from holdfast.core.checks import check_number
 from holdfast.errors import HoldfastError, InvalidValue, NotFound, Refused, TooLarge, Unavailable
 from holdfast.version import __version__
 
@@ -67,10 +67,10 @@ class HttpsFetcher:
         context: ssl.SSLContext | None = None,
     ) -> None:
         self._hosts = _check_hosts(hosts)
-        self._timeout = check_number("timeout", timeout)
+        self._timeout = check_number("timeout", timeout, whole=False)
         if not 0 < self._timeout <= threading.TIMEOUT_MAX:
             raise InvalidValue("timeout must be more than 0 seconds.")
-        self._max_bytes = check_limit("max_bytes", max_bytes, 1_000_000_000)
+        self._max_bytes = check_number("max_bytes", max_bytes, least=1, most=1_000_000_000)
         self._resolve = resolve or _resolve
         self._connect = connect or _connect
         if context is not None and not (context.check_hostname and context.verify_mode == ssl.CERT_REQUIRED):

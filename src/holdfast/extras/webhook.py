@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.core.entries import check_number
+from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import encode
 from holdfast.errors import EffectRefused, InvalidValue, RetryLater
 from holdfast.ports import Clock
@@ -62,7 +62,7 @@ class WebhookSink:
     ) -> None:
         self._secure, self._host, self._port, self._path = _split_url(url)
         self._secrets = _decode_secrets(secret)
-        self._timeout = check_number("timeout", timeout)
+        self._timeout = check_number("timeout", timeout, whole=False)
         if self._timeout <= 0:
             raise InvalidValue("timeout must be more than 0 seconds.")
         self._headers = _check_headers(headers or {})

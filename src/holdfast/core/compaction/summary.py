@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import clean_text
 from holdfast.core.compaction.strategies import omission_note, priority_of
 from holdfast.core.entries import RESERVED_PREFIX
@@ -66,7 +67,7 @@ def summarise_window(
 
 def plan_summary(talk: ConversationRounds, keep: int) -> WindowSummaryPlan | Window:
     """Return what to summarise; or the window, if everything fits or there is no room for a summary."""
-    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+    if not is_number(keep, least=1):
         raise InvalidValue(f"keep is {keep!r}. Give how many of the newest rounds to keep, at least 1.")
     if talk.fits():
         return fit_window(talk)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from holdfast.core.checks import MAX_AMOUNT, check_number, is_number
 from holdfast.core.frames.stack import live_frame
 from holdfast.errors import BudgetExhausted, InsufficientTokens, InvalidValue, NotFound
 from holdfast.records.events import frames
@@ -20,7 +21,7 @@ def reserve(state: StreamState, frame_id: str, purpose: str, amount: object) -> 
     """Reserve tokens for a purpose. An amount of 0 writes nothing."""
     check_id(purpose, "purpose")
     frame = live_frame(state, frame_id)
-    wanted = check_whole(amount, "amount")
+    wanted = check_number("amount", amount, least=0, most=MAX_AMOUNT)
     if not wanted:
         return []
     check_available(frame, wanted)
@@ -31,7 +32,7 @@ def release(state: StreamState, frame_id: str, purpose: str, amount: object = No
     """Release a reservation, all of it or a part."""
     frame = live_frame(state, frame_id)
     held = _reservation_amount(frame, purpose)
-    back = held if amount is None else check_whole(amount, "amount")
+    back = held if amount is None else check_number("amount", amount, least=0, most=MAX_AMOUNT)
     if back > held:
         raise NotFound(f"Frame {frame_id} has {held} tokens reserved for {purpose!r}, not {back}.")
     return [_reservation_draft(frame_id, purpose, -back)] if back else []
@@ -83,34 +84,25 @@ def _reservation_draft(frame_id: str, purpose: str, amount: int) -> Draft:
     return Draft(type="frame.reserved", facts=facts)
 
 
-MAX_AMOUNT = 2**53
 _MIN_LIMITS = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
-
-
-def check_whole(value: object, what: str, least: int = 0) -> int:
-    """Check a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_AMOUNT:
-        raise InvalidValue(f"{what} must be a whole number from {least} to {MAX_AMOUNT}, not {value!r}.")
-    return value
 
 
 def to_nano_usd(value: object, what: str) -> int:
     """Convert an amount above 0 in US dollars to billionths of a dollar."""
-    money = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-    if not money:
+    if not is_number(value, whole=False) or value <= 0:
         raise InvalidValue(f"{what} must be an amount above 0 in US dollars, not {value!r:.40}.")
-    return round(value * NANO_USD)  # type: ignore[operator]
+    return round(value * NANO_USD)
 
 
 def to_usage(value: object) -> Usage:
     """Check a usage record, or turn a number of tokens into one, as output."""
     if isinstance(value, Usage):
         for name in ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated"):
-            check_whole(getattr(value, name), f"usage.{name}")
+            check_number(f"usage.{name}", getattr(value, name), least=0, most=MAX_AMOUNT)
         if value.cost is not None:
-            check_whole(value.cost, "usage.cost")
+            check_number("usage.cost", value.cost, least=0, most=MAX_AMOUNT)
         return value
-    return Usage(output=check_whole(value, "usage"))
+    return Usage(output=check_number("usage", value, least=0, most=MAX_AMOUNT))
 
 
 def compute_grant(tokens: object, lender: FrameState | None) -> int | None:
@@ -124,7 +116,7 @@ def compute_grant(tokens: object, lender: FrameState | None) -> int | None:
         if left is None:
             raise InvalidValue("A fraction needs a parent with a limited budget. Give a number of tokens instead.")
         return _check_grant(int(left * tokens), left, lender)
-    amount = check_whole(tokens, "tokens")
+    amount = check_number("tokens", tokens, least=0, most=MAX_AMOUNT)
     return amount if left is None else _check_grant(amount, left, lender, may_be_none=True)
 
 
@@ -163,5 +155,5 @@ def check_limits(limits: Limits) -> Limits:
     for name, least in _MIN_LIMITS.items():
         value = getattr(limits, name)
         if value is not UNSET and not (name == "timeout_ms" and value is None):
-            check_whole(value, f"limits.{name}", least)
+            check_number(f"limits.{name}", value, least=least, most=MAX_AMOUNT)
     return limits

@@ -11,8 +11,8 @@ from typing import get_args
 
 from msgspec.structs import replace
 
+from holdfast.core.checks import MAX_AMOUNT, check_number
 from holdfast.core.compaction.strategies import priority_of
-from holdfast.core.frames.budgets import check_whole
 from holdfast.core.frames.stack import live_frame
 from holdfast.core.packs.event_text import FILE_PREFIX, KIND_TRUST
 from holdfast.core.packs.fences import TRUSTED_LEVELS, lowest_trust
@@ -64,7 +64,7 @@ def add_handle(
         kind=kind,
         priority=PRIORITY_SCORE[priority],
         position=newest + 1 if known is None else known.position,
-        tokens=None if tokens is None else check_whole(tokens, "tokens"),
+        tokens=None if tokens is None else check_number("tokens", tokens, least=0, most=MAX_AMOUNT),
         policy=policy,
         trust=trust,
         call=call,

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.frames.budgets import check_limits, check_whole, compute_grant
+from holdfast.core.checks import MAX_AMOUNT, check_number
+from holdfast.core.frames.budgets import check_limits, compute_grant
 from holdfast.core.frames.stack import (
     ancestry,
     children,
@@ -146,7 +147,7 @@ def update(
         _check_transition(state, frame, status)
     bounds, deadline = (None, None) if limits is None else _resolve_limits(state, frame, check_limits(limits))
     if tokens is not None:
-        check_whole(tokens, "tokens")
+        check_number("tokens", tokens, least=0, most=MAX_AMOUNT)
         if frame.parent is not None or frame.outer is not None:
             raise Refused("Only a root's tokens can be changed: a child's are lent by its parent.")
         if frame.granted is None:

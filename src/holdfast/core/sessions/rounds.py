@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.shorten import CountMessage
 from holdfast.core.values import exception_text
@@ -44,7 +45,7 @@ def check_bounds(
     if max_messages is None and max_tokens is None:
         raise InvalidValue("A window needs a limit. Give max_messages, max_tokens or both.")
     for name, value in (("max_messages", max_messages), ("max_tokens", max_tokens), ("reserve", reserve)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        if value is not None and not is_number(value, least=0):
             raise InvalidValue(f"{name} is {value!r}. Give a whole number, not below zero.")
     if max_tokens is not None and count is None:
         raise InvalidValue("max_tokens needs a way to count. Give count=, a function from a message to its tokens.")
@@ -158,6 +159,6 @@ def _call_counter(count: CountMessage, message: Message) -> int:
         raise
     except Exception as error:  # The counter is the caller's own code.
         raise InvalidValue(f"The tokens of a message could not be counted: {exception_text(error)}.") from error
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+    if not is_number(tokens, least=0):
         raise InvalidValue(f"count gave {tokens!r} for a message. It must give a whole number, not below zero.")
     return tokens

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.validate import EMPTY_MESSAGE
@@ -133,6 +134,6 @@ def _details(usage: dict[str, Any], *names: str) -> dict[str, Any]:
 def _count(usage: dict[str, Any], *names: str) -> int:
     for name in names:
         value = usage.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        if is_number(value, least=0, most=2**63 - 1):
             return value
     return 0

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Callable
 
-from holdfast.core.frames import budgets
+from holdfast.core.checks import MAX_AMOUNT, check_number
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.stack import add_clock_events, live_frame, walk_leaf_first
 from holdfast.core.journal.codec import decode_event
@@ -62,9 +62,9 @@ def suspend_frame(
             question=new,
             kind=kind,
             prior="active",
-            expires_at=None if expires_ms is None else now + budgets.check_whole(expires_ms, "expires_ms", 1),
+            expires_at=_expiry(expires_ms, now),
             on_expiry=on_expiry if on_expiry is not None or expires_ms is None else "keep",
-            until=None if until is None else budgets.check_whole(until, "until"),
+            until=None if until is None else check_number("until", until, least=0, most=MAX_AMOUNT),
             token=None if secret is None else hash_token(secret),
             call=call,
         )
@@ -76,6 +76,10 @@ def suspend_frame(
     if changed.repeated and secret is not None:
         secret = reissue_token_if_open(env, question)
     return QuestionReceipt(question=question, frame=frame_id, token=secret, repeated=changed.repeated)
+
+
+def _expiry(expires_ms: int | None, now: int) -> int | None:
+    return None if expires_ms is None else now + check_number("expires_ms", expires_ms, least=1, most=MAX_AMOUNT)
 
 
 def _match_question(
@@ -106,7 +110,7 @@ def reissue_token(env: Env, question_id: str, expires_ms: int | None = None) -> 
 
     def decide(states: States) -> Drafts:
         now = env.clock.now_ms()
-        expires = None if expires_ms is None else now + budgets.check_whole(expires_ms, "expires_ms", 1)
+        expires = _expiry(expires_ms, now)
         if expires is None:
             expires = rules.check_unexpired(states[stream], frame_id, question_id, now).expires_at
         return {stream: rules.reissue(states[stream], frame_id, question_id, hash_token(secret), expires)}

@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from holdfast.core import entries as rules
+from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode
 from holdfast.core.packs.event_text import message_text
 from holdfast.core.search.documents import (
@@ -49,7 +50,7 @@ def search_scope(storage: Storage, scope: Address, query: str, limit: int) -> li
     """Search the entries of one scope, best first. A store that cannot search finds nothing."""
     place, query = Scope.of(scope).text, check_query(query)
     words = query_terms(query)
-    rules.check_limit("limit", limit, MAX_RESULTS)
+    check_number("limit", limit, least=1, most=MAX_RESULTS)
     if not words or not storage.store.capabilities & {"text", "vectors"}:
         return []
     now = storage.clock.now_ms()
@@ -125,7 +126,7 @@ def make_edge(
         kind=check_id(kind, "kind"),
         target_scope=place if target_scope is None else Scope.of(target_scope).text,
         target=rules.check_entry_key(target),
-        weight=None if weight is None else rules.check_number("weight", weight),
+        weight=None if weight is None else check_number("weight", weight, whole=False),
         data=value,
     )
 
@@ -157,7 +158,7 @@ def list_edges(
     require_capability(storage, "graph", "a graph")
     node = (Scope.of(scope).text, rules.check_entry_key(key))
     way, wanted = rules.check_direction(direction), rules.check_kinds(kinds)
-    most = None if limit is None else rules.check_limit("limit", limit, MAX_REACHED)
+    most = None if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED)
     steps = rules.load_edges(storage.store.edges, [node], way, wanted, most)
     # An edge from a key to itself is found from both ends.
     found = {(edge.scope, edge.source, edge.kind, edge.target_scope, edge.target): edge for _, _, edge in steps}
@@ -173,10 +174,10 @@ def traverse_edges(
     return rules.traverse(
         storage.store.edges,
         node,
-        rules.check_limit("depth", depth, rules.MAX_DEPTH),
+        check_number("depth", depth, least=1, most=rules.MAX_DEPTH),
         rules.check_direction(direction),
         rules.check_kinds(kinds),
-        MAX_REACHED if limit is None else rules.check_limit("limit", limit, MAX_REACHED),
+        MAX_REACHED if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED),
     )
 
 
@@ -226,7 +227,7 @@ def search_thread(
 ) -> list[SearchResult]:
     """Search the messages of one thread, shared ones included, best first. `counts` filters the messages."""
     query = check_query(query)
-    rules.check_limit("limit", limit, MAX_RESULTS)
+    check_number("limit", limit, least=1, most=MAX_RESULTS)
     threads = tuple(thread_segments(stream, thread_state(env, stream)))
     return _search_journal(env, query, limit, threads=threads, counts=counts)
 
@@ -234,7 +235,7 @@ def search_thread(
 def search_tenant(env: Env, query: str, limit: int) -> list[SearchResult]:
     """Search messages and entries of the whole tenant by their words."""
     query = check_query(query)
-    rules.check_limit("limit", limit, MAX_RESULTS)
+    check_number("limit", limit, least=1, most=MAX_RESULTS)
     return _search_journal(env, query, limit)
 
 

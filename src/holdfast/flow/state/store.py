@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import entries as rules
+from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import decode
 from holdfast.core.values import to_plain, upcast_value
 from holdfast.errors import EntryNotFound, InvalidValue, Unsupported
@@ -123,7 +124,7 @@ def list_stored(
     """List stored entries in key order, with transient ones in place of those they overlay."""
     place, prefix = Scope.of(scope).text, rules.check_prefix(prefix)
     after = None if after is None else rules.check_entry_key(after)
-    most = None if limit is None else rules.check_limit("limit", limit)
+    most = None if limit is None else check_number("limit", limit, least=1, most=rules.MAX_PAGE)
     now = storage.clock.now_ms()
     over = {
         key: entry
@@ -159,7 +160,7 @@ def fetch_pages(storage: Storage, scope: str, page: EntryPageQuery, most: int | 
 def read_history(storage: Storage, scope: Address, key: str, limit: int | None = None) -> list[Revision]:
     """Return the revisions of a key, newest first."""
     require_capability(storage, "history", "history")
-    most = None if limit is None else rules.check_limit("limit", limit)
+    most = None if limit is None else check_number("limit", limit, least=1, most=rules.MAX_PAGE)
     return cast(HistoryStore, storage.store).history(Scope.of(scope).text, rules.check_entry_key(key), most)
 
 
@@ -167,7 +168,7 @@ def list_scopes(storage: Storage, after: Address | None, limit: int | None) -> l
     """List scopes that have entries, in order, after one of them."""
     require_capability(storage, "history", "a list of its scopes; hf.state does")
     told = cast(HistoryStore, storage.store).scopes
-    most = rules.MAX_PAGE if limit is None else rules.check_limit("limit", limit)
+    most = rules.MAX_PAGE if limit is None else check_number("limit", limit, least=1, most=rules.MAX_PAGE)
     now, found = storage.clock.now_ms(), list[str]()
     last = "" if after is None else Scope.of(after).text
     while more := told(now, last, most):
