@@ -22,14 +22,14 @@ from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal import transfer
-from holdfast.flow.journal.caches import RecentCache, StateCache
+from holdfast.flow.journal.caches import StateCache
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.journal.past import ExcerptJournal, build_past_factory
 from holdfast.flow.journal.read import check_cursor
 from holdfast.flow.journal.redact import check_hook
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
-from holdfast.flow.state.vectors import StreamVectorCache
+from holdfast.flow.state.vectors import count_vectors
 from holdfast.flow.turns.queue import TurnQueue
 from holdfast.ports import Clock, Embedder, Env, Ids, Model, Models, Store, Summarizer, Tokenizer
 from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
@@ -41,7 +41,7 @@ from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
-from holdfast.system import SystemClock, SystemIds
+from holdfast.system import SharedLru, SystemClock, SystemIds
 
 DURABILITIES = ("full", "fast")
 MAX_PERCENT = 100
@@ -295,10 +295,10 @@ def assemble_env(
         embedder=None if beside.embedder is None else make_embedder(beside.embedder),
         transients=TransientEntries(settings.transient_entries),
         sinks=SinkRegistry(),
-        vectors=StreamVectorCache(settings.cached_vectors),
+        vectors=SharedLru(settings.cached_vectors, weigh=count_vectors),
         past=build_past_factory(_make_empty_journal),
         queues=TurnQueue(),
-        recent=RecentCache(settings.cached_windows),
+        recent=SharedLru(settings.cached_windows),
         documents=beside.documents,
         fetcher=beside.fetcher,
         telemetry=beside.telemetry,

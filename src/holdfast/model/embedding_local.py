@@ -15,7 +15,6 @@ import hashlib
 import importlib
 import importlib.util
 import math
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -28,7 +27,7 @@ from holdfast.errors import InvalidValue, Unavailable, Unsupported
 from holdfast.model.embedder_check import CheckedEmbedder
 from holdfast.model.tokenizers import is_interruption
 from holdfast.sqlite.vectors import MAX_DIMENSIONS
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 VECTOR_FORMAT = 1
 """Incremented when the same files begin to give other vectors."""
@@ -45,12 +44,7 @@ class WeightsEmbedder(CheckedEmbedder):
         super().__init__("", plan.dimensions)
         self._plan = plan
         self._loaded: tuple[Any, _TokenModel, int | None] | None = None
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     @property
     def name(self) -> str:
@@ -80,7 +74,7 @@ class WeightsEmbedder(CheckedEmbedder):
         return model.embed_tokens(tokens)
 
     def _load_once(self) -> tuple[Any, _TokenModel, int | None]:
-        with self._lock:
+        with self._lock.lock:
             if self._loaded is None:
                 try:
                     self._loaded = _load_model(self._plan)

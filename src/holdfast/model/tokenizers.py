@@ -23,7 +23,6 @@ import math
 import os
 import re
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +33,7 @@ import msgspec
 from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.ports import Tokenizer
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 LONGEST_NAME = 128
 
@@ -293,6 +292,8 @@ DEFAULT_TOKENIZER = "o200k_base"
 _TIKTOKEN = "tiktoken:"
 _WRAPPED_TYPES = (SplintrTokenizer, FunctionTokenizer, EstimateTokenizer)
 _tokenizers: dict[str, Tokenizer] = {}
+_LOADING = ForkLock(reentrant=True)
+"""Reentrant: loading an estimate loads the two tokenizers that it is made of."""
 
 
 def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> Tokenizer:
@@ -301,29 +302,11 @@ def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = Non
         given = DEFAULT_TOKENIZER
     if isinstance(given, str):
         name = _canonical_name(given)
-        return _tokenizers.get(name) or _LOADER.load(name)
+        if name not in _tokenizers:
+            with _LOADING.lock:  # One thread loads a vocabulary while others wait.
+                return _tokenizers.get(name) or _tokenizers.setdefault(name, _load_tokenizer(name))
+        return _tokenizers[name]
     return given if isinstance(given, _WRAPPED_TYPES) else _wrap_custom(given)
-
-
-class _TokenizerLoader:
-    """The loader. One thread loads a vocabulary while others wait; a forked child starts with a new lock."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        # Reentrant: loading an estimate loads the two tokenizers that it is made of.
-        self._lock = threading.RLock()
-
-    def load(self, name: str) -> Tokenizer:
-        """Return the tokenizer of this name, loading it at most once."""
-        with self._lock:
-            return _tokenizers.get(name) or _tokenizers.setdefault(name, _load_tokenizer(name))
-
-
-_LOADER = _TokenizerLoader()
 
 
 def _canonical_name(name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +38,9 @@ MIN_SQLITE_VERSION = (3, 51, 3)
 STATEMENT_CACHE_SIZE = 256
 CHECKPOINT_PAGES = 4_000
 REWRITE_CHUNK_BYTES = 65_536
+CALL_AGAIN = "Call again with the same key to find out."
+_BLOCK_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 def require_sqlite() -> None:
@@ -60,6 +64,8 @@ class FileFormat(NamedTuple):
     """Deterministic SQL functions by name, each with its number of arguments, -1 for any."""
     not_a_database: str | None = None
     """The message for a file that is no SQLite database at all; None for the default of `NotAJournal`."""
+    if_unknown: str = CALL_AGAIN
+    """The advice after a commit of unknown outcome."""
 
 
 def open_connection(
@@ -243,7 +249,13 @@ def fetch_rows(connection: apsw.Connection, sql: str, values: tuple[Any, ...] = 
     return connection.execute(sql, values).fetchall()
 
 
-def translate_error(error: BaseException, *, committing: bool = False) -> HoldfastError:
+def parse_queries(sql: str) -> dict[str, str]:
+    """Return the blocks of an SQL file by the names above them, without comments."""
+    pieces = _BLOCK_NAME.split(sql)
+    return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def translate_error(error: BaseException, *, committing: bool = False, advice: str = CALL_AGAIN) -> HoldfastError:
     """Return a driver's error as one of holdfast's. An error while committing means that the outcome is unknown."""
     if isinstance(error, HoldfastError):
         return error
@@ -252,10 +264,7 @@ def translate_error(error: BaseException, *, committing: bool = False) -> Holdfa
         # Even while committing: the last frame of the log, which makes a commit, was not written.
         return StorageFull()
     if committing:
-        return OutcomeUnknown(
-            f"The commit failed {detail} and may or may not have reached the disk. "
-            "Call again with the same key to find out."
-        )
+        return OutcomeUnknown(f"The commit failed {detail} and may or may not have reached the disk. {advice}")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Busy()
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -37,7 +36,7 @@ from holdfast.store.cozo_engine import (
     read_metadata,
     relation_names,
 )
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock, renew_in_child
 
 NO_EXPIRY: Final = 2**62
 """The stored expiry of an entry that does not expire."""
@@ -74,12 +73,11 @@ class CozoStore:
             self._engine.close()
             raise
         self._closed = self._forked = False
-        self._lock = threading.RLock()
+        self._lock = ForkLock(reentrant=True)
         renew_in_child(self)
 
     def after_fork(self) -> None:
         """Mark the store as unusable in the child: the engine's threads and locks stay with the parent."""
-        self._lock = threading.RLock()
         self._forked = True
 
     @property
@@ -186,7 +184,7 @@ class CozoStore:
     def close(self) -> None:
         if self._forked or self._closed:
             return
-        with self._lock:
+        with self._lock.lock:
             if not self._closed:
                 self._closed = True
                 self._engine.close()
@@ -196,7 +194,7 @@ class CozoStore:
             raise Closed("This store was opened before a fork. Open it again in this process, once it is closed there.")
         if self._closed:
             raise Closed
-        return self._lock
+        return self._lock.lock
 
 
 def _entry_columns(entry: StoredEntry) -> dict[str, Any]:

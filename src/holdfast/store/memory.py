@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
 from holdfast.core.search.words import index_text, space_letters
 from holdfast.errors import Closed
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 PURGE_PER_WRITE = 2
 """Expired entries that each write deletes: more than it can have added."""
@@ -44,12 +44,7 @@ class MemoryStore:
         self._out: dict[EntryPlace, dict[EdgeName, Edge]] = {}
         self._in: dict[EntryPlace, dict[EdgeName, Edge]] = {}
         self._closed = False
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.RLock()
+        self._lock = ForkLock(reentrant=True)
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -186,10 +181,10 @@ class MemoryStore:
     def close(self) -> None:
         self._closed = True
 
-    def _open(self) -> threading.RLock:
+    def _open(self) -> AbstractContextManager[object]:
         if self._closed:
             raise Closed
-        return self._lock
+        return self._lock.lock
 
 
 def _space_words(text: str) -> str:

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode
 from holdfast.core.search.documents import TextRow
@@ -28,8 +27,10 @@ from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery
 from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
 from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.pool import SqlitePool
 from holdfast.sqlite.vectors import load_numpy, similarities
-from holdfast.store.sqlite_file import WORDS_TABLE, StorePool, queries
+from holdfast.store.sqlite_file import STORE_FILE, WORDS_TABLE, queries
+from holdfast.system import SharedLru
 
 PURGE_BATCH = 500
 PURGE_PER_WRITE = 32
@@ -53,9 +54,8 @@ class SqliteStore:
         self.path = Path(path).resolve()
         create_file(self.path)
         busy_ms = (settings or Settings()).busy_ms
-        self._connections = StorePool(self.path, durability=durability, busy_ms=busy_ms)
-        self._vectors = VectorCollections()
-        self._connections.after_fork.append(self._vectors.after_fork)
+        self._connections = SqlitePool(self.path, STORE_FILE, durability=durability, busy_ms=busy_ms, vfs=None)
+        self._vectors: CollectionCache = SharedLru(CACHED_BYTES, weigh=lambda collection: collection.size)
         self._writes = itertools.count(1)
 
     # reading
@@ -84,7 +84,7 @@ class SqliteStore:
             texts = _search_words(connection, place, wanted)
             cosines: dict[int, float] = {}
             if wanted.vector and wanted.embedder is not None:
-                known = self._vectors.load_collection(connection, place, wanted.embedder, len(wanted.vector))
+                known = load_collection(self._vectors, connection, place, wanted.embedder, len(wanted.vector))
                 cosines = find_nearest(known, wanted.vector, wanted.now, wanted.limit, list(texts))
             ids = _JSON.encode([*texts, *(id for id in cosines if id not in texts)]).decode()
             rows = fetch_rows(connection, queries()["found"], (ids, place.id, wanted.now))
@@ -326,8 +326,7 @@ class VectorCollection(msgspec.Struct, frozen=True):
         return len(self.data) + 120 * len(self.ids)
 
 
-def _empty_collection() -> VectorCollection:
-    return VectorCollection(0, array("q"), array("q"), b"", None, {})
+CollectionCache = SharedLru[tuple[str, str, int], VectorCollection]
 
 
 def _extend_collection(known: VectorCollection, rows: Iterable[VectorRow], newest: int) -> VectorCollection:
@@ -342,7 +341,7 @@ def _extend_collection(known: VectorCollection, rows: Iterable[VectorRow], newes
         data[at * len(vector) : (at + 1) * len(vector)] = vector
         changed.append(at)
     made = VectorCollection(newest, ids, expiries, bytes(data), None, positions)
-    return msgspec.structs.replace(made, lengths=_vector_lengths(made, known.lengths, changed))
+    return replace(made, lengths=_vector_lengths(made, known.lengths, changed))
 
 
 def _vector_lengths(collection: VectorCollection, known: Any, changed: Sequence[int]) -> Any:
@@ -366,47 +365,21 @@ def _matrix(numpy: Any, collection: VectorCollection) -> Any:
     return numpy.frombuffer(collection.data, numpy.int8).reshape(len(collection.ids), -1)
 
 
-class VectorCollections:
-    """A cache of the most recently used collections."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, int], VectorCollection] = OrderedDict()
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.Lock()
-
-    def load_collection(
-        self, connection: apsw.Connection, place: ScopeSnapshot, embedder: str, dimensions: int
-    ) -> VectorCollection:
-        """Return the vectors of a scope, reading those that are not cached."""
-        name = (place.name, embedder, dimensions)
-        with self._lock:
-            known = self._known.get(name)
-            if known is not None:
-                self._known.move_to_end(name)
-        if known is not None and known.newest >= place.newest:
-            return known
-        if known is None or known.newest < place.reset:
-            known = _empty_collection()
-        wanted = (place.id, known.newest, embedder, dimensions)
-        rows: list[Any] = connection.execute(queries()["vectors"], wanted).fetchall()
-        known = (
-            _extend_collection(known, rows, place.newest)
-            if rows
-            else msgspec.structs.replace(known, newest=place.newest)
-        )
-        self._cache_collection(name, known)
+def load_collection(
+    cache: CollectionCache, connection: apsw.Connection, place: ScopeSnapshot, embedder: str, dimensions: int
+) -> VectorCollection:
+    """Return the vectors of a scope, reading those that are not cached."""
+    name = (place.name, embedder, dimensions)
+    known = cache.get(name)
+    if known is not None and known.newest >= place.newest:
         return known
-
-    def _cache_collection(self, name: tuple[str, str, int], collection: VectorCollection) -> None:
-        with self._lock:
-            self._known[name] = collection
-            self._known.move_to_end(name)
-            total = sum(each.size for each in self._known.values())
-            while total > CACHED_BYTES and self._known:
-                total -= self._known.popitem(last=False)[1].size
+    if known is None or known.newest < place.reset:
+        known = VectorCollection(0, array("q"), array("q"), b"", None, {})
+    wanted = (place.id, known.newest, embedder, dimensions)
+    rows: list[Any] = connection.execute(queries()["vectors"], wanted).fetchall()
+    known = _extend_collection(known, rows, place.newest) if rows else replace(known, newest=place.newest)
+    cache.put(name, known)
+    return known
 
 
 def find_nearest(

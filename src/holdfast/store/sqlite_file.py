@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 import apsw
 
-from holdfast.errors import HoldfastError, NewerSchema, NotAJournal, OutcomeUnknown
+from holdfast.errors import NewerSchema, NotAJournal
 from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
-from holdfast.sqlite.connection import Durability, FileFormat, read_in_transaction
+from holdfast.sqlite.connection import FileFormat, parse_queries, read_in_transaction
 from holdfast.sqlite.fts import TextIndex
-from holdfast.sqlite.pool import SqlitePool
 
 APPLICATION_ID = 0x68667374  # "hfst"
 SCHEMA_VERSION = 1
@@ -24,60 +19,12 @@ WORDS_TABLE = "entry_words"
 """The table of the text index. Each row is an entry, and its place is the scope."""
 
 _SQL = resources.files("holdfast.store") / "sql"
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 @cache
 def queries() -> dict[str, str]:
     """Return every statement by name, without its comments."""
-    pieces = _NAME.split((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
-    return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
-
-
-class StorePool(SqlitePool):
-    """The connections of a store's file, which handle forks as a journal's do."""
-
-    def __init__(self, path: Path, *, durability: Durability, busy_ms: int) -> None:
-        self._renew_lock()
-        super().__init__(path, STORE_FILE, durability=durability, busy_ms=busy_ms, vfs=None)
-        self.after_fork.append(self._renew_lock)
-
-    def _renew_lock(self) -> None:
-        self._turn = threading.Lock()
-
-    @contextmanager
-    def transaction(self) -> Iterator[apsw.Connection]:
-        """Yield the write connection in a transaction: committed at the end, rolled back on any error.
-
-        A failed commit raises OutcomeUnknown.
-        """
-        with self._turn, self.writer() as connection:
-            committing = False
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                committing = True
-                connection.execute("COMMIT")
-            except BaseException as error:
-                committing = committing and not isinstance(error, apsw.FullError)
-                self._abandon(connection, error, committing=committing)
-                if committing and isinstance(error, apsw.Error):
-                    raise OutcomeUnknown(
-                        f"The commit failed ({error}) and may or may not have reached the disk. Read the entry again."
-                    ) from error
-                raise
-
-    def _abandon(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
-        if not committing:
-            try:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
-                    return
-            except apsw.Error:
-                pass  # Dropping the connection ends its transaction.
-        self.drop_writer(suspect=committing)
+    return parse_queries((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
 
 
 def _prepare_schema(connection: apsw.Connection, path: Path) -> None:
@@ -127,4 +74,5 @@ STORE_FILE = FileFormat(
     recognise_store,
     _prepare_schema,
     not_a_database="{path} is no database. Give the path of a store, or of a new file.",
+    if_unknown="Read the entry again.",
 )

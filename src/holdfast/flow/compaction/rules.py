@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,7 +43,7 @@ from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
 from holdfast.records.sessions import ThreadState
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 
 def add_rule(
@@ -194,14 +193,14 @@ def _run_compaction(
     """Compact a thread, one compaction per session at a time; skip it for a while if there was nothing to do."""
     stream = occasion.stream
     thread = load_state(env, stream).thread or ThreadState()
-    if standing.is_idle(stream, rule.name, thread) or not standing.busy.acquire(blocking=False):
+    if standing.is_idle(stream, rule.name, thread) or not standing.busy.lock.acquire(blocking=False):
         return None
     try:
         work = ThreadCompaction(env, stream, config, standing.choose(config.summarizer))
         packed = occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
         work.run(packed=packed)
     finally:
-        standing.busy.release()
+        standing.busy.lock.release()
     if not work.made and not work.failed:
         standing.mark_idle(stream, rule.name, thread)
         return None
@@ -316,12 +315,7 @@ class SessionRules:
         self.wait: Wait | None = None
         self._tallies: dict[str, ThreadTally] = {}
         self._quiet: dict[tuple[str, str], ThreadState] = {}
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent process may have held."""
-        self.busy = threading.Lock()
+        self.busy = ForkLock()
 
     def put(self, rule: Rule) -> None:
         """Add a rule, replacing one of the same name."""

@@ -22,7 +22,7 @@ from holdfast.flow.journal.caches import StateCache
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.journal.read import advance_cursor
 from holdfast.flow.state.transients import TransientEntries
-from holdfast.flow.state.vectors import StreamVectorCache
+from holdfast.flow.state.vectors import count_vectors
 from holdfast.ports import Clock, Env
 from holdfast.ports.capabilities import ARTIFACTS, GROUPS, VECTORS, require
 from holdfast.ports.journal import Journal
@@ -30,6 +30,7 @@ from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import EventQuery, Subject
 from holdfast.records.settings import Settings
+from holdfast.system import SharedLru
 
 PAGE: Final = 512
 
@@ -178,7 +179,7 @@ def _replace_journal(env: Env, journal: Journal, clock: Clock) -> Env:
         memory=None,
         summarizer=None,
         transients=TransientEntries(settings.transient_entries),
-        vectors=StreamVectorCache(settings.cached_vectors),
+        vectors=SharedLru(settings.cached_vectors, weigh=count_vectors),
         sinks=SinkRegistry(),
         documents=None,
         fetcher=None,
