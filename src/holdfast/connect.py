@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.core.checks import short_repr
+from holdfast.core.checks import check_number, short_repr
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases
@@ -92,8 +92,7 @@ def check_settings(settings: Settings) -> Settings:
     for name in Settings.__struct_fields__:
         value = getattr(settings, name)
         least = 1 if name in _POSITIVE_SETTINGS else 0
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidValue(f"The setting {name} must be a whole number of at least {least}, not {value!r}.")
+        check_number(f"The setting {name}", value, least=least)
         if name.endswith("_percent") and value > MAX_PERCENT:
             raise InvalidValue(f"The setting {name} is a share: at most {MAX_PERCENT}, not {value!r}.")
     return settings
@@ -448,8 +447,8 @@ def _open_memory_store(text: str, rest: str, settings: Settings, options: dict[s
     if rest:
         raise InvalidValue(f"{_hide_secrets(text)!r} names nothing: a store in memory is opened with 'memory:'.")
     most = options.get("most")
-    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise InvalidValue(f"most must be a whole number of at least 1, not {short_repr(most)}.")
+    if most is not None:
+        check_number("most", most, least=1)
     return MemoryStore(most=most, search=bool(options.get("search", False)))
 
 

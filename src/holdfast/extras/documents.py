@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from holdfast.core.checks import check_number
 from holdfast.errors import HoldfastError, InvalidValue, NotFound, TooLarge, Unavailable, Unsupported
 
 MAX_BYTES: Final = 1_000_000
@@ -38,8 +39,7 @@ class DocumentRoot:
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidValue("path must be the folder whose files may be read.")
-        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
-            raise InvalidValue(f"max_bytes must be a whole number of at least 1, not {max_bytes!r:.40}.")
+        check_number("max_bytes", max_bytes, least=1)
         if os.open not in os.supports_dir_fd or not getattr(os, "O_NOFOLLOW", 0):
             raise Unsupported("This system cannot open files so that links are never followed. Attach texts instead.")
         self._root = Path(path).absolute()

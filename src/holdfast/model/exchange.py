@@ -22,6 +22,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.replies import read_reply, read_usage, reply_format
@@ -211,7 +212,7 @@ def fault_from_status(status: int, headers: Mapping[str, str], body: bytes, now_
 def fault_from_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fault:
     """Build the Fault for an error object sent in place of a reply, or in the middle of one."""
     code = error.get("code")
-    if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
+    if is_number(code, least=400, most=599):
         # Some gateways answer 200 and put the real status into the error.
         return Fault(f"it answered {code}{_quote_message(error)}", kind=_kind_of_status(code), status=code, usage=usage)
     names = _error_names(error)

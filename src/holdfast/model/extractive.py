@@ -16,6 +16,7 @@ from heapq import nlargest
 
 import msgspec
 
+from holdfast.core.checks import check_number
 from holdfast.core.compaction.sentences import (
     Lexicon,
     SentenceCandidate,
@@ -32,7 +33,6 @@ from holdfast.core.compaction.sentences import (
 )
 from holdfast.core.compaction.summary import speaker_label, text_with_files
 from holdfast.core.compaction.tool_notes import ToolNote, write_notes
-from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 
 MOST_SENTENCES = 400
@@ -79,8 +79,7 @@ class ExtractiveSummarizer:
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
         """Return a summary of at most `max_tokens`; empty if nothing was said or done, or nothing fits."""
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise InvalidValue(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}.")
+        check_number("max_tokens", max_tokens, least=1)
         present = [message for message in messages if not message.erased]
         lexicon = Lexicon(text for message in present if (text := text_with_files(message)))
         said = _pick_sentences(present, lexicon)

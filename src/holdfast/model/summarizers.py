@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from holdfast.core.checks import check_number
 from holdfast.core.compaction.summary import render_transcript
 from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue, SummaryFailed
@@ -92,8 +93,7 @@ class CheckedSummarizer:
         return self._check_text(await self._await_answer(answer) if inspect.isawaitable(answer) else answer)
 
     def _call_summarizer(self, messages: Sequence[Message], max_tokens: int) -> Any:
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise InvalidValue(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}.")
+        check_number("max_tokens", max_tokens, least=1)
         try:
             return self.call(messages, max_tokens=max_tokens)
         except SummaryFailed:

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.ports import Tokenizer
@@ -56,7 +57,7 @@ class FunctionTokenizer:
             if is_interruption(error):
                 raise
             raise count_error(self.name, text, error) from None
-        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        if not is_number(found, least=0):
             raise InvalidValue(
                 f"The tokenizer {self.name} gave {found!r:.60} for a text of {len(text):,} characters. "
                 "It must give a number of tokens: an int of 0 or more."

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.values import exception_text
 from holdfast.errors import InvalidValue
@@ -224,7 +225,7 @@ def check_rule(env: Env, given: Any, choose: ChooseSummarizer, *, awaits: bool =
         raise InvalidValue("A rule needs a trigger: MessagesOver, TokensOver, PackOverBudget or Always, or several.")
     for trigger in given.triggers:
         number = getattr(trigger, "n", None)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+        if number is not None and not is_number(number, least=0):
             raise InvalidValue(f"{type(trigger).__name__} takes a whole number, 0 or more, not {number!r}.")
     _check_action(env, given.action)
     if _is_async_action(given.action, choose) and not awaits:
@@ -271,7 +272,7 @@ def _check_action(env: Env, action: Any) -> None:
     elif isinstance(action, BudgetGuard):
         for name in ("tokens", "cost", "pack"):
             number = getattr(action, name)
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+            if number is not None and not is_number(number, least=0):
                 raise InvalidValue(f"A guard's {name} must be a whole number, 0 or more, not {number!r}.")
         if action.usd is not None:
             to_nano_usd(action.usd, "A guard's usd")

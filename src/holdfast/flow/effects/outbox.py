@@ -19,8 +19,9 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import effects as rules
+from holdfast.core.checks import check_number
 from holdfast.core.values import exception_text
-from holdfast.errors import ActorBusy, Conflict, EffectRefused, InvalidValue, StaleEpoch, Unavailable
+from holdfast.errors import ActorBusy, Conflict, EffectRefused, StaleEpoch, Unavailable
 from holdfast.flow.effects.default_sinks import find_default_sink
 from holdfast.flow.effects.settle import build_settled_content, effect_owner, settle_effect
 from holdfast.flow.effects.sinks import client_sinks, is_awaitable
@@ -64,8 +65,8 @@ class _DispatchRun(msgspec.Struct, kw_only=True):
 
 def dispatch_effects(env: Env, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:
     """Deliver the due effects to their sinks: all that were declared before now, or at most `limit`."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise InvalidValue(f"limit must be a whole number of at least 1, not {limit!r:.40}.")
+    if limit is not None:
+        check_number("limit", limit, least=1)
     run = _DispatchRun(left=limit)
     busy = []
     for lanes in _group_lanes_by_sink(env, sink):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.journal.admit import LEASE_TAKEN, is_owner_event
 from holdfast.core.journal.codec import decode_event, seal_draft
 from holdfast.core.journal.fold import fold_facts
@@ -324,7 +325,7 @@ def _assign_subject(draft: Draft, env: Env) -> Draft:
 
 
 def _check_version(expected: int | None) -> int | None:
-    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
+    if expected is not None and not is_number(expected, least=0):
         raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
     return expected
 

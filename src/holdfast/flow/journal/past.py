@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, Protocol, cast
 
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import decode_facts
 from holdfast.errors import InvalidValue, NotFound, ReadOnly
 from holdfast.flow.effects.sinks import SinkRegistry
@@ -159,7 +160,7 @@ def build_past_factory(empty: Callable[[Settings], ExcerptJournal]) -> Callable[
 def check_as_of(env: Env, as_of: object) -> int:
     """Check a cursor that the journal has reached."""
     newest = env.journal.position()
-    if not isinstance(as_of, int) or isinstance(as_of, bool) or not 0 <= as_of <= newest:
+    if not is_number(as_of, least=0, most=newest):
         raise InvalidValue(
             f"as_of is {as_of!r:.40}. Give a cursor of this journal: a whole number from 0 to {newest}, which is now."
         )

@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.aio.executor import ThreadPools
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.frame import Frame
+from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames import calls
@@ -132,6 +133,6 @@ class AsyncToolCall:
 
 
 def _check_seconds(seconds: float) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 10**9:
+    if not is_number(seconds, least=0, most=10**9, whole=False):
         raise InvalidValue(f"Sleep for a number of seconds, 0 or more, not {seconds!r:.40}.")
     return float(seconds)

@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire.tools import default_arguments
 from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolInterrupted, ToolTimedOut
 from holdfast.records.messages import ToolDef
@@ -207,13 +208,13 @@ def _check_policy(name: str, given: Any, otherwise: IfInterrupted) -> Any:
 def _check_timeout(name: str, given: Any) -> float | None:
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
+    if not is_number(given, whole=False) or given <= 0:
         raise InvalidValue(f"timeout of {name} is {given!r:.40}. Give seconds above 0, or None for no limit.")
     return float(given)
 
 
 def _check_tokens(name: str, given: int | None) -> int | None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+    if given is not None and not is_number(given, least=0):
         raise InvalidValue(f"tokens of {name} is {given!r:.40}. Give a whole number of tokens, or None.")
     return given
 
