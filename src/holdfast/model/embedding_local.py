@@ -22,10 +22,9 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from holdfast.core.search.words import query_terms
-from holdfast.core.values import exception_text
+from holdfast.core.values import exception_text, is_interruption
 from holdfast.errors import InvalidValue, Unavailable, Unsupported
 from holdfast.model.embedder_check import CheckedEmbedder
-from holdfast.model.tokenizers import is_interruption
 from holdfast.sqlite.vectors import MAX_DIMENSIONS
 from holdfast.system import ForkLock
 

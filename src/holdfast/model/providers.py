@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Literal, Unpack
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.core.wire.stream_providers import unwrap_answer
@@ -119,7 +120,7 @@ class AnthropicMessages(HttpModel):
         **how: Unpack[HttpModelOptions],
     ) -> None:
         super().__init__(model, **how)
-        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        if max_tokens is not None and not is_number(max_tokens, least=1):
             raise InvalidValue(f"max_tokens must be a whole number of 1 or more, not {max_tokens!r:.40}.")
         if structured not in (None, "format", "tool"):
             raise InvalidValue(f"structured is format, tool, or left out, not {structured!r:.40}.")

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.core.checks import check_number
 from holdfast.core.compaction.summary import render_transcript
-from holdfast.core.values import exception_text
+from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.errors import InvalidValue, SummaryFailed
 from holdfast.model.extractive import ExtractiveSummarizer
 from holdfast.records.messages import Message
@@ -79,9 +79,7 @@ class CheckedSummarizer:
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
         """Return the summary. A coroutine is refused here, not left hanging."""
         answer = self._call_summarizer(messages, max_tokens)
-        if inspect.isawaitable(answer):
-            if inspect.iscoroutine(answer):
-                answer.close()
+        if discard_awaitable(answer):
             raise SummaryFailed(
                 f"The summarizer {self.name} must be awaited. Use it with the async client, or give a plain function."
             )

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core.checks import is_number
-from holdfast.core.values import exception_text
+from holdfast.core.values import exception_text, is_interruption
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.ports import Tokenizer
 from holdfast.system import ForkLock
@@ -63,11 +63,6 @@ class FunctionTokenizer:
                 "It must give a number of tokens: an int of 0 or more."
             )
         return int(found)
-
-
-def is_interruption(error: BaseException) -> bool:
-    """Return True if an error is an interruption. A panic in compiled code is not one, but a failed count."""
-    return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
 
 
 def count_error(name: str, text: object, error: BaseException | None) -> InvalidValue:

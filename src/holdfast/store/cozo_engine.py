@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cozo_embedded import CozoDbPy  # type: ignore[import-untyped]
 
+from holdfast.core.values import is_interruption
 from holdfast.errors import (
     Busy,
     Closed,
@@ -117,8 +118,7 @@ def _translate_errors(name: str, *, writes: bool = False, theirs: bool = False) 
     try:
         yield
     except BaseException as error:
-        # A panic of the engine is not an Exception; other BaseExceptions are not caught.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if is_interruption(error):
             raise
         raise _failure(error, name, writes=writes, theirs=theirs) from None
 

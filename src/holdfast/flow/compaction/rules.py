@@ -7,7 +7,6 @@ the next model call. An append made by a running rule does not fire rules again.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import msgspec
 
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
-from holdfast.core.values import exception_text
+from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import InvalidValue
 from holdfast.flow.compaction.actions import ThreadCompaction, check_guard, record_occasion, token_limit
 from holdfast.flow.compaction.sessions import check_config, count_uncovered, flush_scope, last_covered_position
@@ -162,8 +161,7 @@ def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
         return made
     if standing.wait is not None:
         return standing.wait(made)
-    if inspect.iscoroutine(made):
-        made.close()
+    discard_awaitable(made)
     raise InvalidValue(f"The action of the rule {rule.name} is async, and only the asyncio client awaits it.")
 
 
@@ -256,14 +254,7 @@ def _is_async_action(action: Any, choose: ChooseSummarizer) -> bool:
     """Return True if the action is async, as far as can be told without calling it. Refuse an unusable summarizer."""
     if isinstance(action, CompactionConfig):
         return action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
-    return _is_async(action.record if isinstance(action, TelemetryRecorder) else action)
-
-
-def _is_async(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return is_async(action.record if isinstance(action, TelemetryRecorder) else action)
 
 
 def _check_action(env: Env, action: Any) -> None:

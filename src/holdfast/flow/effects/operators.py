@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.core import effects as rules
 from holdfast.core.journal.codec import decode_event, encode
-from holdfast.core.values import to_plain
+from holdfast.core.values import discard_awaitable, to_plain
 from holdfast.errors import Conflict, EffectRefused, InvalidValue, KeyReused, RedactionFailed, Refused
 from holdfast.flow.effects.apply import Drafts, EffectPlan
 from holdfast.flow.effects.settle import SETTLE_ATTEMPTS, read_effect_outcome
@@ -89,9 +89,7 @@ def _check_operator(operator: object) -> None:
 
 def _call_operator(operator: Operator, given: Any, view: Any) -> OperatorOutput:
     answer = operator(given, view)
-    if inspect.isawaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
+    if discard_awaitable(answer):
         raise InvalidValue("The operator returned an awaitable. Use holdfast.open_async.")
     if not isinstance(answer, OperatorOutput):
         if _holds_effects(answer):

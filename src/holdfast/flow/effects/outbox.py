@@ -9,7 +9,6 @@ restoring a journal sends nothing: only `dispatch_effects` sends.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,11 +19,11 @@ from msgspec.structs import replace
 
 from holdfast.core import effects as rules
 from holdfast.core.checks import check_number
-from holdfast.core.values import exception_text
+from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.errors import ActorBusy, Conflict, EffectRefused, StaleEpoch, Unavailable
 from holdfast.flow.effects.default_sinks import find_default_sink
 from holdfast.flow.effects.settle import build_settled_content, effect_owner, settle_effect
-from holdfast.flow.effects.sinks import client_sinks, is_awaitable
+from holdfast.flow.effects.sinks import client_sinks
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.frames.takeover import release_stream, take_free_stream, take_stream
 from holdfast.ports import Env, Sink
@@ -239,9 +238,7 @@ def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> Dec
 def _deliver(sink: Sink, effect: DeclaredEffect) -> Any:
     """Return the sink's answer; refuse an awaitable, which would never be run."""
     answer = sink.deliver(effect)
-    if is_awaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
+    if discard_awaitable(answer):
         raise EffectRefused("The sink returned an awaitable. Use holdfast.open_async, or a synchronous sink.")
     return answer
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
 from holdfast.core.checks import is_number
+from holdfast.core.values import discard_awaitable
 from holdfast.core.wire.tools import default_arguments
 from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolInterrupted, ToolTimedOut
 from holdfast.records.messages import ToolDef
@@ -252,10 +253,7 @@ def is_approval_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
             verdict: Any = needs(dict(args))
         else:
             verdict = needs(**{name: value for name, value in args.items() if wanted is None or name in wanted})
-        if inspect.iscoroutine(verdict):
-            verdict.close()  # It is never awaited, and is no verdict.
-            return True
-        return bool(verdict)
+        return discard_awaitable(verdict) or bool(verdict)
     except Exception:  # noqa: BLE001  it is the caller's own code
         return True
 
