@@ -174,6 +174,15 @@ def _reducer_error(reducer: str, key: str | None, value: Any, words: str) -> Inv
     )
 
 
+EdgeName = tuple[str, str, str, str, str]
+"""The scope and key of an edge's source, its kind, and the scope and key of its target."""
+
+
+def edge_name(edge: Edge) -> EdgeName:
+    """Return the identity of an edge: there is one of each name."""
+    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+
+
 Node = tuple[str, str]
 EdgeStep = tuple[Node, Node, Edge]
 """The node an edge was reached from, the node at its other end, and the edge, whichever way it points."""

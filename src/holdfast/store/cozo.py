@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.core.entries import MAX_KEY_CHARS
+from holdfast.core.entries import MAX_KEY_CHARS, edge_name
 from holdfast.core.journal.codec import decode, encode
 from holdfast.core.search.words import index_text
 from holdfast.errors import Closed, Corrupt, InvalidValue
@@ -155,16 +155,33 @@ class CozoStore:
         return self._engine.read(script, scope=scope, keys=[[key] for key in keys])
 
     def link(self, edge: Edge) -> None:
+        weight = None if edge.weight is None else float(edge.weight)
         with self._open():
-            link_edge(self._engine, edge)
+            self._engine.write(_LINK, **_edge_params(edge), weight=weight, data=encode(edge.data).decode())
 
     def unlink(self, edge: Edge) -> bool:
         with self._open():
-            return unlink_edge(self._engine, edge)
+            found = bool(self._engine.read(_FIND_EDGE, **_edge_params(edge)))
+            if found:
+                self._engine.write(_UNLINK, **_edge_params(edge))
+            return found
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
+        """Return edges at some keys, in order of their names."""
+        if not query.keys:
+            return []
+        script = (
+            f"wanted[{'source' if query.direction == 'out' else 'target'}] <- $keys "
+            + ("kinds[kind] <- $kinds " if query.kinds else "")
+            + f"?[{_EDGE_COLUMNS}] := {_EDGES_AT[query.direction]}, *edge{{{_EDGE_COLUMNS}}}"
+            + (", kinds[kind]" if query.kinds else "")
+            + f" :order {_EDGE_KEY} :limit $limit"
+        )
+        keys, kinds = [[key] for key in query.keys], [[kind] for kind in query.kinds]
         with self._open():
-            return list_edges(self._engine, query)
+            rows = self._engine.read(script, scope=query.scope, keys=keys, kinds=kinds, limit=query.limit)
+        names = _EDGE_COLUMNS.split(", ")[:-1]
+        return [Edge(**dict(zip(names, row, strict=True)), data=decode(data.encode())) for *row, data in rows]
 
     def datalog(self, script: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Run a read-only script in Cozo's Datalog over all scopes; return `headers` and `rows`.
@@ -233,6 +250,10 @@ def _entry_from_row(row: list[Any]) -> StoredEntry:
         raise Corrupt("An entry in the Cozo database is damaged. Restore it from a backup.") from None
 
 
+def _edge_params(edge: Edge) -> dict[str, str]:
+    return dict(zip(_EDGE_KEY.split(", "), edge_name(edge), strict=True))
+
+
 def _prefix_bounds(prefix: str) -> tuple[str, str | None]:
     """Return the last key before all with this prefix, and the first text after them.
 
@@ -270,58 +291,6 @@ _EDGES_AT = {
     "out": "wanted[source], scope = $scope",
     "in": "wanted[target], target_scope = $scope, *edge:incoming{target_scope, target, kind, scope, source}",
 }
-
-
-def link_edge(engine: CozoEngine, edge: Edge) -> None:
-    """Add an edge, or replace the data of the same edge."""
-    weight = None if edge.weight is None else float(edge.weight)
-    engine.write(_LINK, **_edge_params(edge), weight=weight, data=encode(edge.data).decode())
-
-
-def unlink_edge(engine: CozoEngine, edge: Edge) -> bool:
-    """Remove an edge; return False if there was none."""
-    found = bool(engine.read(_FIND_EDGE, **_edge_params(edge)))
-    if found:
-        engine.write(_UNLINK, **_edge_params(edge))
-    return found
-
-
-def list_edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
-    """Return edges at some keys, in order of their names."""
-    if not query.keys:
-        return []
-    side = "source" if query.direction == "out" else "target"
-    script = (
-        f"wanted[{side}] <- $keys "
-        + ("kinds[kind] <- $kinds " if query.kinds else "")
-        + f"?[{_EDGE_COLUMNS}] := {_EDGES_AT[query.direction]}, *edge{{{_EDGE_COLUMNS}}}"
-        + (", kinds[kind]" if query.kinds else "")
-        + f" :order {_EDGE_KEY} :limit $limit"
-    )
-    keys, kinds = [[key] for key in query.keys], [[kind] for kind in query.kinds]
-    rows = engine.read(script, scope=query.scope, keys=keys, kinds=kinds, limit=query.limit)
-    return [
-        Edge(
-            scope=scope,
-            source=source,
-            kind=kind,
-            target_scope=target_scope,
-            target=target,
-            weight=weight,
-            data=decode(data.encode()),
-        )
-        for scope, source, kind, target_scope, target, weight, data in rows
-    ]
-
-
-def _edge_params(edge: Edge) -> dict[str, str]:
-    return {
-        "scope": edge.scope,
-        "source": edge.source,
-        "kind": edge.kind,
-        "target_scope": edge.target_scope,
-        "target": edge.target,
-    }
 
 
 MAX_COMPARED: Final = 2_000

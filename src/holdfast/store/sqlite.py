@@ -21,6 +21,7 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.entries import edge_name
 from holdfast.core.journal.codec import decode
 from holdfast.core.search.documents import TextRow
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
@@ -39,6 +40,11 @@ PURGE_EVERY = 16
 """The number of writes between such deletions: twice as many are deleted as were written, so none pile up."""
 
 _JSON = msgspec.json.Encoder()
+_ENTRY_COLUMNS = (
+    *("version", "written_at", "expires_at", "tier", "lifetime", "content_kind", "salience", "schema"),
+    *("embedder", "applied", "value", "vector", "words"),
+)
+_EDGE_COLUMNS = ("scope", "source", "kind", "target_scope", "target", "weight")
 
 
 class SqliteStore:
@@ -103,7 +109,8 @@ class SqliteStore:
             id, version, words, *vector = known[0] if known else (None, 0, None, None, None)
             if expected is not None and expected != version:
                 return None
-            reset = vector[0] is not None and vector != [_vector_size(entry.vector), entry.embedder]
+            size = None if entry.vector is None else len(entry.vector)
+            reset = vector[0] is not None and vector != [size, entry.embedder]
             place, version = fetch_rows(connection, queries()["count_on"], (scope, reset))[0]
             values = _entry_values(entry, version)
             if id is None:
@@ -138,15 +145,20 @@ class SqliteStore:
 
     def link(self, edge: Edge) -> None:
         with self._connections.transaction() as connection:
-            link_edge(connection, edge)
+            connection.execute(queries()["link"], (*edge_name(edge), edge.weight, _JSON.encode(edge.data)))
 
     def unlink(self, edge: Edge) -> bool:
         with self._connections.transaction() as connection:
-            return unlink_edge(connection, edge)
+            return bool(fetch_rows(connection, queries()["unlink"], edge_name(edge)))
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
+        """Return edges at some keys, in order of source, kind and target."""
+        kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
+        keys = _JSON.encode(sorted(set(query.keys))).decode()
+        sql = queries()["edges_out" if query.direction == "out" else "edges_in"]
         with self._connections.reader(once=True) as connection:
-            return list_edges(connection, query)
+            rows = fetch_rows(connection, sql, (query.scope, keys, kinds, query.limit))
+        return [Edge(**dict(zip(_EDGE_COLUMNS, row, strict=True)), data=decode(data)) for *row, data in rows]
 
     def close(self) -> None:
         self._connections.close()
@@ -212,80 +224,15 @@ def _prefix_end(prefix: str) -> str | bytes:
     return b""
 
 
-def _vector_size(vector: bytes | None) -> int | None:
-    return None if vector is None else len(vector)
-
-
-def _entry_values(entry: StoredEntry, version: int) -> tuple[Any, ...]:
-    return (
-        version,
-        entry.written_at,
-        entry.expires_at,
-        entry.tier,
-        entry.lifetime,
-        entry.content_kind,
-        entry.salience,
-        entry.schema,
-        entry.embedder,
-        _JSON.encode(entry.applied).decode() if entry.applied else None,
-        entry.value,
-        entry.vector,
-        entry.words,
-    )
+def _entry_values(entry: StoredEntry, version: int) -> list[Any]:
+    kept = {"version": version, "applied": _JSON.encode(entry.applied).decode() if entry.applied else None}
+    return [kept[name] if name in kept else getattr(entry, name) for name in _ENTRY_COLUMNS]
 
 
 def _entry_from_row(row: Sequence[Any]) -> StoredEntry:
-    version, written_at, expires_at, tier, lifetime, content_kind, salience, schema = row[:8]
-    embedder, applied, value, vector, words = row[8:]
-    return StoredEntry(
-        value=value,
-        version=version,
-        written_at=written_at,
-        expires_at=expires_at,
-        tier=tier,
-        lifetime=lifetime,
-        content_kind=content_kind,
-        salience=salience,
-        schema=schema,
-        words=words,
-        vector=vector,
-        embedder=embedder,
-        applied=() if applied is None else decode(applied, tuple[str, ...]),
-    )
-
-
-def link_edge(connection: apsw.Connection, edge: Edge) -> None:
-    """Add an edge, or replace its data."""
-    connection.execute(queries()["link"], (*_edge_name(edge), edge.weight, _JSON.encode(edge.data)))
-
-
-def unlink_edge(connection: apsw.Connection, edge: Edge) -> bool:
-    """Remove an edge; return False if there was none."""
-    return bool(connection.execute(queries()["unlink"], _edge_name(edge)).fetchall())
-
-
-def list_edges(connection: apsw.Connection, query: EdgeQuery) -> list[Edge]:
-    """Return edges at some keys, in order of source, kind and target."""
-    kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
-    keys = _JSON.encode(sorted(set(query.keys))).decode()
-    name = "edges_out" if query.direction == "out" else "edges_in"
-    rows: list[Any] = connection.execute(queries()[name], (query.scope, keys, kinds, query.limit)).fetchall()
-    return [
-        Edge(
-            scope=scope,
-            source=source,
-            kind=kind,
-            target_scope=target_scope,
-            target=target,
-            weight=weight,
-            data=decode(data),
-        )
-        for scope, source, kind, target_scope, target, weight, data in rows
-    ]
-
-
-def _edge_name(edge: Edge) -> tuple[str, ...]:
-    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+    kept = dict(zip(_ENTRY_COLUMNS, row, strict=True))
+    applied = kept.pop("applied")
+    return StoredEntry(**kept, applied=() if applied is None else decode(applied, tuple[str, ...]))
 
 
 CACHED_BYTES = 128_000_000

@@ -161,7 +161,7 @@ def list_edges(
     most = None if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED)
     steps = rules.load_edges(storage.store.edges, [node], way, wanted, most)
     # An edge from a key to itself is found from both ends.
-    found = {(edge.scope, edge.source, edge.kind, edge.target_scope, edge.target): edge for _, _, edge in steps}
+    found = {rules.edge_name(edge): edge for _, _, edge in steps}
     return list(found.values())[:most]
 
 
