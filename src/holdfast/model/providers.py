@@ -196,16 +196,14 @@ def create_model(text: str, **how: Unpack[HttpModelOptions]) -> HttpModel:
     named, at, address = text.strip().partition("@")
     if at and not address:
         raise InvalidValue(f"{text!r:.80} has no address behind the @. {_SYNTAX}")
+    if address:
+        how["base_url"] = address
     form, colon, name = named.partition(":")
     if colon and form in ADAPTERS:
         if not name.strip():
             raise InvalidValue(f"{text!r:.80} names no model. {_SYNTAX}")
-        return ADAPTERS[form](name.strip(), **_with_address(address, how))
+        return ADAPTERS[form](name.strip(), **how)
     found = model_info(named)
     if found.known and found.provider in ("openai", "anthropic") and not (colon and not named.startswith("ft:")):
-        return ADAPTERS[found.provider](named, **_with_address(address, how))
+        return ADAPTERS[found.provider](named, **how)
     raise InvalidValue(f"The model {named!r:.80} has an unknown provider. {_SYNTAX}")
-
-
-def _with_address(address: str, how: HttpModelOptions) -> HttpModelOptions:
-    return {**how, "base_url": address} if address else how

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.core.checks import check_number
@@ -88,30 +89,27 @@ class CheckedSummarizer:
     async def summarise_async(self, messages: Sequence[Message], *, max_tokens: int) -> str:
         """Return the summary, awaiting it if necessary. A plain function runs in the caller's thread."""
         answer = self._call_summarizer(messages, max_tokens)
-        return self._check_text(await self._await_answer(answer) if inspect.isawaitable(answer) else answer)
+        if inspect.isawaitable(answer):
+            with self._translate_errors():
+                answer = await answer
+        return self._check_text(answer)
 
     def _call_summarizer(self, messages: Sequence[Message], max_tokens: int) -> Any:
         check_number("max_tokens", max_tokens, least=1)
-        try:
+        with self._translate_errors():
             return self.call(messages, max_tokens=max_tokens)
-        except SummaryFailed:
-            raise
-        except Exception as error:
-            raise self._failure(error) from error
 
-    async def _await_answer(self, answer: Awaitable[Any]) -> Any:
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
         try:
-            return await answer
+            yield
         except SummaryFailed:
             raise
         except Exception as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: Exception) -> SummaryFailed:
-        return SummaryFailed(
-            f"The summarizer {self.name} failed: {exception_text(error)}. "
-            "Nothing was changed; try again or use another."
-        )
+            raise SummaryFailed(
+                f"The summarizer {self.name} failed: {exception_text(error)}. "
+                "Nothing was changed; try again or use another."
+            ) from error
 
     def _check_text(self, answer: object) -> str:
         if not isinstance(answer, str):

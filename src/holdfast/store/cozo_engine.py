@@ -82,15 +82,13 @@ class CozoEngine:
     def read(self, script: str, **params: Any) -> Rows:
         """Run one of holdfast's own read-only scripts and return its rows."""
         with _translate_errors(self.name):
-            return self._run(script, params, writes=False)
+            rows: Rows = self._database.run_script(script, params, True)["rows"]
+        return rows
 
     def write(self, script: str, **params: Any) -> Rows:
         """Run one of holdfast's own scripts, all of it or nothing."""
         with _translate_errors(self.name, writes=True):
-            return self._run(script, params, writes=True)
-
-    def _run(self, script: str, params: dict[str, Any], *, writes: bool) -> Rows:
-        rows: Rows = self._database.run_script(script, params, not writes)["rows"]
+            rows: Rows = self._database.run_script(script, params, False)["rows"]
         return rows
 
     def run_query(self, script: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -22,11 +22,12 @@ from holdfast.core.journal.codec import decode_event, encode
 from holdfast.core.values import discard_awaitable, to_plain
 from holdfast.errors import Conflict, EffectRefused, InvalidValue, KeyReused, RedactionFailed, Refused
 from holdfast.flow.effects.apply import Drafts, EffectPlan
-from holdfast.flow.effects.settle import SETTLE_ATTEMPTS, read_effect_outcome
+from holdfast.flow.effects.settle import read_effect_outcome
 from holdfast.flow.effects.sinks import Middleware, client_sinks
 from holdfast.flow.frames.read import content_field
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.state.journal_store import TRIES
 from holdfast.ports import Env
 from holdfast.records import effects
 from holdfast.records.effects import AnyEffect, EffectOutcome, EffectStatus, OperatorOutput, OperatorResult
@@ -192,7 +193,7 @@ def _append_run(
         decide,
         key=call.key,
         same=functools.partial(is_same_call, call),
-        tries=SETTLE_ATTEMPTS,
+        tries=TRIES,
     )
     if changed.repeated:
         found = find_earlier_run(env, call)

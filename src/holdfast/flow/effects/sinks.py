@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.core.effects import check_sink, effect_from_payload
-from holdfast.core.journal.codec import encode
+from holdfast.core.journal.codec import decode, encode
 from holdfast.core.values import is_async
 from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
 from holdfast.flow.effects.apply import apply_effect
-from holdfast.flow.state.store import Storage, decode_value, live_or_none
+from holdfast.flow.state.store import Storage, live_or_none
 from holdfast.ports import Env, Sink
 from holdfast.records import effects
 from holdfast.records.effects import WHEN_DEAD, DeclaredEffect
@@ -96,8 +96,8 @@ def make_store_sink(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str,
             raise EffectRefused(f"A store takes write, delete, link and unlink, not {effect.kind}.")
         known = live_or_none(storage.store.get(TAKEN_SCOPE, effect.id), storage.clock.now_ms())
         if known is not None:
-            answer: Mapping[str, Any] = decode_value(known)
-            return answer
+            taken: Mapping[str, Any] = decode(known.value)
+            return taken
         answer = _apply_to_store(storage, wanted, effect.id)
         _record_taken(storage, effect.id, answer)
         return answer

@@ -29,7 +29,7 @@ from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, TooLarge, Unavailable
 from holdfast.flow.sessions.read import decode_messages, session_stream, thread_segments, thread_state
 from holdfast.flow.state.entry_events import decode_entry
-from holdfast.flow.state.store import Storage, check_writable, decode_value, require_capability
+from holdfast.flow.state.store import Storage, check_writable, require_capability
 from holdfast.flow.state.vectors import find_similar
 from holdfast.ports import Env
 from holdfast.ports.capabilities import TEXT, require
@@ -91,7 +91,7 @@ def rank_matches(scope: str, matches: list[EntryMatch], words: tuple[str, ...], 
     found = []
     for number, score in rank_candidates(candidates, mean_length=0.0, limit=limit):
         match = matches[number]
-        value = decode_value(match.entry)
+        value = decode(match.entry.value)
         text = flatten_value(value, INDEXED_CHARS)
         found.append(
             SearchResult(

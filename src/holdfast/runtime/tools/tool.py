@@ -20,35 +20,20 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_a
 from holdfast.core.checks import is_number
 from holdfast.core.values import discard_awaitable
 from holdfast.core.wire.tools import default_arguments
-from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolInterrupted, ToolTimedOut
+from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.arguments import check_required, read_arguments, read_object
-from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome, failure_text
 from holdfast.runtime.tools.run import ThreadRunner, run_function
 from holdfast.runtime.tools.schema import Schema, to_strict
 from holdfast.runtime.tools.signature import ToolSignature, check_tool_name, read_signature
-
-__all__ = [
-    "AnyTool",
-    "ArgumentsUnfit",
-    "Bytes",
-    "IfInterrupted",
-    "ThreadRunner",
-    "ToolOutcome",
-    "Tool",
-    "ToolFailed",
-    "ToolInterrupted",
-    "ToolTimedOut",
-    "failure_text",
-    "build_outcome",
-    "tool",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 IfInterrupted = Literal["ask", "retry", "fail"]
+Approval = bool | Callable[..., bool]
 _POLICIES: Final = get_args(IfInterrupted)
+_VARIADIC_KINDS: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Tool(Generic[P, R]):
@@ -218,11 +203,6 @@ def _check_tokens(name: str, given: int | None) -> int | None:
     if given is not None and not is_number(given, least=0):
         raise InvalidValue(f"tokens of {name} is {given!r:.40}. Give a whole number of tokens, or None.")
     return given
-
-
-Approval = bool | Callable[..., bool]
-
-_VARIADIC_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_approval(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:
