@@ -38,6 +38,8 @@ MODEL_LIMIT: Final = 512
 
 CalibrationKey = tuple[str, ...]
 """A tenant, a model, and the tokenizer that estimates for it."""
+RATIO_SCALE: Final = 1_000_000
+"""A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
 
 
 class Calibration:
@@ -66,10 +68,6 @@ class Calibration:
             return None
         percent = -(-most * (100 + MARGIN_PERCENT) // RATIO_SCALE)
         return min(max(percent, LEAST_PERCENT), MOST_PERCENT) / 100
-
-
-RATIO_SCALE: Final = 1_000_000
-"""A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
 
 
 def _compute_ratio(estimated: int, reported: int) -> int | None:

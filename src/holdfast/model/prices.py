@@ -37,6 +37,7 @@ _PICO_PER_MICRO: Final = 1_000_000
 _RELEASE = re.compile(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest|v\d+(?::\d+)?))*")
 _TUNING = re.compile(r"(?:^|/)ft:|[:.]ft-")
 _TUNED_PREFIX: Final = "ft:"
+_registered: dict[str, Price] = {}
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,6 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OwnPrices = Mapping[str, Price]
-_registered: dict[str, Price] = {}
 
 
 def compute_cost(usage: Usage, model: str | None, own: OwnPrices | None = None) -> int | None:

@@ -28,6 +28,18 @@ from holdfast.records.models import ModelCall
 
 _COMPLETION_TOKENS_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
 """Models that accept only max_completion_tokens."""
+_REASONING_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9](?!.*chat)|o\d)")
+_ENCRYPTED = "reasoning.encrypted_content"
+ANTHROPIC_VERSION = "2023-06-01"
+ANTHROPIC_MAX_TOKENS = 16_000
+"""The default length limit of a reply; every request must state one."""
+_ANSWER_TOOL_MODELS = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
+"""Models older than output formats."""
+_ANSWER_TOOL_DESCRIPTION = "Give your answer with this tool, and with nothing else, once you know it."
+_SYNTAX = (
+    "Write openai:<name>, responses:<name> or anthropic:<name>, with @<address> behind it for another host, "
+    "as in openai:qwen3@https://models.example.com/v1."
+)
 
 
 class OpenAIChat(HttpModel):
@@ -59,10 +71,6 @@ class OpenAIChat(HttpModel):
         return {**options, **asked.pack.to_openai(), "model": self.name, "stream": self._stream}
 
 
-_REASONING_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9](?!.*chat)|o\d)")
-_ENCRYPTED = "reasoning.encrypted_content"
-
-
 class OpenAIResponses(HttpModel):
     """A Responses model: `OpenAIResponses("gpt-5")`. The key is `api_key`, or the variable OPENAI_API_KEY.
 
@@ -88,14 +96,6 @@ class OpenAIResponses(HttpModel):
             form = {"type": "json_schema", "name": ANSWER_NAME, "schema": schema, "strict": is_strict(schema)}
             options["text"] = {**(options.get("text") or {}), "format": form}
         return {**options, **asked.pack.to_responses(), "model": self.name, "stream": self._stream}
-
-
-ANTHROPIC_VERSION = "2023-06-01"
-ANTHROPIC_MAX_TOKENS = 16_000
-"""The default length limit of a reply; every request must state one."""
-_ANSWER_TOOL_MODELS = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
-"""Models older than output formats."""
-_ANSWER_TOOL_DESCRIPTION = "Give your answer with this tool, and with nothing else, once you know it."
 
 
 class AnthropicMessages(HttpModel):
@@ -183,10 +183,6 @@ ADAPTERS: dict[str, type[HttpModel]] = {
     "responses": OpenAIResponses,
     "anthropic": AnthropicMessages,
 }
-_SYNTAX = (
-    "Write openai:<name>, responses:<name> or anthropic:<name>, with @<address> behind it for another host, "
-    "as in openai:qwen3@https://models.example.com/v1."
-)
 
 
 def create_model(text: str, **how: Unpack[HttpModelOptions]) -> HttpModel:

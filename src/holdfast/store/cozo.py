@@ -59,6 +59,50 @@ _EXPIRED = "?[scope, key, version] := *entry{scope, key, version, expires_at}, e
 PURGE_BATCH: Final = 500
 
 _FORBIDDEN_READERS = re.compile(r"\b(CsvReader|JsonReader)\b")
+_NAMED_COLUMNS = frozenset({"value", "version", "written_at", "expires_at", "lifetime"})
+_LAST_CHARACTER = "\U0010ffff"
+_EDGE_COLUMNS: Final = "scope, source, kind, target_scope, target, weight, data"
+_EDGE_KEY: Final = "scope, source, kind, target_scope, target"
+_EDGE_KEY_VALUES: Final = "[[$scope, $source, $kind, $target_scope, $target]]"
+_LINK = f"""
+?[{_EDGE_COLUMNS}] <- [[$scope, $source, $kind, $target_scope, $target, $weight, $data]]
+:put edge {{{_EDGE_KEY} => weight, data}}
+"""
+_FIND_EDGE = f"""
+asked[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES}
+?[weight] := asked[{_EDGE_KEY}], *edge{{{_EDGE_KEY}, weight}}
+"""
+_UNLINK = f"?[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES} :rm edge {{{_EDGE_KEY}}}"
+_EDGES_AT = {
+    "out": "wanted[source], scope = $scope",
+    "in": "wanted[target], target_scope = $scope, *edge:incoming{target_scope, target, kind, scope, source}",
+}
+MAX_COMPARED: Final = 2_000
+"""The number of vectors that can be compared in the time that the graph needs to find the nearest."""
+GRAPH_WIDTH: Final = 200
+"""The number of neighbours kept in view during the graph search: with 5, every other nearest one was missed."""
+MAX_WORD_HITS: Final = 2_000
+"""The limit of entries examined per word. A word that occurs in more of them says little about each."""
+# A row is removed first: if overwritten, it would still be found by its former words.
+_FORGET_WORDS = "{?[scope, key] <- [[$scope, $key]] :rm words {scope, key}}"
+_ADD_WORDS = """{?[scope, key, expires_at, text] <- [[$scope, $key, $expires_at, $text]]
+  :put words {scope, key => expires_at, text}}"""
+_FORGET_VECTOR = "{?[scope, key] <- [[$scope, $key]] :rm vector {scope, key}}"
+_ADD_VECTOR = """{?[scope, key, expires_at, v] <- [[$scope, $key, $expires_at, vec($vector)]]
+  :put vector {scope, key => expires_at, v}}"""
+_HITS = """hit[key, term, times] := term = {term}, ~words:found{{scope, key, expires_at |
+  query: $query{term}, k: $most, bind_score: times, score_kind: 'tf', filter: scope == $scope && expires_at > $now}}
+"""
+# The engine's own score of several words is that of the best one, so the sum is made here: rare words count
+# more, and repetitions of a word ever less.
+_SUM_SCORES = """rare[term, count(key)] := hit[key, term, times]
+?[key, sum(score)] := hit[key, term, times], rare[term, n], score = ln(1 + $most / n) * times / (times + 1.2)
+:order -sum(score) :limit $limit"""
+_COUNT_VECTORS = "?[key] := *vector{scope: $scope, key} :limit $most"
+_NEAREST = """?[key] := ~vector:near{scope, key, expires_at |
+  query: vec($vector), k: $limit, ef: $wide, filter: scope == $scope && expires_at > $now}"""
+_COMPARE_VECTORS = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, expires_at > $now,
+  distance = cos_dist(v, vec($vector)) :order distance :limit $limit"""
 
 
 class CozoStore:
@@ -232,9 +276,6 @@ def _entry_columns(entry: StoredEntry) -> dict[str, Any]:
     }
 
 
-_NAMED_COLUMNS = frozenset({"value", "version", "written_at", "expires_at", "lifetime"})
-
-
 def _entry_from_row(row: list[Any]) -> StoredEntry:
     _, version, value, written_at, expires_at, lifetime, rest = row
     named = {
@@ -270,57 +311,6 @@ def _prefix_bounds(prefix: str) -> tuple[str, str | None]:
         return before, None
     following = ord(kept[-1]) + 1
     return before, kept[:-1] + chr(0xE000 if following == 0xD800 else following)
-
-
-_LAST_CHARACTER = "\U0010ffff"
-
-
-_EDGE_COLUMNS: Final = "scope, source, kind, target_scope, target, weight, data"
-_EDGE_KEY: Final = "scope, source, kind, target_scope, target"
-_EDGE_KEY_VALUES: Final = "[[$scope, $source, $kind, $target_scope, $target]]"
-_LINK = f"""
-?[{_EDGE_COLUMNS}] <- [[$scope, $source, $kind, $target_scope, $target, $weight, $data]]
-:put edge {{{_EDGE_KEY} => weight, data}}
-"""
-_FIND_EDGE = f"""
-asked[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES}
-?[weight] := asked[{_EDGE_KEY}], *edge{{{_EDGE_KEY}, weight}}
-"""
-_UNLINK = f"?[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES} :rm edge {{{_EDGE_KEY}}}"
-_EDGES_AT = {
-    "out": "wanted[source], scope = $scope",
-    "in": "wanted[target], target_scope = $scope, *edge:incoming{target_scope, target, kind, scope, source}",
-}
-
-
-MAX_COMPARED: Final = 2_000
-"""The number of vectors that can be compared in the time that the graph needs to find the nearest."""
-GRAPH_WIDTH: Final = 200
-"""The number of neighbours kept in view during the graph search: with 5, every other nearest one was missed."""
-MAX_WORD_HITS: Final = 2_000
-"""The limit of entries examined per word. A word that occurs in more of them says little about each."""
-
-# A row is removed first: if overwritten, it would still be found by its former words.
-_FORGET_WORDS = "{?[scope, key] <- [[$scope, $key]] :rm words {scope, key}}"
-_ADD_WORDS = """{?[scope, key, expires_at, text] <- [[$scope, $key, $expires_at, $text]]
-  :put words {scope, key => expires_at, text}}"""
-_FORGET_VECTOR = "{?[scope, key] <- [[$scope, $key]] :rm vector {scope, key}}"
-_ADD_VECTOR = """{?[scope, key, expires_at, v] <- [[$scope, $key, $expires_at, vec($vector)]]
-  :put vector {scope, key => expires_at, v}}"""
-
-_HITS = """hit[key, term, times] := term = {term}, ~words:found{{scope, key, expires_at |
-  query: $query{term}, k: $most, bind_score: times, score_kind: 'tf', filter: scope == $scope && expires_at > $now}}
-"""
-# The engine's own score of several words is that of the best one, so the sum is made here: rare words count
-# more, and repetitions of a word ever less.
-_SUM_SCORES = """rare[term, count(key)] := hit[key, term, times]
-?[key, sum(score)] := hit[key, term, times], rare[term, n], score = ln(1 + $most / n) * times / (times + 1.2)
-:order -sum(score) :limit $limit"""
-_COUNT_VECTORS = "?[key] := *vector{scope: $scope, key} :limit $most"
-_NEAREST = """?[key] := ~vector:near{scope, key, expires_at |
-  query: vec($vector), k: $limit, ef: $wide, filter: scope == $scope && expires_at > $now}"""
-_COMPARE_VECTORS = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, expires_at > $now,
-  distance = cos_dist(v, vec($vector)) :order distance :limit $limit"""
 
 
 class CozoSearch:

@@ -54,6 +54,19 @@ _CODE_ERRORS: dict[int, tuple[type[HoldfastError], str]] = {
 }
 """The meanings of SQLite's codes: Cozo keeps its file with SQLite."""
 _IO_ERROR = 10
+STORE_FORMAT: Final = 1
+VECTOR_RELATIONS: Final = ("vector", "vector:near")
+"""The relations created with the first vector, whose length they take."""
+_RELATIONS = {
+    "entry": """:create entry {scope: String, key: String =>
+        version: Int, value: String, written_at: Int, expires_at: Int, lifetime: String, rest: Bytes}""",
+    "words": ":create words {scope: String, key: String => expires_at: Int, text: String}",
+    "words:found": "::fts create words:found {extractor: text, tokenizer: Simple, filters: [Stemmer('english')]}",
+    "edge": """:create edge {scope: String, source: String, kind: String, target_scope: String, target: String =>
+        weight: Float?, data: String}""",
+    "edge:incoming": "::index create edge:incoming {target_scope, target, kind, scope, source}",
+    "about": ":create about {name: String => value: Any}",
+}
 
 
 class CozoEngine:
@@ -169,22 +182,6 @@ def _lock_file(path: Path, name: str) -> int | None:
             f"The file system of {path} does not lock files ({error.strerror}). Use a local disk."
         ) from None
     return handle
-
-
-STORE_FORMAT: Final = 1
-VECTOR_RELATIONS: Final = ("vector", "vector:near")
-"""The relations created with the first vector, whose length they take."""
-
-_RELATIONS = {
-    "entry": """:create entry {scope: String, key: String =>
-        version: Int, value: String, written_at: Int, expires_at: Int, lifetime: String, rest: Bytes}""",
-    "words": ":create words {scope: String, key: String => expires_at: Int, text: String}",
-    "words:found": "::fts create words:found {extractor: text, tokenizer: Simple, filters: [Stemmer('english')]}",
-    "edge": """:create edge {scope: String, source: String, kind: String, target_scope: String, target: String =>
-        weight: Float?, data: String}""",
-    "edge:incoming": "::index create edge:incoming {target_scope, target, kind, scope, source}",
-    "about": ":create about {name: String => value: Any}",
-}
 
 
 def relation_names(engine: CozoEngine) -> set[str]:

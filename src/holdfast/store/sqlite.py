@@ -45,6 +45,13 @@ _ENTRY_COLUMNS = (
     *("embedder", "applied", "value", "vector", "words"),
 )
 _EDGE_COLUMNS = ("scope", "source", "kind", "target_scope", "target", "weight")
+CACHED_BYTES = 128_000_000
+"""The limit for all scopes together: about 400,000 vectors of 256 dimensions."""
+_NEVER = 2**63 - 1
+_ROWS_AT_ONCE = 8_192
+"""Rows widened to floats at a time: they stay in the processor's cache."""
+VectorRow = tuple[int, int | None, bytes]
+"""An entry's number, its expiry, and its vector."""
 
 
 class SqliteStore:
@@ -84,9 +91,10 @@ class SqliteStore:
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return the best entries by words (bm25) and by vectors of the requested embedder."""
         with self._connections.reader() as connection:
-            place = _read_scope(connection, scope)
-            if place is None:
+            scopes = fetch_rows(connection, queries()["scope"], (scope,))
+            if not scopes:
                 return []
+            place = ScopeSnapshot(scopes[0][0], scope, *scopes[0][1:])
             texts = _search_words(connection, place, wanted)
             cosines: dict[int, float] = {}
             if wanted.vector and wanted.embedder is not None:
@@ -164,11 +172,6 @@ class SqliteStore:
         self._connections.close()
 
 
-def _read_scope(connection: apsw.Connection, scope: str) -> ScopeSnapshot | None:
-    rows = fetch_rows(connection, queries()["scope"], (scope,))
-    return ScopeSnapshot(rows[0][0], scope, *rows[0][1:]) if rows else None
-
-
 def _search_words(connection: apsw.Connection, place: ScopeSnapshot, wanted: EntrySearchQuery) -> dict[int, float]:
     """Return rows with any of the terms; fetch more by the number of expired rows, so that these displace none."""
     ((expired,),) = fetch_rows(connection, queries()["count_expired"], (wanted.now, place.id))
@@ -233,17 +236,6 @@ def _entry_from_row(row: Sequence[Any]) -> StoredEntry:
     kept = dict(zip(_ENTRY_COLUMNS, row, strict=True))
     applied = kept.pop("applied")
     return StoredEntry(**kept, applied=() if applied is None else decode(applied, tuple[str, ...]))
-
-
-CACHED_BYTES = 128_000_000
-"""The limit for all scopes together: about 400,000 vectors of 256 dimensions."""
-
-_NEVER = 2**63 - 1
-_ROWS_AT_ONCE = 8_192
-"""Rows widened to floats at a time: they stay in the processor's cache."""
-
-VectorRow = tuple[int, int | None, bytes]
-"""An entry's number, its expiry, and its vector."""
 
 
 class ScopeSnapshot(msgspec.Struct, frozen=True):

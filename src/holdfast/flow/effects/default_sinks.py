@@ -24,6 +24,8 @@ from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
 from holdfast.records.scope import MAIN_THREAD, Scope
 
+_Delivery = Callable[[Env, DeclaredEffect, Any], Mapping[str, Any]]
+
 
 def find_default_sink(env: Env, name: str) -> Sink | None:
     """Return the built-in sink of that name, acting for the user who declared the effect; else None."""
@@ -125,7 +127,6 @@ def _change_state(env: Env, declared: DeclaredEffect, effect: Any) -> Mapping[st
     return {}
 
 
-_Delivery = Callable[[Env, DeclaredEffect, Any], Mapping[str, Any]]
 _DELIVERIES: Final[dict[type[Effect], _Delivery]] = {
     effects.PushFrame: _push_frame,
     effects.Delegate: _delegate,

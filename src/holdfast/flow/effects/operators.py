@@ -37,6 +37,7 @@ from holdfast.records.ids import check_id, check_key, ulid_text
 from holdfast.records.scope import Address, Scope
 
 Operator = Callable[[Any, Any], Any]
+SUPPRESSED_REASON: Final = "Middleware took it out."
 
 
 class _EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,11 @@ def run_operator(
     name: str | None = None,
 ) -> OperatorResult:
     """Run an operator and write the effects it declares; with a known key, return the first run's result."""
-    _check_operator(operator)
+    if not callable(operator) or inspect.iscoroutinefunction(operator):
+        raise InvalidValue(
+            "An operator is a function of (input, view) that is done when it returns. "
+            "One that must be awaited works with holdfast.open_async."
+        )
     name = operator_name(operator, name, key)
     stream = (Scope.operator(name) if scope is None else Scope.of(scope)).text
     # Computed before the run, since the operator may modify its input.
@@ -78,14 +83,6 @@ def run_operator(
         if known is None:
             raise
         return known
-
-
-def _check_operator(operator: object) -> None:
-    if not callable(operator) or inspect.iscoroutinefunction(operator):
-        raise InvalidValue(
-            "An operator is a function of (input, view) that is done when it returns. "
-            "One that must be awaited works with holdfast.open_async."
-        )
 
 
 def _call_operator(operator: Operator, given: Any, view: Any) -> OperatorOutput:
@@ -186,7 +183,8 @@ def _append_run(
                 drafts[stream].append(_draft_effect(env, call, one.id, one.effect))
         return drafts
 
-    scopes = {str(effect.scope) for effect in _state_effects(declared)} - {stream}
+    immediate: list[Any] = [one.effect for one in declared if one.effect is not None and rules.is_immediate(one.effect)]
+    scopes = {str(effect.scope) for effect in immediate} - {stream}
     changed = decide_and_append(
         env,
         (stream, *sorted(scopes)),
@@ -199,20 +197,10 @@ def _append_run(
         found = find_earlier_run(env, call)
         assert found is not None, "what is repeated was written before"
         return found
-    _drop_transients(env, declared)
-    return OperatorResult(output=content.output, outcomes=tuple(_build_outcome(one) for one in declared))
-
-
-def _state_effects(declared: list[_EffectDeclaration]) -> list[Any]:
-    """Return the effects that change the journaled store at once."""
-    return [one.effect for one in declared if one.effect is not None and rules.is_immediate(one.effect)]
-
-
-def _drop_transients(env: Env, declared: list[_EffectDeclaration]) -> None:
-    """Drop transient entries that would hide a journaled write."""
-    for effect in _state_effects(declared):
+    for effect in immediate:  # A transient entry must not hide a journaled write.
         if env.transients is not None and isinstance(effect, effects.WriteState | effects.DeleteState):
             env.transients.drop((env.tenant, str(effect.scope)), effect.key)
+    return OperatorResult(output=content.output, outcomes=tuple(_build_outcome(one) for one in declared))
 
 
 def _draft_effect(env: Env, call: OperatorCall, id: str, effect: AnyEffect) -> Draft:
@@ -235,9 +223,6 @@ def _build_outcome(one: _EffectDeclaration) -> EffectOutcome:
         return EffectOutcome(effect=one.id, kind=one.kind, sink=effects.STATE_SINK, outcome="applied")
     waits: EffectStatus = "approval" if one.effect.needs_approval else "pending"
     return EffectOutcome(effect=one.id, kind=one.kind, sink=rules.sink_of(one.effect), outcome=waits)
-
-
-SUPPRESSED_REASON: Final = "Middleware took it out."
 
 
 class OperatorCall(msgspec.Struct, frozen=True, kw_only=True):

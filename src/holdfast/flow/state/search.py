@@ -44,6 +44,17 @@ from holdfast.records.scope import Address, Scope
 MAX_REACHED = 100_000
 STORE_CANDIDATES = 100
 """The matches by words and by meaning that are ranked together. Measurements show that more change almost nothing."""
+WORD_CANDIDATES: Final = 400
+MEANING_CANDIDATES: Final = 100
+NEIGHBOUR_HITS: Final = 20
+"""The number of hits whose neighbours are considered too: the next message is often the answer."""
+NEIGHBOUR_STEPS: Final = 2
+LENGTH_SAMPLE: Final = 200
+CHARACTERS_PER_TOKEN: Final = 4
+MAX_RESULTS: Final = 1_000
+MAX_QUERY_CHARS: Final = 10_000
+EventFilter = Callable[[StoredEvent], bool]
+"""A predicate that is True for messages that take part in the search."""
 
 
 def search_scope(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:
@@ -179,20 +190,6 @@ def traverse_edges(
         rules.check_kinds(kinds),
         MAX_REACHED if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED),
     )
-
-
-WORD_CANDIDATES: Final = 400
-MEANING_CANDIDATES: Final = 100
-NEIGHBOUR_HITS: Final = 20
-"""The number of hits whose neighbours are considered too: the next message is often the answer."""
-NEIGHBOUR_STEPS: Final = 2
-LENGTH_SAMPLE: Final = 200
-CHARACTERS_PER_TOKEN: Final = 4
-MAX_RESULTS: Final = 1_000
-MAX_QUERY_CHARS: Final = 10_000
-
-EventFilter = Callable[[StoredEvent], bool]
-"""A predicate that is True for messages that take part in the search."""
 
 
 def check_query(query: object) -> str:

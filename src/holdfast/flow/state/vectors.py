@@ -27,6 +27,9 @@ from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.vectors import load_numpy, similarities
 
 EMBED_BATCH: Final = 512
+BLOCK_ROWS: Final = 4_096
+"""Vectors per block. As floats they fit the processor's cache, and adding a vector copies at most one block."""
+PART_GROWTH: Final = 4
 
 
 def find_similar(
@@ -122,11 +125,6 @@ def _embed_texts(env: Env, embedder: Embedder, texts: Sequence[str], digests: Se
     fresh = {digest: split_pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
     made = iter(embedder.embed([piece for some in fresh.values() for piece in some]) if fresh else ())
     return {**known, **{digest: b"".join(islice(made, len(some))) for digest, some in fresh.items()}}
-
-
-BLOCK_ROWS: Final = 4_096
-"""Vectors per block. As floats they fit the processor's cache, and adding a vector copies at most one block."""
-PART_GROWTH: Final = 4
 
 
 class VectorBlock(msgspec.Struct, frozen=True):

@@ -56,7 +56,11 @@ class Tool(Generic[P, R]):
         self.if_interrupted: IfInterrupted = _check_policy(definition.name, if_interrupted, "ask")
         self.if_unknown: IfInterrupted = _check_policy(definition.name, if_interrupted, "fail")
         self.timeout = _check_timeout(definition.name, timeout)
-        self.tokens = _check_tokens(definition.name, tokens)
+        if tokens is not None and not is_number(tokens, least=0):
+            raise InvalidValue(
+                f"tokens of {definition.name} is {tokens!r:.40}. Give a whole number of tokens, or None."
+            )
+        self.tokens = tokens
         self.is_async = inspect.iscoroutinefunction(function)
         self._signature = signature
         self.__wrapped__ = function
@@ -197,12 +201,6 @@ def _check_timeout(name: str, given: Any) -> float | None:
     if not is_number(given, whole=False) or given <= 0:
         raise InvalidValue(f"timeout of {name} is {given!r:.40}. Give seconds above 0, or None for no limit.")
     return float(given)
-
-
-def _check_tokens(name: str, given: int | None) -> int | None:
-    if given is not None and not is_number(given, least=0):
-        raise InvalidValue(f"tokens of {name} is {given!r:.40}. Give a whole number of tokens, or None.")
-    return given
 
 
 def check_approval(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:

@@ -28,6 +28,9 @@ UNFINISHED_PREFIX = ".new-"
 """The prefix of unfinished files' names. No key's file begins with a dot."""
 
 _numbers = itertools.count()
+ABANDONED_SECONDS = 3600
+"""The age in seconds from which an unfinished file counts as abandoned."""
+Names = tuple[str, ...]
 
 
 def sync_handle(handle: int) -> None:
@@ -212,12 +215,6 @@ def make_private_folder(folder: Path) -> None:
             sync_handle(handle)
         finally:
             os.close(handle)
-
-
-ABANDONED_SECONDS = 3600
-"""The age in seconds from which an unfinished file counts as abandoned."""
-
-Names = tuple[str, ...]
 
 
 def walk_files(tree: FileTree, home: Sequence[str], enter: Callable[[Names], bool], now: float) -> list[Names]:

@@ -104,7 +104,12 @@ class FolderLock:
             raise Busy
         try:
             with translate_os_errors(self._tree.root):
-                self._handle = self._open_file()
+                top = self._tree.open_root()
+                try:
+                    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                    self._handle = os.open(LOCK_FILE, flags, 0o600, dir_fd=top)
+                finally:
+                    os.close(top)
                 _wait_for_lock(self._handle)
                 yield FolderWriter(self._tree, self._handle)
         finally:
@@ -114,13 +119,6 @@ class FolderLock:
                 fcntl.flock(handle, fcntl.LOCK_UN)
                 os.close(handle)
             self._lock.lock.release()
-
-    def _open_file(self) -> int:
-        top = self._tree.open_root()
-        try:
-            return os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=top)
-        finally:
-            os.close(top)
 
 
 def _wait_for_lock(handle: int) -> None:

@@ -38,6 +38,8 @@ from holdfast.system import SystemClock
 
 Format = Literal["json", "markdown"]
 _NO_GRAPH = "Files hold no graph. Use a sqlite, memory or cozo store for edges."
+ExpiredPlace = tuple[tuple[Names, ...], str]
+"""The folders that a scope may be in, and a key."""
 
 
 class _EntryFile(NamedTuple):
@@ -112,7 +114,9 @@ class FsStore:
                 return None
             version = turn.next_version(previous)
             body = file_format.encode_entry(self._format, key, replace(entry, version=version))
-            place = self._target_file(scope, key)
+            *folders, name = key_path(key)
+            path = (*scope_paths(scope)[0], *folders)
+            place = _EntryFile(path, name + SUFFIXES[self._format], self._format)
             with turn.record_change(place.folder), self._tree.folder(place.folder, make=True) as folder:
                 assert folder is not None
                 self._tree.write(folder, place.name, body)
@@ -178,10 +182,6 @@ class FsStore:
         self._tree.close()
 
     # where things are
-
-    def _target_file(self, scope: str, key: str) -> _EntryFile:
-        *folders, name = key_path(key)
-        return _EntryFile((*scope_paths(scope)[0], *folders), name + SUFFIXES[self._format], self._format)
 
     def _files(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_EntryFile, int]]:
         """Yield every file that may hold an entry, with its open folder."""
@@ -249,10 +249,6 @@ class FsStore:
         if key_path(key) != names:
             raise self._damage_error(file, f"it holds {key!r}")
         return key
-
-
-ExpiredPlace = tuple[tuple[Names, ...], str]
-"""The folders that a scope may be in, and a key."""
 
 
 def find_expired(tree: FileTree, now: int) -> set[ExpiredPlace]:
