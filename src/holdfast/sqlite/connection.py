@@ -13,7 +13,8 @@ import random
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ from holdfast.errors import (
     Busy,
     Corrupt,
     HoldfastError,
+    NewerSchema,
     NotAJournal,
     OutcomeUnknown,
     ReadOnly,
@@ -104,15 +106,46 @@ def open_connection(
     return connection
 
 
-def read_in_transaction(connection: apsw.Connection, look: Callable[[], int]) -> int:
-    """Run `look` in one transaction: a file that another process is creating is seen empty or whole."""
-    if connection.in_transaction:
-        return look()
-    connection.execute("BEGIN")
+def read_schema_number(
+    connection: apsw.Connection, path: Path, kind: str, application: int, newest: int, others: Mapping[int, str] = {}
+) -> int:
+    """Return the number of a file's schema, 0 for an empty file; refuse a file of something else, untouched.
+
+    `kind` names the file that is wanted, and `others` hold messages for known applications. All is read in one
+    transaction: a file that another process is creating is seen empty or whole.
+    """
+    if not connection.in_transaction:
+        connection.execute("BEGIN")
+        try:
+            return read_schema_number(connection, path, kind, application, newest, others)
+        finally:
+            connection.execute("ROLLBACK")
+    found: int = connection.pragma("application_id")
+    version: int = connection.pragma("user_version")
+    if found == application:
+        if version > newest:
+            raise NewerSchema(f"{path} has schema {version}; this release knows {newest}. Upgrade holdfast to open it.")
+        return version
+    if found in others:
+        raise NotAJournal(others[found].format(path=path))
+    if found or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise NotAJournal(
+            f"{path} is an SQLite database of something else. Give the path of a {kind}, or of a new file."
+        )
+    return 0
+
+
+@contextmanager
+def write_transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Run a block under SQLite's write lock: committed at the end, rolled back on any error."""
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        return look()
-    finally:
-        connection.execute("ROLLBACK")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def create_file(path: Path) -> None:

@@ -1,7 +1,7 @@
 """The store in one SQLite file: entries with text and vector search, and a graph, for all processes of a machine.
 
-The file is separate from any journal. A write is one transaction with all its index updates, and returns once it
-is on disk. Reading never waits for writing.
+The file is separate from any journal and opened with a journal's settings; any other file is refused. A write is one
+transaction with all its index updates, and returns once it is on disk. Reading never waits for writing.
 
 Vectors are cached in memory between searches. Every change of a scope increases its counter, so one number shows
 whether there are new vectors, and only those are read. When a vector was removed, all are read again.
@@ -14,6 +14,8 @@ import itertools
 import os
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,36 @@ from msgspec.structs import replace
 from holdfast.core.entries import edge_name
 from holdfast.core.journal.codec import decode
 from holdfast.core.search.documents import TextRow
+from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.settings import Settings
-from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
+from holdfast.sqlite.connection import (
+    Durability,
+    FileFormat,
+    create_file,
+    fetch_rows,
+    parse_queries,
+    read_schema_number,
+    require_sqlite,
+    write_transaction,
+)
 from holdfast.sqlite.fts import TextIndex
 from holdfast.sqlite.pool import SqlitePool
 from holdfast.sqlite.vectors import load_numpy, similarities
-from holdfast.store.sqlite_file import STORE_FILE, WORDS_TABLE, queries
 from holdfast.system import SharedLru
 
+APPLICATION_ID = 0x68667374  # "hfst"
+SCHEMA_VERSION = 1
+WORDS_TABLE = "entry_words"
+"""The table of the text index. Each row is an entry, and its place is the scope."""
 PURGE_BATCH = 500
 PURGE_PER_WRITE = 32
 """Expired entries that a write deletes in passing."""
 PURGE_EVERY = 16
 """The number of writes between such deletions: twice as many are deleted as were written, so none pile up."""
 
+_SQL = resources.files("holdfast.store") / "sql"
+_IS_A_JOURNAL = "{path} is a journal, not a store. Open it with holdfast.open, or give another path."
 _JSON = msgspec.json.Encoder()
 _ENTRY_COLUMNS = (
     *("version", "written_at", "expires_at", "tier", "lifetime", "content_kind", "salience", "schema"),
@@ -52,6 +69,40 @@ _ROWS_AT_ONCE = 8_192
 """Rows widened to floats at a time: they stay in the processor's cache."""
 VectorRow = tuple[int, int | None, bytes]
 """An entry's number, its expiry, and its vector."""
+
+
+@cache
+def queries() -> dict[str, str]:
+    """Return every statement by name, without its comments."""
+    return parse_queries((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
+
+
+def _recognise_schema(connection: apsw.Connection, path: Path) -> int:
+    return read_schema_number(
+        connection, path, "store", APPLICATION_ID, SCHEMA_VERSION, others={JOURNAL: _IS_A_JOURNAL}
+    )
+
+
+def _prepare_schema(connection: apsw.Connection, path: Path) -> None:
+    """Create the schema once, even if several processes open a new file together."""
+    if _recognise_schema(connection, path) == SCHEMA_VERSION:
+        return
+    with write_transaction(connection):
+        # Another process may have done this while we waited for the lock.
+        if _recognise_schema(connection, path) < SCHEMA_VERSION:
+            for _ in connection.execute((_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")):
+                pass
+            TextIndex(connection, WORDS_TABLE).create()
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", SCHEMA_VERSION)
+
+
+STORE_FILE = FileFormat(
+    _recognise_schema,
+    _prepare_schema,
+    not_a_database="{path} is no database. Give the path of a store, or of a new file.",
+    if_unknown="Read the entry again.",
+)
 
 
 class SqliteStore:
