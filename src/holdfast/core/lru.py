@@ -26,12 +26,15 @@ class Lru(Generic[KeyT, ValueT]):
 
     def put(self, key: KeyT, value: ValueT) -> None:
         """Keep a value as the most recently used one, dropping others to make room."""
-        self.drop(key)
+        before = self._kept.pop(key, None)
         self._kept[key] = value
-        if self._weigh is not None:
-            self._weight += self._weigh(value)
-        while self._kept and (len(self._kept) if self._weigh is None else self._weight) > self._most:
-            self.drop(next(iter(self._kept)))
+        if self._weigh is None:
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+            return
+        self._weight += self._weigh(value) - (0 if before is None else self._weigh(before))
+        while self._weight > self._most:
+            self._weight -= self._weigh(self._kept.popitem(last=False)[1])
 
     def drop(self, key: KeyT) -> ValueT | None:
         """Remove and return a value, or None."""

@@ -8,13 +8,14 @@ processes the expected version decides.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from holdfast.core.lru import Lru
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
-from holdfast.system import ForkLock
+from holdfast.system import ForkLock, renew_in_child
 
 STRIPES = 4096
 PLACES_PER_STATE = 10
@@ -28,8 +29,13 @@ class StateCache:
         self._places = Lru[tuple[str, str], str](capacity * PLACES_PER_STATE)
         self._goals = Lru[tuple[str, str, int], GoalContent](capacity)
         self._mutex = ForkLock()
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Start with new locks of streams: another thread of the parent may have held one."""
         # Created when first needed, at most STRIPES of them: streams that share one wait for each other.
-        self._stripes: dict[int, ForkLock] = {}
+        self._stripes: dict[int, threading.Lock] = {}
 
     def get(self, tenant: str, stream: str) -> StreamState | None:
         """Return a state that may be out of date, or None."""
@@ -83,6 +89,5 @@ class StateCache:
         """Hold the locks of these streams. They are taken in sorted order, so there is no deadlock."""
         with ExitStack() as stack:
             for stripe in sorted({hash((tenant, stream)) % STRIPES for stream in streams}):
-                guard = self._stripes.get(stripe) or self._stripes.setdefault(stripe, ForkLock())
-                stack.enter_context(guard.lock)
+                stack.enter_context(self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()))
             yield
