@@ -56,7 +56,7 @@ class OpenTelemetry:
         check_number("most_open", most_open, least=1)
         self._trace = trace
         self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
-        self._open = Lru[str, Span](most_open)
+        self._open: Lru[str, Span] = Lru(most_open)
         self._guard = ForkLock()
 
     @contextmanager
