@@ -17,19 +17,19 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.core.checks import short_repr
+from holdfast.core.checks import check_number, short_repr
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal import transfer
-from holdfast.flow.journal.caches import RecentCache, StateCache
+from holdfast.flow.journal.caches import StateCache
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.journal.past import ExcerptJournal, build_past_factory
 from holdfast.flow.journal.read import check_cursor
 from holdfast.flow.journal.redact import check_hook
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
-from holdfast.flow.state.vectors import StreamVectorCache
+from holdfast.flow.state.vectors import count_vectors
 from holdfast.flow.turns.queue import TurnQueue
 from holdfast.ports import Clock, Embedder, Env, Ids, Model, Models, Store, Summarizer, Tokenizer
 from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
@@ -41,7 +41,7 @@ from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
-from holdfast.system import SystemClock, SystemIds
+from holdfast.system import SharedLru, SystemClock, SystemIds
 
 DURABILITIES = ("full", "fast")
 MAX_PERCENT = 100
@@ -92,8 +92,7 @@ def check_settings(settings: Settings) -> Settings:
     for name in Settings.__struct_fields__:
         value = getattr(settings, name)
         least = 1 if name in _POSITIVE_SETTINGS else 0
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidValue(f"The setting {name} must be a whole number of at least {least}, not {value!r}.")
+        check_number(f"The setting {name}", value, least=least)
         if name.endswith("_percent") and value > MAX_PERCENT:
             raise InvalidValue(f"The setting {name} is a share: at most {MAX_PERCENT}, not {value!r}.")
     return settings
@@ -294,10 +293,10 @@ def assemble_env(
         embedder=None if beside.embedder is None else make_embedder(beside.embedder),
         transients=TransientEntries(settings.transient_entries),
         sinks=SinkRegistry(),
-        vectors=StreamVectorCache(settings.cached_vectors),
+        vectors=SharedLru(settings.cached_vectors, weigh=count_vectors),
         past=build_past_factory(_make_empty_journal),
         queues=TurnQueue(),
-        recent=RecentCache(settings.cached_windows),
+        recent=SharedLru(settings.cached_windows),
         documents=beside.documents,
         fetcher=beside.fetcher,
         telemetry=beside.telemetry,
@@ -447,8 +446,8 @@ def _open_memory_store(text: str, rest: str, settings: Settings, options: dict[s
     if rest:
         raise InvalidValue(f"{_hide_secrets(text)!r} names nothing: a store in memory is opened with 'memory:'.")
     most = options.get("most")
-    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise InvalidValue(f"most must be a whole number of at least 1, not {short_repr(most)}.")
+    if most is not None:
+        check_number("most", most, least=1)
     return MemoryStore(most=most, search=bool(options.get("search", False)))
 
 

@@ -1,4 +1,4 @@
-"""The system clock and randomness. Only this module reads them; all other code receives them as arguments."""
+"""The system clock and randomness, which only this module reads, and locks and caches that survive a fork."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable, Hashable
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from holdfast.core.journal.chain import SALT_BYTES
+from holdfast.core.lru import Lru
 from holdfast.core.msgspec_types import set_type_lock
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
 _ENTROPY_BYTES = 10
+_UNKNOWN_MACHINE = "elsewhere"
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
 
 set_type_lock(threading.RLock())
 
@@ -78,9 +84,6 @@ class ProcessName:
         return _start_time(int(pieces[1])) != pieces[2]
 
 
-_UNKNOWN_MACHINE = "elsewhere"
-
-
 @cache
 def _machine_id() -> str:
     """Return a hash of this boot and process-id namespace; a constant where Linux does not provide them."""
@@ -118,6 +121,42 @@ def renew_in_child(one: Renewable) -> None:
 def _renew() -> None:
     for one in list(_RENEWABLE):
         one.after_fork()
+
+
+class ForkLock:
+    """A lock, for `with guard.lock:`, that a forked child finds free whichever thread of the parent held it."""
+
+    def __init__(self, *, reentrant: bool = False) -> None:
+        self._make: Callable[[], threading.Lock | threading.RLock] = threading.RLock if reentrant else threading.Lock
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock. A block that forks still releases the one that it took."""
+        self.lock = self._make()
+
+
+class SharedLru(Generic[KeyT, ValueT]):
+    """An LRU cache that threads share; see `Lru`."""
+
+    def __init__(self, most: int, weigh: Callable[[ValueT], int] | None = None) -> None:
+        self._kept = Lru[KeyT, ValueT](most, weigh)
+        self._guard = ForkLock()
+
+    def get(self, key: KeyT) -> ValueT | None:
+        """Return a value and mark it as used, or None."""
+        with self._guard.lock:
+            return self._kept.get(key)
+
+    def put(self, key: KeyT, value: ValueT) -> None:
+        """Keep a value as the most recently used one, dropping others to make room."""
+        with self._guard.lock:
+            self._kept.put(key, value)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        with self._guard.lock:
+            self._kept.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -229,7 +229,7 @@ def test_a_fork_while_another_thread_holds_the_cache_does_no_harm() -> None:
         held, go = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with hf._env.states._mutex, hf._env.journal._lock:  # type: ignore[attr-defined]
+            with hf._env.states._mutex.lock, hf._env.journal._lock.lock:  # type: ignore[attr-defined]
                 held.set()
                 go.wait(20)
 

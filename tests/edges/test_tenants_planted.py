@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.connect import StreamVectorCache
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames import run_once
 from holdfast.flow.journal import observers
@@ -21,6 +20,7 @@ from holdfast.flow.state.transients import TransientEntries
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.sqlite import fts
+from holdfast.system import SharedLru
 from tests.edges.tenant_actor import by_words
 from tests.edges.test_tenants import compare
 
@@ -56,9 +56,9 @@ def room_for_transients_is_shared(patch: Patch) -> None:
 
 
 def vectors_by_scope_alone(patch: Patch) -> None:
-    get, put = StreamVectorCache.get, StreamVectorCache.put
-    patch.setattr(StreamVectorCache, "get", lambda self, place: get(self, ("", *place[1:])))
-    patch.setattr(StreamVectorCache, "put", lambda self, place, *kept: put(self, ("", *place[1:]), *kept))
+    get, put = SharedLru.get, SharedLru.put
+    patch.setattr(SharedLru, "get", lambda self, place: get(self, ("", *place[1:])))
+    patch.setattr(SharedLru, "put", lambda self, place, *kept: put(self, ("", *place[1:]), *kept))
 
 
 def callbacks_hear_everybody(patch: Patch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import CallModel, Holdfast
-from holdfast.flow.journal.caches import RecentCache
 from holdfast.flow.packs import pack
+from holdfast.system import SharedLru
 from tests.packs.test_remembered_windows import Clients, clients
 
 __all__ = ["clients"]
@@ -73,13 +73,13 @@ def own_words_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def versions_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    get = RecentCache.get
+    get = SharedLru.get
 
-    def whatever_was_written(self: RecentCache, place: Any) -> Any:
+    def whatever_was_written(self: SharedLru, place: Any) -> Any:
         known = get(self, place)
         return (Anything(), *known[1:]) if isinstance(known, tuple) else known
 
-    patch.setattr(RecentCache, "get", whatever_was_written)
+    patch.setattr(SharedLru, "get", whatever_was_written)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

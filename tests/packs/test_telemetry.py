@@ -166,7 +166,7 @@ def test_calls_that_never_end_make_room() -> None:
         journal_telemetry.end_model_span(traced.env, f"call{number}")
     told = [dict(span.attributes or {})["holdfast.call.id"] for span in traced.spans]
     assert told == [f"call{number}" for number in range(92, 100)]
-    assert traced.telemetry._open == {}  # type: ignore[attr-defined]
+    assert not traced.telemetry._open  # type: ignore[attr-defined]
 
 
 def test_a_call_of_another_process_is_not_told_of(traced: Traced) -> None:

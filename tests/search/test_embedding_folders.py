@@ -232,7 +232,7 @@ def test_threads_and_forked_children_embed_alike(tmp_path: Path) -> None:
         thread.join()
     assert found == [found[0]] * 4
     assert in_child(lambda: ours.embed(TEXTS) == found[0]) == "True"
-    with ours._lock:  # type: ignore[attr-defined]
+    with ours._lock.lock:  # type: ignore[attr-defined]
         assert in_child(lambda: ours.embed(TEXTS) == found[0]) == "True"
 
 

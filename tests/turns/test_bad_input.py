@@ -12,11 +12,12 @@ import pytest
 
 import holdfast
 from holdfast import Message, ModelFailed, ModelReply, Settings, Usage
-from holdfast.errors import FrameSuspended, InvalidTransition, Waiting
+from holdfast.errors import FrameSuspended, InvalidTransition, ToolFailed, Waiting
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import ToolCallRequest
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
-from holdfast.runtime.tools.tool import Bytes, ToolFailed, tool
+from holdfast.runtime.tools.result import Bytes
+from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Counted, facts
 from tests.turns.loops import check_whole, place, types
 

@@ -112,7 +112,7 @@ def test_the_memory_is_bounded_and_the_oldest_model_goes_first() -> None:
             calibration.note((f"m{number}", "estimate:2"), 10_000, 11_000)
         calibration.note(ONE, 10_000, 11_000)
     assert len(calibration._shares) == MODEL_LIMIT
-    assert max(map(len, calibration._shares.values())) == CALL_LIMIT
+    assert max(map(len, calibration._shares._kept.values())) == CALL_LIMIT
     assert calibration.factor(ONE) == calibration.factor((f"m{3 * MODEL_LIMIT - 1}", "estimate:2")) == 1.14
     assert calibration.factor(("m0", "estimate:2")) is None
 

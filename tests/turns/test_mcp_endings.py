@@ -22,11 +22,10 @@ import pytest
 
 import holdfast
 from holdfast import Scripted
-from holdfast.errors import EffectFailed
+from holdfast.errors import EffectFailed, ToolFailed
 from holdfast.model.scripted import call
 from holdfast.runtime.tools import mcp
 from holdfast.runtime.tools.mcp import McpServer
-from holdfast.runtime.tools.tool import ToolFailed
 from tests.scale import volume
 
 COMMAND = [sys.executable, "-S", str(Path(__file__).with_name("mcp_lingering.py"))]

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import EffectFailed, InvalidValue
+from holdfast.errors import ArgumentsUnfit, EffectFailed, InvalidValue, ToolFailed, ToolTimedOut
 from holdfast.runtime.tools import mcp as mcp_tools
 from holdfast.runtime.tools.mcp import McpServer
+from holdfast.runtime.tools.result import build_outcome, failure_text
 from holdfast.runtime.tools.sources import load_tools
-from holdfast.runtime.tools.tool import AnyTool, ArgumentsUnfit, ToolFailed, ToolTimedOut, build_outcome, failure_text
+from holdfast.runtime.tools.tool import AnyTool
 
 PROGRAM = str(Path(__file__).with_name("mcp_program.py"))
 COMMAND = [sys.executable, PROGRAM]

@@ -15,12 +15,13 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.errors import InvalidValue
+from holdfast.errors import ArgumentsUnfit, InvalidValue
 from holdfast.runtime.tools import arguments as tool_arguments
 from holdfast.runtime.tools import schema as tool_schema
 from holdfast.runtime.tools import signature
+from holdfast.runtime.tools.result import failure_text
 from holdfast.runtime.tools.schema import build_schema
-from holdfast.runtime.tools.tool import AnyTool, ArgumentsUnfit, failure_text, tool
+from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.scale import seeded, volume
 from tests.turns import tool_types
 

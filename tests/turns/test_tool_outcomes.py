@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.core.journal.codec import encode
 from holdfast.runtime.tools import result as tool_result
-from holdfast.runtime.tools.tool import Bytes, ToolOutcome, build_outcome
+from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome
 from tests.scale import seeded, volume
 
 

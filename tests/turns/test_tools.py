@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import EffectFailed, InvalidValue
+from holdfast.errors import EffectFailed, InvalidValue, ToolFailed, ToolTimedOut
 from holdfast.runtime.tools import run as tool_running
 from holdfast.runtime.tools import tool as tool_approval
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.result import failure_text
 from holdfast.runtime.tools.schema import parse_docstring
 from holdfast.runtime.tools.sources import check_tools, load_tools
-from holdfast.runtime.tools.tool import AnyTool, ToolFailed, ToolTimedOut, failure_text, tool
+from holdfast.runtime.tools.tool import AnyTool, tool
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:

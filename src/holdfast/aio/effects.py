@@ -18,10 +18,9 @@ from holdfast.aio.session import iterate_pages
 from holdfast.aio.state import AsyncStateReader, AsyncStateStore
 from holdfast.client.effects import Effects, Middleware, SinkObject
 from holdfast.client.state import StateReader, StateStore
-from holdfast.core.values import to_plain
+from holdfast.core.values import is_awaitable, to_plain
 from holdfast.errors import InvalidValue, Refused, Unavailable
 from holdfast.flow.effects.operators import operator_name
-from holdfast.flow.effects.sinks import is_awaitable
 from holdfast.records.effects import DeclaredEffect, DispatchReport, EffectInfo, OperatorResult
 from holdfast.records.scope import Address
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from holdfast.core.checks import is_number
 from holdfast.core.packs.fences import fence_text, make_mark
 from holdfast.core.packs.handles import HandleRef, parse_handle
 from holdfast.core.packs.history_tools import (
@@ -55,7 +56,7 @@ class HistoryTools:
     __slots__ = ("_env", "_frame", "_max_tokens", "_thread_stream")
 
     def __init__(self, env: Env, thread: str, frame: str | None = None, max_tokens: int = MAX_TOKENS) -> None:
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < MIN_TOKENS:
+        if not is_number(max_tokens, least=MIN_TOKENS):
             raise InvalidValue(f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {MIN_TOKENS}.")
         self._env, self._thread_stream = env, thread
         self._frame, self._max_tokens = frame, max_tokens

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.client import pack as client_context
 from holdfast.client.pack import ContextPack
 from holdfast.connect import make_summarizer
+from holdfast.core.checks import is_number
 from holdfast.core.frames import stack as frame_stack
 from holdfast.core.frames.questions import check_options
 from holdfast.core.values import to_plain
@@ -539,7 +540,7 @@ class IndexView(WorkView, QuestionsView):
     ) -> ContextPack:
         """Return the context of the next model call of a frame, given by id or as the top of a scope's stack."""
         least = self._env.settings.min_pack_tokens
-        if isinstance(budget_tokens, int) and not isinstance(budget_tokens, bool) and 0 < budget_tokens < least:
+        if is_number(budget_tokens, least=1, most=least - 1):
             raise BudgetTooSmall(
                 f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
             )

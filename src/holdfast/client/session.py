@@ -17,6 +17,7 @@ from holdfast.client.pack import ContextPack
 from holdfast.client.turn import Turn
 from holdfast.client.turn_model import LOOPS
 from holdfast.connect import make_summarizer
+from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.wire.read import read_input
 from holdfast.errors import InvalidMessage, InvalidValue
@@ -352,7 +353,7 @@ class Session(SessionContext):
         after: Message | str | None = None,
     ) -> list[Message]:
         """Return messages as written, oldest first: all, the newest `limit`, or those before or after one of them."""
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        if limit is not None and not is_number(limit, least=0):
             raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
         if before is not None and after is not None:
             raise InvalidValue("Give before or after, not both.")

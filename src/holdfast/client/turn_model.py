@@ -13,6 +13,7 @@ import msgspec
 from holdfast.client import pack as client_pack
 from holdfast.client.pack import ContextPack
 from holdfast.client.steps import CallModel, Done
+from holdfast.core.checks import is_number
 from holdfast.core.frames import budgets
 from holdfast.core.sessions.tokens import framing_of, message_tokens
 from holdfast.errors import InsufficientTokens, InvalidValue
@@ -51,9 +52,9 @@ class ModelCallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_bounds(budget: object, loops: object) -> None:
     """Refuse amounts that make no sense, before anything is said."""
-    if budget is not None and (type(budget) is not int or budget < 1):
+    if budget is not None and not is_number(budget, least=1):
         raise InvalidValue(f"budget must be a whole number of tokens for each pack, 1 or more, not {budget!r:.40}.")
-    if type(loops) is not int or loops < 1:
+    if not is_number(loops, least=1):
         raise InvalidValue(f"loops must be a number of model calls, at least 1, not {loops!r:.40}.")
 
 

@@ -170,6 +170,15 @@ def _check_type(reducer: str, key: str | None, value: Any, kind: type | tuple[ty
     )
 
 
+EdgeName = tuple[str, str, str, str, str]
+"""The scope and key of an edge's source, its kind, and the scope and key of its target."""
+
+
+def edge_name(edge: Edge) -> EdgeName:
+    """Return the identity of an edge: there is one of each name."""
+    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+
+
 def load_edges(
     edges: EdgeReader, nodes: Iterable[Node], direction: str, kinds: tuple[str, ...], most: int | None = None
 ) -> list[EdgeStep]:

@@ -9,6 +9,8 @@ not fit, as version 1.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -71,6 +73,35 @@ def exception_text(error: BaseException) -> str:
     except Exception:  # noqa: BLE001
         said = f"{type(error).__name__}, which cannot say what happened"
     return said.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_CHARS]
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Return True if an error is an interruption. A panic in compiled code is not one, but a failed call."""
+    return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+
+
+def is_async(function: Any) -> bool:
+    """Return True if a call of the function, or of the object, must be awaited."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def is_awaitable(answer: object) -> bool:
+    """Return True if an object must be awaited; False if even asking raises."""
+    try:
+        return inspect.isawaitable(answer)
+    except Exception:  # noqa: BLE001  it is somebody else's object
+        return False
+
+
+def discard_awaitable(answer: object) -> bool:
+    """Return True if an object must be awaited. A coroutine is closed: Python would warn later that it never ran."""
+    waits = is_awaitable(answer)
+    if waits and inspect.iscoroutine(answer):
+        answer.close()
+    return waits
 
 
 def convert_value(value: Any, kind: Any) -> Any:

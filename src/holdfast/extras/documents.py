@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from holdfast.core.checks import check_number
 from holdfast.errors import HoldfastError, InvalidValue, NotFound, TooLarge, Unavailable, Unsupported
 
 MAX_BYTES: Final = 1_000_000
@@ -38,8 +39,7 @@ class DocumentRoot:
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidValue("path must be the folder whose files may be read.")
-        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
-            raise InvalidValue(f"max_bytes must be a whole number of at least 1, not {max_bytes!r:.40}.")
+        check_number("max_bytes", max_bytes, least=1)
         if os.open not in os.supports_dir_fd or not getattr(os, "O_NOFOLLOW", 0):
             raise Unsupported("This system cannot open files so that links are never followed. Attach texts instead.")
         self._root = Path(path).absolute()
@@ -52,8 +52,9 @@ class DocumentRoot:
         names = _split_path(path)
         with _translate_errors(path), _open_file(self._root, names) as handle:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise _not_a_file(path)
-            body = _read_bytes(handle, self._max_bytes + 1)
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                body = file.read(self._max_bytes + 1)
         if len(body) > self._max_bytes:
             raise TooLarge(
                 f"{path!r:.80} has more than {self._max_bytes:,} bytes. Attach a part of it, or raise max_bytes."
@@ -113,11 +114,6 @@ def _open_name(above: int, name: str, how: int) -> int:
     return os.open(name, how | _SAFE_FLAGS, dir_fd=above)
 
 
-def _read_bytes(handle: int, most: int) -> bytes:
-    with os.fdopen(handle, "rb", closefd=False) as file:
-        return file.read(most)
-
-
 @contextmanager
 def _translate_errors(path: str) -> Iterator[None]:
     """Translate operating system errors so that they do not reveal the folder's location."""
@@ -133,11 +129,7 @@ def _translate_error(error: OSError, path: str) -> HoldfastError:
     if error.errno in _MISSING_ERRNOS:
         return NotFound(f"There is no document {path!r:.80}. Check its path below the folder.")
     if error.errno in (errno.EISDIR, errno.ENXIO):
-        return _not_a_file(path)
+        return InvalidValue(f"{path!r:.80} is not a plain file. Name a file below the folder.")
     if error.errno in _DENIED_ERRNOS:
         return NotFound(f"{path!r:.80} may not be read here. Check the permissions of the file.")
     return Unavailable(f"{path!r:.80} cannot be read now ({error.strerror}). Try again later.")
-
-
-def _not_a_file(path: str) -> InvalidValue:
-    return InvalidValue(f"{path!r:.80} is not a plain file. Name a file below the folder.")

@@ -14,6 +14,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -47,6 +48,39 @@ _HEADERS: Final = {
     "connection": "close",
     "user-agent": f"holdfast/{__version__}",
 }
+
+IpAddress = IPv4Address | IPv6Address
+
+_NOT_PUBLIC_4: Final = tuple(
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # carrier-grade NAT; the metadata service of one cloud
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # an internal service of another cloud
+        "169.254.0.0/16",  # link-local; the metadata service of most clouds
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",
+    )
+)
+_GLOBAL_6: Final = IPv6Network("2000::/3")
+"""The only part of IPv6 that is allocated to networks of the internet."""
+_NOT_PUBLIC_6: Final = tuple(
+    IPv6Network(text)
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # protocols, documentation, 6to4
+)
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
+_LOW_32: Final = 0xFFFF_FFFF
 
 
 class HttpsFetcher:
@@ -191,19 +225,19 @@ class _Exchange(threading.Thread):
         with self._gate:
             # Read before the shutdown, which raises an error in the thread.
             text, error, self._over = self._text, self._error, True
-            if self.is_alive() and self._held is not None:
-                _shut_down(self._held)
+            if self.is_alive():
+                shut_down(self._held)
         if text is not None:
             return text
         raise error or Unavailable(late)
 
 
-def _shut_down(sock: socket.socket) -> None:
-    try:
-        # Below TLS: the thread that reads must not find its own state changed.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    except OSError:
-        pass  # Already closed.
+def shut_down(sock: socket.socket | None) -> None:
+    """End a connection that another thread reads from; ignore one that is closed."""
+    if sock is not None:
+        with suppress(OSError):
+            # Below TLS: the thread that reads must not find its own state changed.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _resolve(host: str, port: int) -> list[str]:
@@ -270,40 +304,6 @@ def _status_error(host: str, status: int) -> HoldfastError:
     if status in _RETRY_STATUSES or status >= 500:
         return Unavailable(f"{host} answered {status}. Try again later.")
     return Refused(f"{host} answered {status}. Attach the text as body.")
-
-
-IpAddress = IPv4Address | IPv6Address
-
-_NOT_PUBLIC_4: Final = tuple(
-    IPv4Network(text)
-    for text in (
-        "0.0.0.0/8",  # this network
-        "10.0.0.0/8",
-        "100.64.0.0/10",  # carrier-grade NAT; the metadata service of one cloud
-        "127.0.0.0/8",
-        "168.63.129.16/32",  # an internal service of another cloud
-        "169.254.0.0/16",  # link-local; the metadata service of most clouds
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",  # 6to4 relays
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/4",  # multicast
-        "240.0.0.0/4",
-    )
-)
-_GLOBAL_6: Final = IPv6Network("2000::/3")
-"""The only part of IPv6 that is allocated to networks of the internet."""
-_NOT_PUBLIC_6: Final = tuple(
-    IPv6Network(text)
-    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # protocols, documentation, 6to4
-)
-_NAT64: Final = IPv6Network("64:ff9b::/96")
-_ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
-_LOW_32: Final = 0xFFFF_FFFF
 
 
 def is_public(text: str) -> bool:

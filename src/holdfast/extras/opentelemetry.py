@@ -8,11 +8,12 @@ event or status contains message content: errors are reported by type, and excep
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.core.checks import check_number
+from holdfast.core.lru import Lru
 from holdfast.core.telemetry import (
     ERROR,
     answer_attributes,
@@ -22,6 +23,7 @@ from holdfast.core.telemetry import (
     pack_attributes,
 )
 from holdfast.errors import InvalidValue, Unsupported
+from holdfast.system import ForkLock
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
@@ -51,13 +53,11 @@ class OpenTelemetry:
             raise Unsupported("Spans need OpenTelemetry's API. Run: pip install 'holdfast[otel]'")
         if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
             raise InvalidValue(f"tracer_provider must be a TracerProvider, not {type(tracer_provider).__name__}.")
-        if not isinstance(most_open, int) or isinstance(most_open, bool) or most_open < 1:
-            raise InvalidValue(f"most_open must be a whole number of at least 1, not {most_open!r:.40}.")
+        check_number("most_open", most_open, least=1)
         self._trace = trace
         self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
-        self._open: dict[str, Span] = {}
-        self._most_open = most_open
-        self._lock = threading.Lock()
+        self._open: Lru[str, Span] = Lru(most_open)
+        self._guard = ForkLock()
 
     @contextmanager
     def span(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Callable[[str, Any], None]]:
@@ -73,21 +73,20 @@ class OpenTelemetry:
 
     def begin_call(self, call: str, attributes: Mapping[str, Any]) -> None:
         """Start the span of a model call. Starting the same call twice has no further effect."""
-        with self._lock:
-            if call in self._open:
+        with self._guard.lock:
+            if self._open.get(call) is not None:
                 return
         span = self._tracer.start_span(
             call_span_name(attributes), kind=self._trace.SpanKind.CLIENT, attributes=dict(attributes)
         )
-        with self._lock:
-            while len(self._open) >= self._most_open:
-                del self._open[next(iter(self._open))]
-            self._open.setdefault(call, span)
+        with self._guard.lock:
+            if self._open.get(call) is None:
+                self._open.put(call, span)
 
     def end_call(self, call: str, attributes: Mapping[str, Any], error: str | None = None) -> None:
         """End the span of a call; ignore a call that another process began or that was dropped."""
-        with self._lock:
-            span = self._open.pop(call, None)
+        with self._guard.lock:
+            span = self._open.drop(call)
         if span is None:
             return
         try:

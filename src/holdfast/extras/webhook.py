@@ -25,6 +25,7 @@ import msgspec
 from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import encode
 from holdfast.errors import EffectRefused, InvalidValue, RetryLater
+from holdfast.extras.https import shut_down
 from holdfast.ports import Clock
 from holdfast.records.effects import DeclaredEffect
 from holdfast.system import SystemClock
@@ -75,10 +76,14 @@ class WebhookSink:
         signed = {
             ID: effect.id,
             TIMESTAMP: str(stamp),
-            SIGNATURE: _sign_with_all(self._secrets, effect.id, stamp, body),
+            SIGNATURE: " ".join(_sign(secret, effect.id, stamp, body) for secret in self._secrets),
         }
         try:
-            status, retry_after = self._post(body, {**self._headers, "content-type": "application/json", **signed})
+            with self._connect() as connection:
+                headers = {**self._headers, "content-type": "application/json", **signed}
+                connection.request("POST", self._path, body, headers)
+                response = connection.getresponse()
+                status, retry_after = response.status, response.getheader("retry-after")
         except (OSError, http.client.HTTPException) as error:
             # Only the type of the error: its message may contain what was sent.
             raise RetryLater(f"{self._host} could not be reached, or did not answer: {type(error).__name__}.") from None
@@ -87,12 +92,6 @@ class WebhookSink:
         if status in RETRY_STATUSES or status >= 500:
             raise RetryLater(f"{self._host} answered {status}.", retry_after=self._parse_retry_after(retry_after))
         raise EffectRefused(f"{self._host} answered {status}, which will not change by asking again.")
-
-    def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str | None]:
-        with self._connect() as connection:
-            connection.request("POST", self._path, body, dict(headers))
-            response = connection.getresponse()
-            return response.status, response.getheader("retry-after")
 
     @contextmanager
     def _connect(self) -> Iterator[http.client.HTTPConnection]:
@@ -103,7 +102,7 @@ class WebhookSink:
             made = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
         else:
             made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
-        cut = threading.Timer(self._timeout, _shut_down, (made,))
+        cut = threading.Timer(self._timeout, lambda: shut_down(made.sock))
         cut.daemon = True
         cut.start()
         try:
@@ -127,24 +126,16 @@ class WebhookSink:
         return f"WebhookSink({'https' if self._secure else 'http'}://{self._host})"
 
 
-def _shut_down(connection: http.client.HTTPConnection) -> None:
-    sock = connection.sock
-    if sock is not None:
-        try:
-            sock.shutdown(2)
-        except OSError:
-            pass  # Already closed.
-
-
 def _split_url(url: object) -> tuple[bool, str, int, str]:
     """Split a URL into scheme, host, port and path; refuse anything else in it, without repeating it."""
+    # Checked before parsing, which silently drops line ends.
+    if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidValue("url must be percent-encoded ASCII, without spaces or line ends.")
     try:
-        parts = urlsplit(url if isinstance(url, str) else "")
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port, parts = None, None, urlsplit("")
-    if not isinstance(url, str) or not _is_printable(url):
-        raise InvalidValue("url must be percent-encoded ASCII, without spaces or line ends.")
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidValue("url must be a whole http or https URL, such as https://example.com/hook.")
     if parts.username is not None or parts.password is not None:
@@ -154,11 +145,6 @@ def _split_url(url: object) -> tuple[bool, str, int, str]:
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     secure = parts.scheme == "https"
     return secure, host, port or (443 if secure else 80), path
-
-
-def _is_printable(url: str) -> bool:
-    """Return True if a URL is printable ASCII. Checked before parsing, which silently drops line ends."""
-    return url.isascii() and url.isprintable() and " " not in url
 
 
 def _is_host(host: str) -> bool:
@@ -204,10 +190,6 @@ def _decode_secret(given: object) -> bytes:
 def _sign(secret: bytes, id: str, stamp: int | str, body: bytes) -> str:
     digest = hmac.new(secret, f"{id}.{stamp}.".encode() + body, hashlib.sha256).digest()
     return f"{VERSION},{base64.b64encode(digest).decode()}"
-
-
-def _sign_with_all(secrets: Sequence[bytes], id: str, stamp: int, body: bytes) -> str:
-    return " ".join(_sign(secret, id, stamp, body) for secret in secrets)
 
 
 def verify_webhook(

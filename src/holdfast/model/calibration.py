@@ -16,9 +16,11 @@ factor.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from threading import Lock
+from collections import deque
 from typing import Final
+
+from holdfast.core.lru import Lru
+from holdfast.system import ForkLock
 
 CALL_LIMIT: Final = 32
 """Calls remembered for each model."""
@@ -32,44 +34,40 @@ LEAST_PERCENT, MOST_PERCENT = 50, 400
 IMPLAUSIBLE_RATIO: Final = 4
 """If less than one in this many estimated tokens is reported, the report is ignored: it leaves out cached tokens."""
 MODEL_LIMIT: Final = 512
-"""Models remembered; the one noted longest ago is dropped first."""
+"""Models remembered; the least recently used one is dropped first."""
 
 CalibrationKey = tuple[str, ...]
 """A tenant, a model, and the tokenizer that estimates for it."""
+RATIO_SCALE: Final = 1_000_000
+"""A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
 
 
 class Calibration:
     """The ratios of the last calls of each model. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._shares: OrderedDict[CalibrationKey, deque[int]] = OrderedDict()
-        self._lock = Lock()
+        self._shares = Lru[CalibrationKey, deque[int]](MODEL_LIMIT)
+        self._guard = ForkLock()
 
     def note(self, counted: CalibrationKey, estimated: int, reported: int) -> None:
         """Record how many tokens a request was estimated to have, and how many the provider reported."""
         share = _compute_ratio(estimated, reported)
         if share is None:
             return
-        with self._lock:
-            shares = self._shares.setdefault(counted, deque(maxlen=CALL_LIMIT))
+        with self._guard.lock:
+            shares = self._shares.get(counted) or deque(maxlen=CALL_LIMIT)
             shares.append(share)
-            self._shares.move_to_end(counted)
-            while len(self._shares) > MODEL_LIMIT:
-                self._shares.popitem(last=False)
+            self._shares.put(counted, shares)
 
     def factor(self, counted: CalibrationKey) -> float | None:
         """Return the factor for estimated tokens, rounded up to hundredths; None until it is known."""
-        with self._lock:
-            shares = tuple(self._shares.get(counted, ()))
+        with self._guard.lock:
+            shares = tuple(self._shares.get(counted) or ())
         most = max(shares, default=0)
         if len(shares) < CALLS_NEEDED and most <= RATIO_SCALE:
             return None
         percent = -(-most * (100 + MARGIN_PERCENT) // RATIO_SCALE)
         return min(max(percent, LEAST_PERCENT), MOST_PERCENT) / 100
-
-
-RATIO_SCALE: Final = 1_000_000
-"""A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
 
 
 def _compute_ratio(estimated: int, reported: int) -> int | None:

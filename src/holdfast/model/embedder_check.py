@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.values import exception_text
+from holdfast.core.checks import is_number
+from holdfast.core.values import exception_text, is_interruption
 from holdfast.errors import HoldfastError, InvalidValue, Unavailable
-from holdfast.model.tokenizers import is_interruption
 from holdfast.sqlite.vectors import MAX_DIMENSIONS, InvalidVectors, pack_vectors
 
 MOST_CHARACTERS = 8_000
@@ -77,6 +77,6 @@ def check_dimensions(given: object) -> int | None:
     """Return the caller's number of dimensions, checked; or None."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_DIMENSIONS:
+    if not is_number(given, least=1, most=MAX_DIMENSIONS):
         raise InvalidValue(f"dimensions must be a whole number from 1 to {MAX_DIMENSIONS:,}, not {given!r:.40}.")
     return given

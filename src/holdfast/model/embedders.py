@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.values import exception_text
+from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import InvalidValue
 from holdfast.model.embedder_check import CheckedEmbedder, check_dimensions
 from holdfast.model.embedding_endpoint import EndpointEmbedder
@@ -85,9 +85,7 @@ class _CustomEmbedder(CheckedEmbedder):
 
     def _compute_vectors(self, texts: list[str], *, query: bool) -> Any:
         answer = self._function(texts, query=query) if self._tells else self._function(texts)
-        if inspect.isawaitable(answer):
-            if inspect.iscoroutine(answer):
-                answer.close()
+        if discard_awaitable(answer):
             raise self._failure("it must be awaited, and vectors are made by plain functions")
         return answer
 
@@ -103,7 +101,7 @@ def _wrap_custom(given: Any) -> _CustomEmbedder:
         ) from error
     if not callable(function):
         function = given
-    if not callable(function) or isinstance(given, type) or _is_async(function):
+    if not callable(function) or isinstance(given, type) or is_async(function):
         raise InvalidValue(f"{type(given).__name__} is not an embedder, or must be awaited. {_ACCEPTED_FORMS}")
     if not isinstance(name, str) or name == "<lambda>" or len(name) > LONGEST_NAME or not name.isprintable():
         raise InvalidValue(
@@ -111,10 +109,6 @@ def _wrap_custom(given: Any) -> _CustomEmbedder:
             "(not a lambda), or set its `name`. Change the name when it begins to give other vectors."
         )
     return _CustomEmbedder(name, function, check_dimensions(dimensions))
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def _takes_query(function: Callable[..., Any]) -> bool:

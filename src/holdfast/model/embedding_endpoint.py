@@ -12,11 +12,13 @@ import http.client
 import os
 import re
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.errors import InvalidValue
+from holdfast.model.address import check_key, has_credentials, split_address
 from holdfast.model.embedder_check import CheckedEmbedder, check_dimensions
 from holdfast.ports import Clock
 from holdfast.system import SystemClock
@@ -70,9 +72,9 @@ class EndpointEmbedder(CheckedEmbedder):
         chosen = model or address.fragment
         if not chosen or not chosen.isprintable() or len(chosen) > 200:
             raise InvalidValue("Say which model the endpoint shall use: model=…, or after a # in its address.")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
+        if not is_number(timeout, most=3600, whole=False) or timeout <= 0:
             raise InvalidValue(f"timeout must be seconds, more than 0 and at most 3600, not {timeout!r:.40}.")
-        self._key = _check_key(api_key if api_key is not None else os.environ.get(KEY_VARIABLE))
+        self._key = check_key(os.environ.get(KEY_VARIABLE) if api_key is None else api_key, "The endpoint's key")
         self._address, self._model, self._timeout = address, chosen, float(timeout)
         self._asked_for = check_dimensions(dimensions)
         self._clock: Clock = clock or SystemClock()
@@ -191,26 +193,12 @@ def _parse_address(url: object) -> SplitResult:
     wrong = "An endpoint's address looks like https://host/v1 or http://host:port/v1#model"
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidValue(f"{wrong}, in plain characters without spaces.")
-    try:
-        address = urlsplit(url)
-        port, host = address.port, address.hostname
-    except ValueError:
-        raise InvalidValue(f"{wrong}. This one has no host, or no number as its port.") from None
-    if address.username is not None or address.password is not None or address.query:
+    address = split_address(url, wrong)
+    if has_credentials(address):
         raise InvalidValue(f"{wrong}: no names, keys or ? in it. Give the key as api_key=…, or set {KEY_VARIABLE}.")
-    if address.scheme not in {"http", "https"} or not host or port == 0:
-        raise InvalidValue(f"{wrong}. This one has no host, or is of another kind.")
     return address
 
 
 def _endpoint_path(address: SplitResult) -> str:
     path = address.path.rstrip("/")
     return path if path.endswith("/embeddings") else f"{path}/embeddings"
-
-
-def _check_key(key: str | None) -> str:
-    if key is None or key == "":
-        return ""
-    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key.strip() != key:
-        raise InvalidValue("The endpoint's key must be one line of plain characters, without spaces around it.")
-    return key

@@ -15,7 +15,6 @@ import hashlib
 import importlib
 import importlib.util
 import math
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -23,15 +22,28 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from holdfast.core.search.words import query_terms
-from holdfast.core.values import exception_text
+from holdfast.core.values import exception_text, is_interruption
 from holdfast.errors import InvalidValue, Unavailable, Unsupported
 from holdfast.model.embedder_check import CheckedEmbedder
-from holdfast.model.tokenizers import is_interruption
 from holdfast.sqlite.vectors import MAX_DIMENSIONS
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 VECTOR_FORMAT = 1
 """Incremented when the same files begin to give other vectors."""
+INSTALL = "pip install 'holdfast[vectors]'"
+REQUIREMENTS = (
+    "Needed are tokenizer.json and model.safetensors of a static model (one matrix of embeddings), or of a BERT "
+    "with its config.json"
+)
+_MATRICES = ("embedding.weight", "embeddings")
+"""The matrix's name in sentence-transformers and wordllama, and in model2vec."""
+_DTYPES = frozenset({"F16", "F32", "F64", "I8", "I32", "I64"})
+_KNOWN_MODULES = frozenset({"Transformer", "StaticEmbedding", "Pooling", "Normalize"})
+_LONGEST_HEADER = 100_000_000
+_RecordT = TypeVar("_RecordT")
+TOKENS_AT_ONCE = 4_096
+"""Tokens in one batch, padding included: enough to keep the processor busy, few enough for any machine."""
+_WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
 class _TokenModel(Protocol):
@@ -45,12 +57,7 @@ class WeightsEmbedder(CheckedEmbedder):
         super().__init__("", plan.dimensions)
         self._plan = plan
         self._loaded: tuple[Any, _TokenModel, int | None] | None = None
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     @property
     def name(self) -> str:
@@ -80,7 +87,7 @@ class WeightsEmbedder(CheckedEmbedder):
         return model.embed_tokens(tokens)
 
     def _load_once(self) -> tuple[Any, _TokenModel, int | None]:
-        with self._lock:
+        with self._lock.lock:
             if self._loaded is None:
                 try:
                     self._loaded = _load_model(self._plan)
@@ -151,18 +158,6 @@ def _embedder_name(plan: EmbeddingPlan) -> str:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     kind = "static" if plan.config is None else "bert"
     return f"{kind}-{plan.dimensions}-{digest.hexdigest()[:16]}"
-
-
-INSTALL = "pip install 'holdfast[vectors]'"
-REQUIREMENTS = (
-    "Needed are tokenizer.json and model.safetensors of a static model (one matrix of embeddings), or of a BERT "
-    "with its config.json"
-)
-_MATRICES = ("embedding.weight", "embeddings")
-"""The matrix's name in sentence-transformers and wordllama, and in model2vec."""
-_DTYPES = frozenset({"F16", "F32", "F64", "I8", "I32", "I64"})
-_KNOWN_MODULES = frozenset({"Transformer", "StaticEmbedding", "Pooling", "Normalize"})
-_LONGEST_HEADER = 100_000_000
 
 
 class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,9 +309,6 @@ def _read_shapes(weights: Path) -> dict[str, list[int]]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-_RecordT = TypeVar("_RecordT")
-
-
 def _read_record(file: Path, kind: type[_RecordT]) -> _RecordT | None:
     """Read a JSON file as a record; None if the file does not exist."""
     try:
@@ -325,11 +317,6 @@ def _read_record(file: Path, kind: type[_RecordT]) -> _RecordT | None:
         return None
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise InvalidValue(f"{file} is not as expected: {error}. {REQUIREMENTS}.") from None
-
-
-TOKENS_AT_ONCE = 4_096
-"""Tokens in one batch, padding included: enough to keep the processor busy, few enough for any machine."""
-_WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
 class BertConfig(msgspec.Struct, frozen=True):

@@ -22,9 +22,10 @@ from typing import Any
 import httpx2
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.plain_data import ReadNotes
-from holdfast.core.wire.replies import read_reply, read_usage, reply_format
+from holdfast.core.wire.replies import CUT_OFF_REASONS, finish_reason, read_reply, read_usage, reply_format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
@@ -36,6 +37,40 @@ MOST_ERROR_BYTES = 64_000
 EXCHANGE_TIMEOUT = 3_600.0
 """Seconds that one response may take, however slowly it drips in."""
 _END_OF_STREAM = "[DONE]"
+
+ANSWERED_KINDS = ("cut", "malformed", "timeout")
+"""Kinds of failures in which the provider worked on the request, and may charge for it."""
+_LASTING_LIMITS = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
+"""Quota errors that no wait lifts."""
+_POLICY_ERRORS = ("content_filter", "content_policy_violation", "bio_policy", "misalignment_policy_violation")
+_KINDS = {
+    "rate_limit_error": "rate_limited",
+    "rate_limit_exceeded": "rate_limited",
+    "timeout_error": "timeout",
+    "invalid_request_error": "rejected",
+    "invalid_prompt": "rejected",
+    "context_length_exceeded": "rejected",
+    "not_found_error": "rejected",
+    "request_too_large": "rejected",
+    "authentication_error": "unauthorised",
+    "permission_error": "unauthorised",
+}
+_RETRYABLE_KINDS = ("rate_limited", "unavailable", "timeout", "cut", "malformed")
+_ADVICE = {
+    "rate_limited": "Wait, or send less at a time.",
+    "unavailable": "Try again later.",
+    "timeout": "Try again, or allow it more time with timeout=….",
+    "cut": "Try again.",
+    "malformed": "Try again, or use another model.",
+    "refused": "Say it in another way.",
+    "rejected": "Correct the request or the model's settings.",
+    "unauthorised": "Check the key, and that it may use this model.",
+}
+_LONGEST_QUOTE = 300
+
+_REFUSAL_REASONS = ("refusal", "content_filter")
+_NO_EXPLANATION = "The provider held the answer back."
+_INCOMPLETE_STATES = ("in_progress", "queued", "cancelled")
 
 
 async def send_request(
@@ -66,7 +101,7 @@ async def send_request(
         if not pieces.ended:
             raise Fault("it did not answer in time", kind="timeout", usage=pieces.usage) from None
     except httpx2.SSEError:
-        raise Fault(f"its answer is longer than {MOST_BYTES:,} bytes", kind="malformed", usage=pieces.usage) from None
+        raise _too_long(MOST_BYTES, pieces.usage) from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         if not pieces.ended:
             raise _connection_fault(error, begun, pieces) from None
@@ -81,7 +116,7 @@ async def _read_stream(response: httpx2.Response, pieces: StreamAccumulator, voi
     async for event in events:
         size += len(event.data)
         if size > MOST_BYTES:
-            raise Fault(f"its answer is longer than {MOST_BYTES:,} bytes", kind="malformed", usage=pieces.usage)
+            raise _too_long(MOST_BYTES, pieces.usage)
         if event.data == _END_OF_STREAM:
             # Draining the body frees the connection for the next request; this waits at most half a second.
             with suppress(TimeoutError):
@@ -114,7 +149,7 @@ async def _read_body(response: httpx2.Response, most: int, *, short: bool = Fals
         if size > most:
             if short:
                 break
-            raise Fault(f"its answer is longer than {most:,} bytes", kind="malformed")
+            raise _too_long(most)
     return b"".join(found)[:most]
 
 
@@ -131,43 +166,16 @@ def _parse_body(body: bytes) -> dict[str, Any]:
     return found
 
 
+def _too_long(most: int, usage: Usage | None = None) -> Fault:
+    return Fault(f"its answer is longer than {most:,} bytes", kind="malformed", usage=usage)
+
+
 def _connection_fault(error: Exception, begun: bool, pieces: StreamAccumulator) -> Fault:
     if begun:
         return Fault("the connection broke in the middle of the answer", kind="cut", usage=pieces.usage)
     if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
         return Fault(f"it cannot be asked so ({type(error).__name__})", kind="rejected")
     return Fault(f"it could not be reached ({type(error).__name__})", kind="unavailable")
-
-
-ANSWERED_KINDS = ("cut", "malformed", "timeout")
-"""Kinds of failures in which the provider worked on the request, and may charge for it."""
-_LASTING_LIMITS = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
-"""Quota errors that no wait lifts."""
-_POLICY_ERRORS = ("content_filter", "content_policy_violation", "bio_policy", "misalignment_policy_violation")
-_KINDS = {
-    "rate_limit_error": "rate_limited",
-    "rate_limit_exceeded": "rate_limited",
-    "timeout_error": "timeout",
-    "invalid_request_error": "rejected",
-    "invalid_prompt": "rejected",
-    "context_length_exceeded": "rejected",
-    "not_found_error": "rejected",
-    "request_too_large": "rejected",
-    "authentication_error": "unauthorised",
-    "permission_error": "unauthorised",
-}
-_RETRYABLE_KINDS = ("rate_limited", "unavailable", "timeout", "cut", "malformed")
-_ADVICE = {
-    "rate_limited": "Wait, or send less at a time.",
-    "unavailable": "Try again later.",
-    "timeout": "Try again, or allow it more time with timeout=….",
-    "cut": "Try again.",
-    "malformed": "Try again, or use another model.",
-    "refused": "Say it in another way.",
-    "rejected": "Correct the request or the model's settings.",
-    "unauthorised": "Check the key, and that it may use this model.",
-}
-_LONGEST_QUOTE = 300
 
 
 class Fault(Exception):
@@ -211,7 +219,7 @@ def fault_from_status(status: int, headers: Mapping[str, str], body: bytes, now_
 def fault_from_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fault:
     """Build the Fault for an error object sent in place of a reply, or in the middle of one."""
     code = error.get("code")
-    if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
+    if is_number(code, least=400, most=599):
         # Some gateways answer 200 and put the real status into the error.
         return Fault(f"it answered {code}{_quote_message(error)}", kind=_kind_of_status(code), status=code, usage=usage)
     names = _error_names(error)
@@ -271,22 +279,16 @@ def _quote_message(error: Mapping[str, Any]) -> str:
     return f": {' '.join(said.split())[:_LONGEST_QUOTE]}" if isinstance(said, str) and said.strip() else ""
 
 
-_CUT_OFF_REASONS = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
-_REFUSAL_REASONS = ("refusal", "content_filter")
-_NO_EXPLANATION = "The provider held the answer back."
-_INCOMPLETE_STATES = ("in_progress", "queued", "cancelled")
-
-
 def parse_reply(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:
     """Return the message, and its finish reason unless it ended normally; raise a Fault with the usage if unusable."""
     usage = response_usage(whole)
     if reply_format(whole) != form:
         raise Fault("its answer is not of the form that was asked for", kind="malformed", usage=usage)
-    finish = _finish_reason(whole, form)
+    finish = finish_reason(whole, form)
     if finish in _INCOMPLETE_STATES:
         raise Fault(f"its answer is not complete but {finish}", kind="malformed", usage=usage)
     try:
-        message = read_reply(whole, form, ReadNotes(strict=True, partial=finish in _CUT_OFF_REASONS))
+        message = read_reply(whole, form, ReadNotes(strict=True, partial=finish in CUT_OFF_REASONS))
     except InvalidMessage as error:
         if finish not in _REFUSAL_REASONS:
             raise _empty_reply_fault(error, finish, usage) from None
@@ -305,26 +307,8 @@ def response_usage(whole: dict[str, Any]) -> Usage | None:
     return read_usage(whole.get("usage"), model if isinstance(model, str) else None)
 
 
-def _finish_reason(whole: dict[str, Any], form: Format) -> str | None:
-    """Return the provider's finish reason unless the reply is complete; the message's metadata holds the same word."""
-    if form == "openai":
-        choice = whole["choices"][0] if whole["choices"] else {}
-        reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-    elif form == "responses":
-        details = whole.get("incomplete_details")
-        reason = (details.get("reason") if isinstance(details, dict) else None) or whole.get("status")
-    else:
-        reason = whole.get("stop_reason")
-    return (
-        reason
-        if isinstance(reason, str)
-        and reason in (*_CUT_OFF_REASONS, *_REFUSAL_REASONS, *_INCOMPLETE_STATES, "pause_turn")
-        else None
-    )
-
-
 def _empty_reply_fault(error: InvalidMessage, finish: str | None, usage: Usage | None) -> Fault:
-    if finish in _CUT_OFF_REASONS:
+    if finish in CUT_OFF_REASONS:
         why = "it came to the end of its reply's length before it had said anything. Give it a larger max_tokens"
         return Fault(why, kind="malformed", retryable=False, usage=usage)
     return Fault(f"its answer cannot be read: {error}", kind="malformed", usage=usage)
@@ -364,7 +348,7 @@ class ListenerError(Exception):
 
 
 class DeltaRelay:
-    """The relay to one listener, or none. `shown` is the text that the listener has received and that was not reset."""
+    """The relay to one listener, or none."""
 
     __slots__ = ("_anew", "_heard", "_say", "_texts")
 

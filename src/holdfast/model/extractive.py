@@ -16,6 +16,7 @@ from heapq import nlargest
 
 import msgspec
 
+from holdfast.core.checks import check_number
 from holdfast.core.compaction.sentences import (
     Lexicon,
     SentenceCandidate,
@@ -32,7 +33,6 @@ from holdfast.core.compaction.sentences import (
 )
 from holdfast.core.compaction.summary import speaker_label, text_with_files
 from holdfast.core.compaction.tool_notes import ToolNote, write_notes
-from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 
 MOST_SENTENCES = 400
@@ -79,13 +79,12 @@ class ExtractiveSummarizer:
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
         """Return a summary of at most `max_tokens`; empty if nothing was said or done, or nothing fits."""
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise InvalidValue(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}.")
+        check_number("max_tokens", max_tokens, least=1)
         present = [message for message in messages if not message.erased]
         lexicon = Lexicon(text for message in present if (text := text_with_files(message)))
         said = _pick_sentences(present, lexicon)
         did = write_notes(messages, lambda word: any(map(lexicon.spread.__contains__, word_terms(word))))
-        picked_notes = _pick_notes(did, self._tool_share(max_tokens, bool(said), bool(did)), self._count)
+        picked_notes = _pick_notes(did, int(max_tokens * TOOL_SHARE) if said else max_tokens, self._count)
         told = [fact for note in picked_notes for fact in _extract_facts(note.text, frozenset())]
         used = self._count(_render_summary([], picked_notes, present)) if picked_notes else 0
         candidates = self._build_candidates(said, present, lexicon)
@@ -93,10 +92,6 @@ class ExtractiveSummarizer:
         return self._fit_summary(picked, picked_notes, present, max_tokens) or self._fallback_summary(
             said, did, present, max_tokens
         )
-
-    @staticmethod
-    def _tool_share(max_tokens: int, said: bool, did: bool) -> int:
-        return 0 if not did else int(max_tokens * TOOL_SHARE) if said else max_tokens
 
     def _build_candidates(
         self, said: list[Sentence], present: Sequence[Message], lexicon: Lexicon
@@ -113,8 +108,11 @@ class ExtractiveSummarizer:
             if sentence.text.endswith(_QUESTION_MARKS):
                 answered = last.get("user" if role == "assistant" else "assistant", -1) > sentence.message
                 bonus += OPEN_BONUS if not answered else ANSWERED_BONUS if role == "assistant" else 0.0
+            # A number is rare, but says nothing about the topic.
             vector = {
-                term: _topic_weight(term, lexicon) for word in split_words(sentence.text) for term in word_terms(word)
+                term: NUMBER_WEIGHT if any(map(str.isdigit, term)) else lexicon.rarity(term)
+                for word in split_words(sentence.text)
+                for term in word_terms(word)
             }
             bonus += SCRAP_BONUS if len(vector) < 2 else 0.0
             # One more for the line break: counts of parts are a little less than the count of the whole.
@@ -170,11 +168,6 @@ def _extract_facts(text: str, known: frozenset[str]) -> dict[str, float]:
     """Return the words of a sentence that cannot be guessed, with their worth."""
     found = {word: word_worth(word) or (NAME_WEIGHT if word in known else 0.0) for word in split_words(text)}
     return {word.lower().strip("_'"): value for word, value in found.items() if value}
-
-
-def _topic_weight(term: str, lexicon: Lexicon) -> float:
-    """Return the weight of a term for a sentence's topic: a number is rare, but says nothing about the topic."""
-    return NUMBER_WEIGHT if any(map(str.isdigit, term)) else lexicon.rarity(term)
 
 
 def _signal_weight(text: str) -> float:

@@ -20,10 +20,12 @@ from weakref import WeakKeyDictionary
 import httpx2
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.effects import compute_retry_delay
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidValue, ModelFailed
+from holdfast.model.address import check_key, has_credentials, split_address
 from holdfast.model.exchange import (
     ANSWERED_KINDS,
     DeltaRelay,
@@ -91,13 +93,13 @@ class HttpModel:
     ) -> None:
         if not isinstance(model, str) or not model.strip() or not model.isprintable() or len(model) > 200:
             raise InvalidValue("A model is given by its name, as in gpt-5-mini or claude-sonnet-4-5.")
-        if type(attempts) is not int or attempts < 1:
+        if not is_number(attempts, least=1):
             raise InvalidValue(f"attempts must be a whole number of 1 or more, not {attempts!r:.40}.")
         self._model, self._attempts = model, attempts
-        self._timeout, self._patience = (
-            check_seconds(timeout, "timeout", 0.001),
-            check_seconds(patience, "patience", 0.0),
-        )
+        for name, seconds, least in (("timeout", timeout, 0.001), ("patience", patience, 0)):
+            if not is_number(seconds, least=least, most=86_400, whole=False):
+                raise InvalidValue(f"{name} must be seconds, from {least:g} to 86400, not {seconds!r:.40}.")
+        self._timeout, self._patience = float(timeout), float(patience)
         self._url = self._resolve_url(base_url)
         self._key = check_key(api_key if api_key is not None else os.environ.get(self.key_variable), "api_key")
         self._options, self._stream = dict(options or {}), stream
@@ -237,7 +239,11 @@ class HttpModel:
 
     def _resolve_url(self, given: str | None) -> str:
         url = (given or os.environ.get(self.address_variable) or self.address).rstrip("/")
-        return f"{self._complete_url(check_url(url, self.address))}{self.path}"
+        wrong = f"A model's address is like {self.address}"
+        parts = split_address(url, wrong)
+        if has_credentials(parts) or parts.fragment:
+            raise InvalidValue(f"{wrong}: no names, keys, ? or # in it. Give the key as api_key=….")
+        return f"{self._complete_url(url)}{self.path}"
 
     def _complete_url(self, url: str) -> str:
         return url
@@ -254,34 +260,3 @@ def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
 def _ssl_context() -> ssl.SSLContext:
     """Return the machine's certificates, read once: loading takes longer than a request."""
     return httpx2.create_ssl_context()
-
-
-def check_url(url: str, example: str) -> str:
-    """Return the address if it is a plain http(s) URL with a host and without credentials, query or fragment."""
-    wrong = f"A model's address is like {example}"
-    try:
-        parts = urlsplit(url)
-        named = parts.hostname and parts.port != 0
-    except ValueError:
-        raise InvalidValue(f"{wrong}. This one has no host, or no number as its port.") from None
-    if parts.scheme not in {"http", "https"} or not named or not url.isprintable():
-        raise InvalidValue(f"{wrong}. This one has no host, or is of another kind.")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise InvalidValue(f"{wrong}: no names, keys, ? or # in it. Give the key as api_key=….")
-    return url
-
-
-def check_key(key: Any, name: str) -> str:
-    """Return a key, or another header's value, that can be sent; empty if there is none."""
-    if key is None or key == "":
-        return ""
-    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key.strip() != key:
-        raise InvalidValue(f"{name} must be one line of plain characters, without spaces around it.")
-    return key
-
-
-def check_seconds(value: Any, name: str, least: float) -> float:
-    """Return a duration in seconds between `least` and one day."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 86_400:
-        raise InvalidValue(f"{name} must be seconds, from {least:g} to 86400, not {value!r:.40}.")
-    return float(value)

@@ -7,6 +7,7 @@ enforces a schema. The caller checks the reply against the type that the schema 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 ANSWER_NAME = "answer"
@@ -14,6 +15,8 @@ ANSWER_NAME = "answer"
 _DEPTH_LIMIT = 64
 _NAME_MAPS = ("properties", "$defs", "definitions")
 """Keywords whose values map the caller's own names to schemas."""
+_VALUES = ("default", "const", "enum", "examples")
+"""Keywords whose values are data, not schemas."""
 _LIMITS = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
@@ -23,18 +26,33 @@ _LIMITS = (
 def close_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with its root reference inlined and unknown fields forbidden, unless it mentions them."""
     root = dict(schema)
-    found = _follow_reference(root, schema, 0)
-    if "$ref" in root and found is not root:
+    target = _follow_reference(root, schema, 0)
+    if "$ref" in root and target is not root:
         # Providers refuse a root that is only a reference.
-        root = {**{key: value for key, value in root.items() if key != "$ref"}, **found}
-    made = _close_node(root, 0)
-    return made if isinstance(made, dict) else root
+        root = {**{key: value for key, value in root.items() if key != "$ref"}, **target}
+
+    def close(node: dict[str, Any]) -> dict[str, Any]:
+        if node.get("type") == "object" and "properties" in node:
+            node.setdefault("additionalProperties", False)
+        return node
+
+    found: dict[str, Any] = _map_nodes(root, close)
+    return found
 
 
 def strip_limits(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema for providers that refuse limits: they move to the description, and the caller checks them."""
-    made = _strip_node(schema, 0)
-    return made if isinstance(made, dict) else schema
+
+    def strip(node: dict[str, Any]) -> dict[str, Any]:
+        limits = ", ".join(f"{key}: {node[key]}" for key in _LIMITS if key in node)
+        if not limits:
+            return node
+        said = node.get("description")
+        told = f"{said} ({limits})" if isinstance(said, str) and said else limits
+        return {**{key: value for key, value in node.items() if key not in _LIMITS}, "description": told}
+
+    found: dict[str, Any] = _map_nodes(schema, strip)
+    return found
 
 
 def is_strict(schema: dict[str, Any]) -> bool:
@@ -42,42 +60,19 @@ def is_strict(schema: dict[str, Any]) -> bool:
     return schema.get("type") == "object" and _is_node_strict(schema, 0)
 
 
-def _close_node(schema: Any, depth: int) -> Any:
-    if depth > _DEPTH_LIMIT:
-        return schema
-    if isinstance(schema, list):
-        return [_close_node(item, depth + 1) for item in schema]
-    if not isinstance(schema, dict):
+def _map_nodes(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], depth: int = 0) -> Any:
+    """Return a schema with every object in it changed, from the innermost out. The caller's own values stay."""
+    if isinstance(schema, list) and depth <= _DEPTH_LIMIT:
+        return [_map_nodes(item, change, depth + 1) for item in schema]
+    if not isinstance(schema, dict) or depth > _DEPTH_LIMIT:
         return schema
     made: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _NAME_MAPS and isinstance(value, dict):
-            made[key] = {name: _close_node(item, depth + 1) for name, item in value.items()}
+            made[key] = {name: _map_nodes(item, change, depth + 1) for name, item in value.items()}
         else:
-            made[key] = value if key in ("default", "const", "enum", "examples") else _close_node(value, depth + 1)
-    if made.get("type") == "object" and "properties" in made:
-        made.setdefault("additionalProperties", False)
-    return made
-
-
-def _strip_node(schema: Any, depth: int) -> Any:
-    if depth > _DEPTH_LIMIT:
-        return schema
-    if isinstance(schema, list):
-        return [_strip_node(item, depth + 1) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _NAME_MAPS and isinstance(value, dict):
-            made[key] = {name: _strip_node(item, depth + 1) for name, item in value.items()}
-        elif key not in _LIMITS:
-            made[key] = value if key in ("default", "const", "enum", "examples") else _strip_node(value, depth + 1)
-    limits = ", ".join(f"{key}: {schema[key]}" for key in _LIMITS if key in schema)
-    if limits:
-        said = made.get("description")
-        made["description"] = f"{said} ({limits})" if isinstance(said, str) and said else limits
-    return made
+            made[key] = value if key in _VALUES else _map_nodes(value, change, depth + 1)
+    return change(made)
 
 
 def _is_node_strict(schema: Any, depth: int) -> bool:

@@ -16,7 +16,6 @@ that of one call: where long prompts cost more, two calls do not cost as much as
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
@@ -25,6 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.values import discard_awaitable, is_async
 from holdfast.errors import InvalidValue
 from holdfast.model.price_list import PRICES, PriceRow, Rates
 from holdfast.model.registry import has_prefix, normalise_name
@@ -32,11 +32,12 @@ from holdfast.records.usage import NANO_USD, Usage
 
 MOST_USD: Final = 1_000_000
 """The highest price per million tokens, and the highest cost of one call: more is a mistake."""
-_PICO: Final = 1_000
-_MILLION: Final = 1_000_000
+_PICO_PER_NANO: Final = 1_000
+_PICO_PER_MICRO: Final = 1_000_000
 _RELEASE = re.compile(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest|v\d+(?::\d+)?))*")
 _TUNING = re.compile(r"(?:^|/)ft:|[:.]ft-")
 _TUNED_PREFIX: Final = "ft:"
+_registered: dict[str, Price] = {}
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +53,10 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         fresh = max(usage.input - usage.cached_input - usage.cache_write, 0)
         total = fresh * self.input + usage.cached_input * self.cached_input
         total += usage.cache_write * self.cache_write + usage.output * self.output
-        return (total + _PICO // 2) // _PICO
+        return (total + _PICO_PER_NANO // 2) // _PICO_PER_NANO
 
 
 OwnPrices = Mapping[str, Price]
-_registered: dict[str, Price] = {}
 
 
 def compute_cost(usage: Usage, model: str | None, own: OwnPrices | None = None) -> int | None:
@@ -113,22 +113,13 @@ def parse_price(given: object) -> Price:
             'A price is a mapping such as {"input": 2.5, "output": 10, "cached_input": 1.25, "cache_write": 2.5}, in '
             f"US dollars for a million tokens, not {given!r:.80}."
         )
+    # Dollars for a million tokens are millionths of a dollar for one, and those are 1,000,000 trillionths each.
     said = {
-        name: _parse_rate(name, value) for name, value in given.items() if value is not None or name in _REQUIRED_RATES
+        name: round(_parse_usd(value, f"The price of {name}") * _PICO_PER_MICRO)
+        for name, value in given.items()
+        if value is not None or name in ("input", "output")
     }
     return Price(**{"cached_input": said["input"], "cache_write": said["input"], **said})
-
-
-def parse_nano_usd(usd: object) -> int:
-    """Convert an amount of dollars to billionths; refuse anything else."""
-    return round(_parse_usd(usd, "A cost") * NANO_USD)
-
-
-_REQUIRED_RATES: Final = ("input", "output")
-
-
-def _parse_rate(name: str, value: object) -> int:
-    return round(_parse_usd(value, f"The price of {name}") * _MILLION)
 
 
 def _parse_usd(value: object, what: str) -> Decimal:
@@ -170,44 +161,25 @@ def _find_row(name: str) -> PriceRow | None:
 
 
 def _price_from_rates(rates: Rates) -> Price:
-    found: Any = dict(zip(Price.__struct_fields__, (rate * _PICO for rate in rates), strict=True))
+    found: Any = dict(zip(Price.__struct_fields__, (rate * _PICO_PER_NANO for rate in rates), strict=True))
     return Price(**found)
 
 
 def make_price_hook(given: object) -> Callable[[str | None, Usage], int | None]:
     """Make a price function from the mapping or function that was given; refuse anything else."""
     if isinstance(given, Mapping):
-        return _PriceOverrides(given)
-    if not callable(given) or isinstance(given, type) or _is_async(given):
+        own = {parse_prefix(prefix): parse_price(row) for prefix, row in given.items()}
+        return lambda model, usage: compute_cost(usage, model, own)
+    if not callable(given) or isinstance(given, type) or is_async(given):
         raise InvalidValue(
             'prices must be a mapping such as {"my-model": {"input": 1, "output": 4}}, or a function of (model, usage) '
             f"that gives US dollars or None when it returns, not {given!r:.80}."
         )
-    return _PriceFunction(given)
+    function: Callable[..., Any] = given
 
+    def price(model: str | None, usage: Usage) -> int | None:
+        found = function(model, usage)
+        discard_awaitable(found)
+        return None if found is None else round(_parse_usd(found, "A cost") * NANO_USD)
 
-def _is_async(given: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(type(given).__call__)
-
-
-class _PriceOverrides:
-    """Own prices for some models; all others have their list price."""
-
-    def __init__(self, given: Mapping[Any, Any]) -> None:
-        self._own = {parse_prefix(prefix): parse_price(row) for prefix, row in given.items()}
-
-    def __call__(self, model: str | None, usage: Usage) -> int | None:
-        return compute_cost(usage, model, self._own)
-
-
-class _PriceFunction:
-    """A caller's function that prices calls."""
-
-    def __init__(self, given: Callable[..., Any]) -> None:
-        self._given = given
-
-    def __call__(self, model: str | None, usage: Usage) -> int | None:
-        found = self._given(model, usage)
-        if inspect.iscoroutine(found):
-            found.close()  # It is never awaited, and Python would warn about that later, elsewhere.
-        return None if found is None else parse_nano_usd(found)
+    return price

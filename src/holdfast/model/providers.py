@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Literal, Unpack
 
+from holdfast.core.checks import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.core.wire.stream_providers import unwrap_answer
@@ -27,6 +28,18 @@ from holdfast.records.models import ModelCall
 
 _COMPLETION_TOKENS_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
 """Models that accept only max_completion_tokens."""
+_REASONING_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9](?!.*chat)|o\d)")
+_ENCRYPTED = "reasoning.encrypted_content"
+ANTHROPIC_VERSION = "2023-06-01"
+ANTHROPIC_MAX_TOKENS = 16_000
+"""The default length limit of a reply; every request must state one."""
+_ANSWER_TOOL_MODELS = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
+"""Models older than output formats."""
+_ANSWER_TOOL_DESCRIPTION = "Give your answer with this tool, and with nothing else, once you know it."
+_SYNTAX = (
+    "Write openai:<name>, responses:<name> or anthropic:<name>, with @<address> behind it for another host, "
+    "as in openai:qwen3@https://models.example.com/v1."
+)
 
 
 class OpenAIChat(HttpModel):
@@ -58,10 +71,6 @@ class OpenAIChat(HttpModel):
         return {**options, **asked.pack.to_openai(), "model": self.name, "stream": self._stream}
 
 
-_REASONING_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9](?!.*chat)|o\d)")
-_ENCRYPTED = "reasoning.encrypted_content"
-
-
 class OpenAIResponses(HttpModel):
     """A Responses model: `OpenAIResponses("gpt-5")`. The key is `api_key`, or the variable OPENAI_API_KEY.
 
@@ -89,14 +98,6 @@ class OpenAIResponses(HttpModel):
         return {**options, **asked.pack.to_responses(), "model": self.name, "stream": self._stream}
 
 
-ANTHROPIC_VERSION = "2023-06-01"
-ANTHROPIC_MAX_TOKENS = 16_000
-"""The default length limit of a reply; every request must state one."""
-_ANSWER_TOOL_MODELS = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
-"""Models older than output formats."""
-_ANSWER_TOOL_DESCRIPTION = "Give your answer with this tool, and with nothing else, once you know it."
-
-
 class AnthropicMessages(HttpModel):
     """A Messages model: `AnthropicMessages("claude-sonnet-4-5")`. The key is `api_key`, or ANTHROPIC_API_KEY.
 
@@ -119,7 +120,7 @@ class AnthropicMessages(HttpModel):
         **how: Unpack[HttpModelOptions],
     ) -> None:
         super().__init__(model, **how)
-        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        if max_tokens is not None and not is_number(max_tokens, least=1):
             raise InvalidValue(f"max_tokens must be a whole number of 1 or more, not {max_tokens!r:.40}.")
         if structured not in (None, "format", "tool"):
             raise InvalidValue(f"structured is format, tool, or left out, not {structured!r:.40}.")
@@ -182,10 +183,6 @@ ADAPTERS: dict[str, type[HttpModel]] = {
     "responses": OpenAIResponses,
     "anthropic": AnthropicMessages,
 }
-_SYNTAX = (
-    "Write openai:<name>, responses:<name> or anthropic:<name>, with @<address> behind it for another host, "
-    "as in openai:qwen3@https://models.example.com/v1."
-)
 
 
 def create_model(text: str, **how: Unpack[HttpModelOptions]) -> HttpModel:
@@ -195,16 +192,14 @@ def create_model(text: str, **how: Unpack[HttpModelOptions]) -> HttpModel:
     named, at, address = text.strip().partition("@")
     if at and not address:
         raise InvalidValue(f"{text!r:.80} has no address behind the @. {_SYNTAX}")
+    if address:
+        how["base_url"] = address
     form, colon, name = named.partition(":")
     if colon and form in ADAPTERS:
         if not name.strip():
             raise InvalidValue(f"{text!r:.80} names no model. {_SYNTAX}")
-        return ADAPTERS[form](name.strip(), **_with_address(address, how))
+        return ADAPTERS[form](name.strip(), **how)
     found = model_info(named)
     if found.known and found.provider in ("openai", "anthropic") and not (colon and not named.startswith("ft:")):
-        return ADAPTERS[found.provider](named, **_with_address(address, how))
+        return ADAPTERS[found.provider](named, **how)
     raise InvalidValue(f"The model {named!r:.80} has an unknown provider. {_SYNTAX}")
-
-
-def _with_address(address: str, how: HttpModelOptions) -> HttpModelOptions:
-    return {**how, "base_url": address} if address else how

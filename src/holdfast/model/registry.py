@@ -140,6 +140,7 @@ _HOSTS = re.compile(
     r"^(?:[a-z-]+\.)?(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|mistral|openai|qwen)\.(?=[a-z])"
 )
 _FIELDS = frozenset({"provider", "tokenizer", "window", "reply_reserve"})
+_registered: dict[str, ModelInfo] = {}
 
 
 def _compute_reserve(window: int, reply: int, most_input: int | None = None) -> int:
@@ -153,7 +154,6 @@ def _build_info(prefix: str, row: Family) -> ModelInfo:
 
 
 _TABLE = {prefix: _build_info(prefix, row) for prefix, row in FAMILIES.items()}
-_registered: dict[str, ModelInfo] = {}
 
 
 def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> ModelInfo:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from holdfast.core.checks import check_number
 from holdfast.core.compaction.summary import render_transcript
-from holdfast.core.values import exception_text
+from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.errors import InvalidValue, SummaryFailed
 from holdfast.model.extractive import ExtractiveSummarizer
 from holdfast.records.messages import Message
@@ -78,9 +80,7 @@ class CheckedSummarizer:
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
         """Return the summary. A coroutine is refused here, not left hanging."""
         answer = self._call_summarizer(messages, max_tokens)
-        if inspect.isawaitable(answer):
-            if inspect.iscoroutine(answer):
-                answer.close()
+        if discard_awaitable(answer):
             raise SummaryFailed(
                 f"The summarizer {self.name} must be awaited. Use it with the async client, or give a plain function."
             )
@@ -89,31 +89,27 @@ class CheckedSummarizer:
     async def summarise_async(self, messages: Sequence[Message], *, max_tokens: int) -> str:
         """Return the summary, awaiting it if necessary. A plain function runs in the caller's thread."""
         answer = self._call_summarizer(messages, max_tokens)
-        return self._check_text(await self._await_answer(answer) if inspect.isawaitable(answer) else answer)
+        if inspect.isawaitable(answer):
+            with self._translate_errors():
+                answer = await answer
+        return self._check_text(answer)
 
     def _call_summarizer(self, messages: Sequence[Message], max_tokens: int) -> Any:
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise InvalidValue(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}.")
-        try:
+        check_number("max_tokens", max_tokens, least=1)
+        with self._translate_errors():
             return self.call(messages, max_tokens=max_tokens)
-        except SummaryFailed:
-            raise
-        except Exception as error:
-            raise self._failure(error) from error
 
-    async def _await_answer(self, answer: Awaitable[Any]) -> Any:
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
         try:
-            return await answer
+            yield
         except SummaryFailed:
             raise
         except Exception as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: Exception) -> SummaryFailed:
-        return SummaryFailed(
-            f"The summarizer {self.name} failed: {exception_text(error)}. "
-            "Nothing was changed; try again or use another."
-        )
+            raise SummaryFailed(
+                f"The summarizer {self.name} failed: {exception_text(error)}. "
+                "Nothing was changed; try again or use another."
+            ) from error
 
     def _check_text(self, answer: object) -> str:
         if not isinstance(answer, str):

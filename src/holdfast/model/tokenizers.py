@@ -23,7 +23,6 @@ import math
 import os
 import re
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -31,12 +30,48 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.values import exception_text
+from holdfast.core.checks import is_number
+from holdfast.core.values import exception_text, is_interruption
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.ports import Tokenizer
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 LONGEST_NAME = 128
+CACHED_CHARACTERS = 8_000_000
+"""Characters counted before splintr's cache is cleared: it holds 65,536 words of any length, long ones too."""
+PROBES = (
+    "Refund 1299.50 EUR?  Ja, natürlich!\n\n\tfor i in range(10):\n        total += prices[i]",
+    "<|endoftext|> and <|im_start|> are ordinary words here",
+    "東京の天気は晴れ ☀️ 👩‍👩‍👧 नमस्ते Привет",
+)
+SPECIAL_PREFIX = "<|"
+"""The prefix of every special token; checked when an encoding is loaded."""
+ALIASES = {"o200k_harmony": "o200k_base"}
+"""Encodings that count ordinary text alike: only their control tokens differ."""
+_SITE = "https://openaipublic.blob.core.windows.net/encodings/"
+"""The address from which tiktoken would fetch a vocabulary; the name of its cache file is derived from it."""
+_FILES = {
+    "o200k_base": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
+    "o200k_harmony": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
+    "cl100k_base": ("cl100k_base", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
+    "p50k_base": ("p50k_base", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
+    "p50k_edit": ("p50k_base", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
+    "r50k_base": ("r50k_base", "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"),
+}
+TIKTOKEN_ENCODINGS = frozenset(_FILES)
+_REPAIR = "Install the release that holdfast asks for: pip install 'splintr-rs>=0.22,<0.23'."
+DEFAULT_FACTOR = 1.5
+"""The factor for unknown models: above nine tokenizers of other families on all kinds of text."""
+ESTIMATE_PREFIX = "estimate:"
+_FACTOR_LIMIT = 10.0
+_PER_DIGIT = 2 / 3
+_PER_BYTE_NOT_ASCII = 0.45
+_RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
+DEFAULT_TOKENIZER = "o200k_base"
+_TIKTOKEN = "tiktoken:"
+_tokenizers: dict[str, Tokenizer] = {}
+_LOADING = ForkLock(reentrant=True)
+"""Reentrant: loading an estimate loads the two tokenizers that it is made of."""
 
 
 class FunctionTokenizer:
@@ -57,17 +92,12 @@ class FunctionTokenizer:
             if is_interruption(error):
                 raise
             raise count_error(self.name, text, error) from None
-        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        if not is_number(found, least=0):
             raise InvalidValue(
                 f"The tokenizer {self.name} gave {found!r:.60} for a text of {len(text):,} characters. "
                 "It must give a number of tokens: an int of 0 or more."
             )
         return int(found)
-
-
-def is_interruption(error: BaseException) -> bool:
-    """Return True if an error is an interruption. A panic in compiled code is not one, but a failed count."""
-    return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
 
 
 def count_error(name: str, text: object, error: BaseException | None) -> InvalidValue:
@@ -92,10 +122,6 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-CACHED_CHARACTERS = 8_000_000
-"""Characters counted before splintr's cache is cleared: it holds 65,536 words of any length, long ones too."""
-
-
 class EncodingCheck(msgspec.Struct, frozen=True):
     """The expected vocabulary size and probe counts of an encoding."""
 
@@ -103,31 +129,10 @@ class EncodingCheck(msgspec.Struct, frozen=True):
     counts: tuple[int, int, int]
 
 
-PROBES = (
-    "Refund 1299.50 EUR?  Ja, natürlich!\n\n\tfor i in range(10):\n        total += prices[i]",
-    "<|endoftext|> and <|im_start|> are ordinary words here",
-    "東京の天気は晴れ ☀️ 👩‍👩‍👧 नमस्ते Привет",
-)
 KNOWN_ENCODINGS = {
     "o200k_base": EncodingCheck(200_019, (26, 18, 23)),
     "cl100k_base": EncodingCheck(100_277, (27, 17, 35)),
 }
-SPECIAL_PREFIX = "<|"
-"""The prefix of every special token; checked when an encoding is loaded."""
-ALIASES = {"o200k_harmony": "o200k_base"}
-"""Encodings that count ordinary text alike: only their control tokens differ."""
-
-_SITE = "https://openaipublic.blob.core.windows.net/encodings/"
-"""The address from which tiktoken would fetch a vocabulary; the name of its cache file is derived from it."""
-_FILES = {
-    "o200k_base": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
-    "o200k_harmony": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
-    "cl100k_base": ("cl100k_base", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
-    "p50k_base": ("p50k_base", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
-    "p50k_edit": ("p50k_base", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
-    "r50k_base": ("r50k_base", "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"),
-}
-TIKTOKEN_ENCODINGS = frozenset(_FILES)
 
 
 class SplintrTokenizer:
@@ -196,7 +201,6 @@ def load_tiktoken(name: str) -> FunctionTokenizer:
 
 
 _CounterT = TypeVar("_CounterT", SplintrTokenizer, FunctionTokenizer)
-_REPAIR = "Install the release that holdfast asks for: pip install 'splintr-rs>=0.22,<0.23'."
 
 
 def _verify_encoding(counter: _CounterT, encoding: str, vocabulary: int) -> _CounterT:
@@ -233,15 +237,6 @@ def _is_on_disk(name: str) -> bool:
     except OSError:
         return False
     return hashlib.sha256(body).hexdigest() == digest
-
-
-DEFAULT_FACTOR = 1.5
-"""The factor for unknown models: above nine tokenizers of other families on all kinds of text."""
-ESTIMATE_PREFIX = "estimate:"
-_FACTOR_LIMIT = 10.0
-_PER_DIGIT = 2 / 3
-_PER_BYTE_NOT_ASCII = 0.45
-_RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
 
 
 class EstimateTokenizer:
@@ -289,10 +284,7 @@ def _run_surcharge(found: re.Match[str]) -> float:
     return length / (2 if character.isalnum() else 4)
 
 
-DEFAULT_TOKENIZER = "o200k_base"
-_TIKTOKEN = "tiktoken:"
 _WRAPPED_TYPES = (SplintrTokenizer, FunctionTokenizer, EstimateTokenizer)
-_tokenizers: dict[str, Tokenizer] = {}
 
 
 def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> Tokenizer:
@@ -303,29 +295,11 @@ def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = Non
         if given in _tokenizers:
             return _tokenizers[given]
         name = _canonical_name(given)
-        return _tokenizers.get(name) or _LOADER.load(name)
+        if name not in _tokenizers:
+            with _LOADING.lock:  # One thread loads a vocabulary while others wait.
+                return _tokenizers.get(name) or _tokenizers.setdefault(name, _load_tokenizer(name))
+        return _tokenizers[name]
     return given if isinstance(given, _WRAPPED_TYPES) else _wrap_custom(given)
-
-
-class _TokenizerLoader:
-    """The loader. One thread loads a vocabulary while others wait; a forked child starts with a new lock."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        # Reentrant: loading an estimate loads the two tokenizers that it is made of.
-        self._lock = threading.RLock()
-
-    def load(self, name: str) -> Tokenizer:
-        """Return the tokenizer of this name, loading it at most once."""
-        with self._lock:
-            return _tokenizers.get(name) or _tokenizers.setdefault(name, _load_tokenizer(name))
-
-
-_LOADER = _TokenizerLoader()
 
 
 def _canonical_name(name: str) -> str:

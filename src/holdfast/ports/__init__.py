@@ -34,11 +34,12 @@ from holdfast.records.usage import Usage
 if TYPE_CHECKING:
     from holdfast.flow.effects.sinks import SinkRegistry
     from holdfast.flow.frames.leases import StreamLeases
-    from holdfast.flow.journal.caches import RecentCache, StateCache
+    from holdfast.flow.journal.caches import StateCache
     from holdfast.flow.journal.observers import EventCallbacks
     from holdfast.flow.state.transients import TransientEntries
-    from holdfast.flow.state.vectors import StreamVectorCache
+    from holdfast.flow.state.vectors import VectorBlocks
     from holdfast.flow.turns.queue import TurnQueue
+    from holdfast.system import SharedLru
 
 
 class Clock(Protocol):
@@ -277,12 +278,12 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: Summarizer | None = None
     embedder: Embedder | None = None
     transients: TransientEntries | None = None
-    vectors: StreamVectorCache | None = None
+    vectors: SharedLru[tuple[str, str, str], VectorBlocks] | None = None
     sinks: SinkRegistry | None = None
     documents: Documents | None = None
     fetcher: Fetcher | None = None
     telemetry: Telemetry | None = None
-    recent: RecentCache | None = None
+    recent: SharedLru[tuple[str, str, str], Any] | None = None
     queues: TurnQueue | None = None
     past: Callable[[Env, int], Env] | None = None
     """Return the environment of the journal as it was at a cursor, in memory."""

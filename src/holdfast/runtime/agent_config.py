@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.client.turn_model import LOOPS, check_bounds
 from holdfast.connect import make_model
+from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import check_limits, to_nano_usd
 from holdfast.errors import ArgumentsUnfit, InvalidValue
 from holdfast.flow.turns.tool_rules import ToolRules, lower_first_letter
@@ -62,7 +63,7 @@ def build_agent_config(
         raise InvalidValue(f"system must be text, not {type(system).__name__}.")
     if not isinstance(history, bool):
         raise InvalidValue(f"history is whether the agent may read its own past: True or False, not {history!r:.40}.")
-    if tokens is not None and (type(tokens) is not int or tokens < 0):
+    if tokens is not None and not is_number(tokens, least=0):
         raise InvalidValue(f"tokens must be a whole number, 0 or more, not {tokens!r:.40}.")
     check_bounds(budget, loops)
     if budget_usd is not None:

@@ -9,7 +9,6 @@ up. Errors go to `on_error`, or become warnings, and are listed in `failures`.
 from __future__ import annotations
 
 import asyncio
-import math
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Refused, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
@@ -209,8 +209,7 @@ def _resolve_tenants(env: Env, wanted: object) -> list[str] | None:
 def _check_options(every: float, at_once: int, on_error: object) -> None:
     if on_error is not None and not callable(on_error):
         raise InvalidValue(f"on_error must be a function that is given what failed, not {on_error!r:.40}.")
-    number = isinstance(every, int | float) and not isinstance(every, bool)
-    if not number or not math.isfinite(every) or every <= 0:
+    if not is_number(every, whole=False) or every <= 0:
         raise InvalidValue(f"every must be a number of seconds above 0, not {every!r:.40}.")
-    if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
+    if not is_number(at_once, least=1):
         raise InvalidValue(f"at_once must be a whole number of turns, 1 or more, not {at_once!r:.40}.")

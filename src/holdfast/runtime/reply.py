@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from holdfast.client.steps import Ask, Done
+from holdfast.core.wire.replies import CUT_OFF_REASONS
 from holdfast.core.wire.tools import describe_parameters
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.messages import Message
@@ -101,8 +102,6 @@ def build_reply(ended: Done | Ask, output: ReplyOutput, *, turn: str, session: s
 _VALUE_KEY: Final = "value"
 _FENCE: Final = re.compile(r"```(?:[ \t]*[\w.+-]*[ \t]*\r?\n|[ \t]*json\b|[A-Za-z]+(?=[ \t]*[{\[])|)", re.IGNORECASE)
 """The start of a code fence with the language's name, on its own line or where it cannot be part of the value."""
-_LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-"""Providers' finish reasons for a reply that reached its length limit."""
 _WRONG_FORM: Final = "does not have the form that was asked for."
 _MAYBE_INCOMPLETE: Final = "It may not be the whole value."
 
@@ -125,7 +124,7 @@ class ReplyOutput:
         """Return what is wrong with a reply, for the model to correct; None if nothing is."""
         if self.schema is None:
             return None
-        cut = message.finish in _LENGTH_REASONS
+        cut = message.finish in CUT_OFF_REASONS
         try:
             self._parse_text(message.text)
             wrong = (

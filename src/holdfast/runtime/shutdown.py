@@ -27,6 +27,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.core.checks import is_number
 from holdfast.errors import Draining, InvalidValue, Refused
 from holdfast.runtime.loop_thread import get_loop_thread
 from holdfast.runtime.tasks import get_agent_tasks
@@ -211,7 +212,7 @@ class AsyncShutdown:
 
 
 def _check_grace(grace: float) -> float:
-    if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace <= 10**6:
+    if not is_number(grace, least=0, most=10**6, whole=False):
         raise InvalidValue(f"grace must be a number of seconds, 0 or more, not {grace!r:.40}.")
     return float(grace)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +24,7 @@ from holdfast.errors import (
     Busy,
     Corrupt,
     HoldfastError,
+    NewerSchema,
     NotAJournal,
     OutcomeUnknown,
     ReadOnly,
@@ -37,6 +40,9 @@ MIN_SQLITE_VERSION = (3, 51, 3)
 STATEMENT_CACHE_SIZE = 256
 CHECKPOINT_PAGES = 4_000
 REWRITE_CHUNK_BYTES = 65_536
+CALL_AGAIN = "Call again with the same key to find out."
+_BLOCK_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 def require_sqlite() -> None:
@@ -60,6 +66,8 @@ class FileFormat(NamedTuple):
     """Deterministic SQL functions by name, each with its number of arguments, -1 for any."""
     not_a_database: str | None = None
     """The message for a file that is no SQLite database at all; None for the default of `NotAJournal`."""
+    if_unknown: str = CALL_AGAIN
+    """The advice after a commit of unknown outcome."""
 
 
 def open_connection(
@@ -98,15 +106,46 @@ def open_connection(
     return connection
 
 
-def read_in_transaction(connection: apsw.Connection, look: Callable[[], int]) -> int:
-    """Run `look` in one transaction: a file that another process is creating is seen empty or whole."""
-    if connection.in_transaction:
-        return look()
-    connection.execute("BEGIN")
+def read_schema_number(
+    connection: apsw.Connection, path: Path, kind: str, application: int, newest: int, others: Mapping[int, str] = {}
+) -> int:
+    """Return the number of a file's schema, 0 for an empty file; refuse a file of something else, untouched.
+
+    `kind` names the file that is wanted, and `others` hold messages for known applications. All is read in one
+    transaction: a file that another process is creating is seen empty or whole.
+    """
+    if not connection.in_transaction:
+        connection.execute("BEGIN")
+        try:
+            return read_schema_number(connection, path, kind, application, newest, others)
+        finally:
+            connection.execute("ROLLBACK")
+    found: int = connection.pragma("application_id")
+    version: int = connection.pragma("user_version")
+    if found == application:
+        if version > newest:
+            raise NewerSchema(f"{path} has schema {version}; this release knows {newest}. Upgrade holdfast to open it.")
+        return version
+    if found in others:
+        raise NotAJournal(others[found].format(path=path))
+    if found or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise NotAJournal(
+            f"{path} is an SQLite database of something else. Give the path of a {kind}, or of a new file."
+        )
+    return 0
+
+
+@contextmanager
+def write_transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Run a block under SQLite's write lock: committed at the end, rolled back on any error."""
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        return look()
-    finally:
-        connection.execute("ROLLBACK")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def create_file(path: Path) -> None:
@@ -243,7 +282,13 @@ def fetch_rows(connection: apsw.Connection, sql: str, values: tuple[Any, ...] = 
     return connection.execute(sql, values).fetchall()
 
 
-def translate_error(error: BaseException, *, committing: bool = False) -> HoldfastError:
+def parse_queries(sql: str) -> dict[str, str]:
+    """Return the blocks of an SQL file by the names above them, without comments."""
+    pieces = _BLOCK_NAME.split(sql)
+    return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def translate_error(error: BaseException, *, committing: bool = False, advice: str = CALL_AGAIN) -> HoldfastError:
     """Return a driver's error as one of holdfast's. An error while committing means that the outcome is unknown."""
     if isinstance(error, HoldfastError):
         return error
@@ -252,10 +297,7 @@ def translate_error(error: BaseException, *, committing: bool = False) -> Holdfa
         # Even while committing: the last frame of the log, which makes a commit, was not written.
         return StorageFull()
     if committing:
-        return OutcomeUnknown(
-            f"The commit failed {detail} and may or may not have reached the disk. "
-            "Call again with the same key to find out."
-        )
+        return OutcomeUnknown(f"The commit failed {detail} and may or may not have reached the disk. {advice}")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Busy()
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):

@@ -19,8 +19,9 @@ from typing import Protocol
 
 import apsw
 
-from holdfast.errors import Closed, Refused
+from holdfast.errors import Closed, HoldfastError, Refused
 from holdfast.sqlite.connection import Durability, FileFormat, open_connection, rewrite_log, translate_error
+from holdfast.system import ForkLock
 
 MAX_IDLE_READERS = 16
 FORK_WAIT_SECONDS = 1.0
@@ -37,6 +38,8 @@ class SqlitePool:
         self._durability: Durability = durability
         self._busy_ms = busy_ms
         self._vfs = vfs
+        self.write_lock = ForkLock()
+        """The lock to hold while writing: the writer is used by one thread at a time."""
         self._gate = threading.Lock()
         self._in_use = 0
         self._writer: apsw.Connection | None = None
@@ -75,6 +78,35 @@ class SqlitePool:
             raise translate_error(error) from error
         finally:
             self._leave()
+
+    @contextmanager
+    def transaction(self) -> Iterator[apsw.Connection]:
+        """Yield the write connection in a transaction: committed at the end, rolled back on any error."""
+        with self.write_lock.lock, self.writer() as connection:
+            committing = False
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                committing = True
+                connection.execute("COMMIT")
+            except BaseException as error:
+                committing = committing and not isinstance(error, apsw.FullError)
+                self.abandon_transaction(connection, error, committing=committing)
+                if isinstance(error, apsw.Error | UnicodeDecodeError):
+                    raise translate_error(error, committing=committing, advice=self._format.if_unknown) from error
+                raise
+
+    def abandon_transaction(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
+        """Roll back after an error; drop the connection if it may be faulty or its commit may be half done."""
+        if not committing:
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
+                    return
+            except apsw.Error:
+                pass  # Dropping the connection ends its transaction.
+        self.drop_writer(suspect=committing)
 
     @property
     def pinned(self) -> apsw.Connection | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -23,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.core.entries import MAX_KEY_CHARS
+from holdfast.core.entries import MAX_KEY_CHARS, edge_name
 from holdfast.core.journal.codec import decode, encode
 from holdfast.core.search.words import index_text
 from holdfast.errors import Closed, Corrupt, InvalidValue
@@ -37,7 +36,7 @@ from holdfast.store.cozo_engine import (
     read_metadata,
     relation_names,
 )
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock, renew_in_child
 
 NO_EXPIRY: Final = 2**62
 """The stored expiry of an entry that does not expire."""
@@ -60,6 +59,50 @@ _EXPIRED = "?[scope, key, version] := *entry{scope, key, version, expires_at}, e
 PURGE_BATCH: Final = 500
 
 _FORBIDDEN_READERS = re.compile(r"\b(CsvReader|JsonReader)\b")
+_NAMED_COLUMNS = frozenset({"value", "version", "written_at", "expires_at", "lifetime"})
+_LAST_CHARACTER = "\U0010ffff"
+_EDGE_COLUMNS: Final = "scope, source, kind, target_scope, target, weight, data"
+_EDGE_KEY: Final = "scope, source, kind, target_scope, target"
+_EDGE_KEY_VALUES: Final = "[[$scope, $source, $kind, $target_scope, $target]]"
+_LINK = f"""
+?[{_EDGE_COLUMNS}] <- [[$scope, $source, $kind, $target_scope, $target, $weight, $data]]
+:put edge {{{_EDGE_KEY} => weight, data}}
+"""
+_FIND_EDGE = f"""
+asked[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES}
+?[weight] := asked[{_EDGE_KEY}], *edge{{{_EDGE_KEY}, weight}}
+"""
+_UNLINK = f"?[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES} :rm edge {{{_EDGE_KEY}}}"
+_EDGES_AT = {
+    "out": "wanted[source], scope = $scope",
+    "in": "wanted[target], target_scope = $scope, *edge:incoming{target_scope, target, kind, scope, source}",
+}
+MAX_COMPARED: Final = 2_000
+"""The number of vectors that can be compared in the time that the graph needs to find the nearest."""
+GRAPH_WIDTH: Final = 200
+"""The number of neighbours kept in view during the graph search: with 5, every other nearest one was missed."""
+MAX_WORD_HITS: Final = 2_000
+"""The limit of entries examined per word. A word that occurs in more of them says little about each."""
+# A row is removed first: if overwritten, it would still be found by its former words.
+_FORGET_WORDS = "{?[scope, key] <- [[$scope, $key]] :rm words {scope, key}}"
+_ADD_WORDS = """{?[scope, key, expires_at, text] <- [[$scope, $key, $expires_at, $text]]
+  :put words {scope, key => expires_at, text}}"""
+_FORGET_VECTOR = "{?[scope, key] <- [[$scope, $key]] :rm vector {scope, key}}"
+_ADD_VECTOR = """{?[scope, key, expires_at, v] <- [[$scope, $key, $expires_at, vec($vector)]]
+  :put vector {scope, key => expires_at, v}}"""
+_HITS = """hit[key, term, times] := term = {term}, ~words:found{{scope, key, expires_at |
+  query: $query{term}, k: $most, bind_score: times, score_kind: 'tf', filter: scope == $scope && expires_at > $now}}
+"""
+# The engine's own score of several words is that of the best one, so the sum is made here: rare words count
+# more, and repetitions of a word ever less.
+_SUM_SCORES = """rare[term, count(key)] := hit[key, term, times]
+?[key, sum(score)] := hit[key, term, times], rare[term, n], score = ln(1 + $most / n) * times / (times + 1.2)
+:order -sum(score) :limit $limit"""
+_COUNT_VECTORS = "?[key] := *vector{scope: $scope, key} :limit $most"
+_NEAREST = """?[key] := ~vector:near{scope, key, expires_at |
+  query: vec($vector), k: $limit, ef: $wide, filter: scope == $scope && expires_at > $now}"""
+_COMPARE_VECTORS = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, expires_at > $now,
+  distance = cos_dist(v, vec($vector)) :order distance :limit $limit"""
 
 
 class CozoStore:
@@ -74,12 +117,11 @@ class CozoStore:
             self._engine.close()
             raise
         self._closed = self._forked = False
-        self._lock = threading.RLock()
+        self._lock = ForkLock(reentrant=True)
         renew_in_child(self)
 
     def after_fork(self) -> None:
         """Mark the store as unusable in the child: the engine's threads and locks stay with the parent."""
-        self._lock = threading.RLock()
         self._forked = True
 
     @property
@@ -157,16 +199,33 @@ class CozoStore:
         return self._engine.read(script, scope=scope, keys=[[key] for key in keys])
 
     def link(self, edge: Edge) -> None:
+        weight = None if edge.weight is None else float(edge.weight)
         with self._open():
-            link_edge(self._engine, edge)
+            self._engine.write(_LINK, **_edge_params(edge), weight=weight, data=encode(edge.data).decode())
 
     def unlink(self, edge: Edge) -> bool:
         with self._open():
-            return unlink_edge(self._engine, edge)
+            found = bool(self._engine.read(_FIND_EDGE, **_edge_params(edge)))
+            if found:
+                self._engine.write(_UNLINK, **_edge_params(edge))
+            return found
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
+        """Return edges at some keys, in order of their names."""
+        if not query.keys:
+            return []
+        script = (
+            f"wanted[{'source' if query.direction == 'out' else 'target'}] <- $keys "
+            + ("kinds[kind] <- $kinds " if query.kinds else "")
+            + f"?[{_EDGE_COLUMNS}] := {_EDGES_AT[query.direction]}, *edge{{{_EDGE_COLUMNS}}}"
+            + (", kinds[kind]" if query.kinds else "")
+            + f" :order {_EDGE_KEY} :limit $limit"
+        )
+        keys, kinds = [[key] for key in query.keys], [[kind] for kind in query.kinds]
         with self._open():
-            return list_edges(self._engine, query)
+            rows = self._engine.read(script, scope=query.scope, keys=keys, kinds=kinds, limit=query.limit)
+        names = _EDGE_COLUMNS.split(", ")[:-1]
+        return [Edge(**dict(zip(names, row, strict=True)), data=decode(data.encode())) for *row, data in rows]
 
     def datalog(self, script: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Run a read-only script in Cozo's Datalog over all scopes; return `headers` and `rows`.
@@ -186,7 +245,7 @@ class CozoStore:
     def close(self) -> None:
         if self._forked or self._closed:
             return
-        with self._lock:
+        with self._lock.lock:
             if not self._closed:
                 self._closed = True
                 self._engine.close()
@@ -196,7 +255,7 @@ class CozoStore:
             raise Closed("This store was opened before a fork. Open it again in this process, once it is closed there.")
         if self._closed:
             raise Closed
-        return self._lock
+        return self._lock.lock
 
 
 def _entry_columns(entry: StoredEntry) -> dict[str, Any]:
@@ -217,9 +276,6 @@ def _entry_columns(entry: StoredEntry) -> dict[str, Any]:
     }
 
 
-_NAMED_COLUMNS = frozenset({"value", "version", "written_at", "expires_at", "lifetime"})
-
-
 def _entry_from_row(row: list[Any]) -> StoredEntry:
     _, version, value, written_at, expires_at, lifetime, rest = row
     named = {
@@ -233,6 +289,10 @@ def _entry_from_row(row: list[Any]) -> StoredEntry:
         return msgspec.convert(msgspec.msgpack.decode(rest) | named, StoredEntry)
     except (msgspec.MsgspecError, TypeError):
         raise Corrupt("An entry in the Cozo database is damaged. Restore it from a backup.") from None
+
+
+def _edge_params(edge: Edge) -> dict[str, str]:
+    return dict(zip(_EDGE_KEY.split(", "), edge_name(edge), strict=True))
 
 
 def _prefix_bounds(prefix: str) -> tuple[str, str | None]:
@@ -251,109 +311,6 @@ def _prefix_bounds(prefix: str) -> tuple[str, str | None]:
         return before, None
     following = ord(kept[-1]) + 1
     return before, kept[:-1] + chr(0xE000 if following == 0xD800 else following)
-
-
-_LAST_CHARACTER = "\U0010ffff"
-
-
-_EDGE_COLUMNS: Final = "scope, source, kind, target_scope, target, weight, data"
-_EDGE_KEY: Final = "scope, source, kind, target_scope, target"
-_EDGE_KEY_VALUES: Final = "[[$scope, $source, $kind, $target_scope, $target]]"
-_LINK = f"""
-?[{_EDGE_COLUMNS}] <- [[$scope, $source, $kind, $target_scope, $target, $weight, $data]]
-:put edge {{{_EDGE_KEY} => weight, data}}
-"""
-_FIND_EDGE = f"""
-asked[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES}
-?[weight] := asked[{_EDGE_KEY}], *edge{{{_EDGE_KEY}, weight}}
-"""
-_UNLINK = f"?[{_EDGE_KEY}] <- {_EDGE_KEY_VALUES} :rm edge {{{_EDGE_KEY}}}"
-_EDGES_AT = {
-    "out": "wanted[source], scope = $scope",
-    "in": "wanted[target], target_scope = $scope, *edge:incoming{target_scope, target, kind, scope, source}",
-}
-
-
-def link_edge(engine: CozoEngine, edge: Edge) -> None:
-    """Add an edge, or replace the data of the same edge."""
-    weight = None if edge.weight is None else float(edge.weight)
-    engine.write(_LINK, **_edge_params(edge), weight=weight, data=encode(edge.data).decode())
-
-
-def unlink_edge(engine: CozoEngine, edge: Edge) -> bool:
-    """Remove an edge; return False if there was none."""
-    found = bool(engine.read(_FIND_EDGE, **_edge_params(edge)))
-    if found:
-        engine.write(_UNLINK, **_edge_params(edge))
-    return found
-
-
-def list_edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
-    """Return edges at some keys, in order of their names."""
-    if not query.keys:
-        return []
-    side = "source" if query.direction == "out" else "target"
-    script = (
-        f"wanted[{side}] <- $keys "
-        + ("kinds[kind] <- $kinds " if query.kinds else "")
-        + f"?[{_EDGE_COLUMNS}] := {_EDGES_AT[query.direction]}, *edge{{{_EDGE_COLUMNS}}}"
-        + (", kinds[kind]" if query.kinds else "")
-        + f" :order {_EDGE_KEY} :limit $limit"
-    )
-    keys, kinds = [[key] for key in query.keys], [[kind] for kind in query.kinds]
-    rows = engine.read(script, scope=query.scope, keys=keys, kinds=kinds, limit=query.limit)
-    return [
-        Edge(
-            scope=scope,
-            source=source,
-            kind=kind,
-            target_scope=target_scope,
-            target=target,
-            weight=weight,
-            data=decode(data.encode()),
-        )
-        for scope, source, kind, target_scope, target, weight, data in rows
-    ]
-
-
-def _edge_params(edge: Edge) -> dict[str, str]:
-    return {
-        "scope": edge.scope,
-        "source": edge.source,
-        "kind": edge.kind,
-        "target_scope": edge.target_scope,
-        "target": edge.target,
-    }
-
-
-MAX_COMPARED: Final = 2_000
-"""The number of vectors that can be compared in the time that the graph needs to find the nearest."""
-GRAPH_WIDTH: Final = 200
-"""The number of neighbours kept in view during the graph search: with 5, every other nearest one was missed."""
-MAX_WORD_HITS: Final = 2_000
-"""The limit of entries examined per word. A word that occurs in more of them says little about each."""
-
-# A row is removed first: if overwritten, it would still be found by its former words.
-_FORGET_WORDS = "{?[scope, key] <- [[$scope, $key]] :rm words {scope, key}}"
-_ADD_WORDS = """{?[scope, key, expires_at, text] <- [[$scope, $key, $expires_at, $text]]
-  :put words {scope, key => expires_at, text}}"""
-_FORGET_VECTOR = "{?[scope, key] <- [[$scope, $key]] :rm vector {scope, key}}"
-_ADD_VECTOR = """{?[scope, key, expires_at, v] <- [[$scope, $key, $expires_at, vec($vector)]]
-  :put vector {scope, key => expires_at, v}}"""
-
-_HITS = """hit[key, term, times] := term = {term}, ~words:found{{scope, key, expires_at |
-  query: $query{term}, k: $most, bind_score: times, score_kind: 'tf', filter: scope == $scope && expires_at > $now}}
-"""
-# The engine's own score of several words is that of the best one, so the sum is made here: rare words count
-# more, and repetitions of a word ever less.
-_SUM_SCORES = """rare[term, count(key)] := hit[key, term, times]
-?[key, sum(score)] := hit[key, term, times], rare[term, n], score = ln(1 + $most / n) * times / (times + 1.2)
-:order -sum(score) :limit $limit"""
-_COUNT_VECTORS = "?[key] := *vector{scope: $scope, key} :limit $most"
-_NEAREST = """?[key] := ~vector:near{scope, key, expires_at |
-  query: vec($vector), k: $limit, ef: $wide, filter: scope == $scope && expires_at > $now}"""
-_COMPARE_VECTORS = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, expires_at > $now,
-  distance = cos_dist(v, vec($vector)) :order distance :limit $limit"""
 
 
 class CozoSearch:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cozo_embedded import CozoDbPy  # type: ignore[import-untyped]
 
+from holdfast.core.values import is_interruption
 from holdfast.errors import (
     Busy,
     Closed,
@@ -53,6 +54,19 @@ _CODE_ERRORS: dict[int, tuple[type[HoldfastError], str]] = {
 }
 """The meanings of SQLite's codes: Cozo keeps its file with SQLite."""
 _IO_ERROR = 10
+STORE_FORMAT: Final = 1
+VECTOR_RELATIONS: Final = ("vector", "vector:near")
+"""The relations created with the first vector, whose length they take."""
+_RELATIONS = {
+    "entry": """:create entry {scope: String, key: String =>
+        version: Int, value: String, written_at: Int, expires_at: Int, lifetime: String, rest: Bytes}""",
+    "words": ":create words {scope: String, key: String => expires_at: Int, text: String}",
+    "words:found": "::fts create words:found {extractor: text, tokenizer: Simple, filters: [Stemmer('english')]}",
+    "edge": """:create edge {scope: String, source: String, kind: String, target_scope: String, target: String =>
+        weight: Float?, data: String}""",
+    "edge:incoming": "::index create edge:incoming {target_scope, target, kind, scope, source}",
+    "about": ":create about {name: String => value: Any}",
+}
 
 
 class CozoEngine:
@@ -81,15 +95,13 @@ class CozoEngine:
     def read(self, script: str, **params: Any) -> Rows:
         """Run one of holdfast's own read-only scripts and return its rows."""
         with _translate_errors(self.name):
-            return self._run(script, params, writes=False)
+            rows: Rows = self._database.run_script(script, params, True)["rows"]
+        return rows
 
     def write(self, script: str, **params: Any) -> Rows:
         """Run one of holdfast's own scripts, all of it or nothing."""
         with _translate_errors(self.name, writes=True):
-            return self._run(script, params, writes=True)
-
-    def _run(self, script: str, params: dict[str, Any], *, writes: bool) -> Rows:
-        rows: Rows = self._database.run_script(script, params, not writes)["rows"]
+            rows: Rows = self._database.run_script(script, params, False)["rows"]
         return rows
 
     def run_query(self, script: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -117,8 +129,7 @@ def _translate_errors(name: str, *, writes: bool = False, theirs: bool = False) 
     try:
         yield
     except BaseException as error:
-        # A panic of the engine is not an Exception; other BaseExceptions are not caught.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if is_interruption(error):
             raise
         raise _failure(error, name, writes=writes, theirs=theirs) from None
 
@@ -171,22 +182,6 @@ def _lock_file(path: Path, name: str) -> int | None:
             f"The file system of {path} does not lock files ({error.strerror}). Use a local disk."
         ) from None
     return handle
-
-
-STORE_FORMAT: Final = 1
-VECTOR_RELATIONS: Final = ("vector", "vector:near")
-"""The relations created with the first vector, whose length they take."""
-
-_RELATIONS = {
-    "entry": """:create entry {scope: String, key: String =>
-        version: Int, value: String, written_at: Int, expires_at: Int, lifetime: String, rest: Bytes}""",
-    "words": ":create words {scope: String, key: String => expires_at: Int, text: String}",
-    "words:found": "::fts create words:found {extractor: text, tokenizer: Simple, filters: [Stemmer('english')]}",
-    "edge": """:create edge {scope: String, source: String, kind: String, target_scope: String, target: String =>
-        weight: Float?, data: String}""",
-    "edge:incoming": "::index create edge:incoming {target_scope, target, kind, scope, source}",
-    "about": ":create about {name: String => value: Any}",
-}
 
 
 def relation_names(engine: CozoEngine) -> set[str]:

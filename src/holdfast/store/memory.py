@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
-from holdfast.core.search.words import index_text, space_letters
+from holdfast.core.entries import EdgeName, edge_name
+from holdfast.core.search.rank import match_entries, spaced_words
 from holdfast.errors import Closed
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 PURGE_PER_WRITE = 2
 """Expired entries that each write deletes: more than it can have added."""
@@ -27,7 +28,6 @@ SPARE_DATES = 64
 """Stale expiry dates tolerated in addition to one for each entry."""
 
 EntryPlace = tuple[str, str]
-EdgeName = tuple[str, str, str, str, str]
 
 
 class MemoryStore:
@@ -44,12 +44,7 @@ class MemoryStore:
         self._out: dict[EntryPlace, dict[EdgeName, Edge]] = {}
         self._in: dict[EntryPlace, dict[EdgeName, Edge]] = {}
         self._closed = False
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.RLock()
+        self._lock = ForkLock(reentrant=True)
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -74,7 +69,7 @@ class MemoryStore:
             self._entries[scope, key] = replace(entry, version=version)
             self._entries.move_to_end((scope, key))
             if self._search:
-                self._words[scope, key] = _space_words(index_text(entry.words or ""))
+                self._words[scope, key] = spaced_words(entry)
             while self._most is not None and len(self._entries) > self._most:
                 self._remove(*next(iter(self._entries)))
             self._note_expiry(scope, key, entry.expires_at, version)
@@ -144,27 +139,22 @@ class MemoryStore:
 
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return live entries scored by the number of terms found, also as prefixes of words; no other ranking."""
-        terms = [_space_words(space_letters(term)) for term in wanted.terms]
-        found = []
         with self._open():
-            for key in self._keys.get(scope, ()) if self._search else ():
-                entry, words = self._entries[scope, key], self._words[scope, key]
-                score = sum(term in words for term in terms)
-                if score and entry.is_live(wanted.now):
-                    found.append(EntryMatch(key=key, entry=entry, text=float(score)))
-        return sorted(found, key=lambda match: (-match.text, match.key))[: wanted.limit]
+            keys = self._keys.get(scope, ()) if self._search else ()
+            found = ((key, self._entries[scope, key], self._words[scope, key]) for key in keys)
+            return match_entries(found, wanted)
 
     def link(self, edge: Edge) -> None:
         with self._open():
             for side, place in self._edge_ends(edge):
-                side.setdefault(place, {})[_edge_name(edge)] = edge
+                side.setdefault(place, {})[edge_name(edge)] = edge
 
     def unlink(self, edge: Edge) -> bool:
         with self._open():
             gone = False
             for side, place in self._edge_ends(edge):
                 kept = side.get(place, {})
-                gone = kept.pop(_edge_name(edge), None) is not None
+                gone = kept.pop(edge_name(edge), None) is not None
                 if gone and not kept:
                     del side[place]
             return gone
@@ -186,16 +176,7 @@ class MemoryStore:
     def close(self) -> None:
         self._closed = True
 
-    def _open(self) -> threading.RLock:
+    def _open(self) -> AbstractContextManager[object]:
         if self._closed:
             raise Closed
-        return self._lock
-
-
-def _space_words(text: str) -> str:
-    """Return words with one space before each, so that a term matches only at the beginning of a word."""
-    return " " + " ".join(text.split())
-
-
-def _edge_name(edge: Edge) -> EdgeName:
-    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+        return self._lock.lock

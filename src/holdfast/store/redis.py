@@ -78,6 +78,35 @@ _SERVER_ANSWERS: tuple[tuple[str, type[Exception] | None, type[HoldfastError], s
 """The server's word, redis-py's exception for it (which drops the word), our error, and the advice.
 
 All of these are answers that precede any write."""
+_URL_OPTIONS = (
+    "client_name",
+    "db",
+    "health_check_interval",
+    "max_connections",
+    "password",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_timeout",
+    "username",
+)
+_parse: Any = parse_url  # It has no types.
+GRACE_MS: Final = 60_000
+"""The time after expiry for which the server keeps an entry: a reader's own clock may run behind."""
+VERSION_TTL_MS: Final = 30 * 24 * 3600 * 1000
+"""The time after a scope's last write for which its last version is remembered."""
+BATCH_KEYS: Final = 256
+_COMPARE = f"""
+local head = redis.call('GETRANGE', KEYS[1], 0, 31)
+local current = '0'
+if head ~= '' then
+  current = string.match(head, '^(%d+)\\n')
+  if not current then return redis.error_reply('{NOT_AN_ENTRY}') end
+end
+if ARGV[1] ~= '' and ARGV[1] ~= current then return false end
+local listed = redis.call('ZSCORE', KEYS[2], ARGV[2])
+"""
+_DECODER = msgspec.msgpack.Decoder(StoredEntry)
+_NO_GRAPH = "Redis keeps no edges. Use a store that declares graph: sqlite, memory or cozo."
 
 
 class LuaScript(msgspec.Struct, frozen=True):
@@ -200,20 +229,6 @@ def _error_text(error: Exception) -> str:
     return str(error).partition(", with args")[0]
 
 
-_URL_OPTIONS = (
-    "client_name",
-    "db",
-    "health_check_interval",
-    "max_connections",
-    "password",
-    "socket_connect_timeout",
-    "socket_keepalive",
-    "socket_timeout",
-    "username",
-)
-_parse: Any = parse_url  # It has no types.
-
-
 def _parse_options(url: str) -> dict[str, Any]:
     """Return redis-py's options from the URL; a few of them cannot be set there."""
     try:
@@ -241,22 +256,6 @@ def _parse_options(url: str) -> dict[str, Any]:
     }
 
 
-GRACE_MS: Final = 60_000
-"""The time after expiry for which the server keeps an entry: a reader's own clock may run behind."""
-VERSION_TTL_MS: Final = 30 * 24 * 3600 * 1000
-"""The time after a scope's last write for which its last version is remembered."""
-BATCH_KEYS: Final = 256
-
-_COMPARE = f"""
-local head = redis.call('GETRANGE', KEYS[1], 0, 31)
-local current = '0'
-if head ~= '' then
-  current = string.match(head, '^(%d+)\\n')
-  if not current then return redis.error_reply('{NOT_AN_ENTRY}') end
-end
-if ARGV[1] ~= '' and ARGV[1] ~= current then return false end
-local listed = redis.call('ZSCORE', KEYS[2], ARGV[2])
-"""
 # Steps that may fail come before the first write: a script that stops halfway is not undone.
 # The time is the floor of every version, so that a server that lost its newest writes, or all of them,
 # does not give the same version to something else.
@@ -316,10 +315,11 @@ class RedisStore:
         self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         wanted = "" if expected is None else expected
+        free_after = "" if entry.expires_at is None else max(0, entry.expires_at - entry.written_at) + GRACE_MS
         version = self._server.run_script(
             _PUT,
             [*self._key_names(scope, key), self._name(scope, "version")],
-            [wanted, key, _encode_entry(entry), _free_after_ms(entry)],
+            [wanted, key, _encode_entry(entry), free_after],
         )
         return None if version is None else int(version)
 
@@ -437,10 +437,6 @@ class RedisStore:
             ) from None
 
 
-_DECODER = msgspec.msgpack.Decoder(StoredEntry)
-_NO_GRAPH = "Redis keeps no edges. Use a store that declares graph: sqlite, memory or cozo."
-
-
 def _escape_pattern(text: str) -> str:
     """Escape text so that a pattern of the server matches it literally."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)
@@ -456,13 +452,6 @@ def _encode_entry(entry: StoredEntry) -> bytes:
         name: value for name, value in asdict(entry).items() if value not in (None, ()) and name != "version"
     }
     return msgspec.msgpack.encode(said)
-
-
-def _free_after_ms(entry: StoredEntry) -> int | str:
-    """Return the milliseconds after which the server may free an entry, or "" if it does not expire."""
-    if entry.expires_at is None:
-        return ""
-    return max(0, entry.expires_at - entry.written_at) + GRACE_MS
 
 
 def _key_range(prefix: str, after: str | None) -> tuple[bytes, bytes]:

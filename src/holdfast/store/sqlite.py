@@ -1,7 +1,7 @@
 """The store in one SQLite file: entries with text and vector search, and a graph, for all processes of a machine.
 
-The file is separate from any journal. A write is one transaction with all its index updates, and returns once it
-is on disk. Reading never waits for writing.
+The file is separate from any journal and opened with a journal's settings; any other file is refused. A write is one
+transaction with all its index updates, and returns once it is on disk. Reading never waits for writing.
 
 Vectors are cached in memory between searches. Every change of a scope increases its counter, so one number shows
 whether there are new vectors, and only those are read. When a vector was removed, all are read again.
@@ -12,32 +12,97 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.core.entries import edge_name
 from holdfast.core.journal.codec import decode
 from holdfast.core.search.documents import TextRow
+from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.settings import Settings
-from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
+from holdfast.sqlite.connection import (
+    Durability,
+    FileFormat,
+    create_file,
+    fetch_rows,
+    parse_queries,
+    read_schema_number,
+    require_sqlite,
+    write_transaction,
+)
 from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.pool import SqlitePool
 from holdfast.sqlite.vectors import load_numpy, similarities
-from holdfast.store.sqlite_file import WORDS_TABLE, StorePool, queries
+from holdfast.system import SharedLru
 
+APPLICATION_ID = 0x68667374  # "hfst"
+SCHEMA_VERSION = 1
+WORDS_TABLE = "entry_words"
+"""The table of the text index. Each row is an entry, and its place is the scope."""
 PURGE_BATCH = 500
 PURGE_PER_WRITE = 32
 """Expired entries that a write deletes in passing."""
 PURGE_EVERY = 16
 """The number of writes between such deletions: twice as many are deleted as were written, so none pile up."""
 
+_SQL = resources.files("holdfast.store") / "sql"
+_IS_A_JOURNAL = "{path} is a journal, not a store. Open it with holdfast.open, or give another path."
 _JSON = msgspec.json.Encoder()
+_ENTRY_COLUMNS = (
+    *("version", "written_at", "expires_at", "tier", "lifetime", "content_kind", "salience", "schema"),
+    *("embedder", "applied", "value", "vector", "words"),
+)
+_EDGE_COLUMNS = ("scope", "source", "kind", "target_scope", "target", "weight")
+CACHED_BYTES = 128_000_000
+"""The limit for all scopes together: about 400,000 vectors of 256 dimensions."""
+_NEVER = 2**63 - 1
+_ROWS_AT_ONCE = 8_192
+"""Rows widened to floats at a time: they stay in the processor's cache."""
+VectorRow = tuple[int, int | None, bytes]
+"""An entry's number, its expiry, and its vector."""
+
+
+@cache
+def queries() -> dict[str, str]:
+    """Return every statement by name, without its comments."""
+    return parse_queries((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
+
+
+def _recognise_schema(connection: apsw.Connection, path: Path) -> int:
+    return read_schema_number(
+        connection, path, "store", APPLICATION_ID, SCHEMA_VERSION, others={JOURNAL: _IS_A_JOURNAL}
+    )
+
+
+def _prepare_schema(connection: apsw.Connection, path: Path) -> None:
+    """Create the schema once, even if several processes open a new file together."""
+    if _recognise_schema(connection, path) == SCHEMA_VERSION:
+        return
+    with write_transaction(connection):
+        # Another process may have done this while we waited for the lock.
+        if _recognise_schema(connection, path) < SCHEMA_VERSION:
+            for _ in connection.execute((_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")):
+                pass
+            TextIndex(connection, WORDS_TABLE).create()
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", SCHEMA_VERSION)
+
+
+STORE_FILE = FileFormat(
+    _recognise_schema,
+    _prepare_schema,
+    not_a_database="{path} is no database. Give the path of a store, or of a new file.",
+    if_unknown="Read the entry again.",
+)
 
 
 class SqliteStore:
@@ -53,9 +118,8 @@ class SqliteStore:
         self.path = Path(path).resolve()
         create_file(self.path)
         busy_ms = (settings or Settings()).busy_ms
-        self._connections = StorePool(self.path, durability=durability, busy_ms=busy_ms)
-        self._vectors = VectorCollections()
-        self._connections.after_fork.append(self._vectors.after_fork)
+        self._connections = SqlitePool(self.path, STORE_FILE, durability=durability, busy_ms=busy_ms, vfs=None)
+        self._vectors: CollectionCache = SharedLru(CACHED_BYTES, weigh=lambda collection: collection.size)
         self._writes = itertools.count(1)
 
     # reading
@@ -78,13 +142,14 @@ class SqliteStore:
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return the best entries by words (bm25) and by vectors of the requested embedder."""
         with self._connections.reader() as connection:
-            place = _read_scope(connection, scope)
-            if place is None:
+            scopes = fetch_rows(connection, queries()["scope"], (scope,))
+            if not scopes:
                 return []
+            place = ScopeSnapshot(scopes[0][0], scope, *scopes[0][1:])
             texts = _search_words(connection, place, wanted)
             cosines: dict[int, float] = {}
             if wanted.vector and wanted.embedder is not None:
-                known = self._vectors.load_collection(connection, place, wanted.embedder, len(wanted.vector))
+                known = load_collection(self._vectors, connection, place, wanted.embedder, len(wanted.vector))
                 cosines = find_nearest(known, wanted.vector, wanted.now, wanted.limit, list(texts))
             ids = _JSON.encode([*texts, *(id for id in cosines if id not in texts)]).decode()
             rows = fetch_rows(connection, queries()["found"], (ids, place.id, wanted.now))
@@ -103,7 +168,8 @@ class SqliteStore:
             id, version, words, *vector = known[0] if known else (None, 0, None, None, None)
             if expected is not None and expected != version:
                 return None
-            reset = vector[0] is not None and vector != [_vector_size(entry.vector), entry.embedder]
+            size = None if entry.vector is None else len(entry.vector)
+            reset = vector[0] is not None and vector != [size, entry.embedder]
             place, version = fetch_rows(connection, queries()["count_on"], (scope, reset))[0]
             values = _entry_values(entry, version)
             if id is None:
@@ -138,23 +204,23 @@ class SqliteStore:
 
     def link(self, edge: Edge) -> None:
         with self._connections.transaction() as connection:
-            link_edge(connection, edge)
+            connection.execute(queries()["link"], (*edge_name(edge), edge.weight, _JSON.encode(edge.data)))
 
     def unlink(self, edge: Edge) -> bool:
         with self._connections.transaction() as connection:
-            return unlink_edge(connection, edge)
+            return bool(fetch_rows(connection, queries()["unlink"], edge_name(edge)))
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
+        """Return edges at some keys, in order of source, kind and target."""
+        kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
+        keys = _JSON.encode(sorted(set(query.keys))).decode()
+        sql = queries()["edges_out" if query.direction == "out" else "edges_in"]
         with self._connections.reader(once=True) as connection:
-            return list_edges(connection, query)
+            rows = fetch_rows(connection, sql, (query.scope, keys, kinds, query.limit))
+        return [Edge(**dict(zip(_EDGE_COLUMNS, row, strict=True)), data=decode(data)) for *row, data in rows]
 
     def close(self) -> None:
         self._connections.close()
-
-
-def _read_scope(connection: apsw.Connection, scope: str) -> ScopeSnapshot | None:
-    rows = fetch_rows(connection, queries()["scope"], (scope,))
-    return ScopeSnapshot(rows[0][0], scope, *rows[0][1:]) if rows else None
 
 
 def _search_words(connection: apsw.Connection, place: ScopeSnapshot, wanted: EntrySearchQuery) -> dict[int, float]:
@@ -212,91 +278,15 @@ def _prefix_end(prefix: str) -> str | bytes:
     return b""
 
 
-def _vector_size(vector: bytes | None) -> int | None:
-    return None if vector is None else len(vector)
-
-
-def _entry_values(entry: StoredEntry, version: int) -> tuple[Any, ...]:
-    return (
-        version,
-        entry.written_at,
-        entry.expires_at,
-        entry.tier,
-        entry.lifetime,
-        entry.content_kind,
-        entry.salience,
-        entry.schema,
-        entry.embedder,
-        _JSON.encode(entry.applied).decode() if entry.applied else None,
-        entry.value,
-        entry.vector,
-        entry.words,
-    )
+def _entry_values(entry: StoredEntry, version: int) -> list[Any]:
+    kept = {"version": version, "applied": _JSON.encode(entry.applied).decode() if entry.applied else None}
+    return [kept[name] if name in kept else getattr(entry, name) for name in _ENTRY_COLUMNS]
 
 
 def _entry_from_row(row: Sequence[Any]) -> StoredEntry:
-    version, written_at, expires_at, tier, lifetime, content_kind, salience, schema = row[:8]
-    embedder, applied, value, vector, words = row[8:]
-    return StoredEntry(
-        value=value,
-        version=version,
-        written_at=written_at,
-        expires_at=expires_at,
-        tier=tier,
-        lifetime=lifetime,
-        content_kind=content_kind,
-        salience=salience,
-        schema=schema,
-        words=words,
-        vector=vector,
-        embedder=embedder,
-        applied=() if applied is None else decode(applied, tuple[str, ...]),
-    )
-
-
-def link_edge(connection: apsw.Connection, edge: Edge) -> None:
-    """Add an edge, or replace its data."""
-    connection.execute(queries()["link"], (*_edge_name(edge), edge.weight, _JSON.encode(edge.data)))
-
-
-def unlink_edge(connection: apsw.Connection, edge: Edge) -> bool:
-    """Remove an edge; return False if there was none."""
-    return bool(connection.execute(queries()["unlink"], _edge_name(edge)).fetchall())
-
-
-def list_edges(connection: apsw.Connection, query: EdgeQuery) -> list[Edge]:
-    """Return edges at some keys, in order of source, kind and target."""
-    kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
-    keys = _JSON.encode(sorted(set(query.keys))).decode()
-    name = "edges_out" if query.direction == "out" else "edges_in"
-    rows: list[Any] = connection.execute(queries()[name], (query.scope, keys, kinds, query.limit)).fetchall()
-    return [
-        Edge(
-            scope=scope,
-            source=source,
-            kind=kind,
-            target_scope=target_scope,
-            target=target,
-            weight=weight,
-            data=decode(data),
-        )
-        for scope, source, kind, target_scope, target, weight, data in rows
-    ]
-
-
-def _edge_name(edge: Edge) -> tuple[str, ...]:
-    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
-
-
-CACHED_BYTES = 128_000_000
-"""The limit for all scopes together: about 400,000 vectors of 256 dimensions."""
-
-_NEVER = 2**63 - 1
-_ROWS_AT_ONCE = 8_192
-"""Rows widened to floats at a time: they stay in the processor's cache."""
-
-VectorRow = tuple[int, int | None, bytes]
-"""An entry's number, its expiry, and its vector."""
+    kept = dict(zip(_ENTRY_COLUMNS, row, strict=True))
+    applied = kept.pop("applied")
+    return StoredEntry(**kept, applied=() if applied is None else decode(applied, tuple[str, ...]))
 
 
 class ScopeSnapshot(msgspec.Struct, frozen=True):
@@ -326,8 +316,7 @@ class VectorCollection(msgspec.Struct, frozen=True):
         return len(self.data) + 120 * len(self.ids)
 
 
-def _empty_collection() -> VectorCollection:
-    return VectorCollection(0, array("q"), array("q"), b"", None, {})
+CollectionCache = SharedLru[tuple[str, str, int], VectorCollection]
 
 
 def _extend_collection(known: VectorCollection, rows: Iterable[VectorRow], newest: int) -> VectorCollection:
@@ -342,7 +331,7 @@ def _extend_collection(known: VectorCollection, rows: Iterable[VectorRow], newes
         data[at * len(vector) : (at + 1) * len(vector)] = vector
         changed.append(at)
     made = VectorCollection(newest, ids, expiries, bytes(data), None, positions)
-    return msgspec.structs.replace(made, lengths=_vector_lengths(made, known.lengths, changed))
+    return replace(made, lengths=_vector_lengths(made, known.lengths, changed))
 
 
 def _vector_lengths(collection: VectorCollection, known: Any, changed: Sequence[int]) -> Any:
@@ -366,47 +355,21 @@ def _matrix(numpy: Any, collection: VectorCollection) -> Any:
     return numpy.frombuffer(collection.data, numpy.int8).reshape(len(collection.ids), -1)
 
 
-class VectorCollections:
-    """A cache of the most recently used collections."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, int], VectorCollection] = OrderedDict()
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.Lock()
-
-    def load_collection(
-        self, connection: apsw.Connection, place: ScopeSnapshot, embedder: str, dimensions: int
-    ) -> VectorCollection:
-        """Return the vectors of a scope, reading those that are not cached."""
-        name = (place.name, embedder, dimensions)
-        with self._lock:
-            known = self._known.get(name)
-            if known is not None:
-                self._known.move_to_end(name)
-        if known is not None and known.newest >= place.newest:
-            return known
-        if known is None or known.newest < place.reset:
-            known = _empty_collection()
-        wanted = (place.id, known.newest, embedder, dimensions)
-        rows: list[Any] = connection.execute(queries()["vectors"], wanted).fetchall()
-        known = (
-            _extend_collection(known, rows, place.newest)
-            if rows
-            else msgspec.structs.replace(known, newest=place.newest)
-        )
-        self._cache_collection(name, known)
+def load_collection(
+    cache: CollectionCache, connection: apsw.Connection, place: ScopeSnapshot, embedder: str, dimensions: int
+) -> VectorCollection:
+    """Return the vectors of a scope, reading those that are not cached."""
+    name = (place.name, embedder, dimensions)
+    known = cache.get(name)
+    if known is not None and known.newest >= place.newest:
         return known
-
-    def _cache_collection(self, name: tuple[str, str, int], collection: VectorCollection) -> None:
-        with self._lock:
-            self._known[name] = collection
-            self._known.move_to_end(name)
-            total = sum(each.size for each in self._known.values())
-            while total > CACHED_BYTES and self._known:
-                total -= self._known.popitem(last=False)[1].size
+    if known is None or known.newest < place.reset:
+        known = VectorCollection(0, array("q"), array("q"), b"", None, {})
+    wanted = (place.id, known.newest, embedder, dimensions)
+    rows: list[Any] = connection.execute(queries()["vectors"], wanted).fetchall()
+    known = _extend_collection(known, rows, place.newest) if rows else replace(known, newest=place.newest)
+    cache.put(name, known)
+    return known
 
 
 def find_nearest(

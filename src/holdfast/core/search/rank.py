@@ -12,6 +12,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.search.words import index_text, space_letters
+from holdfast.records.entries import EntryMatch, EntrySearchQuery, StoredEntry
+
 NEIGHBOUR_WEIGHTS = ((-1, 0.2), (1, 0.3), (-2, 0.1), (2, 0.1))
 """The part of their scores that neighbouring messages add: the next one is often the answer."""
 SESSION_WEIGHT = 0.4
@@ -103,3 +106,23 @@ def _prior_factor(one: SearchCandidate, speakers_named: frozenset[str]) -> float
     if one.salience is not None:
         prior *= 1 + SALIENCE_RANGE * (one.salience - 0.5)
     return prior
+
+
+def spaced_words(entry: StoredEntry) -> str:
+    """Return an entry's words with one space before each, so that a term matches only at the beginning of a word."""
+    return _space_words(index_text(entry.words or ""))
+
+
+def match_entries(entries: Iterable[tuple[str, StoredEntry, str]], wanted: EntrySearchQuery) -> list[EntryMatch]:
+    """Search without an index: live entries, each given with its spaced words, scored by the number of terms found."""
+    terms = [_space_words(space_letters(term)) for term in wanted.terms]
+    found = [
+        EntryMatch(key=key, entry=entry, text=float(score))
+        for key, entry, words in entries
+        if (score := sum(term in words for term in terms)) and entry.is_live(wanted.now)
+    ]
+    return sorted(found, key=lambda match: (-match.text, match.key))[: wanted.limit]
+
+
+def _space_words(text: str) -> str:
+    return " " + " ".join(text.split())

@@ -19,6 +19,8 @@ from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
+CUT_OFF_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+"""The finish reasons of a reply that ended at its length limit."""
 _NORMAL_FINISHES = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "completed")
 
 
@@ -36,7 +38,7 @@ def reply_format(given: dict[str, Any]) -> str | None:
 
 def read_reply(given: dict[str, Any], kind: str, notes: ReadNotes) -> Message:
     """Return the message in a response."""
-    finish = _finish_reason(given, kind)
+    finish = finish_reason(given, kind)
     read = {"openai": _read_chat_completion, "responses": _read_response, "anthropic": _read_anthropic_message}[kind]
     try:
         message = read(given, notes)
@@ -114,8 +116,8 @@ def _read_anthropic_message(given: dict[str, Any], notes: ReadNotes) -> Message 
     return message
 
 
-def _finish_reason(given: dict[str, Any], kind: str) -> str | None:
-    """Return the reason why a reply ended, unless it was complete."""
+def finish_reason(given: dict[str, Any], kind: str) -> str | None:
+    """Return the provider's reason why a reply ended, unless it was complete; its metadata holds the same word."""
     if kind == "openai":
         choice = given["choices"][0] if given["choices"] else None
         reason = choice.get("finish_reason") if isinstance(choice, dict) else None

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.compaction.custom import run_strategy
 from holdfast.core.compaction.strategies import (
     UNKNOWN_TOKENS,
@@ -76,7 +77,7 @@ def compact_context(
     With `strict`, refuse a target that cannot be reached; nothing is written then.
     """
     parse_id(frame)
-    if not isinstance(target_budget, int) or isinstance(target_budget, bool) or target_budget < 0:
+    if not is_number(target_budget, least=0):
         raise InvalidValue(f"target_budget must be a number of tokens, 0 or more, not {target_budget!r}.")
     check_config(env, config)
     work = FrameCompaction(env, frame, target_budget, config, strict=strict, key=key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from holdfast.core.checks import is_number
 from holdfast.core.compaction.summary import PASSAGE_PREFIX, CompactedPassage, passage_key, passage_value, read_passage
 from holdfast.core.entries import EntryOptions, check_options
 from holdfast.core.journal.codec import decode_event
@@ -45,7 +46,7 @@ def flush_passages(env: Env, scope: str, id: str, told: Sequence[CompactedPassag
 
 def search_memories(env: Env, scopes: Sequence[Address], query: str, limit: int = 5) -> list[RecalledEntry]:
     """Search compacted passages in some scopes by a query; best first, each once."""
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+    if not is_number(limit, least=0):
         raise InvalidValue(f"limit must be a number of entries, 0 or more, not {limit!r}.")
     found: dict[str, RecalledEntry] = {}
     for scope in dict.fromkeys(Scope.of(one).text for one in scopes) if limit and query.strip() else ():

@@ -7,9 +7,7 @@ the next model call. An append made by a running rule does not fire rules again.
 
 from __future__ import annotations
 
-import functools
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,8 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
-from holdfast.core.values import exception_text
+from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import InvalidValue
 from holdfast.flow.compaction.actions import ThreadCompaction, check_guard, record_occasion, token_limit
 from holdfast.flow.compaction.sessions import check_config, count_uncovered, flush_scope, last_covered_position
@@ -44,7 +43,7 @@ from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
 from holdfast.records.sessions import ThreadState
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 
 def add_rule(
@@ -162,8 +161,7 @@ def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
         return made
     if standing.wait is not None:
         return standing.wait(made)
-    if inspect.iscoroutine(made):
-        made.close()
+    discard_awaitable(made)
     raise InvalidValue(f"The action of the rule {rule.name} is async, and only the asyncio client awaits it.")
 
 
@@ -194,14 +192,14 @@ def _run_compaction(
     """Compact a thread, one compaction per session at a time; skip it for a while if there was nothing to do."""
     stream = occasion.stream
     thread = load_state(env, stream).thread or ThreadState()
-    if standing.is_idle(stream, rule.name, thread) or not standing.busy.acquire(blocking=False):
+    if standing.is_idle(stream, rule.name, thread) or not standing.busy.lock.acquire(blocking=False):
         return None
     try:
         work = ThreadCompaction(env, stream, config, standing.choose(config.summarizer))
         packed = occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
         work.run(packed=packed)
     finally:
-        standing.busy.release()
+        standing.busy.lock.release()
     if not work.made and not work.failed:
         standing.mark_idle(stream, rule.name, thread)
         return None
@@ -225,7 +223,7 @@ def check_rule(env: Env, given: Any, choose: ChooseSummarizer, *, awaits: bool =
         raise InvalidValue("A rule needs a trigger: MessagesOver, TokensOver, PackOverBudget or Always, or several.")
     for trigger in given.triggers:
         number = getattr(trigger, "n", None)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+        if number is not None and not is_number(number, least=0):
             raise InvalidValue(f"{type(trigger).__name__} takes a whole number, 0 or more, not {number!r}.")
     _check_action(env, given.action)
     if _is_async_action(given.action, choose) and not awaits:
@@ -256,14 +254,7 @@ def _is_async_action(action: Any, choose: ChooseSummarizer) -> bool:
     """Return True if the action is async, as far as can be told without calling it. Refuse an unusable summarizer."""
     if isinstance(action, CompactionConfig):
         return action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
-    return _is_async(action.record if isinstance(action, TelemetryRecorder) else action)
-
-
-def _is_async(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return is_async(action.record if isinstance(action, TelemetryRecorder) else action)
 
 
 def _check_action(env: Env, action: Any) -> None:
@@ -272,7 +263,7 @@ def _check_action(env: Env, action: Any) -> None:
     elif isinstance(action, BudgetGuard):
         for name in ("tokens", "cost", "pack"):
             number = getattr(action, name)
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+            if number is not None and not is_number(number, least=0):
                 raise InvalidValue(f"A guard's {name} must be a whole number, 0 or more, not {number!r}.")
         if action.usd is not None:
             to_nano_usd(action.usd, "A guard's usd")
@@ -316,12 +307,7 @@ class SessionRules:
         self.wait: Wait | None = None
         self._tallies: dict[str, ThreadTally] = {}
         self._quiet: dict[tuple[str, str], ThreadState] = {}
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent process may have held."""
-        self.busy = threading.Lock()
+        self.busy = ForkLock()
 
     def put(self, rule: Rule) -> None:
         """Add a rule, replacing one of the same name."""

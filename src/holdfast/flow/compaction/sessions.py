@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.compaction import summary as compaction_summary
 from holdfast.core.compaction.custom import make_segments, run_strategy
 from holdfast.core.compaction.sentences import fit_text
@@ -390,7 +391,7 @@ def check_config(env: Env, config: CompactionConfig) -> None:
     for name, (least, meaning) in _NUMBERS.items():
         value = getattr(config, name)
         absent = (value is None and name in _MAY_BE_NONE) or (name, value) == ("max_tokens", "model")
-        if not absent and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        if not absent and not is_number(value, least=least):
             raise InvalidValue(f"{meaning}, {least} or more, not {value!r:.60}.")
     for name in _SWITCHES:
         if not isinstance(getattr(config, name), bool):
@@ -410,9 +411,7 @@ def _check_strategy(env: Env, strategy: Any) -> None:
 def _check_seconds(seconds: Any) -> None:
     if seconds is None:
         return
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    # Written so that NaN is refused as well.
-    if not is_number or not 0 < seconds <= MAX_SECONDS:
+    if not is_number(seconds, most=MAX_SECONDS, whole=False) or seconds <= 0:
         raise InvalidValue(
             f"timeout must be a number of seconds above 0 and at most {MAX_SECONDS}, not {seconds!r:.60}."
         )

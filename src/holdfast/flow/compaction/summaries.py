@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import fit_text
 from holdfast.core.sessions.pairing import group_rounds, repair_messages
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX
@@ -78,7 +79,7 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     With `whole`, include covered rounds: one summary for all, made from the originals. Without it, the newest summaries
     are merged as soon as there are enough of similar size, so that few cover a long thread.
     """
-    if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
+    if not callable(keep) and not is_number(keep, least=0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
     state = load_current_state(env, stream)
     thread = thread_state(env, stream)

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.effects import options_of
+from holdfast.core.entries import EdgeName, edge_name
 from holdfast.flow.journal.append import States
 from holdfast.flow.state import search as state_search
 from holdfast.flow.state import write
@@ -27,7 +28,6 @@ from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery
 from holdfast.records.events.envelope import Draft
 
 Drafts = dict[str, list[Draft]]
-EdgeKey = tuple[str, str, str, str, str]
 
 
 NO_TRANSIENTS = TransientEntries(0)
@@ -42,7 +42,7 @@ class EffectPlan:
         self._states = states
         self._drafts = drafts
         self._entries: dict[tuple[str, str], StoredEntry | None] = {}
-        self._edges: dict[EdgeKey, bool] = {}
+        self._edges: dict[EdgeName, bool] = {}
         self._effect: str | None = None
         self._storage = Storage(
             store=self,
@@ -94,10 +94,10 @@ class EffectPlan:
 
     def link(self, edge: Edge) -> None:
         self._add_draft(edge.scope, link_draft(edge, effect=self._effect))
-        self._edges[_edge_key(edge)] = True
+        self._edges[edge_name(edge)] = True
 
     def unlink(self, edge: Edge) -> bool:
-        key = _edge_key(edge)
+        key = edge_name(edge)
         there = self._edges.get(key)
         if there is None:
             there = self._under.has_edge(edge)
@@ -120,10 +120,6 @@ class EffectPlan:
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
-
-
-def _edge_key(edge: Edge) -> EdgeKey:
-    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
 
 
 def apply_effect(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:

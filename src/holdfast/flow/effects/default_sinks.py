@@ -16,6 +16,7 @@ from holdfast.flow.effects.apply import Drafts, EffectPlan
 from holdfast.flow.effects.sinks import effect_key
 from holdfast.flow.frames import lifecycle, push, questions
 from holdfast.flow.journal.append import States, StreamWrite, append_events, decide_and_append
+from holdfast.flow.state.journal_store import TRIES
 from holdfast.ports import Env, Sink
 from holdfast.records import effects
 from holdfast.records.effects import BUILT_IN_SINKS, EFFECT_KINDS, DeclaredEffect, Effect
@@ -23,7 +24,7 @@ from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
 from holdfast.records.scope import MAIN_THREAD, Scope
 
-STATE_CHANGE_ATTEMPTS: Final = 64
+_Delivery = Callable[[Env, DeclaredEffect, Any], Mapping[str, Any]]
 
 
 def find_default_sink(env: Env, name: str) -> Sink | None:
@@ -116,7 +117,7 @@ def _change_state(env: Env, declared: DeclaredEffect, effect: Any) -> Mapping[st
         return drafts
 
     try:
-        decide_and_append(env, (scope,), decide, key=key, same=lambda events: True, tries=STATE_CHANGE_ATTEMPTS)
+        decide_and_append(env, (scope,), decide, key=key, same=lambda events: True, tries=TRIES)
     except VersionConflict as error:
         if error.stream == scope:
             raise  # Other writers keep changing the stream; a retry may succeed.
@@ -126,7 +127,6 @@ def _change_state(env: Env, declared: DeclaredEffect, effect: Any) -> Mapping[st
     return {}
 
 
-_Delivery = Callable[[Env, DeclaredEffect, Any], Mapping[str, Any]]
 _DELIVERIES: Final[dict[type[Effect], _Delivery]] = {
     effects.PushFrame: _push_frame,
     effects.Delegate: _delegate,

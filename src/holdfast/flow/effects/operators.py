@@ -19,14 +19,15 @@ import msgspec
 
 from holdfast.core import effects as rules
 from holdfast.core.journal.codec import decode_event, encode
-from holdfast.core.values import to_plain
+from holdfast.core.values import discard_awaitable, to_plain
 from holdfast.errors import Conflict, EffectRefused, InvalidValue, KeyReused, RedactionFailed, Refused
 from holdfast.flow.effects.apply import Drafts, EffectPlan
-from holdfast.flow.effects.settle import SETTLE_ATTEMPTS, read_effect_outcome
+from holdfast.flow.effects.settle import read_effect_outcome
 from holdfast.flow.effects.sinks import Middleware, client_sinks
 from holdfast.flow.frames.read import content_field
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.state.journal_store import TRIES
 from holdfast.ports import Env
 from holdfast.records import effects
 from holdfast.records.effects import AnyEffect, EffectOutcome, EffectStatus, OperatorOutput, OperatorResult
@@ -36,6 +37,7 @@ from holdfast.records.ids import check_id, check_key, ulid_text
 from holdfast.records.scope import Address, Scope
 
 Operator = Callable[[Any, Any], Any]
+SUPPRESSED_REASON: Final = "Middleware took it out."
 
 
 class _EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +59,11 @@ def run_operator(
     name: str | None = None,
 ) -> OperatorResult:
     """Run an operator and write the effects it declares; with a known key, return the first run's result."""
-    _check_operator(operator)
+    if not callable(operator) or inspect.iscoroutinefunction(operator):
+        raise InvalidValue(
+            "An operator is a function of (input, view) that is done when it returns. "
+            "One that must be awaited works with holdfast.open_async."
+        )
     name = operator_name(operator, name, key)
     stream = (Scope.operator(name) if scope is None else Scope.of(scope)).text
     # Computed before the run, since the operator may modify its input.
@@ -79,19 +85,9 @@ def run_operator(
         return known
 
 
-def _check_operator(operator: object) -> None:
-    if not callable(operator) or inspect.iscoroutinefunction(operator):
-        raise InvalidValue(
-            "An operator is a function of (input, view) that is done when it returns. "
-            "One that must be awaited works with holdfast.open_async."
-        )
-
-
 def _call_operator(operator: Operator, given: Any, view: Any) -> OperatorOutput:
     answer = operator(given, view)
-    if inspect.isawaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
+    if discard_awaitable(answer):
         raise InvalidValue("The operator returned an awaitable. Use holdfast.open_async.")
     if not isinstance(answer, OperatorOutput):
         if _holds_effects(answer):
@@ -187,33 +183,24 @@ def _append_run(
                 drafts[stream].append(_draft_effect(env, call, one.id, one.effect))
         return drafts
 
-    scopes = {str(effect.scope) for effect in _state_effects(declared)} - {stream}
+    immediate: list[Any] = [one.effect for one in declared if one.effect is not None and rules.is_immediate(one.effect)]
+    scopes = {str(effect.scope) for effect in immediate} - {stream}
     changed = decide_and_append(
         env,
         (stream, *sorted(scopes)),
         decide,
         key=call.key,
         same=functools.partial(is_same_call, call),
-        tries=SETTLE_ATTEMPTS,
+        tries=TRIES,
     )
     if changed.repeated:
         found = find_earlier_run(env, call)
         assert found is not None, "what is repeated was written before"
         return found
-    _drop_transients(env, declared)
-    return OperatorResult(output=content.output, outcomes=tuple(_build_outcome(one) for one in declared))
-
-
-def _state_effects(declared: list[_EffectDeclaration]) -> list[Any]:
-    """Return the effects that change the journaled store at once."""
-    return [one.effect for one in declared if one.effect is not None and rules.is_immediate(one.effect)]
-
-
-def _drop_transients(env: Env, declared: list[_EffectDeclaration]) -> None:
-    """Drop transient entries that would hide a journaled write."""
-    for effect in _state_effects(declared):
+    for effect in immediate:  # A transient entry must not hide a journaled write.
         if env.transients is not None and isinstance(effect, effects.WriteState | effects.DeleteState):
             env.transients.drop((env.tenant, str(effect.scope)), effect.key)
+    return OperatorResult(output=content.output, outcomes=tuple(_build_outcome(one) for one in declared))
 
 
 def _draft_effect(env: Env, call: OperatorCall, id: str, effect: AnyEffect) -> Draft:
@@ -236,9 +223,6 @@ def _build_outcome(one: _EffectDeclaration) -> EffectOutcome:
         return EffectOutcome(effect=one.id, kind=one.kind, sink=effects.STATE_SINK, outcome="applied")
     waits: EffectStatus = "approval" if one.effect.needs_approval else "pending"
     return EffectOutcome(effect=one.id, kind=one.kind, sink=rules.sink_of(one.effect), outcome=waits)
-
-
-SUPPRESSED_REASON: Final = "Middleware took it out."
 
 
 class OperatorCall(msgspec.Struct, frozen=True, kw_only=True):

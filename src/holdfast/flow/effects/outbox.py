@@ -9,7 +9,6 @@ restoring a journal sends nothing: only `dispatch_effects` sends.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,18 +18,18 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import effects as rules
-from holdfast.core.values import exception_text
-from holdfast.errors import ActorBusy, Conflict, EffectRefused, InvalidValue, StaleEpoch, Unavailable
+from holdfast.core.checks import check_number
+from holdfast.core.values import discard_awaitable, exception_text
+from holdfast.errors import ActorBusy, Conflict, EffectRefused, StaleEpoch, Unavailable
 from holdfast.flow.effects.default_sinks import find_default_sink
 from holdfast.flow.effects.settle import build_settled_content, effect_owner, settle_effect
-from holdfast.flow.effects.sinks import client_sinks, is_awaitable
-from holdfast.flow.frames.read import read_event
+from holdfast.flow.effects.sinks import client_sinks
+from holdfast.flow.frames.read import read_event, row_ulid
 from holdfast.flow.frames.takeover import release_stream, take_free_stream, take_stream
 from holdfast.ports import Env, Sink
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.effects import BUILT_IN_SINKS, DeclaredEffect, DispatchReport
 from holdfast.records.events.envelope import ERASED, Event
-from holdfast.records.ids import ulid_text
 from holdfast.records.scope import Scope
 
 LOOK_AHEAD: Final = 8
@@ -64,14 +63,11 @@ class _DispatchRun(msgspec.Struct, kw_only=True):
 
 def dispatch_effects(env: Env, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:
     """Deliver the due effects to their sinks: all that were declared before now, or at most `limit`."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise InvalidValue(f"limit must be a whole number of at least 1, not {limit!r:.40}.")
+    if limit is not None:
+        check_number("limit", limit, least=1)
     run = _DispatchRun(left=limit)
-    busy = []
-    for lanes in _group_lanes_by_sink(env, sink):
-        done = not run.has_allowance() or _dispatch_sink(env, lanes, run, wait=False)
-        if not done:
-            busy.append(lanes)
+    all_lanes = _group_lanes_by_sink(env, sink)
+    busy = [lanes for lanes in all_lanes if run.has_allowance() and not _dispatch_sink(env, lanes, run, wait=False)]
     # Watching another process for signs of life takes time, so busy sinks come last.
     for lanes in busy:
         if run.has_allowance() and _has_sink(env, lanes[0].sink):
@@ -88,8 +84,8 @@ def _group_lanes_by_sink(env: Env, only: str | None) -> list[list[_Lane]]:
     found: dict[str, list[_Lane]] = {}
     for stream, first in env.journal.lanes(env.tenant, only):
         name = str(first["sink"])
-        if not _is_lane_open(env, name, first):
-            continue
+        if not _is_skipped(env, name, first) and not _is_due(env, name, first):
+            continue  # Most stopped lanes end here, at no more cost.
         head = env.journal.head(env.tenant, stream)
         assert head is not None, "a stream with effects has events"
         lane = _Lane(sink=name, stream=stream, until=head.version, attempts=0)
@@ -118,11 +114,6 @@ def _is_due(env: Env, name: str, row: Row) -> bool:
     if row["status"] in ("dead", "approval") or (row["status"] == "deferred" and not _has_sink(env, name)):
         return False
     return rules.is_retry_due(row, env.clock.now_ms())
-
-
-def _is_lane_open(env: Env, name: str, first: Row) -> bool:
-    """Return True if a lane with this first effect is worth reading. Most stopped lanes end here, at no more cost."""
-    return _is_skipped(env, name, first) or _is_due(env, name, first)
 
 
 def _find_next_row(env: Env, lane: _Lane) -> Row | None:
@@ -220,10 +211,8 @@ def _attempt_effect(env: Env, lane: _Lane, row: Row) -> str | None:
 
 
 def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> DeclaredEffect:
-    id = row["effect_id"]
-    assert isinstance(id, bytes)
     return DeclaredEffect(
-        id=ulid_text(id),
+        id=row_ulid(row, "effect_id"),
         kind=event.facts.kind,
         sink=lane.sink,
         payload=rules.payload_of(rules.from_wire(event.content.payload)),
@@ -238,9 +227,7 @@ def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> Dec
 def _deliver(sink: Sink, effect: DeclaredEffect) -> Any:
     """Return the sink's answer; refuse an awaitable, which would never be run."""
     answer = sink.deliver(effect)
-    if is_awaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
+    if discard_awaitable(answer):
         raise EffectRefused("The sink returned an awaitable. Use holdfast.open_async, or a synchronous sink.")
     return answer
 

@@ -15,20 +15,17 @@ from holdfast.core.journal.codec import decode_event, encode
 from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import EffectNotFound, EffectRefused, InvalidValue, KeyReused, Refused, TooLarge
 from holdfast.flow.effects.sinks import settlement_key
-from holdfast.flow.frames.read import content_field, parse_id, read_event
+from holdfast.flow.frames.read import content_field, parse_id, read_event, row_ulid
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.state.journal_store import TRIES
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.effects import FINAL_STATUSES, EffectInfo, EffectOutcome
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.state import EffectRevived, EffectSettled, SettledContent
-from holdfast.records.ids import ulid_text
 
 PAGE: Final = 100
-SETTLE_ATTEMPTS: Final = 64
-"""A sink's outcome must not be lost because others write to the same stream."""
-
 _COMPARED_COLUMNS: Final = ("status", "attempts", "settled")
 
 
@@ -99,7 +96,7 @@ def _describe_unsettled(env: Env, stream: str, row: Any) -> EffectInfo:
     event = read_event(env, stream, row["version"])
     assert event is not None, "a row names the event that made it"
     return EffectInfo(
-        id=ulid_text(row["effect_id"]),
+        id=row_ulid(row, "effect_id"),
         kind=row["kind"],
         sink=row["sink"],
         status=row["status"],
@@ -157,7 +154,7 @@ def settle_effect(
     subject: str | None = None,
 ) -> str | None:
     """Journal an attempt's outcome if the effect's row is unchanged; return None if it changed."""
-    effect = _effect_id(seen)
+    effect = row_ulid(seen, "effect_id")
     facts = EffectSettled(effect=effect, sink=str(seen["sink"]), outcome=outcome, attempts=attempts, retry_at=retry_at)
     draft = Draft(type="effect.settled", facts=facts, content=content, subject=None if content is None else subject)
     key = settlement_key(effect) if outcome in FINAL_STATUSES else None
@@ -167,14 +164,8 @@ def settle_effect(
         same = found is not None and all(found[1][name] == seen[name] for name in _COMPARED_COLUMNS)
         return {stream: [draft]} if same else {}
 
-    changed = decide_and_append(env, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
+    changed = decide_and_append(env, (stream,), decide, key=key, tries=TRIES)
     return None if changed.appended is None or changed.repeated else outcome
-
-
-def _effect_id(row: Row) -> str:
-    raw = row["effect_id"]
-    assert isinstance(raw, bytes)
-    return ulid_text(raw)
 
 
 def build_settled_content(env: Env, answer: Any = None, reason: str | None = None) -> SettledContent | None:
@@ -252,7 +243,7 @@ def discard_effect(env: Env, effect: str, reason: str | None, *, only: str | Non
 
 def _content_owner(env: Env, row: Any, content: Content | None) -> str | None:
     """Return the subject of content about an effect: the effect's own."""
-    found = None if content is None else find_effect_row(env, ulid_text(row["effect_id"]))
+    found = None if content is None else find_effect_row(env, row_ulid(row, "effect_id"))
     event = None if found is None else read_event(env, found[0], row["version"])
     return None if event is None or event.content is ERASED else effect_owner(event)
 
@@ -265,6 +256,6 @@ def _append_decision(env: Env, effect: str, wanted: Callable[[Row], Draft | None
         return {} if draft is None else {stream: [draft]}
 
     try:
-        decide_and_append(env, (stream,), decide, key=key, tries=SETTLE_ATTEMPTS)
+        decide_and_append(env, (stream,), decide, key=key, tries=TRIES)
     except KeyReused:
         raise not_waiting_error(effect) from None  # It was settled meanwhile.

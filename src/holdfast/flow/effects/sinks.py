@@ -7,15 +7,15 @@ remembers the ids it took for longer than an effect stays unsettled.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.core.effects import check_sink, effect_from_payload
-from holdfast.core.journal.codec import encode
+from holdfast.core.journal.codec import decode, encode
+from holdfast.core.values import is_async
 from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
 from holdfast.flow.effects.apply import apply_effect
-from holdfast.flow.state.store import Storage, decode_value, live_or_none
+from holdfast.flow.state.store import Storage, live_or_none
 from holdfast.ports import Env, Sink
 from holdfast.records import effects
 from holdfast.records.effects import WHEN_DEAD, DeclaredEffect
@@ -54,7 +54,7 @@ class SinkRegistry:
 
     def add_middleware(self, tenant: str | None, function: Middleware) -> Callable[[], None]:
         """Register a function that every effect passes through; return a function that undoes it."""
-        if not callable(function) or _is_async(function):
+        if not callable(function) or is_async(function):
             raise InvalidValue("Middleware must be a function that gives an effect, or None, when it returns.")
         entry = (tenant, function)
         self._middleware.append(entry)
@@ -75,18 +75,13 @@ def make_sink(sink: object, when_dead: str) -> Sink:
     deliver = getattr(sink, "deliver", sink)
     if not callable(deliver) or isinstance(sink, type):
         raise InvalidValue("A sink must be a function that takes an effect, or have a method deliver(effect).")
-    if _is_async(deliver):
+    if is_async(deliver):
         raise InvalidValue(
             "A sink that must be awaited works with holdfast.open_async. Here, use one that is done when it returns."
         )
     if when_dead not in WHEN_DEAD:
         raise InvalidValue(f"when_dead must be one of {', '.join(WHEN_DEAD)}, not {when_dead!r:.40}.")
     return Sink(deliver=deliver, when_dead=when_dead)
-
-
-def _is_async(function: Any) -> bool:
-    called = getattr(function, "__call__", None)  # noqa: B004  an object's own, which may be async
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def make_store_sink(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str, Any]]:
@@ -101,8 +96,8 @@ def make_store_sink(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str,
             raise EffectRefused(f"A store takes write, delete, link and unlink, not {effect.kind}.")
         known = live_or_none(storage.store.get(TAKEN_SCOPE, effect.id), storage.clock.now_ms())
         if known is not None:
-            answer: Mapping[str, Any] = decode_value(known)
-            return answer
+            taken: Mapping[str, Any] = decode(known.value)
+            return taken
         answer = _apply_to_store(storage, wanted, effect.id)
         _record_taken(storage, effect.id, answer)
         return answer
@@ -125,14 +120,6 @@ def _record_taken(storage: Storage, id: str, answer: Mapping[str, Any]) -> None:
     storage.store.put(
         TAKEN_SCOPE, id, StoredEntry(value=encode(answer), written_at=now, expires_at=now + TAKEN_RETENTION_MS)
     )
-
-
-def is_awaitable(answer: object) -> bool:
-    """Return True if an object must be awaited; False if even asking raises."""
-    try:
-        return inspect.isawaitable(answer)
-    except Exception:  # noqa: BLE001  it is somebody else's object
-        return False
 
 
 def effect_key(id: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.frames import budgets, calls, evidence
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.packs.handles import is_reserved_name
@@ -363,7 +364,7 @@ def _compute_cost(prices: Callable[[str | None, Usage], Any], usage: Usage, mode
     except Exception as error:  # noqa: BLE001  it is not our code
         _warn_once(prices, exception_text(error))
         return None
-    if found is None or (isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_COST):
+    if found is None or is_number(found, least=0, most=MAX_COST):
         return found
     _warn_once(prices, f"they gave {found!r:.40}")
     return None

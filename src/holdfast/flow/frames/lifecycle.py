@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.frames import lifecycle
 from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.stack import add_clock_events
@@ -74,7 +75,7 @@ def change_frame(
 
 def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None = None) -> None:
     """Refuse a frame that has ended, or that is not at the expected version."""
-    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool)):
+    if expected is not None and not is_number(expected):
         raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
     if frame is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core.checks import is_number
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import find_frame_stream, load_current_state
@@ -35,7 +36,7 @@ def append_frame_messages(
 
 def read_frame_messages(env: Env, frame_id: str, limit: int | None = None) -> list[Message]:
     """Return the newest messages of a frame's thread, oldest first; none if it has no thread of its own."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+    if limit is not None and not is_number(limit, least=0):
         raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
     thread = frame_thread(env, frame_id)
     private = read.session_stream(thread) == thread

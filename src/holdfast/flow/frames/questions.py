@@ -12,7 +12,7 @@ from holdfast.core.frames.stack import add_clock_events, live_frame, walk_leaf_f
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import AlreadyAnswered, InvalidValue, KeyReused, QuestionNotFound, Refused, TokenNotFound
 from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
-from holdfast.flow.frames.read import find_frame_stream, find_question_row, load_current_state, parse_id
+from holdfast.flow.frames.read import find_frame_stream, find_question_row, load_current_state, parse_id, row_ulid
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
@@ -105,7 +105,7 @@ def reissue_token_if_open(env: Env, question: str) -> str | None:
 def reissue_token(env: Env, question_id: str, expires_ms: int | None = None) -> str:
     """Return a new token for an open question and void the earlier one. It expires with the question, or as given."""
     stream, row = find_question_row(env, question_id)
-    frame_id = _row_ulid(row, "frame_id")
+    frame_id = row_ulid(row, "frame_id")
     secret = secrets.token_urlsafe(TOKEN_BYTES)
 
     def decide(states: States) -> Drafts:
@@ -130,7 +130,7 @@ def answer_question(
     """Answer a question by its id or by its token, and return its id."""
     stream, row = _find_row(env, question, token)
     content = redact_as_configured(env, content)
-    frame_id, question_id = _row_ulid(row, "frame_id"), _row_ulid(row, "question_id")
+    frame_id, question_id = row_ulid(row, "frame_id"), row_ulid(row, "question_id")
     via = _answer_channel(token)
 
     def decide(states: States) -> Drafts:
@@ -182,7 +182,7 @@ def is_waiting_for(env: Env, frame_id: str, question_id: str) -> bool:
 def find_question_frame(env: Env, question: str | None, token: str | None) -> tuple[str, bool]:
     """Return the frame of a question or token, and True if it is answered."""
     row = _find_row(env, question, token)[1]
-    return _row_ulid(row, "frame_id"), row["answer_version"] is not None
+    return row_ulid(row, "frame_id"), row["answer_version"] is not None
 
 
 def _find_row(env: Env, question: str | None, token: str | None) -> tuple[str, Row]:
@@ -196,12 +196,6 @@ def _find_row(env: Env, question: str | None, token: str | None) -> tuple[str, R
     if not found:
         raise TokenNotFound
     return found[0]
-
-
-def _row_ulid(row: Row, name: str) -> str:
-    raw = row[name]
-    assert isinstance(raw, bytes)
-    return ulid_text(raw)
 
 
 def resume_frame(

@@ -86,6 +86,13 @@ def read_event(env: Env, stream: str, version: int) -> Event | None:
     return decode_event(stored[0]) if stored else None
 
 
+def row_ulid(row: Row, column: str) -> str:
+    """Return an id in a row as text."""
+    raw = row[column]
+    assert isinstance(raw, bytes)
+    return ulid_text(raw)
+
+
 def content_field(event: Event | None, name: str) -> Any:
     """Return a field of an event's content: None if there is none, ERASED if it was erased."""
     return None if event is None else _field_or_erased(event.content, name)
@@ -264,8 +271,8 @@ def _describe_question(env: Env, stream: str, row: Row) -> QuestionInfo:
     names = ("kind", "suspended_at", "expires_at", "on_expiry", "until")
     known: dict[str, Any] = {name: row[name] for name in names}
     return QuestionInfo(
-        id=_optional_ulid(row["question_id"]) or "",
-        frame=_optional_ulid(row["frame_id"]) or "",
+        id=row_ulid(row, "question_id"),
+        frame=row_ulid(row, "frame_id"),
         scope=stream,
         reason=content_field(event, "reason"),
         options=content_field(event, "options"),

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, Protocol, cast
 
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import decode_facts
 from holdfast.errors import InvalidValue, NotFound, ReadOnly
 from holdfast.flow.effects.sinks import SinkRegistry
@@ -22,7 +23,7 @@ from holdfast.flow.journal.caches import StateCache
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.journal.read import advance_cursor
 from holdfast.flow.state.transients import TransientEntries
-from holdfast.flow.state.vectors import StreamVectorCache
+from holdfast.flow.state.vectors import count_vectors
 from holdfast.ports import Clock, Env
 from holdfast.ports.capabilities import ARTIFACTS, GROUPS, VECTORS, require
 from holdfast.ports.journal import Journal
@@ -30,6 +31,7 @@ from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import EventQuery, Subject
 from holdfast.records.settings import Settings
+from holdfast.system import SharedLru
 
 PAGE: Final = 512
 
@@ -158,7 +160,7 @@ def build_past_factory(empty: Callable[[Settings], ExcerptJournal]) -> Callable[
 def check_as_of(env: Env, as_of: object) -> int:
     """Check a cursor that the journal has reached."""
     newest = env.journal.position()
-    if not isinstance(as_of, int) or isinstance(as_of, bool) or not 0 <= as_of <= newest:
+    if not is_number(as_of, least=0, most=newest):
         raise InvalidValue(
             f"as_of is {as_of!r:.40}. Give a cursor of this journal: a whole number from 0 to {newest}, which is now."
         )
@@ -178,7 +180,7 @@ def _replace_journal(env: Env, journal: Journal, clock: Clock) -> Env:
         memory=None,
         summarizer=None,
         transients=TransientEntries(settings.transient_entries),
-        vectors=StreamVectorCache(settings.cached_vectors),
+        vectors=SharedLru(settings.cached_vectors, weigh=count_vectors),
         sinks=SinkRegistry(),
         documents=None,
         fetcher=None,

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.ports import Env
@@ -47,7 +48,7 @@ def build_query(
 
 def check_cursor(name: str, value: object) -> int:
     """Check a position in a journal or stream."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+    if not is_number(value, least=0, most=2**62 - 1):
         raise InvalidValue(f"{name} must be a cursor of 0 or more, not {value!r}.")
     return value
 

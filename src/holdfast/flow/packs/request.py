@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.errors import InvalidValue
 from holdfast.records.ids import check_id
 from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, Layout
@@ -33,7 +34,7 @@ def check_request(asked: PackRequest) -> None:
     """Check the options of a pack; refuse an invalid one by name."""
     for name in ("budget", "max_messages"):
         value = getattr(asked, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_COUNT):
+        if value is not None and not is_number(value, least=1, most=MAX_COUNT):
             raise InvalidValue(f"{name} must be a whole number from 1 to {MAX_COUNT}, not {value!r:.40}.")
     if asked.tokenizer is not None and (not isinstance(asked.tokenizer, str) or not asked.tokenizer):
         raise InvalidValue(f"tokenizer must be the name of one, not {asked.tokenizer!r:.40}.")
@@ -41,13 +42,12 @@ def check_request(asked: PackRequest) -> None:
         raise InvalidValue(f"layout must be one of {', '.join(LAYOUTS)}, not {asked.layout!r}.")
     if asked.min_compaction not in LEVELS:
         raise InvalidValue(f"min_compaction must be one of {', '.join(LEVELS)}, not {asked.min_compaction!r}.")
-    number = isinstance(asked.stickiness, int | float) and not isinstance(asked.stickiness, bool)
-    if not number or not 0 <= asked.stickiness <= MAX_STICKINESS:
+    if not is_number(asked.stickiness, least=0, most=MAX_STICKINESS, whole=False):
         raise InvalidValue(f"stickiness must be a number from 0 to {MAX_STICKINESS}, not {asked.stickiness!r}.")
     if asked.query is not None and not isinstance(asked.query, str):
         raise InvalidValue(f"query must be text, not {type(asked.query).__name__}.")
     recall = asked.recall
-    if recall is not None and (not isinstance(recall, int) or isinstance(recall, bool) or recall < 0):
+    if recall is not None and not is_number(recall, least=0):
         raise InvalidValue(f"recall must be a number of memories, 0 or more, not {recall!r}.")
     for name in ("include", "exclude"):
         if not all(isinstance(one, str) for one in getattr(asked, name)):

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.packs.handles import message_handle, summary_handle
 from holdfast.core.packs.trace import (
     Fact,
@@ -142,7 +143,7 @@ def _nearest_message(env: Env, thread: str, fact: Fact) -> tuple[str, str] | Non
 
 def list_packs(env: Env, thread: str, limit: int | None = None) -> list[PackInfo]:
     """List a thread's journaled packs, newest first: all, or the newest `limit`."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT):
+    if limit is not None and not is_number(limit, least=0, most=MAX_LIMIT):
         raise InvalidValue(f"limit must be a number of packs, not {limit!r:.40}. Leave it out for all of them.")
     thread_state(env, thread)
     return [_pack_info(event) for event in islice(manifest.iter_packs(env, thread), limit)]

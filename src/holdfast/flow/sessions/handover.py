@@ -6,11 +6,10 @@ A memory that fails is tried again a limited number of times, and each attempt i
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from holdfast.core.values import exception_text
+from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.errors import ActorBusy, InvalidValue, SessionClosed, StaleEpoch
 from holdfast.flow.frames.read import load_current_state, read_event
 from holdfast.flow.frames.takeover import release_stream, take_stream
@@ -98,9 +97,7 @@ def _call_memory(env: Env, ended: EndedConversation) -> None:
     assert env.memory is not None
     take: Callable[[EndedConversation], object] = env.memory.take
     answer = take(ended)
-    if inspect.isawaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
+    if discard_awaitable(answer):
         raise InvalidValue("take returned an awaitable. Use holdfast.open_async, or a synchronous take.")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
 from holdfast.core.msgspec_types import decoder
 from holdfast.core.wire.tools import read_tool_defs
@@ -127,9 +128,7 @@ def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
     if given.model is not None:
         check_id(given.model, "model", limit=256)
     timeout = given.idle_timeout
-    if timeout is not None and (
-        isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9
-    ):
+    if timeout is not None and (not is_number(timeout, whole=False) or not 0 < timeout < 1e9):
         raise InvalidValue(f"idle_timeout must be seconds, more than 0 and finite, not {timeout!r}.")
     if given.metadata is not None and not isinstance(given.metadata, dict):
         raise InvalidValue("metadata must be a mapping of plain data.")
@@ -345,7 +344,7 @@ def list_sessions(
         check_id(user, "user")
     if title is not None and not isinstance(title, str):
         raise InvalidValue(f"title must be text to look for, not {title!r}.")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+    if limit is not None and not is_number(limit, least=0):
         raise InvalidValue(f"limit must be a number of sessions, not {limit!r}.")
     page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
     found = _iter_sessions(env, SessionQuery(user=user, status=status, limit=page), title)

@@ -20,6 +20,8 @@ from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.state import StateDeleted, StateLinked, StateUnlinked, StateWritten, ValueContent
 from holdfast.records.scope import parse_scope
 
+HEAD_PAGE = 256
+
 
 class _RawValue(msgspec.Struct, frozen=True):
     """The value of a content as undecoded bytes."""
@@ -89,9 +91,6 @@ def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
         schema=facts.value_schema,
         applied=() if facts.effect is None else (facts.effect,),
     )
-
-
-HEAD_PAGE = 256
 
 
 def session_end_drafts(env: Env, streams: Iterable[str]) -> dict[str, list[Draft]]:

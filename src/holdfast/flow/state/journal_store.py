@@ -33,14 +33,11 @@ from holdfast.records.events.state import StateDeleted, StateLinked, ValueConten
 from holdfast.records.ids import check_key
 
 TRIES: Final = 64
+"""Attempts of a write that compares: an outcome must not be lost because others write to the same stream."""
 PAGE: Final = 256
 PURGE_BATCH: Final = 1_000
 """The number of expired entries fetched at once."""
 _NEWEST: Final = 2**62
-_NO_CAPABILITIES: Final[frozenset[str]] = frozenset()
-_DISK_CAPABILITIES: Final = frozenset({"durable", "shared"})
-_TEXT_CAPABILITY: Final = frozenset({"text"})
-_VECTOR_CAPABILITY: Final = frozenset({"vectors"})
 
 
 def journal_storage(env: Env) -> Storage:
@@ -74,13 +71,14 @@ class JournalStore:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        offered = self._env.journal.capabilities
-        return (
-            frozenset({"graph", "history", "keys"})
-            | (_DISK_CAPABILITIES if "shared" in offered else _NO_CAPABILITIES)
-            | (_TEXT_CAPABILITY & offered if self._env.settings.index_text else _NO_CAPABILITIES)
-            | (_VECTOR_CAPABILITY & offered if self._env.embedder is not None else _NO_CAPABILITIES)
-        )
+        journal, offered = self._env.journal.capabilities, {"graph", "history", "keys"}
+        if "shared" in journal:
+            offered |= {"durable", "shared"}
+        if "text" in journal and self._env.settings.index_text:
+            offered.add("text")
+        if "vectors" in journal and self._env.embedder is not None:
+            offered.add("vectors")
+        return frozenset(offered)
 
     def get(self, scope: str, key: str) -> StoredEntry | None:
         event = self._entries.entry(self._env.tenant, scope, key)

@@ -29,7 +29,7 @@ from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, TooLarge, Unavailable
 from holdfast.flow.sessions.read import decode_messages, session_stream, thread_segments, thread_state
 from holdfast.flow.state.entry_events import decode_entry
-from holdfast.flow.state.store import Storage, check_writable, decode_value, require_capability
+from holdfast.flow.state.store import Storage, check_writable, require_capability
 from holdfast.flow.state.vectors import find_similar
 from holdfast.ports import Env
 from holdfast.ports.capabilities import TEXT, require
@@ -44,6 +44,17 @@ from holdfast.records.scope import Address, Scope
 MAX_REACHED = 100_000
 STORE_CANDIDATES = 100
 """The matches by words and by meaning that are ranked together. Measurements show that more change almost nothing."""
+WORD_CANDIDATES: Final = 400
+MEANING_CANDIDATES: Final = 100
+NEIGHBOUR_HITS: Final = 20
+"""The number of hits whose neighbours are considered too: the next message is often the answer."""
+NEIGHBOUR_STEPS: Final = 2
+LENGTH_SAMPLE: Final = 200
+CHARACTERS_PER_TOKEN: Final = 4
+MAX_RESULTS: Final = 1_000
+MAX_QUERY_CHARS: Final = 10_000
+EventFilter = Callable[[StoredEvent], bool]
+"""A predicate that is True for messages that take part in the search."""
 
 
 def search_scope(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:
@@ -91,7 +102,7 @@ def rank_matches(scope: str, matches: list[EntryMatch], words: tuple[str, ...], 
     found = []
     for number, score in rank_candidates(candidates, mean_length=0.0, limit=limit):
         match = matches[number]
-        value = decode_value(match.entry)
+        value = decode(match.entry.value)
         text = flatten_value(value, INDEXED_CHARS)
         found.append(
             SearchResult(
@@ -161,7 +172,7 @@ def list_edges(
     most = None if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED)
     steps = rules.load_edges(storage.store.edges, [node], way, wanted, most)
     # An edge from a key to itself is found from both ends.
-    found = {(edge.scope, edge.source, edge.kind, edge.target_scope, edge.target): edge for _, _, edge in steps}
+    found = {rules.edge_name(edge): edge for _, _, edge in steps}
     return list(found.values())[:most]
 
 
@@ -179,20 +190,6 @@ def traverse_edges(
         rules.check_kinds(kinds),
         MAX_REACHED if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED),
     )
-
-
-WORD_CANDIDATES: Final = 400
-MEANING_CANDIDATES: Final = 100
-NEIGHBOUR_HITS: Final = 20
-"""The number of hits whose neighbours are considered too: the next message is often the answer."""
-NEIGHBOUR_STEPS: Final = 2
-LENGTH_SAMPLE: Final = 200
-CHARACTERS_PER_TOKEN: Final = 4
-MAX_RESULTS: Final = 1_000
-MAX_QUERY_CHARS: Final = 10_000
-
-EventFilter = Callable[[StoredEvent], bool]
-"""A predicate that is True for messages that take part in the search."""
 
 
 def check_query(query: object) -> str:

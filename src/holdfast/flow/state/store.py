@@ -48,11 +48,8 @@ def check_writable(storage: Storage, *keys: str) -> None:
 def require_capability(storage: Storage, capability: str, what: str) -> None:
     """Refuse an operation whose capability the store does not declare."""
     if capability not in storage.store.capabilities:
-        raise Unsupported(f"This store does not offer {what}. It declares: {_list_capabilities(storage.store)}.")
-
-
-def _list_capabilities(store: Store) -> str:
-    return ", ".join(sorted(store.capabilities)) or "nothing beyond reading and writing"
+        offered = ", ".join(sorted(storage.store.capabilities)) or "nothing beyond reading and writing"
+        raise Unsupported(f"This store does not offer {what}. It declares: {offered}.")
 
 
 def find_entry(storage: Storage, scope: str, key: str) -> StoredEntry | None:
@@ -67,27 +64,22 @@ def live_or_none(entry: StoredEntry | None, now: int) -> StoredEntry | None:
     return entry if entry is not None and entry.is_live(now) else None
 
 
-def decode_value(entry: StoredEntry) -> Any:
-    """Return an entry's value as plain data."""
-    return decode(entry.value)
-
-
 def read_value(storage: Storage, scope: Address, key: str, as_: Any = None, default: Any = None) -> Any:
     """Return a key's value, converted to a type if requested; the default if there is none."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
     entry = find_entry(storage, place, key)
     if entry is None:
         return default
-    return upcast_value(decode_value(entry), as_, entry.schema, f"{key!r} of {place}")
+    return upcast_value(decode(entry.value), as_, entry.schema, f"{key!r} of {place}")
 
 
 def require_value(storage: Storage, scope: Address, key: str, as_: Any = None) -> Any:
     """Return a key's value; raise EntryNotFound if there is none."""
-    place, key = Scope.of(scope).text, rules.check_entry_key(key)
-    entry = find_entry(storage, place, key)
-    if entry is None:
+    found = read_value(storage, scope, key, as_, rules.MISSING)
+    if found is rules.MISSING:
+        place = Scope.of(scope).text
         raise EntryNotFound(f"{key!r} of {place} has no value. Check the key and the scope, or use read.")
-    return upcast_value(decode_value(entry), as_, entry.schema, f"{key!r} of {place}")
+    return found
 
 
 def read_entry(storage: Storage, scope: Address, key: str) -> Entry | None:
@@ -102,7 +94,7 @@ def to_entry(scope: str, key: str, entry: StoredEntry) -> Entry:
     return Entry(
         scope=scope,
         key=key,
-        value=decode_value(entry),
+        value=decode(entry.value),
         version=entry.version,
         written_at=entry.written_at,
         expires_at=entry.expires_at,

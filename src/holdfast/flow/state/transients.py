@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.errors import TooLarge
 from holdfast.records.entries import StoredEntry
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 TransientScope = tuple[str, str]
 
@@ -23,12 +22,7 @@ class TransientEntries:
         self._most = most
         self._kept: dict[TransientScope, dict[str, StoredEntry]] = {}
         self._counts: Counter[str] = Counter()
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent process may have held."""
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def at(self, place: TransientScope, key: str) -> StoredEntry | None:
         """Return the entry that overlays a key, expired or not."""
@@ -42,7 +36,7 @@ class TransientEntries:
 
     def put(self, place: TransientScope, key: str, entry: StoredEntry, before: StoredEntry | None) -> bool:
         """Overlay a key with an entry in place of `before`; return False if another entry is there now."""
-        with self._lock:
+        with self._lock.lock:
             if self.at(place, key) is not before:
                 return False
             if before is None:
@@ -65,7 +59,7 @@ class TransientEntries:
 
     def drop(self, place: TransientScope, key: str) -> bool:
         """Remove one entry; return True if there was one."""
-        with self._lock:
+        with self._lock.lock:
             return self.at(place, key) is not None and self._remove(place, key)
 
     def _remove(self, place: TransientScope, key: str) -> bool:
@@ -83,7 +77,7 @@ class TransientEntries:
 
     def clear(self, place: TransientScope) -> int:
         """Remove all entries of a scope and return their number."""
-        with self._lock:
+        with self._lock.lock:
             gone = len(self._kept.pop(place, {}))
             self._reduce_count(place[0], gone)
             return gone
@@ -91,12 +85,12 @@ class TransientEntries:
     def clear_below(self, place: TransientScope) -> None:
         """Remove all entries of a scope and of the scopes below it."""
         tenant, scope = place
-        with self._lock:
+        with self._lock.lock:
             for kept in [one for one in self._kept if one[0] == tenant and f"{one[1]}/".startswith(f"{scope}/")]:
                 self._reduce_count(tenant, len(self._kept.pop(kept)))
 
     def live_entries(self, place: TransientScope, now: int) -> Iterator[tuple[str, StoredEntry]]:
         """Iterate over the live entries that overlay a scope."""
-        with self._lock:
+        with self._lock.lock:
             kept = list(self._kept.get(place, {}).items())
         return ((key, entry) for key, entry in kept if entry.is_live(now))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,48 +25,11 @@ from holdfast.ports import Embedder, Env
 from holdfast.ports.capabilities import VECTORS, require
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.vectors import load_numpy, similarities
-from holdfast.system import renew_in_child
 
 EMBED_BATCH: Final = 512
-
-VectorPlace = tuple[str, str, str]
-"""A tenant, stream and embedder."""
-
-
-class StreamVectorCache:
-    """An LRU cache of streams' vectors in memory."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[VectorPlace, VectorBlocks] = OrderedDict()
-        self._count = 0
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent process may have held."""
-        self._lock = threading.Lock()
-
-    def get(self, place: VectorPlace) -> VectorBlocks:
-        """Return the cached vectors of a stream."""
-        with self._lock:
-            if place in self._kept:
-                self._kept.move_to_end(place)
-            return self._kept.get(place, ())
-
-    def put(self, place: VectorPlace, blocks: VectorBlocks) -> None:
-        """Cache the vectors of a stream, evicting the least recently used streams."""
-        with self._lock:
-            self._count += count_vectors(blocks) - count_vectors(self._kept.pop(place, ()))
-            self._kept[place] = blocks
-            while self._count > self._most and self._kept:
-                self._count -= count_vectors(self._kept.popitem(last=False)[1])
-
-    def clear(self) -> None:
-        """Forget everything: erased text must not be found through its vectors."""
-        with self._lock:
-            self._kept.clear()
-            self._count = 0
+BLOCK_ROWS: Final = 4_096
+"""Vectors per block. As floats they fit the processor's cache, and adding a vector copies at most one block."""
+PART_GROWTH: Final = 4
 
 
 def find_similar(
@@ -119,7 +80,7 @@ def _load_vectors(env: Env, stream: str, embedder: Embedder) -> VectorBlocks:
     """Return every vector of a stream: cached ones, and those added since."""
     assert env.vectors is not None
     place = (env.tenant, stream, embedder.name)
-    blocks: VectorBlocks = env.vectors.get(place)
+    blocks: VectorBlocks = env.vectors.get(place) or ()
     more = require(env.journal, VECTORS).vectors(
         env.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0
     )
@@ -164,11 +125,6 @@ def _embed_texts(env: Env, embedder: Embedder, texts: Sequence[str], digests: Se
     fresh = {digest: split_pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
     made = iter(embedder.embed([piece for some in fresh.values() for piece in some]) if fresh else ())
     return {**known, **{digest: b"".join(islice(made, len(some))) for digest, some in fresh.items()}}
-
-
-BLOCK_ROWS: Final = 4_096
-"""Vectors per block. As floats they fit the processor's cache, and adding a vector copies at most one block."""
-PART_GROWTH: Final = 4
 
 
 class VectorBlock(msgspec.Struct, frozen=True):

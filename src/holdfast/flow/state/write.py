@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import entries as rules
-from holdfast.core.journal.codec import encode
+from holdfast.core.journal.codec import decode, encode
 from holdfast.core.search.documents import INDEXED_CHARS
 from holdfast.core.search.words import flatten_value
 from holdfast.core.values import schema_of, to_plain
@@ -21,7 +21,6 @@ from holdfast.errors import Conflict, Corrupt, InvalidValue, TooLarge, Unavailab
 from holdfast.flow.state.store import (
     Storage,
     check_writable,
-    decode_value,
     fetch_pages,
     live_or_none,
     require_capability,
@@ -166,7 +165,7 @@ def _contention_error(scope: str, key: str) -> Conflict:
 
 
 def _reducer_input(entry: StoredEntry | None) -> Any:
-    return rules.MISSING if entry is None else decode_value(entry)
+    return rules.MISSING if entry is None else decode(entry.value)
 
 
 def _check_version(scope: str, key: str, known: StoredEntry | None, expected: int | None) -> None:

@@ -25,6 +25,7 @@ from itertools import islice
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
@@ -435,7 +436,5 @@ def check_terms(terms: TurnTerms) -> None:
     """Refuse invalid terms."""
     if terms.if_busy not in IF_BUSY:
         raise InvalidValue(f"if_busy must be one of {', '.join(IF_BUSY)}, not {terms.if_busy!r}.")
-    wait: object = terms.wait
-    number = isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= threading.TIMEOUT_MAX
-    if wait is not None and not number:
-        raise InvalidValue(f"wait must be seconds, 0 or more, or None for as long as it takes, not {wait!r:.40}.")
+    if terms.wait is not None and not is_number(terms.wait, least=0, most=threading.TIMEOUT_MAX, whole=False):
+        raise InvalidValue(f"wait must be seconds, 0 or more, or None for as long as it takes, not {terms.wait!r:.40}.")

@@ -10,8 +10,8 @@ may itself be interrupted, for example by a full stack: then the next user of th
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, H
 from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
 from holdfast.records.reports import Erasure, Finding, Progress, Subject
 from holdfast.records.settings import Settings
-from holdfast.system import renew_in_child
+from holdfast.system import ForkLock
 
 JournalItem = tuple[str, StoredEvent | Subject | Artifact]
 
@@ -128,20 +128,20 @@ class MemoryUndo(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryTransactions(MemoryImporter):
     """The part of a journal in memory that makes a write all or nothing."""
 
-    _lock: threading.RLock
+    _lock: ForkLock
     _closed: bool
     _pending_undo: MemoryUndo | None
 
-    def _open(self) -> threading.RLock:
+    def _open(self) -> AbstractContextManager[object]:
         if self._closed:
             raise Closed
         if self._pending_undo is not None:
             self._finish_rollback()
-        return self._lock
+        return self._lock.lock
 
     def _finish_rollback(self) -> None:
         """Roll back a failed write whose own rollback was interrupted."""
-        with self._lock:
+        with self._lock.lock:
             if self._pending_undo is not None:
                 self._roll_back(self._pending_undo)
 
@@ -216,15 +216,10 @@ class MemoryJournal(MemoryTransactions):
     def __init__(self, settings: Settings | None = None) -> None:
         self.secret = secrets.token_bytes(32)
         self._indexed = bool((settings or Settings()).index_text)
-        self.after_fork()
-        renew_in_child(self)
+        self._lock = ForkLock(reentrant=True)
         self._watchers: list[Callable[[], None]] = []
         self._closed = False
         self._reset()
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.RLock()
 
     def _reset(self) -> None:
         self._events: dict[int, StoredEvent] = {}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from holdfast.core.journal.codec import decode_facts
@@ -58,7 +57,7 @@ class MemoryFinder:
     _texts: MemoryTextIndex | None
     _vectors: MemoryVectors
 
-    def _open(self) -> threading.RLock:
+    def _open(self) -> AbstractContextManager[object]:
         raise NotImplementedError
 
     def _index(self, events: Iterable[StoredEvent]) -> None:

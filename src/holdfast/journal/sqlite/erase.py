@@ -34,7 +34,7 @@ def erase_subject(
     journal: SqliteJournal, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source
 ) -> Erasure:
     """Erase everything of one subject of one tenant. Called again, it completes unfinished steps."""
-    with journal.writer.transaction() as connection:
+    with journal.connections.transaction() as connection:
         number = next((id for (id,) in fetch_rows(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))), -1)
         known = fetch_rows(connection, "SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject))
         digest = subject_digest(journal.secret, subject)
@@ -89,14 +89,14 @@ def resume_erasures(journal: SqliteJournal) -> None:
 def finish_erasures(journal: SqliteJournal) -> None:
     """Run every step after the commit; each may be repeated."""
     # Under the write lock: the same body may be placed again meanwhile, and must not lose its file.
-    with journal.writer.transaction() as connection:
+    with journal.connections.transaction() as connection:
         begun = fetch_rows(connection, queries()["unfinished_erasures"])
         for tenant, number, name in fetch_rows(connection, queries()["unfinished_files"]):
             journal.files.remove(tenant, name)
             connection.execute(queries()["file_gone"], (number, name))
     _truncate_log(journal)
     # This last commit also syncs the emptied log. Erasures that began since are not finished by it.
-    with journal.writer.transaction() as connection:
+    with journal.connections.transaction() as connection:
         for _, subject, number in begun:
             connection.execute(queries()["erasure_done"], (number, subject))
 

@@ -237,7 +237,7 @@ class SqliteJournal:
             return sqlite_search.vectors_by_digest(connection, tenant, embedder, digests)
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-        with self.writer.transaction() as connection:
+        with self.connections.transaction() as connection:
             sqlite_search.keep_vectors(connection, tenant, stream, embedder, rows)
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
@@ -245,7 +245,7 @@ class SqliteJournal:
             return sqlite_search.vectors_after(connection, tenant, stream, embedder, after)
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
-        with self.writer.transaction() as connection:
+        with self.connections.transaction() as connection:
             sqlite_search.drop_vectors(connection, tenant, seqs)
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
@@ -253,7 +253,7 @@ class SqliteJournal:
             return sqlite_rows.list_lanes(connection, tenant, sink)
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
-        with self.writer.transaction() as connection:
+        with self.connections.transaction() as connection:
             connection.execute(queries()["renew_lease"], (tenant, stream, epoch))
             return bool(connection.changes())
 

@@ -60,7 +60,7 @@ def iterate_artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
 
 def collect_artifacts(journal: SqliteJournal, before_ms: int) -> int:
     """Remove artifacts that nothing refers to, under the write lock, so that no new reference can appear."""
-    with journal.writer.transaction() as connection:
+    with journal.connections.transaction() as connection:
         unused = fetch_rows(connection, queries()["unreferred_artifacts"], (before_ms,))
         for tenant, name, _ in unused:
             connection.execute(queries()["drop_artifact"], (tenant, name))
@@ -74,7 +74,7 @@ def collect_artifacts(journal: SqliteJournal, before_ms: int) -> int:
 
 def withdraw_artifact(journal: SqliteJournal, tenant: str, name: bytes) -> None:
     """Remove a file that was placed for an append which did not need it."""
-    with journal.writer.transaction() as connection:
+    with journal.connections.transaction() as connection:
         if not fetch_rows(connection, queries()["known_artifact"], (tenant, name)):
             journal.files.remove(tenant, name)
 
@@ -131,7 +131,7 @@ def restore_items(
     journal: SqliteJournal, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]
 ) -> int:
     """Write exact copies in one transaction: a journal is restored whole or stays empty."""
-    with journal.writer.transaction() as connection:
+    with journal.connections.transaction() as connection:
         used = (
             "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM artifacts) + (SELECT count(*) FROM subjects)"
         )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.errors import Corrupt, NewerSchema, NotAJournal
+from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.statements import migrations, queries
-from holdfast.sqlite.connection import read_in_transaction
+from holdfast.sqlite.connection import read_schema_number, write_transaction
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 SECRET_BYTES = 32
@@ -26,8 +26,7 @@ def prepare_schema(connection: apsw.Connection, path: Path) -> None:
     if recognise_schema(connection, path) == latest_schema():
         return
     for number, _, sql in migrations():
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with write_transaction(connection):
             # Another process may have done this while we waited for the lock.
             if recognise_schema(connection, path) < number:
                 for _ in connection.execute(sql):
@@ -35,32 +34,11 @@ def prepare_schema(connection: apsw.Connection, path: Path) -> None:
                 if number == 1:
                     _mark_file(connection)
                 connection.pragma("user_version", number)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
 
 def recognise_schema(connection: apsw.Connection, path: Path) -> int:
     """Return the schema's number, 0 for an empty file. Reads only: a foreign file is refused untouched."""
-    return read_in_transaction(connection, lambda: _read_schema_number(connection, path))
-
-
-def _read_schema_number(connection: apsw.Connection, path: Path) -> int:
-    application = connection.pragma("application_id")
-    version: int = connection.pragma("user_version")
-    if application == APPLICATION_ID:
-        if version > latest_schema():
-            raise NewerSchema(
-                f"{path} has schema {version}; this release knows {latest_schema()}. Upgrade holdfast to open it."
-            )
-        return version
-    if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise NotAJournal(
-            f"{path} is an SQLite database of something else. Give the path of a journal, or of a new file."
-        )
-    return 0
+    return read_schema_number(connection, path, "journal", APPLICATION_ID, latest_schema())
 
 
 def _mark_file(connection: apsw.Connection) -> None:

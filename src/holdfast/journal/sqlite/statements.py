@@ -6,24 +6,21 @@ The only names that enter a statement are those of `core.journal.tables`; every 
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from holdfast.core.journal.tables import TABLES, Table
 from holdfast.records.batches import RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
+from holdfast.sqlite.connection import parse_queries
 
 _SQL = resources.files("holdfast.journal.sqlite") / "sql"
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 @cache
 def queries() -> dict[str, str]:
     """Return every named block, without its comments."""
-    pieces = _NAME.split((_SQL / "queries.sql").read_text(encoding="utf-8"))
-    return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+    return parse_queries((_SQL / "queries.sql").read_text(encoding="utf-8"))
 
 
 def schema_sql() -> str:

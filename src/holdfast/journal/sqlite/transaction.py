@@ -13,7 +13,6 @@ connection is dropped, and a caller finds out by asking again with the same key.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
@@ -42,7 +41,7 @@ from holdfast.sqlite.pool import SqlitePool
 
 
 class SqliteWriter:
-    """The writer of a journal. It holds this process's write lock; SQLite's lock excludes other processes."""
+    """The writer of a journal, under this process's write lock; SQLite's lock excludes other processes."""
 
     def __init__(
         self, connections: SqlitePool, files: ArtifactFiles, announce: Callable[[], None], *, index: bool = True
@@ -51,13 +50,11 @@ class SqliteWriter:
         self._index = index
         self._files = files
         self._announce = announce
-        self._lock = threading.Lock()
-        connections.after_fork.append(self._renew_lock)
 
     def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group, settle every member of it and announce the commit."""
         try:
-            with self._lock, self._connections.writer() as connection:
+            with self._connections.write_lock.lock, self._connections.writer() as connection:
                 if not self._attempt(connection, members):
                     # The database itself refused a row: find out whose it was.
                     for member in members:
@@ -92,7 +89,7 @@ class SqliteWriter:
                 member.answer = answer
         except BaseException as error:
             committing = committing and not isinstance(error, apsw.FullError)
-            self._abandon(connection, error, committing=committing)
+            self._connections.abandon_transaction(connection, error, committing=committing)
             if not isinstance(error, apsw.Error | HoldfastError | MemoryError | UnicodeDecodeError):
                 settle_members(members, OutcomeUnknown if committing else Unavailable)
                 raise
@@ -103,45 +100,14 @@ class SqliteWriter:
                     member.error = translate_error(error, committing=committing)
         return True
 
-    def _abandon(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
-        if not committing:
-            try:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
-                    return
-            except apsw.Error:
-                pass  # Dropping the connection ends its transaction.
-        self._connections.drop_writer(suspect=committing)
-
-    @contextmanager
-    def transaction(self) -> Iterator[apsw.Connection]:
-        """Yield the write connection in a transaction: committed at the end, rolled back on any error."""
-        with self._lock, self._connections.writer() as connection:
-            committing = False
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                committing = True
-                connection.execute("COMMIT")
-            except BaseException as error:
-                committing = committing and not isinstance(error, apsw.FullError)
-                self._abandon(connection, error, committing=committing)
-                if isinstance(error, apsw.Error | UnicodeDecodeError):
-                    raise translate_error(error, committing=committing) from error
-                raise
-
     @contextmanager
     def exclusive_connection(self) -> Iterator[apsw.Connection]:
         """Yield the write connection outside a transaction, for checkpoints."""
-        with self._lock, self._connections.writer() as connection:
+        with self._connections.write_lock.lock, self._connections.writer() as connection:
             try:
                 yield connection
             except apsw.Error as error:
                 raise translate_error(error) from error
-
-    def _renew_lock(self) -> None:
-        self._lock = threading.Lock()
 
 
 MESSAGE_APPENDED = "message.appended"

@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.aio.executor import ThreadPools
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.frame import Frame
+from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames import calls
@@ -54,7 +55,9 @@ class ToolCall:
 
     def sleep(self, seconds: float, *, key: str | None = None) -> None:
         """Pause the tool without a waiting process. After that time it runs again and passes this point."""
-        until = self.frame._env.clock.now_ms() + round(_check_seconds(seconds) * 1000)
+        if not is_number(seconds, least=0, most=10**9, whole=False):
+            raise InvalidValue(f"Sleep for a number of seconds, 0 or more, not {seconds!r:.40}.")
+        until = self.frame._env.clock.now_ms() + round(seconds * 1000)
         self.frame.ask(f"Sleeping for {seconds:g} seconds.", key=self._question_key(key), kind="timer", until=until)
 
     def _question_key(self, key: str | None) -> str:
@@ -129,9 +132,3 @@ class AsyncToolCall:
 
     def __repr__(self) -> str:
         return f"Async{self._call!r}"
-
-
-def _check_seconds(seconds: float) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 10**9:
-        raise InvalidValue(f"Sleep for a number of seconds, 0 or more, not {seconds!r:.40}.")
-    return float(seconds)

@@ -32,12 +32,31 @@ import msgspec
 
 from holdfast.core.values import exception_text
 from holdfast.core.wire.tools import MAX_NAME_CHARS
-from holdfast.errors import EffectFailed, InvalidValue, Unsupported
+from holdfast.errors import EffectFailed, InvalidValue, ToolFailed, ToolInterrupted, Unsupported
 from holdfast.records.messages import ToolDef
-from holdfast.runtime.tools.tool import AnyTool, Approval, Bytes, IfInterrupted, Tool, ToolFailed, ToolInterrupted
+from holdfast.runtime.tools.result import Bytes
+from holdfast.runtime.tools.tool import AnyTool, Approval, IfInterrupted, Tool
+
+try:
+    import anyio
+    import httpx2
+    import mcp_types
+    from mcp import Client, MCPError, StdioServerParameters, stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+except ImportError:  # An optional extra.
+    mcp_types = None  # type: ignore[assignment]
 
 _PAGE_LIMIT: Final = 100
 _INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_CONNECT_TIMEOUT: Final = 30.0
+_READ_TIMEOUT: Final = 300.0
+"""Seconds of silence over HTTP: a server may take long to answer while it works."""
+_GOODBYE_TIMEOUT: Final = 2.0
+"""Seconds for a clean goodbye, before the server's process is stopped or its connection is dropped."""
+_STUCK_AFTER: Final = 0.5
+"""Seconds after which a cancelled wait is considered stuck."""
+_CLOSE_TIMEOUT: Final = 10.0
+"""Seconds within which all of a connection has ended: the SDK bounds each wait for a process."""
 
 
 class McpServer:
@@ -219,36 +238,6 @@ def _join_text(given: Any) -> str:
     if isinstance(given, list):
         return "\n".join(one for one in given if isinstance(one, str))
     return given if isinstance(given, str) else str(given)
-
-
-try:
-    import anyio
-    import httpx2
-    import mcp_types
-    from mcp import Client, MCPError, StdioServerParameters, stdio_client
-    from mcp.client.streamable_http import streamable_http_client
-except ImportError:  # An optional extra.
-    mcp_types = None  # type: ignore[assignment]
-
-__all__ = [
-    "McpConnection",
-    "McpTarget",
-    "is_connection_lost",
-    "is_outcome_unknown",
-    "mcp_types",
-    "describe_error",
-    "check_target",
-]
-
-_CONNECT_TIMEOUT: Final = 30.0
-_READ_TIMEOUT: Final = 300.0
-"""Seconds of silence over HTTP: a server may take long to answer while it works."""
-_GOODBYE_TIMEOUT: Final = 2.0
-"""Seconds for a clean goodbye, before the server's process is stopped or its connection is dropped."""
-_STUCK_AFTER: Final = 0.5
-"""Seconds after which a cancelled wait is considered stuck."""
-_CLOSE_TIMEOUT: Final = 10.0
-"""Seconds within which all of a connection has ended: the SDK bounds each wait for a process."""
 
 
 class McpTarget(msgspec.Struct, frozen=True, kw_only=True):

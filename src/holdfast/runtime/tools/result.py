@@ -32,6 +32,10 @@ _DATA_LIMIT: Final = 100_000
 _HEAD: Final = 8_000
 _TAIL: Final = 2_000
 _CANNOT_SHOW: Final = "The tool ran, but what it gave cannot be shown:"
+MOST_SHOWN: Final = 500
+"""Characters of an exception that a model is shown. More is rarely useful, and may be a secret."""
+MOST_SAID: Final = 4_000
+"""Characters of a message that a tool raises on purpose."""
 
 
 class Bytes(msgspec.Struct, frozen=True):
@@ -168,12 +172,6 @@ def _explain(error: Exception) -> str:
         return "it holds itself, or is nested too deeply."
     text = str(error) if isinstance(error, InvalidValue) else exception_text(error)
     return f"{text.rstrip('.')[:400]}."
-
-
-MOST_SHOWN: Final = 500
-"""Characters of an exception that a model is shown. More is rarely useful, and may be a secret."""
-MOST_SAID: Final = 4_000
-"""Characters of a message that a tool raises on purpose."""
 
 
 def failure_text(error: BaseException) -> str:

@@ -63,17 +63,17 @@ async def _run_async(name: str, function: Callable[..., Any], given: dict[str, A
     own = asyncio.current_task()
     try:
         return await function(**given)
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise _exit_failure(name, error) from None
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise  # A cancellation from outside.
-        raise _cancellation_failure(name) from None
-    except GeneratorExit:
+        raise _failure(name, error) from None
+    except GeneratorExit as error:
         if own is None or _current_task() is not own:
             raise  # The coroutine is being closed, and must not go on.
-        raise _generator_exit_failure(name) from None
+        raise _failure(name, error) from None
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _failure(name, error) from None
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -87,25 +87,17 @@ def _current_task() -> asyncio.Task[Any] | None:
 def _run_sync(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
     try:
         return function(**given)
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise _exit_failure(name, error) from None
-    except asyncio.CancelledError:
-        raise _cancellation_failure(name) from None
-    except GeneratorExit:
-        raise _generator_exit_failure(name) from None
     except StopIteration as error:
         raise ToolFailed(f"{name} raised StopIteration: it asked an iterator for more than it had.") from error
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit) as error:
+        raise _failure(name, error) from None
 
 
-def _exit_failure(name: str, error: SystemExit | KeyboardInterrupt) -> ToolFailed:
+def _failure(name: str, error: BaseException) -> ToolFailed:
     if isinstance(error, KeyboardInterrupt):
         return ToolFailed(f"{name} raised KeyboardInterrupt, as if somebody had wanted the whole process to end.")
-    return ToolFailed(f"{name} tried to end the whole process (exit {error.code!r:.80}) and was kept from it.")
-
-
-def _generator_exit_failure(name: str) -> ToolFailed:
-    return ToolFailed(f"{name} raised GeneratorExit, as if it were a generator that is being closed.")
-
-
-def _cancellation_failure(name: str) -> ToolFailed:
+    if isinstance(error, SystemExit):
+        return ToolFailed(f"{name} tried to end the whole process (exit {error.code!r:.80}) and was kept from it.")
+    if isinstance(error, GeneratorExit):
+        return ToolFailed(f"{name} raised GeneratorExit, as if it were a generator that is being closed.")
     return ToolFailed(f"{name} was cancelled by something that it waited for.")

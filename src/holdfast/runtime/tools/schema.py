@@ -55,6 +55,15 @@ _LISTS: Final = (types.ListType, types.VarTupleType, types.SetType, types.Frozen
 _SETS: Final = (types.SetType, types.FrozenSetType)
 _RECORDS: Final = (types.StructType, types.DataclassType, types.TypedDictType)
 _NAMES: Final[Mapping[type, str]] = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
+_UNSUPPORTED: Final = frozenset({"uniqueItems", "contentEncoding", "propertyNames", "default", "examples"})
+_FORMATS: Final = frozenset({"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_STRICT_ADVICE: Final = "Use types with named fields, or leave strict out."
+_SECTIONS: Final = frozenset({"args", "arguments", "parameters", "params", "attributes", "other parameters"})
+_GOOGLE: Final = re.compile(r"^(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_NUMPY: Final = re.compile(r"^([*\w]+(?:\s*,\s*[*\w]+)*)\s*(?::.*)?$")
+_RULE: Final = re.compile(r"^-{3,}$")
+_SPHINX: Final = re.compile(r"^:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*?\s)?(\*{0,2}\w+)\s*:\s*(.*)$")
+_FIELD: Final = re.compile(r"^:\w[^:]*:")
 
 
 def build_schema(kind: Any) -> Schema:
@@ -249,11 +258,6 @@ def _own_doc(kind: Any) -> str | None:
     return None if not isinstance(doc, str) or doc.startswith(f"{cls.__name__}(") else doc
 
 
-_UNSUPPORTED: Final = frozenset({"uniqueItems", "contentEncoding", "propertyNames", "default", "examples"})
-_FORMATS: Final = frozenset({"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
-_STRICT_ADVICE: Final = "Use types with named fields, or leave strict out."
-
-
 def to_strict(schema: Schema) -> Schema:
     """Convert a schema for strict mode; raise an InvalidValue that says what it cannot enforce."""
     if not any(word in schema for word in ("type", "anyOf", "enum", "const", "$ref")):
@@ -299,14 +303,6 @@ def takes_null(schema: Schema) -> bool:
         return None in schema["enum"]
     kind = schema.get("type")
     return kind == "null" or (isinstance(kind, list) and "null" in kind) or not schema.keys() - {"description"}
-
-
-_SECTIONS: Final = frozenset({"args", "arguments", "parameters", "params", "attributes", "other parameters"})
-_GOOGLE: Final = re.compile(r"^(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_NUMPY: Final = re.compile(r"^([*\w]+(?:\s*,\s*[*\w]+)*)\s*(?::.*)?$")
-_RULE: Final = re.compile(r"^-{3,}$")
-_SPHINX: Final = re.compile(r"^:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*?\s)?(\*{0,2}\w+)\s*:\s*(.*)$")
-_FIELD: Final = re.compile(r"^:\w[^:]*:")
 
 
 def parse_docstring(doc: str | None) -> tuple[str | None, dict[str, str]]:

@@ -41,7 +41,7 @@ def read_signature(function: Any, name: str | None = None, description: str | No
         kind = hints.get(parameter.name, inspect.Parameter.empty)
         if kind is inspect.Parameter.empty:
             raise InvalidValue(
-                f"{parameter.name} of the tool {title} has no type. Write one, as in {_example(parameter)}."
+                f"{parameter.name} of the tool {title} has no type. Write one, as in {parameter.name}: str."
             )
         if _is_call(kind):
             call = _check_call_parameter(title, parameter.name, kind, call, inspect.iscoroutinefunction(function))
@@ -132,7 +132,3 @@ def _check_call_parameter(title: str, name: str, kind: Any, known: str | None, i
 
 def _has_default(parameter: inspect.Parameter) -> bool:
     return parameter.default is not inspect.Parameter.empty
-
-
-def _example(parameter: inspect.Parameter) -> str:
-    return f"{parameter.name}: str"

@@ -17,36 +17,23 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
+from holdfast.core.checks import is_number
+from holdfast.core.values import discard_awaitable
 from holdfast.core.wire.tools import default_arguments
-from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolInterrupted, ToolTimedOut
+from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.arguments import check_required, read_arguments, read_object
-from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome, failure_text
 from holdfast.runtime.tools.run import ThreadRunner, run_function
 from holdfast.runtime.tools.schema import Schema, to_strict
 from holdfast.runtime.tools.signature import ToolSignature, check_tool_name, read_signature
-
-__all__ = [
-    "AnyTool",
-    "ArgumentsUnfit",
-    "Bytes",
-    "IfInterrupted",
-    "ThreadRunner",
-    "ToolOutcome",
-    "Tool",
-    "ToolFailed",
-    "ToolInterrupted",
-    "ToolTimedOut",
-    "failure_text",
-    "build_outcome",
-    "tool",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 IfInterrupted = Literal["ask", "retry", "fail"]
+Approval = bool | Callable[..., bool]
 _POLICIES: Final = get_args(IfInterrupted)
+_VARIADIC_KINDS: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Tool(Generic[P, R]):
@@ -69,7 +56,11 @@ class Tool(Generic[P, R]):
         self.if_interrupted: IfInterrupted = _check_policy(definition.name, if_interrupted, "ask")
         self.if_unknown: IfInterrupted = _check_policy(definition.name, if_interrupted, "fail")
         self.timeout = _check_timeout(definition.name, timeout)
-        self.tokens = _check_tokens(definition.name, tokens)
+        if tokens is not None and not is_number(tokens, least=0):
+            raise InvalidValue(
+                f"tokens of {definition.name} is {tokens!r:.40}. Give a whole number of tokens, or None."
+            )
+        self.tokens = tokens
         self.is_async = inspect.iscoroutinefunction(function)
         self._signature = signature
         self.__wrapped__ = function
@@ -207,20 +198,9 @@ def _check_policy(name: str, given: Any, otherwise: IfInterrupted) -> Any:
 def _check_timeout(name: str, given: Any) -> float | None:
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
+    if not is_number(given, whole=False) or given <= 0:
         raise InvalidValue(f"timeout of {name} is {given!r:.40}. Give seconds above 0, or None for no limit.")
     return float(given)
-
-
-def _check_tokens(name: str, given: int | None) -> int | None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-        raise InvalidValue(f"tokens of {name} is {given!r:.40}. Give a whole number of tokens, or None.")
-    return given
-
-
-Approval = bool | Callable[..., bool]
-
-_VARIADIC_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_approval(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:
@@ -251,10 +231,7 @@ def is_approval_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
             verdict: Any = needs(dict(args))
         else:
             verdict = needs(**{name: value for name, value in args.items() if wanted is None or name in wanted})
-        if inspect.iscoroutine(verdict):
-            verdict.close()  # It is never awaited, and is no verdict.
-            return True
-        return bool(verdict)
+        return discard_awaitable(verdict) or bool(verdict)
     except Exception:  # noqa: BLE001  it is the caller's own code
         return True
 

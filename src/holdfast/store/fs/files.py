@@ -12,13 +12,13 @@ import errno
 import itertools
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, ReadOnly, Refused, StorageFull, Unavailable
+from holdfast.system import ForkLock
 
 _SAFE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS
@@ -28,6 +28,9 @@ UNFINISHED_PREFIX = ".new-"
 """The prefix of unfinished files' names. No key's file begins with a dot."""
 
 _numbers = itertools.count()
+ABANDONED_SECONDS = 3600
+"""The age in seconds from which an unfinished file counts as abandoned."""
+Names = tuple[str, ...]
 
 
 def sync_handle(handle: int) -> None:
@@ -40,24 +43,20 @@ class FileTree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._gate = threading.Lock()
+        self._gate = ForkLock()
         with translate_os_errors(root):
             self._handle: int | None = os.open(root, _FOLDER_FLAGS)
 
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._gate = threading.Lock()
-
     def close(self) -> None:
         """Close the folder. Operations under way in other threads complete."""
-        with self._gate:
+        with self._gate.lock:
             handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
 
     def open_root(self) -> int:
         """Return a handle of the root folder, which the caller closes."""
-        with self._gate:
+        with self._gate.lock:
             if self._handle is None:
                 raise Closed
             return os.dup(self._handle)
@@ -216,12 +215,6 @@ def make_private_folder(folder: Path) -> None:
             sync_handle(handle)
         finally:
             os.close(handle)
-
-
-ABANDONED_SECONDS = 3600
-"""The age in seconds from which an unfinished file counts as abandoned."""
-
-Names = tuple[str, ...]
 
 
 def walk_files(tree: FileTree, home: Sequence[str], enter: Callable[[Names], bool], now: float) -> list[Names]:

@@ -30,6 +30,19 @@ from holdfast.records.scope import SCOPE_KINDS, parse_scope
 _ENCODER = msgspec.json.Encoder()
 _FENCE = (b"```json\n", b"\n```\n")
 _RULE = b"---\n"
+PathNames = tuple[str, ...]
+SUFFIXES: Final = {"json": ".json", "markdown": ".md"}
+FILE_KINDS: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
+MAX_SEGMENT_BYTES: Final = 200
+"""The longest encoded segment in bytes. File systems take 255, and a suffix follows it."""
+_EMPTY_NAME = "%empty"
+_DIGEST_PREFIX = "%sha256-"
+_PLAIN = re.compile(r"[a-z0-9_-]+")
+_UNSAFE_CHARACTERS = re.compile(r"[^a-z0-9_.-]|\A\.|\.\Z|\.(?=\.)|(?<=\.)\.|\.(?=(?:json|md)\Z)")
+_DEVICES = frozenset(
+    {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+)
+"""The names that Windows takes for devices, also with a suffix."""
 
 
 class DamagedFile(Exception):
@@ -116,23 +129,6 @@ def _read_markdown(data: bytes) -> tuple[str, StoredEntry]:
 def _make_entry(file: _FileContent, value: bytes) -> tuple[str, StoredEntry]:
     kept = {name: getattr(file, name) for name in _FIELDS if name != "key"}
     return file.key, StoredEntry(value=value, **kept)
-
-
-PathNames = tuple[str, ...]
-
-SUFFIXES: Final = {"json": ".json", "markdown": ".md"}
-FILE_KINDS: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
-MAX_SEGMENT_BYTES: Final = 200
-"""The longest encoded segment in bytes. File systems take 255, and a suffix follows it."""
-
-_EMPTY_NAME = "%empty"
-_DIGEST_PREFIX = "%sha256-"
-_PLAIN = re.compile(r"[a-z0-9_-]+")
-_UNSAFE_CHARACTERS = re.compile(r"[^a-z0-9_.-]|\A\.|\.\Z|\.(?=\.)|(?<=\.)\.|\.(?=(?:json|md)\Z)")
-_DEVICES = frozenset(
-    {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
-)
-"""The names that Windows takes for devices, also with a suffix."""
 
 
 def key_path(key: str) -> PathNames:

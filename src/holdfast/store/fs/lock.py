@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from holdfast.errors import Busy, Unavailable
 from holdfast.store.fs.files import FileTree, sync_handle, translate_os_errors
-from holdfast.system import SystemClock, renew_in_child
+from holdfast.system import ForkLock, SystemClock, renew_in_child
 
 try:
     import fcntl
@@ -88,14 +87,12 @@ class FolderLock:
 
     def __init__(self, tree: FileTree) -> None:
         self._tree = tree
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._handle: int | None = None
         renew_in_child(self)
 
     def after_fork(self) -> None:
         """Release the lock in a child, which must not keep its parent's alive."""
-        self._tree.after_fork()
-        self._lock = threading.Lock()
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -103,11 +100,16 @@ class FolderLock:
     @contextmanager
     def acquire(self) -> Iterator[FolderWriter]:
         """Wait for the lock and yield the right to write; release it at the end."""
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT):
+        if not self._lock.lock.acquire(timeout=LOCK_TIMEOUT):
             raise Busy
         try:
             with translate_os_errors(self._tree.root):
-                self._handle = self._open_file()
+                top = self._tree.open_root()
+                try:
+                    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                    self._handle = os.open(LOCK_FILE, flags, 0o600, dir_fd=top)
+                finally:
+                    os.close(top)
                 _wait_for_lock(self._handle)
                 yield FolderWriter(self._tree, self._handle)
         finally:
@@ -116,14 +118,7 @@ class FolderLock:
                 # Explicitly: if a child was forked meanwhile, closing the file would not release the lock.
                 fcntl.flock(handle, fcntl.LOCK_UN)
                 os.close(handle)
-            self._lock.release()
-
-    def _open_file(self) -> int:
-        top = self._tree.open_root()
-        try:
-            return os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=top)
-        finally:
-            os.close(top)
+            self._lock.lock.release()
 
 
 def _wait_for_lock(handle: int) -> None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.core.search.words import index_text, space_letters
+from holdfast.core.search.rank import match_entries, spaced_words
 from holdfast.errors import Corrupt, InvalidValue, OutcomeUnknown, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.scope import SCOPE_KINDS
@@ -37,6 +37,9 @@ from holdfast.store.fs.lock import FolderLock, FolderWriter
 from holdfast.system import SystemClock
 
 Format = Literal["json", "markdown"]
+_NO_GRAPH = "Files hold no graph. Use a sqlite, memory or cozo store for edges."
+ExpiredPlace = tuple[tuple[Names, ...], str]
+"""The folders that a scope may be in, and a key."""
 
 
 class _EntryFile(NamedTuple):
@@ -75,13 +78,13 @@ class FsStore:
 
     def get(self, scope: str, key: str) -> StoredEntry | None:
         with translate_os_errors(self.root):
-            return self._read_newest(scope, key)[0]
+            return self._read_newest(scope_paths(scope), key)[0]
 
     def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         with translate_os_errors(self.root):
             found: list[tuple[str, StoredEntry]] = []
             for key in self._keys(scope, page.prefix, page.after):
-                entry = self._read_newest(scope, key)[0]
+                entry = self._read_newest(scope_paths(scope), key)[0]
                 # Entries deleted meanwhile are skipped.
                 if entry is None or not entry.is_live(page.now):
                     continue
@@ -95,18 +98,9 @@ class FsStore:
         """Return live entries scored by the number of terms found, also as prefixes of words; no other ranking."""
         if not self._search:
             return []
-        terms = [_space_words(space_letters(term)) for term in wanted.terms]
-        found = []
         with translate_os_errors(self.root):
-            for key in self._keys(scope, "", None):
-                entry = self._read_newest(scope, key)[0]
-                if entry is None or not entry.is_live(wanted.now):
-                    continue
-                words = _space_words(index_text(entry.words or ""))
-                score = sum(term in words for term in terms)
-                if score:
-                    found.append(EntryMatch(key=key, entry=entry, text=float(score)))
-        return sorted(found, key=lambda match: (-match.text, match.key))[: wanted.limit]
+            entries = ((key, self._read_newest(scope_paths(scope), key)[0]) for key in self._keys(scope, "", None))
+            return match_entries(((key, one, spaced_words(one)) for key, one in entries if one is not None), wanted)
 
     # writing
 
@@ -114,13 +108,15 @@ class FsStore:
         self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         with self._turns.acquire() as turn:
-            known, files = self._read_newest(scope, key)
+            known, files = self._read_newest(scope_paths(scope), key)
             previous = 0 if known is None else known.version
             if expected is not None and expected != previous:
                 return None
             version = turn.next_version(previous)
             body = file_format.encode_entry(self._format, key, replace(entry, version=version))
-            place = self._target_file(scope, key)
+            *folders, name = key_path(key)
+            path = (*scope_paths(scope)[0], *folders)
+            place = _EntryFile(path, name + SUFFIXES[self._format], self._format)
             with turn.record_change(place.folder), self._tree.folder(place.folder, make=True) as folder:
                 assert folder is not None
                 self._tree.write(folder, place.name, body)
@@ -135,9 +131,13 @@ class FsStore:
         with self._turns.acquire() as turn:
             if expected is None:
                 # Without reading, so that a damaged entry can be deleted.
-                files = [file for file, folder in self._files(scope, key) if self._tree.has_file(folder, file.names)]
+                files = [
+                    file
+                    for file, folder in self._files(scope_paths(scope), key)
+                    if self._tree.has_file(folder, file.names)
+                ]
             else:
-                known, files = self._read_newest(scope, key)
+                known, files = self._read_newest(scope_paths(scope), key)
                 if expected != (0 if known is None else known.version):
                     return None
             self._remove_files(turn, files)
@@ -152,7 +152,7 @@ class FsStore:
     def _purge_entry(self, homes: tuple[Names, ...], key: str, now: int) -> bool:
         with self._turns.acquire() as turn:
             try:
-                known, files = self._read_newest_in(homes, key)
+                known, files = self._read_newest(homes, key)
             except Corrupt:
                 return False
             over = known is not None and not known.is_live(now)
@@ -170,28 +170,21 @@ class FsStore:
     # the graph, which files do not have
 
     def link(self, edge: Edge) -> None:
-        _refuse_graph()
+        raise Unsupported(_NO_GRAPH)
 
     def unlink(self, edge: Edge) -> bool:
-        _refuse_graph()
+        raise Unsupported(_NO_GRAPH)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
-        _refuse_graph()
+        raise Unsupported(_NO_GRAPH)
 
     def close(self) -> None:
         self._tree.close()
 
     # where things are
 
-    def _target_file(self, scope: str, key: str) -> _EntryFile:
-        *folders, name = key_path(key)
-        return _EntryFile((*scope_paths(scope)[0], *folders), name + SUFFIXES[self._format], self._format)
-
-    def _files(self, scope: str, key: str) -> Iterator[tuple[_EntryFile, int]]:
+    def _files(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_EntryFile, int]]:
         """Yield every file that may hold an entry, with its open folder."""
-        return self._files_in(scope_paths(scope), key)
-
-    def _files_in(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_EntryFile, int]]:
         *folders, name = key_path(key)
         for home in homes:
             path = (*home, *folders)
@@ -199,25 +192,19 @@ class FsStore:
                 if folder is not None:
                     yield from ((_EntryFile(path, name + suffix, kind), folder) for kind, suffix in SUFFIXES.items())
 
-    def _read_newest(self, scope: str, key: str) -> tuple[StoredEntry | None, list[_EntryFile]]:
+    def _read_newest(self, homes: tuple[Names, ...], key: str) -> tuple[StoredEntry | None, list[_EntryFile]]:
         """Return an entry and its files. If a killed writer left several, the newest counts."""
-        return self._read_newest_in(scope_paths(scope), key)
-
-    def _read_newest_in(self, homes: tuple[Names, ...], key: str) -> tuple[StoredEntry | None, list[_EntryFile]]:
         found = []
-        for file, folder in self._files_in(homes, key):
+        for file, folder in self._files(homes, key):
             data = self._tree.read(folder, file.names)
             if data is not None:
-                found.append((self._read_entry(file, data, key), file))
+                inside, entry = self._parse_file(file, data)
+                if inside != key:
+                    raise self._damage_error(file, f"it holds {inside!r}")
+                found.append((entry, file))
         # Oldest first: they are removed in this order, so that an old value cannot come back.
         found.sort(key=lambda each: each[0].version)
         return (found[-1][0] if found else None), [file for _, file in found]
-
-    def _read_entry(self, file: _EntryFile, data: bytes, key: str | None) -> StoredEntry:
-        inside, entry = self._parse_file(file, data)
-        if inside != key:
-            raise self._damage_error(file, f"it holds {inside!r}")
-        return entry
 
     def _parse_file(self, file: _EntryFile, data: bytes) -> tuple[str, StoredEntry]:
         try:
@@ -264,24 +251,10 @@ class FsStore:
         return key
 
 
-def _space_words(text: str) -> str:
-    """Return words with one space before each, so that a term matches only at the beginning of a word."""
-    return " " + " ".join(text.split())
-
-
-def _refuse_graph() -> NoReturn:
-    raise Unsupported("Files hold no graph. Use a sqlite, memory or cozo store for edges.")
-
-
-ExpiredPlace = tuple[tuple[Names, ...], str]
-"""The folders that a scope may be in, and a key."""
-
-
 def find_expired(tree: FileTree, now: int) -> set[ExpiredPlace]:
     """Return the places of possibly expired entries; the caller checks each again under the write lock."""
     paths = walk_files(tree, (), lambda _: True, SystemClock().now_ms() / 1000)
-    places = (_expiry_place(tree, path, now) for path in paths)
-    return {place for place in places if place is not None}
+    return {place for path in paths if (place := _expiry_place(tree, path, now)) is not None}
 
 
 def _expiry_place(tree: FileTree, path: Names, now: int) -> ExpiredPlace | None:
