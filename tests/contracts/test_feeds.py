@@ -34,12 +34,12 @@ class SequencedJournal(MemoryJournal):
         self.pause: Callable[[], None] = lambda: None
 
     def append(self, batch: Batch) -> AppendResult:
-        with self._lock:
+        with self._lock.lock:
             floor = self.drawn + 1
             self.drawn += sum(len(part.events) for part in batch.parts)
             self.floors.add(floor)
         self.pause()
-        with self._lock:
+        with self._lock.lock:
             newest, self._position = self._position, floor - 1
             try:
                 return super().append(batch)
@@ -48,11 +48,11 @@ class SequencedJournal(MemoryJournal):
                 self.floors.remove(floor)
 
     def position(self) -> int:
-        with self._lock:
+        with self._lock.lock:
             return min(self.floors) - 1 if self.floors and self.gated else self._position
 
     def read(self, query: EventQuery) -> list[StoredEvent]:
-        with self._lock:
+        with self._lock.lock:
             until = min(self.position(), self.drawn if query.until is None else query.until)
             found = super().read(replace(query, until=until, limit=2**62))
             return sorted(found, key=lambda event: event.seq)[: query.limit]

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Custom, Delegate, Handoff, Holdfast, NotFound, OperatorOutput, RequestApproval, ToolPairingError
+from holdfast.journal.memory import tables as memory_tables
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.journal.memory.tables import MemoryTables
 from holdfast.records.ids import ulid_text
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.edges.tenant_actor import ULID
@@ -256,12 +256,13 @@ def test_every_parameter_that_takes_an_id_is_asked_with_a_foreign_one() -> None:
 
 def finds_by_id_alone(patch: pytest.MonkeyPatch) -> None:
     """Frames, questions and effects are found by their ids, whoever they belong to."""
-    original = MemoryTables.find_rows
+    original = memory_tables.select_rows
 
-    def found(self: Any, tenant: str, *wanted: Any) -> Any:
-        return original(self, tenant, *wanted) or original(self, "globex", *wanted)
+    def found(tables: Any, tenant: str, query: Any) -> Any:
+        everybodys = [] if query.stream is not None else original(tables, "globex", query)
+        return original(tables, tenant, query) or everybodys
 
-    patch.setattr(MemoryTables, "find_rows", found)
+    patch.setattr(memory_tables, "select_rows", found)
 
 
 def finds_any_event(patch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_wordllama_is_loaded_once_and_its_package_is_never_imported() -> None:
     assert resolve_embedder("wordllama") is resolve_embedder("wordllama")
     code = (
         "import sys, holdfast.model.embedders as e, holdfast.sqlite.vectors;"
-        "ours = e.embedder('wordllama'); ours.name; print('numpy' in sys.modules, 'tokenizers' in sys.modules);"
+        "ours = e.resolve_embedder('wordllama'); ours.name; print('numpy' in sys.modules, 'tokenizers' in sys.modules);"
         "ours.embed(['x']); print('numpy' in sys.modules, 'wordllama' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

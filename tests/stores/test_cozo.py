@@ -120,10 +120,10 @@ def test_threads_that_count_together_lose_nothing(store: CozoStore) -> None:
 
 def test_a_killed_process_leaves_what_it_was_told_is_written(tmp_path: Path) -> None:
     script = (
-        "import sys; from holdfast.store.cozo import CozoStore; from holdfast.records.entries import Stored\n"
+        "import sys; from holdfast.store.cozo import CozoStore; from holdfast.records.entries import StoredEntry\n"
         "store = CozoStore(sys.argv[1])\n"
         "for n in range(100_000):\n"
-        "    print(store.put('user/1', f'k{n:06}', Stored(value=b'1', words=f'word {n}')), flush=True)\n"
+        "    print(store.put('user/1', f'k{n:06}', StoredEntry(value=b'1', words=f'word {n}')), flush=True)\n"
     )
     path = tmp_path / "a.cozo"
     for turn in range(1, volume(1, 20) + 1):

@@ -144,7 +144,7 @@ def test_the_journal_notes_what_it_purged_and_keeps_what_was_written_anew(monkey
         one.write("a", "anew")
         answers = [late, []]
         with monkeypatch.context() as patch:
-            patch.setattr(type(journal), "expired", lambda *given: answers.pop(0))
+            patch.setattr(type(journal), "find_expired", lambda *given: answers.pop(0))
             assert hf.state.purge() == 3
         assert one.read("a") == "anew"
         assert [(revision.deleted, revision.cause) for revision in one.history("b")] == [

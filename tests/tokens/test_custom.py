@@ -174,10 +174,10 @@ def test_a_panic_inside_tiktoken_is_a_refusal_and_the_process_goes_on(no_vocabul
     cached(no_vocabulary).write_bytes(vocabulary_file("cl100k_base"))
     script = (
         "from holdfast.errors import InvalidValue\n"
-        "from holdfast.model.tokenizers import tokenizer\n"
-        "ours = tokenizer('tiktoken:cl100k_base')\n"
+        "from holdfast.model.tokenizers import resolve_tokenizer\n"
+        "ours = resolve_tokenizer('tiktoken:cl100k_base')\n"
         "try:\n"
-        "    assert ours.count(' ' * 1_000_000) == tokenizer('cl100k_base').count(' ' * 1_000_000)\n"
+        "    assert ours.count(' ' * 1_000_000) == resolve_tokenizer('cl100k_base').count(' ' * 1_000_000)\n"
         "except InvalidValue as error:\n"
         "    assert 'tiktoken:cl100k_base failed' in str(error)\n"
         "assert ours.count('hello world') == 2\n"

@@ -22,7 +22,7 @@ def test_importing_holdfast_and_its_model_package_loads_no_tokenizer() -> None:
     script = (
         "import sys, holdfast, holdfast.model.registry, holdfast.core.sessions.tokens\n"
         "assert not {'splintr', 'tiktoken', 'bpe_openai'} & set(sys.modules)\n"
-        "assert holdfast.model.tokenizers.tokenizer().count('hello world') == 2\n"
+        "assert holdfast.model.tokenizers.resolve_tokenizer().count('hello world') == 2\n"
         "assert 'splintr' in sys.modules and 'tiktoken' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

@@ -196,7 +196,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(hf: Holdfast, error: BaseEx
 
 @IN_MEMORY
 def test_what_comes_out_of_a_tool_as_it_is_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_generator_exit_failure", lambda name: GeneratorExit())
+    monkeypatch.setattr(run, "_failure", lambda name, error: GeneratorExit())
     for is_async in (False, True):
         with pytest.raises(GeneratorExit):
             test_whatever_a_tool_raises_is_told_to_the_model(hf, GeneratorExit(), is_async)

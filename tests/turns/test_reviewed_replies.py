@@ -182,6 +182,6 @@ def test_an_end_that_does_not_say_why_is_found_out(hf: Holdfast, monkeypatch: py
 
 
 def test_a_value_that_is_taken_from_a_cut_reply_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_reply, "_LENGTH_REASONS", frozenset())
+    monkeypatch.setattr(runtime_reply, "CUT_OFF_REASONS", frozenset())
     with pytest.raises(AssertionError):
         test_what_may_be_the_beginning_of_more_is_no_value(int, "12")
