@@ -24,9 +24,9 @@ from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal import transfer
 from holdfast.flow.journal.caches import StateCache
 from holdfast.flow.journal.observers import EventCallbacks
-from holdfast.flow.journal.past import ExcerptJournal, build_past_factory
 from holdfast.flow.journal.read import check_cursor
 from holdfast.flow.journal.redact import check_hook
+from holdfast.flow.packs.past import ExcerptJournal, build_past_factory
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.vectors import count_vectors

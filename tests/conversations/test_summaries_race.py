@@ -19,7 +19,7 @@ import holdfast
 from holdfast.client.session import Session
 from holdfast.errors import Conflict, SessionClosed, SummaryFailed
 from holdfast.flow.compaction import summaries as compaction_summaries
-from holdfast.flow.compaction.sessions import COMPACT_TRIES
+from holdfast.flow.compaction.threads import COMPACT_TRIES
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
 from tests.model import sessions_look as look

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from holdfast import ContextPack, Holdfast, Session
 from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.core.wire.read import read_input
-from holdfast.flow.frames import messages as frame_messages
 from holdfast.flow.journal import transfer
+from holdfast.flow.sessions import frame_messages
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message

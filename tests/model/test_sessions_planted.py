@@ -19,8 +19,8 @@ from holdfast.core.sessions import append as deciding
 from holdfast.errors import ToolPairingError
 from holdfast.flow.compaction import summaries
 from holdfast.flow.journal.append import load_state
-from holdfast.flow.packs import pack, pins, recent
-from holdfast.flow.sessions import append, branch, handover, read, sessions
+from holdfast.flow.packs import pack, recent
+from holdfast.flow.sessions import append, branch, handover, pins, read, sessions
 from holdfast.records.batches import RowUpdate
 from holdfast.records.events.sessions import MessageSpan, SharedSegment
 from holdfast.records.messages import Message

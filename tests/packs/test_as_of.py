@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidValue, NotFound, ReadOnly, Settings
-from holdfast.flow.journal import past as past_flow
-from holdfast.flow.journal.past import PastJournal
+from holdfast.flow.packs import past as past_flow
+from holdfast.flow.packs.past import PastJournal
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.ports.capabilities import ArtifactKeeper, EntryReader, FileBackup, Maintainer, TextSearcher, VectorKeeper
 from holdfast.ports.journal import Journal

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 import holdfast
 from bench.counting import counting
 from holdfast import FrameEnded, FrameNotFound, Holdfast, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
-from holdfast.flow.frames import messages as frame_messages
+from holdfast.flow.frames import ancestry
 from holdfast.flow.packs import visibility
+from holdfast.flow.sessions import frame_messages
 from holdfast.flow.sessions.append import MessagePreparer
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock
@@ -85,7 +86,7 @@ def test_a_root_without_a_session_has_a_line_of_its_own(hf: Holdfast) -> None:
         one.append("mine")
         assert texts(one.messages()) == ["mine"]
         assert two.messages() == []
-        assert visibility.frame_thread(hf._env, one.id) == f"frame/{one.id}"
+        assert ancestry.frame_thread(hf._env, one.id) == f"frame/{one.id}"
 
 
 def test_what_a_root_says_in_a_session_that_nobody_opened_is_refused(hf: Holdfast) -> None:
@@ -206,7 +207,7 @@ def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
     for ask in (
         visibility.frame_visibility,
         visibility.load_breadcrumbs,
-        visibility.frame_thread,
+        ancestry.frame_thread,
         frame_messages.read_frame_messages,
     ):
         with pytest.raises(FrameNotFound):
@@ -334,9 +335,9 @@ def test_no_frame_sees_what_was_said_above_or_beside_it() -> None:
 
 
 def test_a_child_that_saw_the_session_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = visibility.FramePlace.thread.fget  # type: ignore[attr-defined]
+    real = ancestry.FramePlace.thread.fget  # type: ignore[attr-defined]
     leaky = property(lambda place: real(replace(place, parent=None)))
-    monkeypatch.setattr(visibility.FramePlace, "thread", leaky)
+    monkeypatch.setattr(ancestry.FramePlace, "thread", leaky)
     with pytest.raises((AssertionError, SessionNotFound)):
         everywhere(isolated)
 

@@ -24,7 +24,7 @@ from holdfast import (
     TooLarge,
 )
 from holdfast.core.sessions.shorten import omission_marker
-from holdfast.flow.compaction import sessions, summaries
+from holdfast.flow.compaction import summaries, threads
 from holdfast.flow.compaction.summaries import SMALL_SUMMARY_TOKENS, fit_tokens
 from holdfast.testing.clock import FrozenClock
 from holdfast.windows import slide_window
@@ -201,11 +201,11 @@ def test_the_words_of_our_own_strategies_are_bounded_by_what_they_stand_for(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summaries, "SMALL_SUMMARY_TOKENS", 0)
-    monkeypatch.setattr(sessions, "SMALL_SUMMARY_TOKENS", 0)
+    monkeypatch.setattr(threads, "SMALL_SUMMARY_TOKENS", 0)
     for name in ("a", "b"):
         hf.session(name).append(["Anna sold 12 red cars in Rome. Bob paid 4711 dollars on 3 May.", "ok"])
     assert hf.session("a").compact(1) is not None
-    monkeypatch.setattr(sessions, "token_allowance", lambda env, plan, config, method: config.summary_tokens)
+    monkeypatch.setattr(threads, "token_allowance", lambda env, plan, config, method: config.summary_tokens)
     with pytest.raises(SummaryFailed, match="what it stands for"):
         hf.session("b").compact(1)
 

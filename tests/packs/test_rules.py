@@ -27,7 +27,7 @@ from holdfast import (
 )
 from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.errors import BudgetExhausted, InvalidValue, SessionClosed
-from holdfast.flow.compaction import rules, sessions
+from holdfast.flow.compaction import rules, threads
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.compaction import PRESETS
 from holdfast.records.settings import Settings
@@ -492,7 +492,7 @@ def test_a_compaction_that_loses_the_race_is_made_anew(hf: Holdfast, monkeypatch
     chat.append([str(number) for number in range(7)])
     assert calls == [6, 4]
     assert [one.text for one in chat.summaries()] == ["covers 4"]
-    assert sessions.last_covered_position(hf._env, chat._thread_stream) == 4
+    assert threads.last_covered_position(hf._env, chat._thread_stream) == 4
 
 
 def test_a_trigger_of_ones_own_decides_when(hf: Holdfast) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import ContextPack, Holdfast, HoldfastError, Session
 from holdfast.core.wire.read import read_input
-from holdfast.flow.frames import messages as frame_messages
+from holdfast.flow.sessions import frame_messages
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message, ToolCallResult
 from tests.packs.journaled import Shown, noted

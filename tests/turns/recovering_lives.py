@@ -19,8 +19,8 @@ from holdfast import CallModel, CallTool, Holdfast, Limits
 from holdfast.core.frames.questions import is_resumable
 from holdfast.core.frames.stack import walk_root_first
 from holdfast.errors import HoldfastError
-from holdfast.flow.frames import sweep as frame_sweep
 from holdfast.flow.frames.read import list_streams_with_work, load_current_state
+from holdfast.flow.turns import sweep as frame_sweep
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch

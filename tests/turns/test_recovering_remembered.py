@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.flow.frames import sweep
 from holdfast.flow.frames.read import load_current_state
-from holdfast.flow.turns import runnable
+from holdfast.flow.turns import runnable, sweep
 from holdfast.flow.turns.runnable import StreamReadiness
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Env

@@ -13,7 +13,7 @@ import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.core.frames import next_step as steps
 from holdfast.errors import HoldfastError
-from holdfast.flow.frames import sweep
+from holdfast.flow.turns import sweep
 from holdfast.flow.turns.tool_calls import ToolCallSettler
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime.tasks import get_agent_tasks

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 from holdfast.aio.executor import STEPS, ThreadPools, has_result, settle
 from holdfast.client.session import Session
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, Refused, SummaryFailed, Unavailable
-from holdfast.flow.compaction import sessions, summaries
+from holdfast.flow.compaction import summaries, threads
 from holdfast.flow.compaction.rules import is_rule_running
-from holdfast.flow.compaction.sessions import (
+from holdfast.flow.compaction.threads import (
     COMPACT_TRIES,
     SECONDS_ALLOWED,
     check_config,
@@ -36,7 +36,7 @@ from holdfast.flow.compaction.sessions import (
     timeout_error,
     token_allowance,
 )
-from holdfast.flow.journal.observers import CALL_SITE, find_call_site
+from holdfast.flow.journal.warn import CALL_SITE, find_call_site
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.model.embedder_check import CheckedEmbedder
 from holdfast.model.summarizers import CheckedSummarizer
@@ -230,13 +230,13 @@ class AsyncCompaction:
         of, config = self._session, replace(self._config, keep=keep)
         check_config(of._env, config)
         chosen = checked(of._choose_summarizer(self._given))
-        plan = sessions.plan_compaction(of._env, of._thread_stream, config, whole=whole)
+        plan = threads.plan_compaction(of._env, of._thread_stream, config, whole=whole)
         return None if plan is None else (chosen, plan, token_allowance(of._env, plan, config, chosen.name))
 
     def _write_summary(self, plan: summaries.SummaryPlan, text: str, method: str) -> Summary:
         env = self._session._env
         words = summarizer_text(self._config, text, method, thread_tokenizer(env, plan.stream)[0].count)
-        return sessions.write_compaction(env, plan, words, self._config)
+        return threads.write_compaction(env, plan, words, self._config)
 
     def _make_async(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """Wrap a synchronous summarizer so that it runs in a thread and can be awaited."""

@@ -23,9 +23,9 @@ from holdfast.core.wire.read import read_input
 from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Waiting
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import calls, questions, run_once
-from holdfast.flow.frames import messages as frame_messages
 from holdfast.flow.frames import read as frame_read
-from holdfast.flow.packs import visibility
+from holdfast.flow.frames.ancestry import frame_thread
+from holdfast.flow.sessions import frame_messages
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
@@ -119,7 +119,7 @@ class FrameMessages(FrameBlock):
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what this frame sees and its pack left out. Each use is a tool call."""
-        thread = visibility.frame_thread(self._env, self.id)
+        thread = frame_thread(self._env, self.id)
         return HistoryTools(self._env, thread, frame=self.id, max_tokens=max_tokens)
 
     def messages(self, limit: int | None = None) -> list[Message]:

@@ -21,10 +21,10 @@ from holdfast.flow.compaction import frames
 from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import lifecycle, push, read, takeover
 from holdfast.flow.frames import questions as frame_questions
-from holdfast.flow.frames import sweep as frame_sweep
 from holdfast.flow.packs import briefs, visibility
 from holdfast.flow.sessions import append
 from holdfast.flow.turns import calls
+from holdfast.flow.turns import sweep as frame_sweep
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import ERASED

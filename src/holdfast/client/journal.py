@@ -15,6 +15,7 @@ from holdfast.errors import Conflict, InvalidValue, NotFound, ReadOnly, Refused,
 from holdfast.flow.journal import artifacts, read, transfer
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.journal.verify import verify
+from holdfast.flow.packs.rebuild import rebuild_pack
 from holdfast.ports import Env
 from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
 from holdfast.records.batches import AppendResult, HeadQuery
@@ -134,7 +135,7 @@ class JournalView:
         With `packs`, also check that every pack given to a model can be rebuilt exactly: that takes longer.
         """
         self._check_whole()
-        return verify(self._env, progress, packs=packs)
+        return verify(self._env, progress, rebuild_pack=rebuild_pack if packs else None)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Rebuild every projection from the events, while others go on; return how many were applied."""

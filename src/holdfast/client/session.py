@@ -22,13 +22,13 @@ from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.wire.read import read_input
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow.compaction import rules as compaction_rules
-from holdfast.flow.compaction import sessions
-from holdfast.flow.compaction import summaries as compaction_summaries
+from holdfast.flow.compaction import threads
 from holdfast.flow.packs import briefs, trace
 from holdfast.flow.sessions import append as session_append
 from holdfast.flow.sessions import branch, handover, import_export
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.sessions import sessions as sessions_flow
+from holdfast.flow.sessions import summaries as session_summaries
 from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
@@ -175,7 +175,7 @@ class SessionContext:
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
         chosen = self._choose_summarizer(summarizer)
-        return sessions.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
+        return threads.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
 
     def add_rule(self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str) -> Callable[[], None]:
         """Apply a rule in this process whenever it is due: a Rule, a CompactionConfig, or a preset by its name.
@@ -196,12 +196,12 @@ class SessionContext:
 
     def summaries(self) -> list[Summary]:
         """Return the summaries that replace parts of this thread, oldest first."""
-        return compaction_summaries.list_summaries(self._env, self._thread_stream)
+        return session_summaries.list_summaries(self._env, self._thread_stream)
 
     def expand(self, summary: Summary | str) -> list[Message]:
         """Return the messages that a summary replaces, exactly as they were written."""
         id = summary.id if isinstance(summary, Summary) else summary
-        return compaction_summaries.expand_summary(self._env, self._thread_stream, id)
+        return session_summaries.expand_summary(self._env, self._thread_stream, id)
 
 
 class Session(SessionContext):

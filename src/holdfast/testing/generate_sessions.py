@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.flow.compaction import summaries
 from holdfast.flow.journal.append import StreamWrite
-from holdfast.flow.sessions import read
+from holdfast.flow.sessions import read, summaries
 from holdfast.ports import Env, Ids
 from holdfast.records.batches import RowQuery
 from holdfast.records.events import sessions as event_sessions

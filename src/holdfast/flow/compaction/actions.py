@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.errors import BudgetExhausted, SummaryFailed
-from holdfast.flow.compaction.sessions import compact_thread, compact_with_fallback, count_uncovered
+from holdfast.flow.compaction.threads import compact_thread, compact_with_fallback, count_uncovered
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.append import thread_tokenizer

@@ -28,14 +28,15 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.core.trust import event_trust, lowest_trust
 from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
 from holdfast.flow.compaction import recall, summaries
-from holdfast.flow.compaction.sessions import (
+from holdfast.flow.compaction.summaries import SummaryExtras, SummaryPlan, count_saved_tokens, message_counter
+from holdfast.flow.compaction.threads import (
     SummaryText,
     check_config,
     compact_with_fallback,
     count_uncovered,
     flush_scope,
 )
-from holdfast.flow.compaction.summaries import SummaryExtras, SummaryPlan, count_saved_tokens, message_counter
+from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import (
     content_field,
@@ -46,8 +47,8 @@ from holdfast.flow.frames.read import (
     read_handle_event,
 )
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
-from holdfast.flow.packs.visibility import frame_thread
 from holdfast.flow.sessions.append import thread_tokenizer
+from holdfast.flow.sessions.summaries import find_summary
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import EVIDENCE_STRATEGIES, STRATEGIES, CompactionConfig, CompactionResult, policy_of
 from holdfast.records.events.envelope import Draft
@@ -147,7 +148,7 @@ def _commit_summary(
     changed = work.commit(decide, plan.stream, *also.streams)
     written.append(changed.last_facts("frame.compacted"))
     if changed.repeated or changed.appended is None:
-        return summaries.find_summary(work.env, plan.stream, written[-1].compaction)
+        return find_summary(work.env, plan.stream, written[-1].compaction)
     placed = next(part for part in changed.appended.parts if part.stream == plan.stream)
     return summaries.summary_from_draft(plan, made, placed.last)
 
@@ -308,7 +309,7 @@ class FrameCompaction:
             return None
         facts: FrameCompacted = compacted[0].facts
         thread = frame_thread(self.env, self.frame)
-        made = summaries.find_summary(self.env, thread, facts.compaction) if facts.summarized else None
+        made = find_summary(self.env, thread, facts.compaction) if facts.summarized else None
         return self.result_of(facts, made)
 
     def frame_drafts(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:

@@ -20,9 +20,9 @@ from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import InvalidValue
 from holdfast.flow.compaction.actions import ThreadCompaction, check_guard, record_occasion, token_limit
-from holdfast.flow.compaction.sessions import check_config, count_uncovered, flush_scope, last_covered_position
+from holdfast.flow.compaction.threads import check_config, count_uncovered, flush_scope, last_covered_position
 from holdfast.flow.journal.append import load_state
-from holdfast.flow.journal.observers import warn_caller
+from holdfast.flow.journal.warn import warn_caller
 from holdfast.flow.sessions.append import resolve_session_stream
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import (

@@ -19,28 +19,23 @@ from holdfast.core.sessions.pairing import group_rounds, repair_messages
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX
 from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens
-from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, SummaryFailed
-from holdfast.flow.frames.read import content_field, load_current_state, read_event
+from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
+from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
-from holdfast.flow.packs.pins import leading_instructions
 from holdfast.flow.sessions.append import thread_tokenizer
+from holdfast.flow.sessions.pins import leading_instructions
 from holdfast.flow.sessions.read import (
-    LATEST,
-    PAGE,
     MessageLocation,
     iter_places,
-    iter_segment_messages,
     load_messages,
-    load_shared_at,
-    thread_segments,
     thread_state,
 )
+from holdfast.flow.sessions.summaries import is_covered, iter_summaries
 from holdfast.ports import Env, Tokenizer
-from holdfast.records.batches import Row, RowQuery
-from holdfast.records.events.envelope import ERASED, TRUST_LEVELS, Draft
-from holdfast.records.events.sessions import MessageSpan, SharedSegment, SummaryContent, SummaryMade
-from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.events.envelope import TRUST_LEVELS, Draft
+from holdfast.records.events.sessions import MessageSpan, SummaryContent, SummaryMade
+from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
 
@@ -50,8 +45,6 @@ Keep = int | Callable[[Sequence[Message]], int]
 
 MERGE_COUNT = 8
 """This many summaries of similar size are merged into one, made from the originals: few cover a long thread."""
-PREFIX = SUMMARY_PREFIX
-ERASED_SUMMARY = "[erased]"
 
 
 class SummaryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +86,7 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     if end and not whole:
         replaced, rest = _pick_mergeable(end, chain(rest, older))
         found, messages, end = _measure_uncovered(env, stream, rest, keep) if replaced else (found, messages, end)
-    covered = sum(1 for one in found if is_covered(one, replaced))
+    covered = sum(1 for one in found if is_covered(one.stream, one.version, replaced))
     end = max(end, covered)  # A covered message is never uncovered again.
     if not end or (end == covered and len(replaced) < 2):
         return None
@@ -129,19 +122,10 @@ def _pick_mergeable(new: int, older: Iterator[Summary]) -> tuple[list[Summary], 
     return found, run[:1]
 
 
-def is_covered(place: MessageLocation, known: Sequence[Summary]) -> bool:
-    """Return True if a summary covers the message at a place."""
-    return any(
-        one.stream == place.stream and one.first <= place.version <= one.last
-        for summary in known
-        for one in summary.covers
-    )
-
-
 def _list_uncovered(env: Env, stream: str, known: Sequence[Summary]) -> list[MessageLocation]:
     """Return the uncovered messages, oldest first. Summaries cover a thread from its start, so this is its end."""
     first = {(one.stream, one.version) for one in leading_instructions(env, stream)}
-    found = takewhile(lambda place: not is_covered(place, known), iter_places(env, stream))
+    found = takewhile(lambda place: not is_covered(place.stream, place.version, known), iter_places(env, stream))
     return [one for one in found if (one.stream, one.version) not in first][::-1]
 
 
@@ -253,111 +237,12 @@ def summary_from_draft(plan: SummaryPlan, made: Draft, version: int) -> Summary:
 
 def count_summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
     """Count the tokens of a summary as it is shown."""
-    return message_tokens(Message(role="user", content=PREFIX + text), tokenizer.count, framing)
+    return message_tokens(Message(role="user", content=SUMMARY_PREFIX + text), tokenizer.count, framing)
 
 
 def source_messages(plan: SummaryPlan) -> list[Message]:
     """Return the original messages for a summarizer: valid, with every call next to its result."""
     return repair_messages(plan.messages).messages
-
-
-def list_summaries(env: Env, stream: str) -> list[Summary]:
-    """List the summaries that stand for parts of a thread now, oldest first, without overlaps."""
-    return list(iter_summaries(env, stream))[::-1]
-
-
-def iter_summaries(env: Env, stream: str) -> Iterator[Summary]:
-    """Iterate over the standing summaries, newest first, each read on demand."""
-    found: list[Summary] = []
-    for segment in thread_segments(stream, thread_state(env, stream)):
-        for row in _iter_rows(env, segment):
-            summary = _load_row(env, segment.stream, row)
-            if not any(_has_overlap(summary, known) for known in found):
-                found.append(summary)
-                yield summary
-
-
-def _iter_rows(env: Env, segment: SharedSegment) -> Iterator[Row]:
-    """Iterate over the rows of standing summaries made in a segment, newest first."""
-    until = segment.at
-    while True:
-        query = RowQuery(
-            table="summaries", stream=segment.stream, after=segment.after, until=until, limit=PAGE, backwards=True
-        )
-        rows = env.journal.select(env.tenant, query)
-        for _, row in rows:
-            retired = row["retired"]
-            if (retired is None or int(retired) > segment.at) and int(row["last"] or 0) <= segment.until:
-                yield row
-        if len(rows) < PAGE:
-            return
-        until = int(rows[-1][1]["version"] or 0) - 1
-
-
-def _has_overlap(one: Summary, other: Summary) -> bool:
-    pairs = ((a, b) for a in one.covers for b in other.covers)
-    return any(a.stream == b.stream and a.first <= b.last and b.first <= a.last for a, b in pairs)
-
-
-def _load_row(env: Env, stream: str, row: Row) -> Summary:
-    return load_summary(env, stream, int(row["version"] or 0))
-
-
-def load_summary(env: Env, stream: str, version: int) -> Summary:
-    """Load the summary made at a version of a stream, standing or not."""
-    event = read_event(env, stream, version)
-    if event is None or event.type != "summary.made":
-        raise NotFound(f"There is no summary at version {version} of {stream}. Check its id.")
-    facts: SummaryMade = event.facts
-    text = content_field(event, "text")
-    return Summary(
-        id=facts.summary,
-        stream=stream,
-        version=event.version,
-        covers=summary_stretches(facts, stream),
-        messages=facts.messages,
-        text=ERASED_SUMMARY if text is ERASED else text or "",
-        tokens=facts.tokens,
-        tokenizer=facts.tokenizer,
-        method=facts.method,
-        trust=facts.trust,
-        state=None if event.content is ERASED else event.content.state,
-    )
-
-
-def summary_stretches(facts: SummaryMade, stream: str) -> tuple[MessageSpan, ...]:
-    """Return the stretches that a summary in a stream covers, oldest first."""
-    return (*facts.shared, MessageSpan(stream, facts.first, facts.last)) if facts.last else facts.shared
-
-
-def expand_summary(env: Env, stream: str, summary: str) -> list[Message]:
-    """Return the messages that a summary covers, exactly as they were said."""
-    return list(_iter_originals(env, find_summary(env, stream, summary)))
-
-
-def find_summary(env: Env, stream: str, summary: str) -> Summary:
-    """Find a summary of a thread by its id, standing or not."""
-    if not isinstance(summary, str):
-        raise NotFound("Name a summary: what compact gave, or its id.")
-    wanted = ulid_bytes(summary)
-    for segment in thread_segments(stream, thread_state(env, stream)):
-        query = RowQuery(table="summaries", stream=segment.stream, until=segment.at, limit=10_000, backwards=True)
-        for _, row in env.journal.select(env.tenant, query):
-            if row["summary_id"] == wanted:
-                return _load_row(env, segment.stream, row)
-    raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
-
-
-def _iter_originals(env: Env, summary: Summary) -> Iterator[Message]:
-    """Iterate over the covered messages as of the summary, ignoring later retractions, forks and resets."""
-    at = {summary.stream: summary.version - 1}
-    if any(stretch.stream != summary.stream for stretch in summary.covers):
-        at.update({one.stream: one.at for one in load_shared_at(env, summary.stream, summary.version)})
-    for stretch in summary.covers:
-        yield from iter_segment_messages(
-            env,
-            SharedSegment(stretch.stream, stretch.first - 1, stretch.last, at.get(stretch.stream, LATEST)),
-        )
 
 
 SMALL_SUMMARY_TOKENS: Final = 256

@@ -23,8 +23,8 @@ from holdfast.flow.frames.lifecycle import change_frame, match_event
 from holdfast.flow.frames.read import find_frame_stream, parse_id
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import ChangeResult
-from holdfast.flow.journal.observers import warn_caller
 from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.warn import warn_caller
 from holdfast.ports import Env
 from holdfast.records.compaction import priority_of
 from holdfast.records.events import frames

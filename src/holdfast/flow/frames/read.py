@@ -279,13 +279,15 @@ def _describe_question(env: Env, stream: str, row: Row) -> QuestionInfo:
         recommended=content_field(event, "recommended"),
         arguments=content_field(event, "arguments"),
         payload=content_field(event, "payload"),
-        call=_optional_ulid(row["call_id"]),
-        within=_optional_ulid(row["within"]),
+        call=row_ulid(row, "call_id") or None,
+        within=row_ulid(row, "within") or None,
         answered=row["answer_version"] is not None,
         has_token=row["token_id"] is not None,
         **known,
     )
 
 
-def _optional_ulid(raw: Any) -> str | None:
-    return None if raw is None else ulid_text(raw)
+def row_ulid(row: Row, name: str) -> str:
+    """Return the id in a column of a row as text; empty if there is none."""
+    raw = row[name]
+    return ulid_text(raw) if isinstance(raw, bytes) else ""

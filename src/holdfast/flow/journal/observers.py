@@ -1,4 +1,4 @@
-"""`hf.on`: callbacks for events that this process has just committed, and warnings that point at the caller's line.
+"""`hf.on`: callbacks for events that this process has just committed.
 
 Callbacks run after the commit. A failing callback undoes nothing and does not disturb the writer: it raises a
 warning. Code that must not miss an event subscribes to the journal instead.
@@ -7,16 +7,12 @@ warning. Code that must not miss an event subscribes to the journal instead.
 
 from __future__ import annotations
 
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from types import FrameType
-from typing import Any, Final, NamedTuple
+from contextlib import contextmanager
 
 from holdfast.errors import InvalidValue
+from holdfast.flow.journal.warn import warn_caller
 from holdfast.records.catalogue import APP_PREFIX, CATALOGUE
 from holdfast.records.events.envelope import Event
 
@@ -74,7 +70,7 @@ class EventCallbacks:
                 try:
                     entry[2](event)
                 except Exception as error:  # noqa: BLE001
-                    warnings.warn(f"A callback for {event.type} failed: {error!r}", RuntimeWarning, stacklevel=2)
+                    warn_caller(f"A callback for {event.type} failed: {error!r}")
 
 
 def _is_known(pattern: str) -> bool:
@@ -88,48 +84,3 @@ def _matches(entry: tuple[str, str, Callback], tenant: str, type_name: str) -> b
     if wanted != tenant:
         return False
     return type_name.startswith(pattern[:-1]) if pattern.endswith("*") else type_name == pattern
-
-
-_PACKAGE: Final = "holdfast"
-_THREAD_MODULES: Final = frozenset({"threading", "concurrent.futures.thread"})
-
-
-class CallSite(NamedTuple):
-    """A line of the caller's code."""
-
-    file: str
-    line: int
-    module: str
-    registry: dict[Any, Any]
-    """The module's registry of warnings already shown."""
-
-
-CALL_SITE: Final[ContextVar[CallSite | None]] = ContextVar("holdfast_caller", default=None)
-"""The call site of the work that this thread now runs."""
-
-
-def find_call_site() -> CallSite:
-    """Return the line that called the library."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_back is not None and _is_library_frame(frame):
-        frame = frame.f_back
-    assert frame is not None, "somebody called this"
-    beyond = _call_site(frame)
-    return CALL_SITE.get() or beyond if beyond.module in _THREAD_MODULES else beyond
-
-
-def warn_caller(text: str) -> None:
-    """Emit a RuntimeWarning at the caller's line; dropped where warnings are errors, because the work is done."""
-    place = find_call_site()
-    with suppress(RuntimeWarning):
-        warnings.warn_explicit(text, RuntimeWarning, place.file, place.line, place.module, place.registry)
-
-
-def _is_library_frame(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE
-
-
-def _call_site(frame: FrameType) -> CallSite:
-    known = frame.f_globals
-    module = str(known.get("__name__") or "<unknown>")
-    return CallSite(frame.f_code.co_filename, frame.f_lineno, module, known.setdefault("__warningregistry__", {}))

@@ -12,7 +12,8 @@ from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.ports import Env
-from holdfast.records.events.envelope import Event
+from holdfast.ports.journal import Journal
+from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.reports import EventQuery
 
 PAGE = 256
@@ -73,6 +74,14 @@ def advance_cursor(after: Any, last: Any) -> Any:
     if last <= after:
         raise Corrupt(f"Pages go from {after!r} back to {last!r}: an index is damaged. Run `holdfast verify`.")
     return last
+
+
+def iterate_stored(journal: Journal, query: EventQuery) -> Iterator[StoredEvent]:
+    """Yield every event of a forward query as it is stored, a page at a time, until a page is empty."""
+    while found := journal.read(query):
+        yield from found
+        last = found[-1].seq if query.stream is None else found[-1].version
+        query = replace(query, after=advance_cursor(query.after, last))
 
 
 def iterate_events(env: Env, query: EventQuery) -> Iterator[Event]:

@@ -7,7 +7,6 @@ is configured as an error is dropped.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -21,6 +20,7 @@ from holdfast.core.telemetry import (
     pack_attributes,
     tool_attributes,
 )
+from holdfast.flow.journal.warn import warn_caller
 from holdfast.ports import Env, Telemetry
 from holdfast.records.packs import AssembledPack
 from holdfast.records.usage import Usage
@@ -145,8 +145,5 @@ def _ignore_pack(packed: AssembledPack) -> None:
 
 
 def _warn(error: Exception) -> None:
-    try:
-        # Only the kind of error: its message may quote user content.
-        warnings.warn(f"Telemetry failed: {type(error).__name__}.", RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:
-        pass  # Warnings are errors here; the work goes on.
+    # Only the kind of error: its message may quote user content.
+    warn_caller(f"Telemetry failed: {type(error).__name__}.")

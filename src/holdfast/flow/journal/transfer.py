@@ -18,7 +18,7 @@ from holdfast.core.journal.chain import genesis_hash, link_hash
 from holdfast.core.journal.codec import check_plain, decode_facts
 from holdfast.core.msgspec_types import convert
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
-from holdfast.flow.journal.read import advance_cursor
+from holdfast.flow.journal.read import iterate_stored
 from holdfast.ports import Env
 from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
@@ -65,10 +65,7 @@ def _read_items(env: Env, until: int | None, progress: Progress | None) -> Itera
 
 
 def _read_events(env: Env, tenant: str, until: int) -> Iterator[StoredEvent]:
-    after = 0
-    while found := env.journal.read(EventQuery(tenant=tenant, after=after, until=until, limit=PAGE)):
-        yield from found
-        after = advance_cursor(after, found[-1].seq)
+    return iterate_stored(env.journal, EventQuery(tenant=tenant, until=until, limit=PAGE))
 
 
 def _find_referenced_artifacts(env: Env, until: int) -> set[tuple[str, str]]:

@@ -9,7 +9,7 @@ against their names, and the backend's own checks. On request, also rebuilds eve
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
@@ -21,21 +21,24 @@ from holdfast.core.journal.row_changes import ShadowRows
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import HoldfastError
 from holdfast.flow.journal.artifacts import artifact_name
-from holdfast.flow.journal.read import advance_cursor
-from holdfast.flow.packs.rebuild import rebuild_pack
+from holdfast.flow.journal.read import advance_cursor, iterate_stored
 from holdfast.ports import Env
-from holdfast.ports.capabilities import ARTIFACTS, MAINTENANCE, require
-from holdfast.records.batches import Head, HeadQuery, Row
-from holdfast.records.events.envelope import Event, StoredEvent
+from holdfast.records.batches import Head, Row
+from holdfast.records.events.envelope import Event
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import EventQuery, Finding, Progress, VerificationReport
 
 PAGE = 1_000
 
+RebuildPack = Callable[[Env, Event], object]
+"""A function that rebuilds a journaled pack; it raises if the pack cannot be shown again as it was."""
 
-def verify(env: Env, progress: Progress | None = None, *, packs: bool = False) -> VerificationReport:
-    """Check everything once; with `packs`, also that every journaled pack can be rebuilt as it was."""
-    run = _Verification(env, progress, packs=packs)
+
+def verify(
+    env: Env, progress: Progress | None = None, *, rebuild_pack: RebuildPack | None = None
+) -> VerificationReport:
+    """Check everything once; with `rebuild_pack`, also that every journaled pack can be rebuilt as it was."""
+    run = _Verification(env, progress, rebuild_pack)
     with env.journal.snapshot():
         run.run()
     return VerificationReport(
@@ -48,10 +51,8 @@ def verify(env: Env, progress: Progress | None = None, *, packs: bool = False) -
 
 
 class _Verification:
-    def __init__(self, env: Env, progress: Progress | None, *, packs: bool) -> None:
-        self._env = env
-        self._progress = progress
-        self._packs = packs
+    def __init__(self, env: Env, progress: Progress | None, rebuild_pack: RebuildPack | None) -> None:
+        self._env, self._progress, self._rebuild_pack = env, progress, rebuild_pack
         self.findings: list[Finding] = []
         self.events = self.streams = self.rows = self.artifacts = 0
 
@@ -80,12 +81,13 @@ class _Verification:
 
     def _verify_stream(self, tenant: str, head: Head, tables: dict[str, _ProjectionCursor]) -> None:
         self.streams += 1
+        journal = self._env.journal
         where = f"{tenant} {head.stream}"
         shadow = ShadowRows()
         state = StreamState()
         previous, version = genesis_hash(tenant, head.stream), 0
         try:
-            for stored in self._read_events(tenant, head.stream):
+            for stored in iterate_stored(journal, EventQuery(tenant=tenant, stream=head.stream, limit=PAGE)):
                 version += 1
                 if stored.version != version:
                     self._report("versions", where, f"version {version} is missing")
@@ -98,8 +100,8 @@ class _Verification:
                 state = fold_event(state, event)
                 for change in project_event(event.type, event.facts, event.version, event.at):
                     shadow.apply(change)
-                if self._packs and event.type == "context.packed":
-                    self._verify_pack(tenant, event)
+                if self._rebuild_pack is not None and event.type == "context.packed":
+                    self._verify_pack(self._rebuild_pack, tenant, event)
                 self._count_event()
         except Exception as error:  # noqa: BLE001
             self._report("unreadable", f"{where} after version {version}", _describe_error(error))
@@ -109,7 +111,7 @@ class _Verification:
         self._compare_rows(tenant, head.stream, shadow, tables)
         self._verify_state(tenant, head.stream, state)
 
-    def _verify_pack(self, tenant: str, event: Event) -> None:
+    def _verify_pack(self, rebuild_pack: RebuildPack, tenant: str, event: Event) -> None:
         """Report a pack that names something missing, or that differs although nothing was erased."""
         try:
             rebuild_pack(replace(self._env, tenant=tenant, user=None), event)
@@ -124,12 +126,6 @@ class _Verification:
             return
         if not same:
             self._report("state", f"{tenant} {stream}", "the rows of its live frames do not give what its events give")
-
-    def _read_events(self, tenant: str, stream: str) -> Iterator[StoredEvent]:
-        after = 0
-        while found := self._env.journal.read(EventQuery(tenant=tenant, stream=stream, after=after, limit=PAGE)):
-            yield from found
-            after = advance_cursor(after, found[-1].version)
 
     def _compare_rows(self, tenant: str, stream: str, shadow: ShadowRows, tables: dict[str, _ProjectionCursor]) -> None:
         for table in PROJECTIONS:

@@ -27,9 +27,10 @@ from holdfast.core.packs.briefs import (
 from holdfast.core.packs.fences import make_mark
 from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
+from holdfast.flow.frames.ancestry import iter_ancestors
 from holdfast.flow.frames.read import content_field, load_current_state, read_event
 from holdfast.flow.journal import artifacts
-from holdfast.flow.packs.visibility import brief_scopes, frame_place, is_thread
+from holdfast.flow.packs.visibility import brief_scopes, is_thread
 from holdfast.flow.state import write
 from holdfast.flow.state.journal_store import internal_storage
 from holdfast.ports import Env
@@ -190,7 +191,7 @@ def _frame_inputs(env: Env, frame: FrameInfo) -> BriefPiece | None:
     """Return a frame's inputs as a piece; None if there are none to show."""
     if frame.inputs is None or frame.inputs is ERASED:
         return None
-    place = frame_place(env, frame.id)
+    place = next(iter_ancestors(env, frame.id))
     piece = _inputs_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
     return None if piece.erased or piece.fields[INPUTS_FIELD] is None else piece
 

@@ -21,13 +21,14 @@ from holdfast.core.search.words import fold_text, query_terms
 from holdfast.core.trust import FILE_PREFIX, TRUSTED_LEVELS
 from holdfast.errors import EvidenceFailed, HoldfastError
 from holdfast.flow.compaction import recall, rules
+from holdfast.flow.frames.ancestry import iter_ancestors
 from holdfast.flow.frames.read import load_current_state, read_event, read_handle
 from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.packs import handles, visibility
 from holdfast.flow.packs.handles import HandleText, reload_evidence
 from holdfast.flow.packs.manifest import iter_packs
 from holdfast.flow.packs.request import PackRequest
-from holdfast.flow.packs.visibility import Visibility, iter_ancestors
+from holdfast.flow.packs.visibility import Visibility
 from holdfast.ports import Env
 from holdfast.records.compaction import RecalledEntry
 from holdfast.records.events.calls import PackedPiece

@@ -25,7 +25,6 @@ from holdfast.core.sessions.message_events import decode_message_content
 from holdfast.core.trust import lowest_trust
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
-from holdfast.flow.compaction.summaries import iter_summaries, summary_stretches
 from holdfast.flow.frames.read import read_event, read_frame, read_handle
 from holdfast.flow.packs.handles import reload_evidence, resolve_handle
 from holdfast.flow.packs.manifest import LOOK_BACK, iter_packs
@@ -39,6 +38,7 @@ from holdfast.flow.sessions.read import (
     thread_segments,
     thread_state,
 )
+from holdfast.flow.sessions.summaries import iter_summaries, summary_stretches
 from holdfast.flow.state.search import search_thread
 from holdfast.ports import Env
 from holdfast.records.entries import SearchResult

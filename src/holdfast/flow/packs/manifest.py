@@ -18,12 +18,12 @@ from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs.manifest import RENDERER_VERSION, list_pieces
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
+from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import find_frame_stream, load_current_state, parse_id, read_event
 from holdfast.flow.journal import artifacts, telemetry
 from holdfast.flow.journal.append import ChangeResult, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.flow.packs import visibility
 from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent, ContextPacked, OmittedPiece, PackedPiece
 from holdfast.records.events.envelope import Draft, Event
@@ -169,7 +169,7 @@ def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> None:
     parse_id(frame)
     within = parse_scope(find_frame_stream(env, frame)).get("session")
     # A frame outside any session may work for one; a frame within a session works for that session only.
-    session_s = made_for is None and (within is None or visibility.frame_thread(env, frame) == thread)
+    session_s = made_for is None and (within is None or frame_thread(env, frame) == thread)
     if made_for != frame and not session_s:
         raise InvalidValue(f"This pack shows {thread}, which is not what frame {frame} sees. Make one for this frame.")
 

@@ -19,7 +19,6 @@ from holdfast.core.packs.segments import ItemForms, crumb_segments, marker_segme
 from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, check_bounds
 from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens, system_tokens, tools_tokens
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
-from holdfast.flow.compaction import summaries
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import telemetry
 from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
@@ -27,6 +26,7 @@ from holdfast.flow.packs.briefs import Brief
 from holdfast.flow.packs.recent import ThreadTail
 from holdfast.flow.packs.request import PackRequest, check_request
 from holdfast.flow.packs.visibility import Visibility
+from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
 from holdfast.ports import Env, Tokenizer
@@ -358,7 +358,9 @@ def _load_thread_state(env: Env, seen: Visibility) -> StreamState:
 
 def _has_hidden(ending: ThreadTail, messages: int) -> bool:
     """Return True if the thread has messages that are neither loaded nor covered by a loaded summary."""
-    at_hand = sum(1 for place in ending.places if not summaries.is_covered(place, ending.summaries))
+    at_hand = sum(
+        1 for place in ending.places if not summaries.is_covered(place.stream, place.version, ending.summaries)
+    )
     return messages > at_hand + sum(summary.messages for summary in ending.summaries)
 
 

@@ -37,10 +37,10 @@ from holdfast.core.sessions.tokens import count_label, framing_of, message_token
 from holdfast.core.trust import FILE_PREFIX, lowest_trust
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
-from holdfast.flow.compaction import summaries
 from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_event, read_handle_event
 from holdfast.flow.packs import briefs, handles, visibility
 from holdfast.flow.packs.evidence import prepend_description
+from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import models_port, resolve_session_stream
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages
 from holdfast.ports import Env, Tokenizer

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.project_sessions import message_row
 from holdfast.core.sessions.tokens import Framing, message_tokens
-from holdfast.flow.compaction import summaries as compaction_summaries
+from holdfast.flow.compaction.summaries import count_summary_tokens
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.packs.manifest import PACKED
-from holdfast.flow.packs.pins import add_pinned, leading_instructions
+from holdfast.flow.sessions.pins import add_pinned, leading_instructions
 from holdfast.flow.sessions.read import (
     PAGE,
     MessageLocation,
@@ -29,6 +29,7 @@ from holdfast.flow.sessions.read import (
     iter_places,
     load_messages,
 )
+from holdfast.flow.sessions.summaries import is_covered, iter_summaries
 from holdfast.ports import Env, Tokenizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.events.envelope import Event, StoredEvent
@@ -268,7 +269,7 @@ def _read_tail(
     )
     if standing:
         # Summaries cover a thread from its beginning, so everything older than a covered message is covered too.
-        newest_first = takewhile(lambda place: not compaction_summaries.is_covered(place, standing), newest_first)
+        newest_first = takewhile(lambda place: not is_covered(place.stream, place.version, standing), newest_first)
     end, whole = _take_until_full(newest_first, wanted)
     instructions = [] if plain else list(leading_instructions(env, stream))
     stays = add_pinned(env, stream, (), instructions)
@@ -303,10 +304,10 @@ def _load_summaries(
     """Return the newest summaries that there may be room for, oldest first."""
     found: list[Summary] = []
     left = wanted.room
-    for summary in compaction_summaries.iter_summaries(env, stream):
+    for summary in iter_summaries(env, stream):
         if left < 0 and found:
             break
-        left -= compaction_summaries.count_summary_tokens(summary.text, tokenizer, framing)
+        left -= count_summary_tokens(summary.text, tokenizer, framing)
         found.append(summary)
     return found[::-1]
 

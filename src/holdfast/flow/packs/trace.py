@@ -24,10 +24,10 @@ from holdfast.core.packs.trace import (
     readable_text,
 )
 from holdfast.errors import InvalidValue
-from holdfast.flow.compaction import summaries
 from holdfast.flow.packs import manifest
 from holdfast.flow.packs.trace_packs import PackForecast, PackInspector, forecast_pack
 from holdfast.flow.packs.trace_sources import FactSightings, find_fact
+from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.state.search import search_thread
 from holdfast.ports import Env

@@ -31,12 +31,12 @@ from holdfast.core.packs.trace import (
 )
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, EvidenceFailed, FrameEnded, InvalidValue, NotFound, Refused
-from holdfast.flow.compaction import summaries
 from holdfast.flow.packs import briefs, pack, visibility
 from holdfast.flow.packs.rebuild import load_evidence_text, load_memory_text, load_piece_messages, piece_origin
 from holdfast.flow.packs.request import PackRequest
 from holdfast.flow.packs.trace_sources import FactSightings
 from holdfast.flow.packs.visibility import Visibility
+from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import models_port, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places
 from holdfast.ports import Env

@@ -18,10 +18,10 @@ from holdfast.core.packs.handles import message_handle, summary_handle
 from holdfast.core.packs.trace import Fact, Sighting, readable_text, tools_text
 from holdfast.errors import EvidenceFailed, SessionNotFound
 from holdfast.flow.compaction import recall, rules
-from holdfast.flow.compaction import summaries as compaction_summaries
 from holdfast.flow.frames.read import list_streams_with_work, load_current_state, read_handle
 from holdfast.flow.packs import briefs, handles, visibility
 from holdfast.flow.packs.evidence import prepend_description
+from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.read import (
     LATEST,
     MESSAGE_TYPES,
@@ -187,7 +187,7 @@ class _FactSearch:
 
     def find_summaries(self) -> Iterator[Sighting]:
         """Find standing summaries that repeat the fact."""
-        for one in compaction_summaries.list_summaries(self._env, self._name):
+        for one in summaries.list_summaries(self._env, self._name):
             if self._fact.is_in(one.text):
                 name = summary_handle(one.version) if one.stream == self._name else one.id
                 yield Sighting(name=name, kind="summary", stream=one.stream, version=one.version, id=one.id)

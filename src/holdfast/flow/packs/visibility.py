@@ -6,7 +6,6 @@ from above it: frames are isolated by design.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import msgspec
@@ -15,28 +14,25 @@ from msgspec.structs import replace
 from holdfast.core.frames import stack
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
+from holdfast.flow.frames.ancestry import frame_place, iter_ancestors
 from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import (
     content_field,
     describe_frame,
-    find_frame_row,
     find_frame_stream,
     load_current_state,
     parse_id,
     read_event,
     read_handle,
 )
-from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Env
-from holdfast.records.batches import Row
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent
-from holdfast.records.frames import FrameState, StreamState
-from holdfast.records.ids import ulid_text
+from holdfast.records.frames import FrameState
 from holdfast.records.packs import FrameBreadcrumb, Origin
 from holdfast.records.recovery import FrameInfo, HandleInfo
-from holdfast.records.scope import MAIN_THREAD, Address, Scope, parse_scope
+from holdfast.records.scope import Address, Scope, parse_scope
 
 Crumb = tuple[FrameBreadcrumb, Origin]
 """A frame of the ancestry, and the origin of its goal."""
@@ -56,27 +52,6 @@ class Visibility(msgspec.Struct, frozen=True, kw_only=True):
     """The scopes where briefs are looked up, nearest first."""
 
 
-class FramePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame among its ancestors, live or ended, without its texts."""
-
-    frame_id: str
-    stream: str
-    parent: str | None
-    depth: int
-    status: str
-    goal: int
-    """The version of the event that holds its goal."""
-    live: FrameState | None = None
-
-    @property
-    def thread(self) -> str:
-        """The frame's thread: the session's for a root frame within one, else its private one."""
-        session = parse_scope(self.stream).get("session")
-        if self.parent is not None or session is None:
-            return Scope.frame(self.frame_id).text
-        return Scope.thread(session, parse_scope(self.stream).get("thread") or MAIN_THREAD).text
-
-
 def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Visibility:
     """Return the visibility of a live frame; refuse one that has ended or does not exist.
 
@@ -89,7 +64,7 @@ def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Vis
     frame = state.frames[frame_id]
     session = parse_scope(stream).get("session")
     return Visibility(
-        thread=_live_place(stream, frame).thread,
+        thread=frame_place(env, stream, state, frame_id).thread,
         session=None if session is None else Scope.session(session).text,
         actor=stream,
         frame=_frame_info(env, stream, frame, turn),
@@ -152,63 +127,6 @@ def resolve_frame(env: Env, scope: Address | None, frame_id: str | None) -> str:
     if scope is not None and find_frame_stream(env, frame_id) != Scope.of(scope).text:
         raise FrameNotFound(f"Frame {frame_id} is not in {Scope.of(scope).text}. Leave the scope out, or name its own.")
     return frame_id
-
-
-def frame_thread(env: Env, frame_id: str) -> str:
-    """Return the thread of a frame, live or ended. It never changes, so cached state will do."""
-    parse_id(frame_id)
-    stream = find_frame_stream(env, frame_id)
-    frame = load_state(env, stream).frames.get(frame_id)
-    return (_load_place(env, frame_id) if frame is None else _live_place(stream, frame)).thread
-
-
-def frame_place(env: Env, frame_id: str) -> FramePlace:
-    """Return the place of a frame, live or ended, at the cost of one stream head."""
-    return next(iter_ancestors(env, frame_id))
-
-
-def iter_ancestors(env: Env, frame_id: str) -> Iterator[FramePlace]:
-    """Iterate over the frame, its parent, and so on to the root, across streams. Each stream is loaded once."""
-    parse_id(frame_id)
-    states: dict[str, StreamState] = {}
-    at: str | None = frame_id
-    while at is not None:
-        stream = find_frame_stream(env, at)
-        if stream not in states:
-            states[stream] = load_current_state(env, stream)
-        frame = states[stream].frames.get(at)
-        place = _load_place(env, at) if frame is None else _live_place(stream, frame)
-        yield place
-        at = place.parent
-
-
-def _live_place(stream: str, frame: FrameState) -> FramePlace:
-    return FramePlace(
-        frame_id=frame.id,
-        stream=stream,
-        parent=frame.parent or frame.outer,
-        depth=frame.depth,
-        status=frame.status,
-        goal=frame.goal,
-        live=frame,
-    )
-
-
-def _load_place(env: Env, frame_id: str) -> FramePlace:
-    stream, row = find_frame_row(env, frame_id)
-    return FramePlace(
-        frame_id=frame_id,
-        stream=stream,
-        parent=_parent_id(row),
-        depth=int(row["depth"] or 0),
-        status=str(row["status"]),
-        goal=int(row["goal_version"] or 0),
-    )
-
-
-def _parent_id(row: Row) -> str | None:
-    raw = row["parent_frame_id"] or row["outer_frame_id"]
-    return ulid_text(raw) if isinstance(raw, bytes) else None
 
 
 def load_breadcrumbs(env: Env, frame_id: str) -> list[Crumb]:

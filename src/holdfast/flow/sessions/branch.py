@@ -12,9 +12,9 @@ from itertools import groupby, islice, takewhile
 from msgspec.structs import replace
 
 from holdfast.errors import InvalidValue, Refused, SessionClosed, Unsupported
-from holdfast.flow.compaction import summaries
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal.append import States, decide_and_append
+from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.read import (
     MessageLocation,
     find_place,

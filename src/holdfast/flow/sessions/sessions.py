@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.checks import is_number
-from holdfast.core.journal.codec import encode
+from holdfast.core.entries import MAX_PAGE
+from holdfast.core.journal.codec import decode_facts, encode
 from holdfast.core.msgspec_types import decoder
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
@@ -21,9 +21,9 @@ from holdfast.flow.frames.read import content_field, load_current_state, read_ev
 from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.journal.append import decide_and_append
 from holdfast.flow.sessions.append import SessionWrite
-from holdfast.flow.state.entry_events import clear_session_transients, list_session_streams, session_end_drafts
 from holdfast.ports import Env
 from holdfast.records.batches import Artifact, SessionQuery, SessionRow
+from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Draft
 from holdfast.records.events.sessions import (
     SESSION_TEXTS,
@@ -35,12 +35,16 @@ from holdfast.records.events.sessions import (
     ThreadOpened,
 )
 from holdfast.records.events.sessions import SessionClosedFacts as ClosedFacts
+from holdfast.records.events.state import StateDeleted
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id, ulid_text
 from holdfast.records.messages import ToolDef
 from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.sessions import SessionInfo, SessionState
 from holdfast.records.usage import Usage
+
+HEAD_PAGE = 256
+"""Heads of streams per page when a session's are listed."""
 
 States = Mapping[str, StreamState]
 
@@ -262,16 +266,46 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
             return {}
         ended = known.status == "ended" and reset
         drafts = {} if ended else _end_drafts(env, known, session, found, cause, reset)
-        for stream, gone in session_end_drafts(env, states).items():
-            drafts[stream] = [*gone, *drafts.get(stream, ())]
+        for stream in states:
+            if gone := _delete_entries(env, stream):
+                drafts[stream] = [*gone, *drafts.get(stream, ())]
         return drafts
 
     def within(states: States) -> list[str]:
-        return list(dict.fromkeys((*lines(states), *list_session_streams(env, session))))
+        return list(dict.fromkeys((*lines(states), *_list_streams_below(env, session))))
 
     changed = decide_and_append(env, (session,), decide, needs=within)
-    clear_session_transients(env, session)
+    if env.transients is not None:
+        env.transients.clear_below((env.tenant, session))
     return changed.appended is not None
+
+
+def _delete_entries(env: Env, stream: str) -> list[Draft]:
+    """Return the deletions of the entries of a stream that have the lifetime of the session."""
+    drafts: list[Draft] = []
+    # `now=0` makes expired entries visible, so they are deleted too.
+    page = EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE)
+    while True:
+        found = [
+            decode_facts(one.type, one.schema, one.facts).key for one in env.journal.entries(env.tenant, stream, page)
+        ]
+        drafts += [Draft(type="state.deleted", facts=StateDeleted(key=key, cause="session")) for key in found]
+        if len(found) < page.limit:
+            return drafts
+        page = msgspec.structs.replace(page, after=found[-1])
+
+
+def _list_streams_below(env: Env, session: str) -> list[str]:
+    """List the streams below a session, also those without messages, at the cost of their number."""
+    found: list[str] = []
+    below, after = f"{session}/", f"{session}/"
+    while heads := env.journal.heads(env.tenant, after, HEAD_PAGE):
+        names = [head.stream for head in heads if head.stream.startswith(below)]
+        found += names
+        if len(names) < HEAD_PAGE:
+            break
+        after = names[-1]
+    return found
 
 
 def _is_busy(known: SessionState, threads: States, now: int) -> bool:

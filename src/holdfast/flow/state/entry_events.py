@@ -1,21 +1,11 @@
-"""Convert entries and edges to events of their scope's stream, and back.
-
-Entries with the lifetime of a session are deleted in the commit that ends it.
-"""
+"""Convert entries and edges to events of their scope's stream, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
-from msgspec.structs import replace
 
-from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode, decode_facts
-from holdfast.ports import Env
-from holdfast.ports.capabilities import STATE, require
-from holdfast.records.batches import HeadQuery
-from holdfast.records.entries import Edge, EntryPageQuery, StoredEntry
+from holdfast.records.entries import Edge, StoredEntry
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.state import StateDeleted, StateLinked, StateUnlinked, StateWritten, ValueContent
 from holdfast.records.scope import parse_scope
@@ -91,44 +81,3 @@ def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
         schema=facts.value_schema,
         applied=() if facts.effect is None else (facts.effect,),
     )
-
-
-def session_end_drafts(env: Env, streams: Iterable[str]) -> dict[str, list[Draft]]:
-    """Return the deletions that the end of a session entails, by stream."""
-    found: dict[str, list[Draft]] = {}
-    for stream in streams:
-        keys = _session_keys(env, stream)
-        if keys:
-            found[stream] = [delete_draft(key, cause="session") for key in keys]
-    return found
-
-
-def _session_keys(env: Env, stream: str) -> list[str]:
-    keys: list[str] = []
-    # `now=0` makes expired entries visible, so they are deleted too.
-    page = EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE)
-    while True:
-        more = [decode_entry(event)[0] for event in require(env.journal, STATE).entries(env.tenant, stream, page)]
-        keys += more
-        if len(more) < page.limit:
-            return keys
-        page = replace(page, after=more[-1])
-
-
-def list_session_streams(env: Env, session: str) -> list[str]:
-    """List the streams below a session, also those without messages, at the cost of their number."""
-    found: list[str] = []
-    below, after = f"{session}/", f"{session}/"
-    while heads := env.journal.heads(env.tenant, HeadQuery(after=after, limit=HEAD_PAGE)):
-        names = [head.stream for head in heads if head.stream.startswith(below)]
-        found += names
-        if len(names) < HEAD_PAGE:
-            break
-        after = names[-1]
-    return found
-
-
-def clear_session_transients(env: Env, session: str) -> None:
-    """Remove the transient entries of a session and of the scopes below it."""
-    if env.transients is not None:
-        env.transients.clear_below((env.tenant, session))

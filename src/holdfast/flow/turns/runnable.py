@@ -20,9 +20,8 @@ from msgspec.structs import replace
 from holdfast.core.frames.questions import is_resumable
 from holdfast.core.frames.stack import is_all_suspended, walk_root_first
 from holdfast.errors import Corrupt
-from holdfast.flow.frames import sweep
 from holdfast.flow.frames.read import load_current_state, read_work_pages
-from holdfast.flow.turns import turns
+from holdfast.flow.turns import sweep, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.turns import TurnView
 from holdfast.ports import Env

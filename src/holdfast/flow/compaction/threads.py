@@ -39,6 +39,7 @@ from holdfast.flow.compaction.summaries import (
 )
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
+from holdfast.flow.sessions.summaries import is_covered, iter_summaries
 from holdfast.ports import Env, Summarizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.compaction import STRATEGIES, CompactionConfig
@@ -350,10 +351,12 @@ def _quote_goal(env: Env, words: SummaryText, goal: MessageLocation, most: int |
 
 def count_uncovered(env: Env, stream: str, *, enough: int | None = None) -> tuple[int, int]:
     """Count a thread's uncovered messages and their tokens; stop once the tokens exceed `enough`."""
-    newest = next(summaries.iter_summaries(env, stream), None)
+    newest = next(iter_summaries(env, stream), None)
     messages = tokens = 0
     for place in iter_places(env, stream):
-        if (newest is not None and summaries.is_covered(place, (newest,))) or (enough is not None and tokens > enough):
+        if (newest is not None and is_covered(place.stream, place.version, (newest,))) or (
+            enough is not None and tokens > enough
+        ):
             break
         messages += 1
         tokens += int(place.row["tokens"] or 0)
@@ -362,7 +365,7 @@ def count_uncovered(env: Env, stream: str, *, enough: int | None = None) -> tupl
 
 def last_covered_position(env: Env, stream: str) -> int:
     """Return the position of the newest message that a summary covers; 0 if there is none."""
-    newest = next(summaries.iter_summaries(env, stream), None)
+    newest = next(iter_summaries(env, stream), None)
     if newest is None:
         return 0
     end = newest.covers[-1]

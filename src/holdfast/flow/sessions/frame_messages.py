@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from holdfast.core.checks import is_number
 from holdfast.errors import InvalidValue
+from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import find_frame_stream, load_current_state
-from holdfast.flow.packs.visibility import frame_thread
 from holdfast.flow.sessions import append as session_append
 from holdfast.flow.sessions import read
 from holdfast.flow.sessions.append import FrameAuthor

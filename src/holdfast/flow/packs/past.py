@@ -21,7 +21,7 @@ from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal.caches import StateCache
 from holdfast.flow.journal.observers import EventCallbacks
-from holdfast.flow.journal.read import advance_cursor
+from holdfast.flow.journal.read import iterate_stored
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.vectors import count_vectors
 from holdfast.ports import Clock, Env
@@ -200,8 +200,9 @@ class _TenantCopy:
     def items(self) -> Iterator[ExcerptItem]:
         """Yield each event after the artifacts it names; at the end, the subjects that occur."""
         people: set[int | None] = set()
-        for event in self._read_events():
-            for name in self._artifact_names(event) - self.bodies:
+        for event in iterate_stored(self._journal, EventQuery(tenant=self._tenant, until=self._until, limit=PAGE)):
+            facts = decode_facts(event.type, event.schema, event.facts)
+            for name in {bytes.fromhex(name) for name in getattr(facts, "artifacts", ())} - self.bodies:
                 self.bodies.add(name)
                 yield self._tenant, Artifact(name=name, size=0, at=event.at, body=None)
             yield self._tenant, event
@@ -210,13 +211,3 @@ class _TenantCopy:
         for subject in self._journal.subjects(self._tenant):
             if subject.id in people:
                 yield self._tenant, subject
-
-    def _read_events(self) -> Iterator[StoredEvent]:
-        after = 0
-        while page := self._journal.read(EventQuery(tenant=self._tenant, after=after, until=self._until, limit=PAGE)):
-            yield from page
-            after = advance_cursor(after, page[-1].seq)
-
-    def _artifact_names(self, event: StoredEvent) -> set[bytes]:
-        facts = decode_facts(event.type, event.schema, event.facts)
-        return {bytes.fromhex(name) for name in getattr(facts, "artifacts", ())}
