@@ -190,7 +190,7 @@ def key_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def copy_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a file said is not kept."""
-    patch.setattr(manifest, "_is_copy", lambda piece: False)
+    patch.setattr(manifest, "is_copy", lambda piece: False)
     patch.setattr(artifacts, "withdraw_artifacts", lambda *given: None)
 
 

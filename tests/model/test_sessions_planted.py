@@ -20,6 +20,7 @@ from holdfast.errors import ToolPairingError
 from holdfast.flow.compaction import summaries
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.packs import pack, recent
+from holdfast.flow.packs.request import TokenCounter
 from holdfast.flow.sessions import append, branch, handover, pins, read, sessions
 from holdfast.records.batches import RowUpdate
 from holdfast.records.events.sessions import MessageSpan, SharedSegment
@@ -125,7 +126,7 @@ def end_forgets_other_lines(patch: Patch) -> None:
 
 
 def retracted_messages_in_packs(patch: Patch) -> None:
-    original = read._iter_segment
+    original = read.iter_segment
 
     def places(env: Any, stream: str, page: int) -> Iterator[Any]:
         with pytest.MonkeyPatch.context() as within:
@@ -142,8 +143,8 @@ def pinned_messages_left_out(patch: Patch) -> None:
 
 
 def system_prompt_not_counted(patch: Patch) -> None:
-    original = pack._PackBuilder._brief_segment
-    patch.setattr(pack._PackBuilder, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0))
+    original = TokenCounter.brief_segment
+    patch.setattr(TokenCounter, "brief_segment", lambda *args: replace(original(*args), estimated_tokens=0))
 
 
 def oldest_call_answered_first(patch: Patch) -> None:

@@ -186,7 +186,7 @@ def test_a_pack_without_anything_of_hers_is_not_touched(talk: Talk) -> None:
 
 def test_a_pack_does_not_hold_what_is_somebody_s_own(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only copies of what lies outside are kept for a pack: an artifact of hers goes although others were shown it."""
-    monkeypatch.setattr(manifest, "_is_copy", lambda piece: True)
+    monkeypatch.setattr(manifest, "is_copy", lambda piece: True)
     talk.call("system")
     talk.hf.journal.erase("ann")
     assert on_disk(talk.folder, [word for word in talk.made["ann"] if "kept" in word]) != []

@@ -124,9 +124,9 @@ def _pick_mergeable(new: int, older: Iterator[Summary]) -> tuple[list[Summary], 
 
 def _list_uncovered(env: Env, stream: str, known: Sequence[Summary]) -> list[MessageLocation]:
     """Return the uncovered messages, oldest first. Summaries cover a thread from its start, so this is its end."""
-    first = {(one.stream, one.version) for one in leading_instructions(env, stream)}
+    first = {one.key for one in leading_instructions(env, stream)}
     found = takewhile(lambda place: not is_covered(place.stream, place.version, known), iter_places(env, stream))
-    return [one for one in found if (one.stream, one.version) not in first][::-1]
+    return [one for one in found if one.key not in first][::-1]
 
 
 def _count_older(messages: Sequence[Message], keep: int) -> int:

@@ -327,19 +327,14 @@ def _find_goal(env: Env, plan: SummaryPlan) -> MessageLocation | None:
     covered = {(message.stream, message.version) for message in plan.messages}
     for place in islice(iter_places_after(env, plan.stream), MAX_GOAL_SEARCH):
         if place.row["role"] == "user":
-            return None if place.row["pinned"] or (place.stream, place.version) not in covered else place
+            return None if place.row["pinned"] or place.key not in covered else place
     return None
 
 
 def _mark_goal_pinned(plan: SummaryPlan, goal: MessageLocation) -> SummaryPlan:
     """Mark the goal as pinned in the plan: it stays, so covering it saves nothing."""
-    place = (goal.stream, goal.version)
-    return replace(
-        plan,
-        messages=tuple(
-            replace(one, pinned=True) if (one.stream, one.version) == place else one for one in plan.messages
-        ),
-    )
+    messages = (replace(one, pinned=True) if (one.stream, one.version) == goal.key else one for one in plan.messages)
+    return replace(plan, messages=tuple(messages))
 
 
 def _quote_goal(env: Env, words: SummaryText, goal: MessageLocation, most: int | None) -> SummaryText:

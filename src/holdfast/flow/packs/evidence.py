@@ -26,7 +26,7 @@ from holdfast.flow.frames.read import load_current_state, read_event, read_handl
 from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.packs import handles, visibility
 from holdfast.flow.packs.handles import HandleText, reload_evidence
-from holdfast.flow.packs.manifest import iter_packs
+from holdfast.flow.packs.manifest import is_copy, iter_packs
 from holdfast.flow.packs.request import PackRequest
 from holdfast.flow.packs.visibility import Visibility
 from holdfast.ports import Env
@@ -316,7 +316,7 @@ class EvidenceCopies:
 
     def _read_packs(self, thread: str) -> Iterator[CopyPieces]:
         for event in islice(iter_packs(self._env, thread), MAX_COPY_PACKS):
-            yield event.seq, tuple(piece for piece in event.facts.manifest if _is_copy(piece))
+            yield event.seq, tuple(piece for piece in event.facts.manifest if is_copy(piece))
 
     def _first_attachment(self, piece: PackedPiece) -> tuple[str, int] | None:
         """Return the stream and version where the handle of a piece was first attached."""
@@ -331,8 +331,3 @@ class EvidenceCopies:
 
 def _is_same_handle(one: object, handle: HandleInfo) -> bool:
     return (getattr(one, "id", None), getattr(one, "version", None)) == (handle.id, handle.version)
-
-
-def _is_copy(piece: PackedPiece) -> bool:
-    """Return True if a piece is a copy. An artifact attached as such is not one."""
-    return piece.kind == "evidence" and piece.artifact is not None and piece.part != "artifact"

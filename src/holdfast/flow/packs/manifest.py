@@ -7,7 +7,7 @@ its event's id, and a call's id is its request's: both are found by point reads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -38,8 +38,6 @@ from holdfast.records.settings import Settings
 PACKED = "context.packed"
 LOOK_BACK = 16
 """The most packs searched for the last one of a kind."""
-
-Follows = Mapping[tuple[str, int], tuple[str, int]]
 
 
 class PackOutdated(Conflict):
@@ -230,14 +228,14 @@ def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: s
         truncated=packed.conversation.truncated_count,
         stable=packed.stable,
         artifacts=tuple(
-            dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None and _is_copy(piece))
+            dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None and is_copy(piece))
         ),
     )
 
 
-def _is_copy(piece: PackedPiece) -> bool:
-    """Return True if an artifact is a copy of outside text. Other artifacts are not held: erasure removes them."""
-    return piece.kind == "evidence" and piece.part != "artifact"
+def is_copy(piece: PackedPiece) -> bool:
+    """Return True if a piece is a copy of outside text. Other artifacts are not held: erasure removes them."""
+    return piece.kind == "evidence" and piece.artifact is not None and piece.part != "artifact"
 
 
 @lru_cache(maxsize=16)

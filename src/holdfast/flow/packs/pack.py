@@ -17,25 +17,24 @@ from holdfast.core.packs.inputs import BudgetShares, FitResult, PackLimits, Pack
 from holdfast.core.packs.rounds import ThreadRounds
 from holdfast.core.packs.segments import ItemForms, crumb_segments, marker_segment, note_segments, summary_segment
 from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, check_bounds
-from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens, system_tokens, tools_tokens
+from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import telemetry
 from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
 from holdfast.flow.packs.briefs import Brief
 from holdfast.flow.packs.recent import ThreadTail
-from holdfast.flow.packs.request import PackRequest, check_request
+from holdfast.flow.packs.request import PackRequest, TokenCounter, check_request
 from holdfast.flow.packs.visibility import Visibility
-from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
-from holdfast.ports import Env, Tokenizer
+from holdfast.flow.sessions.summaries import is_covered
+from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.frames import StreamState
-from holdfast.records.messages import Message
-from holdfast.records.models import ModelInfo
 from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, Segment, WindowKey
 from holdfast.records.scope import parse_scope
+from holdfast.records.sessions import SessionState
 
 CHARACTERS_PER_TOKEN = 6
 """The most characters of prose per token: a text cut to n characters takes at least n / 6 tokens."""
@@ -47,104 +46,63 @@ def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
     """Build the pack of a thread within a budget; the default is the model's window less room for its answer."""
     with telemetry.trace_pack(env) as tell:
         check_request(asked)
+        room = asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
         # Gather before taking the snapshot: fetching a web page or embedding a query may take long.
-        found = evidence.gather_evidence(env, seen, asked, _evidence_room(seen, asked))
-        found = evidence.add_memories(env, seen, asked, found)
+        found = evidence.add_memories(env, seen, asked, evidence.gather_evidence(env, seen, asked, room))
         with env.journal.snapshot():
-            made = _PackBuilder(env, seen, asked).build(found)
+            state = load_current_state(env, seen.thread)
+            if state.thread is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.thread))):
+                thread_state(env, seen.thread)  # Refuses a missing session. A frame's own thread may not exist yet.
+            session = None if seen.session is None else load_current_state(env, seen.session).session
+            builder = _PackBuilder(env, seen, asked, state, session)
+            made = builder.build(found, builder.load_brief())
         tell(made)
     return made
 
 
-def _evidence_room(seen: Visibility, asked: PackRequest) -> int:
-    """Return the most tokens that evidence could take."""
-    return asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
+class _CountedBrief(msgspec.Struct, frozen=True, kw_only=True):
+    """A brief with its segments."""
 
-
-class _TokenCounter(msgspec.Struct, frozen=True):
-    """The tokenizer, model and framing that count this pack's tokens."""
-
-    tokenizer: Tokenizer
-    info: ModelInfo
-    framing: Framing
-    kept_as: str
-
-    def count(self, message: Message) -> int:
-        """Return the tokens of one message, from the stored count if it was made in the same way."""
-        if message.tokens is not None and message.tokenizer == self.kept_as:
-            return message.tokens
-        return message_tokens(message, self.tokenizer.count, self.framing)
+    brief: Brief
+    segment: Segment
+    notes: tuple[Segment, ...]
+    tokens: int
+    """The tokens of all segments."""
+    has_history_tools: bool
 
 
 class _PackBuilder:
     """The builder of one pack."""
 
-    def __init__(self, env: Env, seen: Visibility, asked: PackRequest) -> None:
-        self._env, self._seen, self._asked = env, seen, asked
-        self._state = _load_thread_state(env, seen)
-        self._counting = self._choose_counter()
-        self._mark = make_lazy_mark(lambda: env.journal.secret, env.tenant)
-        self._wanted, self._budget, self._limited_by = self._compute_budget()
-
-    def build(self, found: evidence.EvidenceItems) -> AssembledPack:
-        """Build the best pack that fits."""
-        brief, first = self._load_brief()
-        notes = note_segments(brief.notes, self._counting.count)
-        fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
-        ending = self._load_tail(max(self._budget - fixed, 0))
-        crumbs = self._load_crumbs()
-        before = manifest.last_pack(self._env, self._seen.thread, self._state, self._window_key(), ending.packed)
-        sources = self._build_sources(fixed, crumbs, ending, found, brief)
-        fitted = self._fit(sources, before)
-        given = PackMaterial(
-            system=brief.system,
-            tools=brief.tools,
-            brief=brief.context,
-            brief_segment=first,
-            notes=notes,
-            crumbs=tuple(crumb for crumb, _ in crumbs),
-            standing=ending.summaries,
-            messages=0 if self._state.thread is None else self._state.thread.messages,
-            follows=next_messages(ending),
-            overhead=self._counting.framing.reply,
-            budget=self._budget,
-            layout=self._asked.layout,
-            model=self._counting.info.name or None,
-            tokenizer=self._counting.tokenizer.name,
-            exact=self._is_exact(),
-            window=self._window_key(),
-            limited_by=self._limited_by,
-            metadata=self._metadata(brief),
-            report=found.report,
-            count=self._counting.count,
-            has_history_tools=_has_history_tools(brief),
-            pins=found.pins,
-            fresh=ending.fresh,
-            kept_as=self._counting.kept_as,
-            before=self._previous_manifest(before, ending, brief),
+    def __init__(
+        self, env: Env, seen: Visibility, asked: PackRequest, state: StreamState, session: SessionState | None
+    ) -> None:
+        self._env, self._seen, self._asked, self._state = env, seen, asked, state
+        self._messages = 0 if state.thread is None else state.thread.messages
+        self._max_messages = UNLIMITED if asked.max_messages is None else asked.max_messages
+        models = models_port(env)
+        self._model = models.info(None if session is None else session.model)
+        tokenizer = models.tokenizer(
+            asked.tokenizer or (None if session is None else session.tokenizer) or self._model.tokenizer
         )
-        return assemble_pack(fitted, sources, given)
-
-    def _choose_counter(self) -> _TokenCounter:
-        session = None if self._seen.session is None else load_current_state(self._env, self._seen.session).session
-        info = models_port(self._env).info(None if session is None else session.model)
-        name = self._asked.tokenizer or (None if session is None else session.tokenizer) or info.tokenizer
-        tokenizer = models_port(self._env).tokenizer(name)
-        framing = framing_of(info.provider, info.name)
-        return _TokenCounter(tokenizer, info, framing, count_label(tokenizer.name, framing))
+        framing = framing_of(self._model.provider, self._model.name)
+        kept_as = count_label(tokenizer.name, framing)
+        self._counter = TokenCounter(tokenizer=tokenizer, framing=framing, kept_as=kept_as)
+        self._mark = make_lazy_mark(lambda: env.journal.secret, env.tenant)
+        wanted, self._budget, self._limited_by = self._compute_budget()
+        self._window = WindowKey(role=asked.role, layout=asked.layout, tokenizer=tokenizer.name, budget=wanted)
 
     def _compute_budget(self) -> tuple[int, int, str | None]:
         """Return the requested budget, the allowed budget, and the name of the limit that lowered it, if any."""
         frame, actor = self._seen.frame, self._seen.actor
         asked = self._asked.budget
         if frame is None or actor is None:
-            wanted = asked or self._counting.info.input_budget
-            return wanted, asked or self._calibrate_budget(), None
+            return asked or self._model.input_budget, asked or self._calibrate_budget(), None
         live = load_current_state(self._env, actor).frames
         most = stack.tightest_limits(stack.ancestry(live, frame.id)).context_tokens
         wanted = most if asked is None else asked
         budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
-        if asked is None and most == self._counting.info.input_budget:
+        if asked is None and most == self._model.input_budget:
             # No budget was given, and the frame may use its model's whole window: use the calibrated one.
             budget = self._calibrate_budget()
         available = frame.tokens.available
@@ -160,40 +118,42 @@ class _PackBuilder:
 
     def _calibrate_budget(self) -> int:
         """Return the model's window in tokens as counted here, corrected by the usage that providers reported."""
-        counting = self._counting
         factor = models_port(self._env).calibration(
-            counting.info.name, counting.tokenizer.name, tenant=self._env.tenant
+            self._model.name, self._counter.tokenizer.name, tenant=self._env.tenant
         )
-        most = counting.info.input_budget
+        most = self._model.input_budget
         return most if factor is None else max(int(most / factor), 1)
 
-    def _load_brief(self) -> tuple[Brief, Segment]:
-        """Load the brief and its segment, from the cache as long as its scopes have not changed."""
-        heads = [self._env.journal.head(self._env.tenant, scope) for scope in self._seen.scopes]
-        there = [(scope, head.version) for scope, head in zip(self._seen.scopes, heads, strict=True) if head]
+    def load_brief(self) -> _CountedBrief:
+        """Load the brief, from the cache as long as its scopes have not changed."""
+        env, seen = self._env, self._seen
+        heads = [(scope, env.journal.head(env.tenant, scope)) for scope in seen.scopes]
+        there = [(scope, head.version) for scope, head in heads if head]
         # A frame's own stream changes all the time without touching briefs: `_has_own_brief` checks it instead.
-        versions = [at for at in there if at[0] != self._seen.actor]
-        place = (
-            self._env.tenant,
-            self._seen.actor or self._seen.thread,
-            f"{self._asked.role} {self._counting.kept_as}",
+        versions = [at for at in there if at[0] != seen.actor]
+        place = (env.tenant, seen.actor or seen.thread, f"{self._asked.role} {self._counter.kept_as}")
+        remembered = None if self._has_own_brief() else env.recent
+        known: tuple[list[tuple[str, int]], _CountedBrief] | None = (
+            None if remembered is None else remembered.get(place)
         )
-        remembered = None if self._has_own_brief() else self._env.recent
-        known = None if remembered is None else remembered.get(place)
         if known is not None and known[0] == versions:
-            return known[1], known[2]
+            return known[1]
         brief = briefs.load_brief(
-            self._env,
-            session=self._seen.session,
-            scopes=[scope for scope, _ in there],
-            role=self._asked.role,
-            frame=self._seen.frame,
+            env, session=seen.session, scopes=[scope for scope, _ in there], role=self._asked.role, frame=seen.frame
         )
-        segment = self._brief_segment(brief)
+        segment = self._counter.brief_segment(brief, brief.origins)
+        notes = note_segments(brief.notes, self._counter.count)
+        counted = _CountedBrief(
+            brief=brief,
+            segment=segment,
+            notes=notes,
+            tokens=sum(one.estimated_tokens for one in (segment, *notes)),
+            has_history_tools=frozenset(HISTORY_TOOL_NAMES).issubset(tool.name for tool in brief.tools),
+        )
         if remembered is not None and not any(origin.part == "entry" for origin in brief.origins):
             # A brief with entries is not cached: entries may expire without an event.
-            remembered.put(place, (versions, brief, segment))
-        return brief, segment
+            remembered.put(place, (versions, counted))
+        return counted
 
     def _has_own_brief(self) -> bool:
         """Return True if the frame's brief holds something that only its own stream provides."""
@@ -202,95 +162,102 @@ class _PackBuilder:
             return False
         return frame.inputs is not None or briefs.has_briefs(self._env, actor)
 
-    def _brief_segment(self, brief: Brief) -> Segment:
-        """Return the segment of the system prompt and tools, which are sent apart from the messages."""
-        counting = self._counting
-        tokens = system_tokens(brief.system, counting.tokenizer.count, counting.framing)
-        tokens += tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
-        return Segment(
-            kind="brief",
-            id="brief",
-            priority="critical",
-            trust="operator",
-            estimated_tokens=tokens + counting.framing.reply,
-            messages=(),
-            origins=brief.origins,
+    def build(self, found: evidence.EvidenceItems, counted: _CountedBrief) -> AssembledPack:
+        """Build the best pack that fits."""
+        env, seen, asked, counter, brief = self._env, self._seen, self._asked, self._counter, counted.brief
+        tail = self._load_tail(counted)
+        crumbs: list[visibility.Crumb] = []
+        # A turn's goal is in its conversation already, and here it would change the start of every pack.
+        if seen.frame is not None and seen.frame.turn is None:
+            crumbs = visibility.load_breadcrumbs(env, seen.frame.id)
+        before = manifest.last_pack(env, seen.thread, self._state, self._window, tail.packed)
+        sources = self._build_sources(counted, crumbs, tail, found)
+        fitted = self._fit(sources, before)
+        given = PackMaterial(
+            system=brief.system,
+            tools=brief.tools,
+            brief=brief.context,
+            brief_segment=counted.segment,
+            notes=counted.notes,
+            crumbs=tuple(crumb for crumb, _ in crumbs),
+            standing=tail.summaries,
+            messages=self._messages,
+            follows=_next_messages(tail),
+            overhead=counter.framing.reply,
+            budget=self._budget,
+            layout=asked.layout,
+            model=self._model.name or None,
+            tokenizer=counter.tokenizer.name,
+            exact=counter.tokenizer.exact and self._model.known and counter.tokenizer.name == self._model.tokenizer,
+            window=self._window,
+            limited_by=self._limited_by,
+            metadata=ContextPackMetadata(
+                pack_id=None,
+                frame_id=None if seen.frame is None else seen.frame.id,
+                scope=seen.thread,
+                role=asked.role,
+                created_at=env.clock.now_ms(),
+                log_seq=env.journal.position(),
+                level=CompactionLevel.NONE,
+                layout=asked.layout,
+                erased=brief.erased,
+            ),
+            report=found.report,
+            count=counter.count,
+            has_history_tools=counted.has_history_tools,
+            pins=found.pins,
+            fresh=tail.fresh,
+            kept_as=counter.kept_as,
+            before=self._previous_manifest(before, tail, brief),
         )
+        return assemble_pack(fitted, sources, given)
 
-    def _load_tail(self, room: int) -> ThreadTail:
+    def _load_tail(self, counted: _CountedBrief) -> ThreadTail:
         wanted = recent.TailRequest(
-            room=room,
+            room=max(self._budget - counted.tokens, 0),
             max_messages=self._asked.max_messages,
-            kept_as=self._counting.kept_as,
+            kept_as=self._counter.kept_as,
             max_message_tokens=max(self._env.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
         )
-        return recent.read_tail(
-            self._env,
-            self._seen.thread,
-            self._state,
-            wanted,
-            self._counting.tokenizer,
-            self._counting.framing,
-            0 if self._seen.frame is None else self._seen.frame.turn or 0,
-        )
-
-    def _load_crumbs(self) -> list[visibility.Crumb]:
-        # A turn's goal is in its conversation already, and here it would change the start of every pack.
-        if self._seen.frame is None or self._seen.frame.turn is not None:
-            return []
-        return visibility.load_breadcrumbs(self._env, self._seen.frame.id)
-
-    def _window_key(self) -> WindowKey:
-        return WindowKey(
-            role=self._asked.role,
-            layout=self._asked.layout,
-            tokenizer=self._counting.tokenizer.name,
-            budget=self._wanted,
-        )
+        turn = 0 if self._seen.frame is None else self._seen.frame.turn or 0
+        return recent.read_tail(self._env, self._seen.thread, self._state, wanted, self._counter, turn)
 
     def _build_sources(
         self,
-        fixed: int,
+        counted: _CountedBrief,
         crumbs: list[visibility.Crumb],
-        ending: ThreadTail,
+        tail: ThreadTail,
         found: evidence.EvidenceItems,
-        brief: Brief,
     ) -> PackSources:
-        count, settings = self._counting.count, self._env.settings
-        most = UNLIMITED if self._asked.max_messages is None else self._asked.max_messages
-        talk = ConversationRounds(ending.messages, check_bounds(most, self._budget, count), ending.leading)
+        count, settings, thread = self._counter.count, self._env.settings, self._seen.thread
+        talk = ConversationRounds(tail.messages, check_bounds(self._max_messages, self._budget, count), tail.leading)
         all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
-        messages = 0 if self._state.thread is None else self._state.thread.messages
-        hidden = _has_hidden(ending, messages)
+        hidden = _has_hidden(tail, self._messages)
         return PackSources(
-            fixed=fixed,
+            fixed=counted.tokens,
             crumbs=all_crumbs,
             last_crumb=last_crumb,
             rounds=ThreadRounds(
-                talk,
-                self._seen.thread,
-                settings.abbreviate_chars,
-                ending.question_places,
-                recent.contiguous_start(ending),
+                talk, thread, settings.abbreviate_chars, tail.question_places, recent.contiguous_start(tail)
             ),
-            complete=ending.complete or not hidden,
-            hidden=ending.complete and hidden,
-            summaries=tuple(summary_segment(one, self._seen.thread, self._mark, count) for one in ending.summaries),
+            complete=tail.complete or not hidden,
+            hidden=tail.complete and hidden,
+            summaries=tuple(summary_segment(one, thread, self._mark, count) for one in tail.summaries),
             items=found.items,
             forms=ItemForms(self._mark, count),
-            marker=marker_segment(messages, count, tools=_has_history_tools(brief)),
-            fixed_parts=lambda: self._brief_parts(brief, fixed),
+            marker=marker_segment(self._messages, count, tools=counted.has_history_tools),
+            fixed_parts=lambda: self._brief_parts(counted),
         )
 
-    def _brief_parts(self, brief: Brief, fixed: int) -> tuple[RequiredPart, ...]:
+    def _brief_parts(self, counted: _CountedBrief) -> tuple[RequiredPart, ...]:
         """Return the brief's tokens by part, for the error that says what to shorten."""
-        counting = self._counting
-        tools = tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
-        fewer = (
-            "leave out expand and search_history (history=False)" if _has_history_tools(brief) else "offer fewer tools"
-        )
-        return RequiredPart("the brief", fixed - tools, "shorten the brief"), RequiredPart(
-            "tools", tools, fewer, len(brief.tools)
+        tools = self._counter.count_tools(counted.brief)
+        fewer = "offer fewer tools"
+        if counted.has_history_tools:
+            fewer = "leave out expand and search_history (history=False)"
+        return (
+            RequiredPart("the brief", counted.tokens - tools, "shorten the brief"),
+            RequiredPart("tools", tools, fewer, len(counted.brief.tools)),
         )
 
     def _fit(self, sources: PackSources, before: ContextPacked | None) -> FitResult:
@@ -300,7 +267,7 @@ class _PackBuilder:
             start = (before.window_stream, before.window_start)
         limits = PackLimits(
             budget=self._budget,
-            max_messages=UNLIMITED if self._asked.max_messages is None else self._asked.max_messages,
+            max_messages=self._max_messages,
             floor=CompactionLevel(self._asked.min_compaction),
             stickiness=self._asked.stickiness,
             before=start,
@@ -322,59 +289,30 @@ class _PackBuilder:
             ) from None
 
     def _previous_manifest(
-        self, before: ContextPacked | None, ending: ThreadTail, brief: Brief
+        self, before: ContextPacked | None, tail: ThreadTail, brief: Brief
     ) -> tuple[PackedPiece, ...]:
         """Return the last pack's pieces; none if content shown here was erased since, as it now renders differently."""
         if before is None:
             return ()
-        gone = bool(brief.erased) or any(message.erased for message in ending.messages)
+        gone = bool(brief.erased) or any(message.erased for message in tail.messages)
         return () if gone and manifest.has_erasure_since(self._env, before.at_seq) else before.manifest
 
-    def _is_exact(self) -> bool:
-        tokenizer, info = self._counting.tokenizer, self._counting.info
-        return tokenizer.exact and info.known and tokenizer.name == info.tokenizer
 
-    def _metadata(self, brief: Brief) -> ContextPackMetadata:
-        return ContextPackMetadata(
-            pack_id=None,
-            frame_id=None if self._seen.frame is None else self._seen.frame.id,
-            scope=self._seen.thread,
-            role=self._asked.role,
-            created_at=self._env.clock.now_ms(),
-            log_seq=self._env.journal.position(),
-            level=CompactionLevel.NONE,
-            layout=self._asked.layout,
-            erased=brief.erased,
-        )
-
-
-def _load_thread_state(env: Env, seen: Visibility) -> StreamState:
-    """Return the thread's state. A frame's private thread may not exist yet; a missing session is refused."""
-    state = load_current_state(env, seen.thread)
-    if state.thread is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.thread))):
-        thread_state(env, seen.thread)
-    return state
-
-
-def _has_hidden(ending: ThreadTail, messages: int) -> bool:
+def _has_hidden(tail: ThreadTail, messages: int) -> bool:
     """Return True if the thread has messages that are neither loaded nor covered by a loaded summary."""
-    at_hand = sum(
-        1 for place in ending.places if not summaries.is_covered(place.stream, place.version, ending.summaries)
-    )
-    return messages > at_hand + sum(summary.messages for summary in ending.summaries)
+    if not tail.summaries:
+        return messages > len(tail.places)
+    at_hand = sum(not is_covered(place.stream, place.version, tail.summaries) for place in tail.places)
+    return messages > at_hand + sum(summary.messages for summary in tail.summaries)
 
 
-def _has_history_tools(brief: Brief) -> bool:
-    return frozenset(HISTORY_TOOL_NAMES).issubset(tool.name for tool in brief.tools)
-
-
-def next_messages(ending: ThreadTail) -> dict[tuple[str, int], tuple[str, int]]:
+def _next_messages(tail: ThreadTail) -> dict[tuple[str, int], tuple[str, int]]:
     """Map each loaded message to the one directly after it in the thread."""
     found: dict[tuple[str, int], tuple[str, int]] = {}
     begun, previous = False, ("", 0)
-    for place in ending.places:
-        at = (place.stream, place.version)
-        if not begun and at != ending.since:
+    for place in tail.places:
+        at = place.key
+        if not begun and at != tail.since:
             continue
         if begun and previous[0] == at[0] and place.row["before"] is None:
             found[previous] = at

@@ -200,7 +200,7 @@ class _TenantCopy:
     def items(self) -> Iterator[ExcerptItem]:
         """Yield each event after the artifacts it names; at the end, the subjects that occur."""
         people: set[int | None] = set()
-        for event in iterate_stored(self._journal, EventQuery(tenant=self._tenant, until=self._until, limit=PAGE)):
+        for event in self._read_events():
             facts = decode_facts(event.type, event.schema, event.facts)
             for name in {bytes.fromhex(name) for name in getattr(facts, "artifacts", ())} - self.bodies:
                 self.bodies.add(name)
@@ -211,3 +211,6 @@ class _TenantCopy:
         for subject in self._journal.subjects(self._tenant):
             if subject.id in people:
                 yield self._tenant, subject
+
+    def _read_events(self) -> Iterator[StoredEvent]:
+        return iterate_stored(self._journal, EventQuery(tenant=self._tenant, until=self._until, limit=PAGE))

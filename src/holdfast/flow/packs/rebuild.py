@@ -33,16 +33,15 @@ from holdfast.core.packs.segments import (
     summary_segment,
 )
 from holdfast.core.sessions.pairing import repair_messages
-from holdfast.core.sessions.tokens import count_label, framing_of, message_tokens, system_tokens, tools_tokens
-from holdfast.core.trust import FILE_PREFIX, lowest_trust
-from holdfast.core.wire.parts import ERASED_TEXT
+from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
 from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_event, read_handle_event
 from holdfast.flow.packs import briefs, handles, visibility
 from holdfast.flow.packs.evidence import prepend_description
+from holdfast.flow.packs.request import TokenCounter
 from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import models_port, resolve_session_stream
-from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages
+from holdfast.flow.sessions.read import decode_messages, read_stored
 from holdfast.ports import Env, Tokenizer
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import ERASED, Event
@@ -60,8 +59,10 @@ from holdfast.records.packs import (
     TokenSummary,
     WindowKey,
 )
-from holdfast.records.reports import EventQuery
 from holdfast.records.sessions import Summary
+
+UNKNOWN_STATUS = "unknown"
+"""A frame's status at the time of packing is not journaled with the pack."""
 
 
 def pack_at(env: Env, call: str, session: str | None = None) -> AssembledPack:
@@ -105,44 +106,41 @@ class _PackRebuilder:
         self._thread = event.stream
         self._mark = make_mark(env.journal.secret, env.tenant)
         info = models_port(env).info(self._facts.model)
-        self._framing = framing_of(info.provider, info.name)
-        self._tokenizer = _choose_tokenizer(env, self._facts.tokenizer, info.tokenizer)
-        self._kept_as = count_label(self._facts.tokenizer, self._framing)
+        framing = framing_of(info.provider, info.name)
+        self._counter = TokenCounter(
+            tokenizer=_choose_tokenizer(env, self._facts.tokenizer, info.tokenizer),
+            framing=framing,
+            kept_as=count_label(self._facts.tokenizer, framing),
+        )
+        self._count = self._counter.count
         self._follows: dict[tuple[str, int], tuple[str, int]] = {}
         self._erased: list[str] = []
         self._summaries: list[Summary] = []
         self._crumbs: list[FrameBreadcrumb] = []
         self._evidence: list[RetrievedEvidence] = []
 
-    def _count(self, message: Message) -> int:
-        if message.tokens is not None and message.tokenizer == self._kept_as:
-            return message.tokens
-        return message_tokens(message, self._tokenizer.count, self._framing)
-
     def rebuild(self) -> AssembledPack:
         """Rebuild the whole pack; raise Corrupt if it differs without an erasure."""
-        brief = briefs.reload_brief(self._env, [piece_origin(one) for one in self._brief_pieces()])
+        brief = briefs.reload_brief(self._env, [piece_origin(one) for one in list_brief_pieces(self._facts)])
         self._erased += brief.erased
         self._notes = note_segments(brief.notes, self._count)
         self._rounds = self._load_rounds()
         segments = [segment for piece in self._group_pieces() for segment in self._group_segments(piece, brief)]
         said = [message for one in segments if one.kind == "conversation" for message in one.messages]
-        pack = self._assemble_pack(brief, segments, [message for message in said if not _is_marker(message)])
+        said = [message for message in said if not (message.synthetic and message.role == "user")]  # Without markers.
+        pack = self._assemble_pack(brief, segments, said)
         same = compute_digest(self._env.journal.secret, self._env.tenant, pack) == self._facts.digest
         if not same and not self._erased:
             raise Corrupt(f"Pack {self._facts.pack} is not what it was when it was journaled. Run `holdfast verify`.")
         return pack
 
-    def _brief_pieces(self) -> list[PackedPiece]:
-        return [piece for piece in self._facts.manifest if piece.kind == "brief" and piece.part != "note"]
-
     def _group_pieces(self) -> list[list[PackedPiece]]:
         """Group the pieces of one segment: a brief and breadcrumbs have several."""
         found: list[list[PackedPiece]] = []
-        if not self._brief_pieces():
+        if not list_brief_pieces(self._facts):
             found.append([])  # The brief was empty; its segment still comes first.
         for piece in self._facts.manifest:
-            several = piece.kind == "breadcrumb" or (piece.kind == "brief" and piece.part != "note")
+            several = piece.kind == "breadcrumb" or _is_brief(piece)
             if several and found and found[-1] and (found[-1][0].kind, found[-1][0].id) == (piece.kind, piece.id):
                 found[-1].append(piece)
             else:
@@ -150,8 +148,8 @@ class _PackRebuilder:
         return found
 
     def _group_segments(self, group: Sequence[PackedPiece], brief: briefs.Brief) -> list[Segment]:
-        if not group or (group[0].kind == "brief" and group[0].part != "note"):
-            return [self._brief_segment(brief)]
+        if not group or _is_brief(group[0]):
+            return [self._counter.brief_segment(brief, brief.origins)]
         piece = group[0]
         match piece.kind:
             case "brief":
@@ -164,23 +162,10 @@ class _PackRebuilder:
                 return self._conversation_segments(piece)
         return [self._item_segment(piece)]
 
-    def _brief_segment(self, brief: briefs.Brief) -> Segment:
-        tokens = system_tokens(brief.system, self._tokenizer.count, self._framing)
-        tokens += tools_tokens(brief.tools, self._tokenizer.count, self._framing) + self._framing.reply
-        return Segment(
-            kind="brief",
-            id="brief",
-            priority="critical",
-            trust="operator",
-            estimated_tokens=tokens,
-            messages=(),
-            origins=brief.origins,
-        )
-
     def _breadcrumb_segment(self, group: Sequence[PackedPiece]) -> Segment:
         goals = []
         for piece in group:
-            crumb, gone = load_crumb(self._env, piece_origin(piece))
+            crumb, gone = _load_crumb(self._env, piece_origin(piece))
             self._erased += [piece.id] if gone else []
             self._crumbs.append(crumb)
             goals.append(crumb.goal)
@@ -225,10 +210,9 @@ class _PackRebuilder:
 
     def _round_segment(self, messages: Sequence[Message], piece: PackedPiece) -> Segment:
         recipe = [] if piece.cut is None else piece.cut.split(",")
-        form, left_out = remake_round(messages, recipe, self._thread)
-        gone = [message for message in messages if message.erased]
+        form, left_out = remake_with_omissions(messages, recipe, self._thread)
         id = message_handle(messages[0], self._thread)
-        self._erased += [id] if gone else []
+        self._erased += [id] if any(message.erased for message in messages) else []
         return Segment(
             kind="conversation",
             id=id,
@@ -244,7 +228,6 @@ class _PackRebuilder:
 
     def _item_segment(self, piece: PackedPiece) -> Segment:
         origin, trust = piece_origin(piece), piece.trust or "external"
-        gone = False
         if piece.kind == "memory":
             text, gone = load_memory_text(self._env, origin)
             label = MEMORY_LABEL
@@ -285,7 +268,7 @@ class _PackRebuilder:
                 budget=facts.budget,
                 used=facts.used,
                 remaining=max(facts.budget - facts.used, 0),
-                breakdown=token_breakdown(segments, self._framing.reply),
+                breakdown=token_breakdown(segments, self._counter.framing.reply),
                 compaction_level=level,
             ),
             metadata=ContextPackMetadata(
@@ -303,7 +286,9 @@ class _PackRebuilder:
             decisions=restore_decisions(facts, segments, self._summaries),
             model=facts.model,
             tokenizer=facts.tokenizer,
-            exact=facts.exact and self._tokenizer.name == facts.tokenizer and not any(map(has_estimated_parts, said)),
+            exact=facts.exact
+            and self._counter.tokenizer.name == facts.tokenizer
+            and not any(map(has_estimated_parts, said)),
             window=WindowKey(role=facts.role, layout=facts.layout, tokenizer=facts.tokenizer, budget=facts.asked),
             window_start=None if stream is None or facts.window_start is None else (stream, facts.window_start),
             shortened=sum(1 for one in segments if one.kind == "conversation" and one.shortened),
@@ -321,38 +306,28 @@ def _choose_tokenizer(env: Env, name: str, instead: str) -> Tokenizer:
         return models_port(env).tokenizer(instead)
 
 
-def _is_marker(message: Message) -> bool:
-    return message.synthetic and message.role == "user"
+# the origins of pieces
 
 
-PAGE = 256
-UNKNOWN_STATUS = "unknown"
-"""A frame's status at the time of packing is not journaled with the pack."""
+def list_brief_pieces(facts: ContextPacked) -> list[PackedPiece]:
+    """List the pieces of a pack's brief, apart from its notes."""
+    return [piece for piece in facts.manifest if _is_brief(piece)]
+
+
+def _is_brief(piece: PackedPiece) -> bool:
+    return piece.kind == "brief" and piece.part != "note"
 
 
 def piece_origin(piece: PackedPiece) -> Origin:
     """Return the origin of a piece."""
-    kind: str = piece.kind
-    found: Origin = convert(
-        {name: getattr(piece, name) for name in Origin.__struct_fields__ if name != "kind"} | {"kind": kind}, Origin
-    )
+    found: Origin = convert({name: getattr(piece, name) for name in Origin.__struct_fields__}, Origin)
     return found
 
 
 def load_piece_messages(env: Env, piece: PackedPiece) -> list[Message]:
     """Load the messages of a run, uncut, oldest first."""
-    found: list[Event] = []
-    after, last = (piece.first or 1) - 1, piece.last or 0
-    while after < last:
-        query = EventQuery(
-            tenant=env.tenant, stream=piece.stream, after=after, until=last, types=MESSAGE_TYPES, limit=PAGE
-        )
-        page = [decode_event(event) for event in env.journal.read(query)]
-        found += page
-        if len(page) < PAGE:
-            break
-        after = page[-1].version
-    return decode_messages(env, found)
+    stored = read_stored(env, piece.stream or "", piece.first or 1, piece.last or 0)
+    return decode_messages(env, [decode_event(event) for event in stored])
 
 
 def load_memory_text(env: Env, origin: Origin) -> tuple[str, bool]:
@@ -367,7 +342,7 @@ def load_memory_text(env: Env, origin: Origin) -> tuple[str, bool]:
 def load_evidence_text(env: Env, origin: Origin) -> tuple[str, bool]:
     """Load evidence with its description, uncut, and return True with it if it was erased."""
     text = handles.reload_evidence(env, origin)
-    if text is ERASED or not isinstance(text, str):
+    if not isinstance(text, str):
         return ERASED_TEXT, True
     description = content_field(_attachment_event(env, origin), "description")
     return prepend_description(description, text), description is ERASED
@@ -384,10 +359,12 @@ def evidence_source(env: Env, origin: Origin) -> str | None:
     """Describe the source of evidence; None if the target was erased."""
     attached = _attachment_event(env, origin)
     if origin.artifact is not None:
-        target = origin.artifact[:12] if origin.part == "artifact" else content_field(attached, "target")
-        if not isinstance(target, str):
-            return None
-        return f"artifact {target}" if origin.part == "artifact" else _describe_outside(target)
+        if origin.part == "artifact":
+            return f"artifact {origin.artifact[:12]}"
+        target = content_field(attached, "target")
+        if isinstance(target, str) and target.startswith(FILE_PREFIX):
+            return f"file {target.removeprefix(FILE_PREFIX)}"
+        return target if isinstance(target, str) else None
     if attached is not None and (attached.stream, attached.version) == (origin.stream, origin.first):
         return "attached text"
     if origin.part == "document":
@@ -396,12 +373,7 @@ def evidence_source(env: Env, origin: Origin) -> str | None:
     return None if event is None else f"{event.type} {event.stream}@{event.version}"
 
 
-def _describe_outside(target: str) -> str:
-    """Describe a file by its path, a page by its address."""
-    return f"file {target.removeprefix(FILE_PREFIX)}" if target.startswith(FILE_PREFIX) else target
-
-
-def load_crumb(env: Env, origin: Origin) -> tuple[FrameBreadcrumb, bool]:
+def _load_crumb(env: Env, origin: Origin) -> tuple[FrameBreadcrumb, bool]:
     """Load a breadcrumb, and return True with it if its goal was erased."""
     goal, gone = visibility.reload_breadcrumb(env, origin)
     event = read_event(env, origin.stream or "", origin.first or 0)

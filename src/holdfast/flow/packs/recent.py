@@ -6,7 +6,7 @@ and nothing was erased; otherwise the tail is read again. A turn's first and new
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import takewhile
 from typing import TypeVar
 
@@ -15,24 +15,26 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.project_sessions import message_row
-from holdfast.core.sessions.tokens import Framing, message_tokens
+from holdfast.core.sessions.tokens import message_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.packs.manifest import PACKED
+from holdfast.flow.packs.request import TokenCounter
 from holdfast.flow.sessions.pins import add_pinned, leading_instructions
 from holdfast.flow.sessions.read import (
+    LATEST,
     PAGE,
     MessageLocation,
     decode_messages,
     group_versions,
-    is_standing,
     iter_places,
+    iter_segment,
     load_messages,
 )
 from holdfast.flow.sessions.summaries import is_covered, iter_summaries
-from holdfast.ports import Env, Tokenizer
+from holdfast.ports import Env
 from holdfast.records.batches import RowQuery
-from holdfast.records.events.envelope import Event, StoredEvent
+from holdfast.records.events.envelope import Event
 from holdfast.records.events.sessions import SharedSegment
 from holdfast.records.frames import StreamState
 from holdfast.records.messages import Message
@@ -50,7 +52,14 @@ MAX_NEW_EVENTS = 256
 GROWTH_TYPES = frozenset({"message.appended", "tokens.counted", PACKED})
 """Events that leave everything in a cached tail valid."""
 
+MAX_QUESTIONS = 32
+"""The most questions kept for a turn: the first, and the newest of the others."""
+USER_PAGE = 1_000
+USER_ROLE = "user"
+
 T = TypeVar("T")
+Counts = dict[str, tuple[tuple[int, int], ...]]
+"""Token counts by stream: pairs of version and tokens."""
 
 
 class TailRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,35 +99,29 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     """Standing summaries, oldest first, as far as there may be room for them."""
     packed: Event | None = None
     """The thread's newest journaled pack."""
-    fresh: dict[str, tuple[tuple[int, int], ...]] = {}
-    """Counts made just now, by stream: pairs of version and tokens."""
+    fresh: Counts = {}
+    """Counts made just now."""
 
 
 def read_tail(
-    env: Env,
-    stream: str,
-    state: StreamState,
-    wanted: TailRequest,
-    tokenizer: Tokenizer,
-    framing: Framing,
-    turn: int = 0,
+    env: Env, stream: str, state: StreamState, wanted: TailRequest, counter: TokenCounter, turn: int = 0
 ) -> ThreadTail:
     """Return the tail of a thread, from the cache where valid, with the questions of the turn that began at `turn`."""
     erased = _stream_version(env, Scope.GLOBAL.text)  # Erasures are journaled in the global stream.
     now = ThreadTail(version=state.version, thread=state.thread, erased=erased, request=wanted, turn=turn)
     if state.thread is None:
         return now
-    now = replace(now, source_versions=tuple(_stream_version(env, one.stream) for one in state.thread.shared))
+    if state.thread.shared:
+        now = replace(now, source_versions=tuple(_stream_version(env, one.stream) for one in state.thread.shared))
     place = (env.tenant, stream, wanted.kept_as)
     known: ThreadTail | None = None if env.recent is None else env.recent.get(place)
     found = None
     usable = _adapt_to_turn(known, stream, turn) if known is not None and _is_valid(known, now) else None
     if usable is not None:
-        same = usable.version == state.version
-        found = usable if same else _extend_tail(env, stream, now, usable, tokenizer, framing)
+        found = usable if usable.version == state.version else _extend_tail(env, stream, now, usable, counter)
     if found is None:
         plain = known is not None and _has_no_instructions(known, now)
-        found = _read_tail(env, stream, now, tokenizer, framing, plain=plain)
+        found = _read_tail(env, stream, now, counter, plain=plain)
     at = state.thread.packed
     if at and (found.packed is None or found.packed.version != at):
         found = replace(found, packed=read_event(env, stream, at))
@@ -127,9 +130,22 @@ def read_tail(
     return found
 
 
+def contiguous_start(found: ThreadTail) -> tuple[str, int] | None:
+    """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
+    if found.since is None:
+        return None
+    at = _index_of_start(found)
+    while at and found.places[at - 1].row["position"] == int(found.places[at].row["position"] or 0) - 1:
+        at -= 1
+    return found.places[at].key
+
+
 def _stream_version(env: Env, stream: str) -> int:
     head = env.journal.head(env.tenant, stream)
     return 0 if head is None else head.version
+
+
+# the cached tail
 
 
 def _is_valid(known: ThreadTail, now: ThreadTail) -> bool:
@@ -163,71 +179,57 @@ def _adapt_to_turn(known: ThreadTail, stream: str, turn: int) -> ThreadTail | No
     reaches = since is not None and (since[0] != stream or since[1] <= turn)
     if turn and turn <= known.version and not reaches:
         return None
-    begin = len(known.places) if since is None else _index_of(known.places, since)
-    gone = {at for at in range(begin) if _key_of(known.places[at]) not in known.kept}
+    gone = {at for at in range(_index_of_start(known)) if known.places[at].key not in known.kept}
     found, messages = _drop_indexes(known.places, gone), _drop_indexes(known.messages, gone)
-    return replace(
-        known,
-        places=tuple(found),
-        messages=tuple(messages),
-        turn=turn,
-        question_places=find_questions(found, messages, stream, turn),
-    )
+    asked = _find_questions(found, messages, stream, turn)
+    return replace(known, places=tuple(found), messages=tuple(messages), turn=turn, question_places=asked)
 
 
-def contiguous_start(found: ThreadTail) -> tuple[str, int] | None:
-    """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
+def _index_of_start(found: ThreadTail) -> int:
+    """Return the index of the message from which on nothing is missing; past the end if there is none."""
     if found.since is None:
-        return None
-    at = _index_of(found.places, found.since)
-    while at and found.places[at - 1].row["position"] == int(found.places[at].row["position"] or 0) - 1:
-        at -= 1
-    return _key_of(found.places[at])
+        return len(found.places)
+    return next(index for index, place in enumerate(found.places) if place.key == found.since)
 
 
 def _drop_indexes(these: Sequence[T], gone: Container[int]) -> list[T]:
     return [one for at, one in enumerate(these) if at not in gone]
 
 
-def _extend_tail(
-    env: Env,
-    stream: str,
-    now: ThreadTail,
-    known: ThreadTail,
-    tokenizer: Tokenizer,
-    framing: Framing,
-) -> ThreadTail | None:
+def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, counter: TokenCounter) -> ThreadTail | None:
     """Extend the cached tail by the new events, cut to the size a fresh read would have; None if that is impossible."""
     query = EventQuery(tenant=env.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS)
     stored = env.journal.read(query)
     if len(stored) != now.version - known.version or any(event.type not in GROWTH_TYPES for event in stored):
         return None
-    events = [decode_event(event) for event in stored if event.type == "message.appended"]
-    new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in events]
+    events = [decode_event(event) for event in stored]
+    said = [event for event in events if event.type == "message.appended"]
+    new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in said]
     if new and _affects_kept(known, new):
         return None
-    costed, fresh = count_messages(env, new, decode_messages(env, events), known.request.kept_as, tokenizer, framing)
+    costed, fresh = _count_messages(env, new, decode_messages(env, said), counter)
     found, messages = (*known.places, *new), (*known.messages, *costed)
-    begin = len(known.places) if known.since is None else _index_of(known.places, known.since)
-    end, whole = _take_until_full([*reversed(found[begin:])], known.request)
+    end, whole = _take_until_full([*reversed(found[_index_of_start(known) :])], known.request)
     if whole is None and not known.complete:
         return None
     cut = len(found) - len(end)
-    asked = find_questions(found, messages, stream, known.turn)
+    asked = _find_questions(found, messages, stream, known.turn)
     stay = known.kept | asked
-    kept = [at for at in range(cut) if _key_of(found[at]) in stay] if stay else []
-    packs = [event for event in stored if event.type == PACKED]
+    kept = [at for at in range(cut) if found[at].key in stay] if stay else []
+    # Counts that were made here are journaled all together.
+    journaled = any(event.type == "tokens.counted" and event.facts.tokenizer == counter.kept_as for event in events)
+    older = {} if journaled else known.fresh
     return replace(
         known,
         version=now.version,
         thread=now.thread,
         places=(*(found[at] for at in kept), *found[cut:]),
         messages=(*(messages[at] for at in kept), *messages[cut:]),
-        since=_key_of(end[-1]) if end else None,
+        since=end[-1].key if end else None,
         question_places=asked,
         complete=whole is None,
-        packed=decode_event(packs[-1]) if packs else known.packed,
-        fresh=_merge_counts({} if _has_counts(stored, known) else known.fresh, fresh),
+        packed=next((event for event in reversed(events) if event.type == PACKED), known.packed),
+        fresh={one: older.get(one, ()) + fresh.get(one, ()) for one in {**older, **fresh}},
     )
 
 
@@ -238,57 +240,41 @@ def _affects_kept(known: ThreadTail, new: Sequence[MessageLocation]) -> bool:
     return any(place.row["pinned"] or (place.stream, place.round) in known.kept for place in new)
 
 
-def _index_of(found: Sequence[MessageLocation], at: tuple[str, int]) -> int:
-    return next(index for index, place in enumerate(found) if _key_of(place) == at)
+# a fresh read
 
 
-def _key_of(place: MessageLocation) -> tuple[str, int]:
-    return place.stream, place.version
-
-
-def _has_counts(stored: Sequence[StoredEvent], known: ThreadTail) -> bool:
-    """Return True if the counts made here were journaled since; they are journaled all together."""
-    events = (decode_event(event) for event in stored if event.type == "tokens.counted")
-    return any(event.facts.tokenizer == known.request.kept_as for event in events)
-
-
-def _merge_counts(
-    one: dict[str, tuple[tuple[int, int], ...]], other: dict[str, tuple[tuple[int, int], ...]]
-) -> dict[str, tuple[tuple[int, int], ...]]:
-    return {stream: one.get(stream, ()) + other.get(stream, ()) for stream in {**one, **other}}
-
-
-def _read_tail(
-    env: Env, stream: str, now: ThreadTail, tokenizer: Tokenizer, framing: Framing, *, plain: bool
-) -> ThreadTail:
+def _read_tail(env: Env, stream: str, now: ThreadTail, counter: TokenCounter, *, plain: bool) -> ThreadTail:
     """Read the tail from the newest message backwards until the room is full; `plain` skips leading instructions."""
     wanted = now.request
-    standing = _load_summaries(env, stream, wanted, tokenizer, framing)
+    standing = _load_summaries(env, stream, wanted, counter)
     newest_first: Iterable[MessageLocation] = iter_places(
         env, stream, page=min(max(wanted.room // TYPICAL_TOKENS, MIN_PAGE), PAGE)
     )
     if standing:
         # Summaries cover a thread from its beginning, so everything older than a covered message is covered too.
-        newest_first = takewhile(lambda place: not is_covered(place.stream, place.version, standing), newest_first)
+        newest_first = takewhile(lambda place: not is_covered(*place.key, standing), newest_first)
     end, whole = _take_until_full(newest_first, wanted)
     instructions = [] if plain else list(leading_instructions(env, stream))
-    stays = add_pinned(env, stream, (), instructions)
-    kept = frozenset(map(_key_of, stays))
-    ends = set(map(_key_of, end)) if stays else ()
-    before = [place for place in stays if _key_of(place) not in ends]
-    before = merge_places(before, user_messages_before(env, stream, now.turn, end), stream)
+    stays = add_pinned(env, stream, instructions)
+    kept = frozenset(place.key for place in stays)
+    ends = {place.key for place in end} if stays else ()
+    before = [place for place in stays if place.key not in ends]
+    if users := user_messages_before(env, stream, now.turn, end):
+        both = {place.key: place for place in (*before, *users)}
+        # Shared messages come before a fork's own, and are in order already.
+        before = sorted(both.values(), key=lambda place: place.version if place.stream == stream else 0)
     found = [*before, *reversed(end)]
     read = load_messages(env, found)
-    asked = find_questions(found, read, stream, now.turn)
+    asked = _find_questions(found, read, stream, now.turn)
     # Messages that the library added in the user's role are not questions.
-    gone = {at for at, place in enumerate(before) if _key_of(place) not in kept and _key_of(place) not in asked}
+    gone = {at for at, place in enumerate(before) if place.key not in kept and place.key not in asked}
     found, read = _drop_indexes(found, gone), _drop_indexes(read, gone)
-    messages, fresh = count_messages(env, found, read, wanted.kept_as, tokenizer, framing)
+    messages, fresh = _count_messages(env, found, read, counter)
     return replace(
         now,
         places=tuple(found),
         messages=tuple(messages),
-        since=_key_of(end[-1]) if end else None,
+        since=end[-1].key if end else None,
         leading=len(instructions),
         kept=kept,
         question_places=asked,
@@ -298,16 +284,14 @@ def _read_tail(
     )
 
 
-def _load_summaries(
-    env: Env, stream: str, wanted: TailRequest, tokenizer: Tokenizer, framing: Framing
-) -> list[Summary]:
+def _load_summaries(env: Env, stream: str, wanted: TailRequest, counter: TokenCounter) -> list[Summary]:
     """Return the newest summaries that there may be room for, oldest first."""
     found: list[Summary] = []
     left = wanted.room
     for summary in iter_summaries(env, stream):
         if left < 0 and found:
             break
-        left -= count_summary_tokens(summary.text, tokenizer, framing)
+        left -= count_summary_tokens(summary.text, counter.tokenizer, counter.framing)
         found.append(summary)
     return found[::-1]
 
@@ -332,7 +316,7 @@ def _take_until_full(
             torn.add((place.stream, place.round))  # In a fork its call may be in another stream, but close by.
         else:
             if torn:
-                torn.discard(_key_of(place))
+                torn.discard(place.key)
             begun = True  # Late results alone do not make a round.
         # Another tokenizer may count up to three times as much: read too far rather than stop too early.
         counted = int(row["tokens"] or 0)
@@ -340,13 +324,7 @@ def _take_until_full(
     return found, None
 
 
-MAX_QUESTIONS = 32
-"""The most questions kept for a turn: the first, and the newest of the others."""
-USER_PAGE = 1_000
-USER_ROLE = "user"
-
-
-def find_questions(
+def _find_questions(
     found: Sequence[MessageLocation], messages: Sequence[Message], stream: str, turn: int
 ) -> frozenset[tuple[str, int]]:
     """Return the places of the messages that the turn answers; none without a turn.
@@ -356,7 +334,7 @@ def find_questions(
     if not turn:
         return frozenset()
     said = [
-        (place.stream, place.version)
+        place.key
         for place, message in zip(found, messages, strict=True)
         if place.version >= turn and place.stream == stream and place.row["role"] == USER_ROLE and not message.synthetic
     ]
@@ -367,54 +345,27 @@ def user_messages_before(env: Env, stream: str, turn: int, end: Sequence[Message
     """Return the turn's user messages before the part of the thread already read. The cost follows the turn."""
     if not turn or (end and (end[-1].stream != stream or end[-1].version <= turn)):
         return []
-    until = end[-1].version - 1 if end else 2**62
-    return list(_iter_user_places(env, SharedSegment(stream, turn - 1, until, 2**62)))
+    segment = SharedSegment(stream, turn - 1, end[-1].version - 1 if end else LATEST, LATEST)
+    places = iter_segment(env, segment, backwards=False, page=USER_PAGE)
+    return [place for place in places if place.row["role"] == USER_ROLE]
 
 
-def _iter_user_places(env: Env, segment: SharedSegment) -> Iterator[MessageLocation]:
-    after = segment.after
-    while after < segment.until:
-        query = RowQuery(table="messages", stream=segment.stream, after=after, until=segment.until, limit=USER_PAGE)
-        rows = env.journal.select(env.tenant, query)
-        for stream, row in rows:
-            if row["role"] == USER_ROLE and is_standing(row, segment):
-                yield MessageLocation(stream, row)
-        if len(rows) < USER_PAGE:
-            return
-        after = int(rows[-1][1]["version"] or 0)
-
-
-def merge_places(
-    stays: Sequence[MessageLocation], users: Sequence[MessageLocation], stream: str
-) -> list[MessageLocation]:
-    """Merge kept messages and the turn's user messages in thread order, each once."""
-    if not users:
-        return list(stays)
-    both = {(place.stream, place.version): place for place in (*stays, *users)}
-    # Shared messages come before a fork's own, and are in order already.
-    return sorted(both.values(), key=lambda place: place.version if place.stream == stream else 0)
-
-
-def count_messages(
-    env: Env,
-    found: Sequence[MessageLocation],
-    messages: Sequence[Message],
-    kept_as: str,
-    tokenizer: Tokenizer,
-    framing: Framing,
-) -> tuple[list[Message], dict[str, tuple[tuple[int, int], ...]]]:
-    """Return the messages with their token counts, and the counts made just now, by stream."""
+def _count_messages(
+    env: Env, found: Sequence[MessageLocation], messages: Sequence[Message], counter: TokenCounter
+) -> tuple[list[Message], Counts]:
+    """Return the messages with their token counts, and the counts made just now."""
+    kept_as = counter.kept_as
     strange = [one for one in found if one.row["tokenizer"] != kept_as or one.row["tokens"] is None]
     known = _load_counts(env, strange, kept_as)
     fresh: dict[str, list[tuple[int, int]]] = {}
     those = []
     for place, message in zip(found, messages, strict=True):
-        tokens = message.tokens if message.tokenizer == kept_as else known.get((place.stream, place.version))
-        if message.erased:
-            tokens = message_tokens(message, tokenizer.count, framing)  # The stored count is of the original content.
-        elif tokens is None:
-            tokens = message_tokens(message, tokenizer.count, framing)
-            fresh.setdefault(place.stream, []).append((place.version, tokens))
+        tokens = message.tokens if message.tokenizer == kept_as else known.get(place.key)
+        if message.erased or tokens is None:
+            counted = message_tokens(message, counter.tokenizer.count, counter.framing)
+            if not message.erased:  # The stored count of an erased message is that of its original content.
+                fresh.setdefault(place.stream, []).append((place.version, counted))
+            tokens = counted
         same = message.tokens == tokens and message.tokenizer == kept_as
         those.append(message if same else replace(message, tokens=tokens, tokenizer=kept_as))
     return those, {stream: tuple(pairs) for stream, pairs in fresh.items()}

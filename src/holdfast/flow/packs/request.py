@@ -1,13 +1,16 @@
-"""The options of a pack, and their checks."""
+"""The request of a pack: its options, and the way in which its tokens are counted."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.packs.briefs import RenderedBrief
+from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens, tools_tokens
 from holdfast.errors import InvalidValue
+from holdfast.ports import Tokenizer
 from holdfast.records.ids import check_id
-from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, Layout
+from holdfast.records.messages import Message
+from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, Layout, Origin, Segment
 
 MAX_STICKINESS = 0.9
 MAX_COUNT = 2**62
@@ -53,3 +56,35 @@ def check_request(asked: PackRequest) -> None:
         if not all(isinstance(one, str) for one in getattr(asked, name)):
             raise InvalidValue(f"{name} must name handles, each by its id.")
     check_id(asked.role, "role")
+
+
+class TokenCounter(msgspec.Struct, frozen=True, kw_only=True):
+    """The counter of one pack's tokens."""
+
+    tokenizer: Tokenizer
+    framing: Framing
+    kept_as: str
+    """The name under which counts made in this way are stored with messages."""
+
+    def count(self, message: Message) -> int:
+        """Return the tokens of one message, from the stored count if it was made in the same way."""
+        if message.tokens is not None and message.tokenizer == self.kept_as:
+            return message.tokens
+        return message_tokens(message, self.tokenizer.count, self.framing)
+
+    def count_tools(self, brief: RenderedBrief) -> int:
+        """Return the tokens of a brief's tools."""
+        return tools_tokens(brief.tools, self.tokenizer.count, self.framing)
+
+    def brief_segment(self, brief: RenderedBrief, origins: tuple[Origin, ...]) -> Segment:
+        """Return the segment of the system prompt and tools, which are sent apart from the messages."""
+        tokens = system_tokens(brief.system, self.tokenizer.count, self.framing) + self.count_tools(brief)
+        return Segment(
+            kind="brief",
+            id="brief",
+            priority="critical",
+            trust="operator",
+            estimated_tokens=tokens + self.framing.reply,
+            messages=(),
+            origins=origins,
+        )

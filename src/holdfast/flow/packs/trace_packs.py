@@ -352,7 +352,7 @@ def _estimate_budget(env: Env, thread: str, one: Sighting, made: AssembledPack) 
     between: list[MessageLocation] = []
     for place in takewhile(lambda _: len(between) < MAX_REACH, iter_places(env, thread)):
         between.append(place)
-        if (place.stream, place.version) == (one.stream, one.version):
+        if place.key == (one.stream, one.version):
             break
     else:
         return None

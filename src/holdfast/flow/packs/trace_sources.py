@@ -105,7 +105,7 @@ class _FactSearch:
     def find_messages(self) -> list[Sighting]:
         """Find messages that state the fact, oldest first, including those no longer part of the thread."""
         newest = islice(iter_places(self._env, self._name), MAX_SCANNED)
-        standing = {(one.stream, one.version): one for one in newest}
+        standing = {one.key: one for one in newest}
         found: dict[tuple[str, int], Sighting] = {}
         for message, segment in islice(self._iter_backwards(), MAX_SCANNED):
             at = (message.stream, message.version)

@@ -170,7 +170,7 @@ def _open_calls_at(env: Env, stream: str, place: MessageLocation | None, into: s
         facts = message_facts(env, one)
         for id, provider in facts.calls:
             waiting.pop(id, None)
-            waiting[id] = ((one.stream, one.version), provider)
+            waiting[id] = (one.key, provider)
         for id in facts.answers:
             waiting.pop(id, None)
     shared = list(dict.fromkeys(made for made, _ in waiting.values() if made[0] != into))

@@ -25,15 +25,12 @@ ROUND_SEARCH_MESSAGES = 64
 """The number of messages around a pinned one that are searched for its calls and results."""
 
 
-def add_pinned(
-    env: Env, stream: str, found: Sequence[MessageLocation], first: Sequence[MessageLocation]
-) -> list[MessageLocation]:
-    """Add leading instructions and pinned rounds to some places of a thread; oldest first, each once."""
+def add_pinned(env: Env, stream: str, instructions: Sequence[MessageLocation]) -> list[MessageLocation]:
+    """Return leading instructions together with all pinned rounds of a thread; oldest first, each once."""
     thread = thread_segments(stream, thread_state(env, stream))
-    kept = {(place.stream, place.version): place for place in found}
-    kept.update({(place.stream, place.version): place for place in first})
+    kept = {place.key: place for place in instructions}
     for place in _iter_pinned(env, thread):
-        kept.update({(one.stream, one.version): one for one in _load_round(env, stream, place)})
+        kept.update({one.key: one for one in _load_round(env, stream, place)})
     nearness = {segment.stream: at for at, segment in enumerate(thread)}
     return sorted(kept.values(), key=lambda place: (-nearness[place.stream], place.version))
 

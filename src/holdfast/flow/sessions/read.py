@@ -33,6 +33,7 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.sessions import ThreadState
 
 PAGE = 64
+EVENT_PAGE = 256
 RUN_GAP = 32
 MESSAGE_TYPES = ("message.appended",)
 LATEST = 2**62
@@ -49,6 +50,11 @@ class MessageLocation(msgspec.Struct, frozen=True):
     def version(self) -> int:
         """The message's version in its stream."""
         return int(self.row["version"] or 0)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The message's stream and version, which no other message has."""
+        return self.stream, int(self.row["version"] or 0)
 
     @property
     def round(self) -> int:
@@ -79,7 +85,7 @@ def thread_segments(stream: str, thread: ThreadState) -> list[SharedSegment]:
 def load_shared_at(env: Env, stream: str, version: int) -> tuple[SharedSegment, ...]:
     """Load the segments that a thread shared with others at one of its versions, nearest first, from its events."""
     shared: tuple[SharedSegment, ...] = ()
-    query = EventQuery(tenant=env.tenant, stream=stream, until=version, types=_SHARE_TYPES, limit=256)
+    query = EventQuery(tenant=env.tenant, stream=stream, until=version, types=_SHARE_TYPES, limit=EVENT_PAGE)
     while page := env.journal.read(query):
         for event in map(decode_event, page):
             if event.type == "thread.ended":
@@ -99,7 +105,7 @@ def iter_places(
         found = _segments_from(found, before)
         found[0] = SharedSegment(before.stream, found[0].after, before.version - 1, found[0].at)
     for segment in found:
-        yield from _iter_segment(env, segment, backwards=True, page=page)
+        yield from iter_segment(env, segment, backwards=True, page=page)
 
 
 def iter_places_after(
@@ -112,7 +118,7 @@ def iter_places_after(
         found = found[: len(found) - rest + 1]
         found[-1] = SharedSegment(after.stream, max(after.version, found[-1].after), found[-1].until, found[-1].at)
     for segment in reversed(found):
-        yield from _iter_segment(env, segment, backwards=False, page=page)
+        yield from iter_segment(env, segment, backwards=False, page=page)
 
 
 def _segments_from(found: list[SharedSegment], place: MessageLocation) -> list[SharedSegment]:
@@ -122,7 +128,8 @@ def _segments_from(found: list[SharedSegment], place: MessageLocation) -> list[S
     raise MessageNotFound("The message that the page begins at is no longer part of this thread. Begin again.")
 
 
-def _iter_segment(env: Env, segment: SharedSegment, *, backwards: bool, page: int = PAGE) -> Iterator[MessageLocation]:
+def iter_segment(env: Env, segment: SharedSegment, *, backwards: bool, page: int = PAGE) -> Iterator[MessageLocation]:
+    """Iterate over the messages of one segment that stand in it. Reads rows only, in pages."""
     after, until, over = segment.after, segment.until, LATEST
     while after < until:
         query = RowQuery(
@@ -162,8 +169,8 @@ def load_messages(env: Env, found: Sequence[MessageLocation]) -> list[Message]:
     events: dict[tuple[str, int], StoredEvent] = {}
     for stream, versions in wanted.items():
         for run in group_versions(sorted(versions)):
-            events.update(_load_events(env, stream, run))
-    return [read_message(env, events[place.stream, place.version], pinned=bool(place.row["pinned"])) for place in found]
+            events.update({(stream, one.version): one for one in read_stored(env, stream, min(run), max(run))})
+    return [read_message(env, events[place.key], pinned=bool(place.row["pinned"])) for place in found]
 
 
 def group_versions(versions: list[int]) -> list[set[int]]:
@@ -178,16 +185,16 @@ def group_versions(versions: list[int]) -> list[set[int]]:
     return found
 
 
-def _load_events(env: Env, stream: str, wanted: set[int]) -> dict[tuple[str, int], StoredEvent]:
-    first, last = min(wanted), max(wanted)
-    found: dict[tuple[str, int], StoredEvent] = {}
+def read_stored(env: Env, stream: str, first: int, last: int) -> list[StoredEvent]:
+    """Read the messages from one version of a stream to another, as they are stored."""
+    found: list[StoredEvent] = []
     while first <= last:
         query = EventQuery(
-            tenant=env.tenant, stream=stream, after=first - 1, until=last, types=MESSAGE_TYPES, limit=256
+            tenant=env.tenant, stream=stream, after=first - 1, until=last, types=MESSAGE_TYPES, limit=EVENT_PAGE
         )
         page = env.journal.read(query)
-        found.update({(stream, one.version): one for one in page if one.version in wanted})
-        if len(page) < query.limit:
+        found += page
+        if len(page) < EVENT_PAGE:
             break
         first = page[-1].version + 1
     return found
@@ -270,7 +277,7 @@ def load_in_pages(env: Env, found: Iterator[MessageLocation]) -> Iterator[Messag
 
 def iter_segment_messages(env: Env, segment: SharedSegment) -> Iterator[Message]:
     """Iterate over the messages of one segment, oldest first, loading a page at a time."""
-    yield from load_in_pages(env, _iter_segment(env, segment, backwards=False))
+    yield from load_in_pages(env, iter_segment(env, segment, backwards=False))
 
 
 def find_place(env: Env, stream: str, message: Message | str) -> MessageLocation:
