@@ -20,7 +20,7 @@ from holdfast.core.sessions import rounds, shorten
 from holdfast.core.sessions.pairing import RepairResult
 from holdfast.flow.frames import ancestry
 from holdfast.flow.frames.read import read_handle
-from holdfast.flow.packs import evidence
+from holdfast.flow.packs import evidence, request
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs.evidence import _EvidenceReader
 from holdfast.records.packs import CompactionLevel
@@ -36,11 +36,11 @@ SEEDS = 60
 
 
 def overhead_is_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_flow, "system_tokens", lambda text, count, framing: count(text) if text else 0)
+    patch.setattr(request, "system_tokens", lambda text, count, framing: count(text) if text else 0)
 
 
 def tools_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_flow, "tools_tokens", lambda tools, count, framing: 0)
+    patch.setattr(request, "tools_tokens", lambda tools, count, framing: 0)
 
 
 def critical_evidence_is_dropped(patch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.lazy_regex import lazy_pattern
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
+from holdfast.records.sessions import Summary
 
 HandleRefKind = Literal["message", "messages", "summary", "id"]
 
@@ -55,9 +56,9 @@ def message_handle(message: Message, thread: str) -> str:
     return f"m{message.version}" if message.stream == thread and message.version > 0 else message.id
 
 
-def summary_handle(version: int) -> str:
-    """Return the handle of the summary at a version of the thread's own stream."""
-    return f"s{version}"
+def summary_handle(summary: Summary, thread: str) -> str:
+    """Return the handle of a summary in a thread: short if it is in the thread's own stream, else its id."""
+    return f"s{summary.version}" if summary.stream == thread else summary.id
 
 
 def stretch_handle(first: int, last: int) -> str:

@@ -213,7 +213,7 @@ def _cut_goal(goal: str, cut: str | None) -> str:
 
 def summary_segment(summary: Summary, thread: str, mark: Mark, count: CountMessage) -> Segment:
     """Return a summary as a segment, in the role that the trust of its sources allows."""
-    id = summary_handle(summary.version) if summary.stream == thread else summary.id
+    id = summary_handle(summary, thread)
     message = make_message(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
     origin = Origin(kind="summary", stream=summary.stream, first=summary.version, last=summary.version)
     return make_segment("summary", id, "high", message, count, [origin])

@@ -24,19 +24,18 @@ from holdfast.core.packs.briefs import (
     make_erased_fields,
     render_brief,
 )
-from holdfast.core.packs.fences import make_mark
-from holdfast.core.trust import lowest_trust
+from holdfast.core.packs.fences import lowest_trust, make_lazy_mark
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow.frames.ancestry import iter_ancestors
-from holdfast.flow.frames.read import content_field, load_current_state, read_event
+from holdfast.flow.frames.read import content_field, load_current_state
 from holdfast.flow.journal import artifacts
-from holdfast.flow.packs.visibility import brief_scopes, is_thread
+from holdfast.flow.packs.visibility import brief_scopes, is_thread, read_origin
 from holdfast.flow.state import write
 from holdfast.flow.state.journal_store import internal_storage
 from holdfast.ports import Env
 from holdfast.ports.capabilities import STATE, require
 from holdfast.records.entries import EntryPageQuery
-from holdfast.records.events.envelope import ERASED, Event, StoredEvent
+from holdfast.records.events.envelope import ERASED
 from holdfast.records.ids import check_id
 from holdfast.records.messages import ToolDef
 from holdfast.records.packs import MAIN_ROLE, BriefContext, Origin
@@ -71,7 +70,7 @@ def set_brief(
     key: str | None = None,
 ) -> None:
     """Replace the brief of a role in a scope; with nothing given, remove it."""
-    where, name = Scope.of(scope), brief_key(role)
+    where, name = Scope.of(scope), PREFIX + check_id(role, "role")
     if is_thread(where):
         raise InvalidValue(f"{where} is a thread, and threads have the brief of their session. Set it there.")
     value = check_brief(
@@ -81,11 +80,6 @@ def set_brief(
         write.write_entry(internal_storage(env), where, name, write.EntryWrite(value=value, once=key))
     else:
         write.delete_entry(internal_storage(env), where, name, once=key)
-
-
-def brief_key(role: object) -> str:
-    """Return the state key of a role's brief."""
-    return PREFIX + check_id(role, "role")
 
 
 # looking up
@@ -118,7 +112,8 @@ def load_brief(
     found: list[BriefPiece] = []
     for one in roles:
         for scope in there:
-            found += [entries[scope][one]] if one in entries[scope] else []
+            if one in entries[scope]:
+                found.append(entries[scope][one])
             if scope == session and one == MAIN_ROLE and state is not None and state.session is not None:
                 found += _session_pieces(env, scope, state.session)
     given = None if frame is None else _frame_inputs(env, frame)
@@ -135,11 +130,7 @@ def has_briefs(env: Env, scope: str) -> bool:
 
 
 def _render_brief(env: Env, pieces: Sequence[BriefPiece]) -> Brief:
-    def mark(id: str) -> str:
-        # Reading the secret costs a journal read, so do it only if something needs a fence.
-        return make_mark(env.journal.secret, env.tenant)(id)
-
-    shown = render_brief(pieces, mark)
+    shown = render_brief(pieces, make_lazy_mark(lambda: env.journal.secret, env.tenant))
     return Brief(
         context=shown.context,
         system=shown.system,
@@ -163,27 +154,23 @@ def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, Brief
         return {}
     found, now = {}, env.clock.now_ms()
     for role in roles:
-        event = require(env.journal, STATE).entry(env.tenant, scope, PREFIX + role)
-        if event is not None and (piece := _entry_piece(event, now)) is not None:
-            found[role] = piece
+        stored = env.journal.entry(env.tenant, scope, PREFIX + role)
+        if stored is None:
+            continue
+        event = decode_event(stored)
+        if event.facts.expires_at is None or event.facts.expires_at > now:
+            origin = Origin(kind="brief", part="entry", stream=event.stream, first=event.version, entry=event.facts.key)
+            found[role] = BriefPiece(origin=origin, trust=event.trust, fields=brief_fields(event.content.value))
     return found
-
-
-def _entry_piece(stored: StoredEvent, now: int) -> BriefPiece | None:
-    event = decode_event(stored)
-    if event.facts.expires_at is not None and event.facts.expires_at <= now:
-        return None
-    origin = Origin(kind="brief", part="entry", stream=event.stream, first=event.version, entry=event.facts.key)
-    return BriefPiece(origin=origin, trust=event.trust, fields=brief_fields(event.content.value))
 
 
 def _session_pieces(env: Env, session: str, known: SessionState) -> list[BriefPiece]:
     """Return the session's system prompt and tools, leaving out erased ones."""
     found = []
     if known.system is not None:
-        found.append(_prompt_piece(env, Origin(kind="brief", part="system", stream=session, first=known.system)))
+        found.append(_load_piece(env, Origin(kind="brief", part="system", stream=session, first=known.system)))
     if known.tools is not None:
-        found.append(_tools_piece(env, Origin(kind="brief", part="tools", stream=session, artifact=known.tools)))
+        found.append(_load_piece(env, Origin(kind="brief", part="tools", stream=session, artifact=known.tools)))
     return [piece for piece in found if not piece.erased]
 
 
@@ -192,7 +179,7 @@ def _frame_inputs(env: Env, frame: FrameInfo) -> BriefPiece | None:
     if frame.inputs is None or frame.inputs is ERASED:
         return None
     place = next(iter_ancestors(env, frame.id))
-    piece = _inputs_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
+    piece = _load_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
     return None if piece.erased or piece.fields[INPUTS_FIELD] is None else piece
 
 
@@ -205,55 +192,29 @@ def reload_brief(env: Env, origins: Sequence[Origin]) -> Brief:
 
 
 def _load_piece(env: Env, origin: Origin) -> BriefPiece:
+    if origin.part == "tools":
+        body = artifacts.read_artifact(env, str(origin.artifact))
+        tools = decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else None
+        fields = make_erased_fields(["tools"]) if tools is None else {"tools": tools}
+        return BriefPiece(origin=origin, trust="system", fields=fields, erased=tools is None)
+    event = read_origin(env, origin)
+    trust = "external" if event is None else event.trust
+    said: dict[str, Any] = {}
     match origin.part:
         case "entry":
-            return _entry_fields_piece(env, origin)
+            names = (origin.cut or "").split(",")
+            found = brief_fields(content_field(event, "value"))
+            said = {name: item for name, item in found.items() if name in names}
         case "system":
-            return _prompt_piece(env, origin)
-        case "tools":
-            return _tools_piece(env, origin)
+            names, text = ["system_prompt"], content_field(event, "system")
+            said = {"system_prompt": text} if isinstance(text, str) else {}
         case "inputs":
-            return _inputs_piece(env, origin)
-    raise Corrupt(f"A brief has no part {origin.part!r}: this pack was written by a later release, or is damaged.")
-
-
-def _load_event(env: Env, origin: Origin) -> Event | None:
-    if origin.stream is None or origin.first is None:
-        return None
-    return read_event(env, origin.stream, origin.first)
-
-
-def _entry_fields_piece(env: Env, origin: Origin) -> BriefPiece:
-    names = (origin.cut or "").split(",")
-    event = _load_event(env, origin)
-    value = content_field(event, "value")
-    said = {name: item for name, item in brief_fields(value).items() if name in names}
-    return _make_piece(origin, event, said, names)
-
-
-def _prompt_piece(env: Env, origin: Origin) -> BriefPiece:
-    event = _load_event(env, origin)
-    text = content_field(event, "system")
-    return _make_piece(origin, event, {"system_prompt": text} if isinstance(text, str) else {}, ["system_prompt"])
-
-
-def _inputs_piece(env: Env, origin: Origin) -> BriefPiece:
-    event = _load_event(env, origin)
-    content = None if event is None else event.content
-    said = {} if content is None or content is ERASED else {INPUTS_FIELD: content_field(event, INPUTS_FIELD)}
-    piece = _make_piece(origin, event, said, [INPUTS_FIELD])
-    # Inputs may come from anywhere, so they are trusted at most as a user's, whoever pushed the frame.
-    return replace(piece, trust=lowest_trust(piece.trust, "user"))
-
-
-def _make_piece(origin: Origin, event: Event | None, said: dict[str, Any], names: Sequence[str]) -> BriefPiece:
-    trust = "external" if event is None else event.trust
-    gone = not said
-    return BriefPiece(origin=origin, trust=trust, fields=make_erased_fields(names) if gone else said, erased=gone)
-
-
-def _tools_piece(env: Env, origin: Origin) -> BriefPiece:
-    body = artifacts.read_artifact(env, str(origin.artifact))
-    tools = decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else None
-    fields = make_erased_fields(["tools"]) if tools is None else {"tools": tools}
-    return BriefPiece(origin=origin, trust="system", fields=fields, erased=tools is None)
+            # Inputs may come from anywhere, so they are trusted at most as a user's, whoever pushed the frame.
+            names, trust = [INPUTS_FIELD], lowest_trust(trust, "user")
+            if event is not None and event.content is not None and event.content is not ERASED:
+                said = {INPUTS_FIELD: content_field(event, INPUTS_FIELD)}
+        case _:
+            raise Corrupt(
+                f"A brief has no part {origin.part!r}: this pack was written by a later release, or is damaged."
+            )
+    return BriefPiece(origin=origin, trust=trust, fields=said or make_erased_fields(names), erased=not said)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +29,6 @@ from holdfast.flow.packs.manifest import is_copy, iter_packs
 from holdfast.flow.packs.request import PackRequest
 from holdfast.flow.packs.visibility import Visibility
 from holdfast.ports import Env
-from holdfast.records.compaction import RecalledEntry
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.events.envelope import Erased
 from holdfast.records.frames import PRIORITY_SCORE
@@ -46,7 +44,12 @@ _PRIORITIES = {score: name for name, score in PRIORITY_SCORE.items()}
 MEMORY_PRIORITY = "low"
 UNTRUSTED_PRIORITY = "high"
 """The highest priority of evidence not written by the system or an operator, whatever it was attached with."""
+MAX_COPY_PACKS = 1_000
+"""The most packs of one thread that are searched for a copy."""
 _WORD = re.compile(r"[^\W_]+")
+
+CopyPieces = tuple[int, tuple[PackedPiece, ...]]
+"""A pack's sequence number, and the copies in it."""
 
 
 class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,12 +62,9 @@ class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
 
 def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:
     """Read the frame's evidence as far as it may be shown. Hold no snapshot here: a source may be slow."""
-    found = _EvidenceReader(env, seen, asked, room)
-    if seen.frame is not None:
-        found.read()
-    else:
-        found.missing = list(asked.include)
-    return found.collect()
+    if seen.frame is None:
+        return EvidenceItems(report=EvidenceReport(missing=asked.include))
+    return _EvidenceReader(env, seen, asked, room).read()
 
 
 def add_memories(env: Env, seen: Visibility, asked: PackRequest, known: EvidenceItems) -> EvidenceItems:
@@ -74,7 +74,9 @@ def add_memories(env: Env, seen: Visibility, asked: PackRequest, known: Evidence
     """
     limit, scopes = rules.recall_settings(env, seen.thread)
     limit = limit if asked.recall is None else asked.recall
-    query = (asked.query or _last_question(env, seen.thread)) if limit else ""
+    query = asked.query if limit else None
+    if limit and not query and load_current_state(env, seen.thread).thread is not None:
+        query = recall.default_query(env, seen.thread)
     if not query:
         return known
     try:
@@ -82,22 +84,21 @@ def add_memories(env: Env, seen: Visibility, asked: PackRequest, known: Evidence
     except HoldfastError as error:
         failed = {**known.report.failed, "memory": str(error)}
         return replace(known, report=replace(known.report, failed=failed))
-    return replace(known, items=(*known.items, *(_memory_item(one, nth) for nth, one in enumerate(found))))
-
-
-def _memory_item(memory: RecalledEntry, position: int) -> PackItem:
-    origin = Origin(kind="memory", stream=memory.scope, first=memory.version, last=memory.version, entry=memory.key)
-    return PackItem(
-        id=memory.id,
-        kind="memory",
-        label=MEMORY_LABEL,
-        text=memory.text,
-        priority=MEMORY_PRIORITY,
-        trust=memory.trust,
-        origin=origin,
-        relevance=memory.score,
-        position=position,
+    items = (
+        PackItem(
+            id=one.id,
+            kind="memory",
+            label=MEMORY_LABEL,
+            text=one.text,
+            priority=MEMORY_PRIORITY,
+            trust=one.trust,
+            origin=Origin(kind="memory", stream=one.scope, first=one.version, last=one.version, entry=one.key),
+            relevance=one.score,
+            position=position,
+        )
+        for position, one in enumerate(found)
     )
+    return replace(known, items=(*known.items, *items))
 
 
 class _EvidenceReader:
@@ -106,16 +107,16 @@ class _EvidenceReader:
     def __init__(self, env: Env, seen: Visibility, asked: PackRequest, room: int) -> None:
         self._env, self._seen, self._asked = env, seen, asked
         self._words = frozenset(query_terms(asked.query)) if asked.query else frozenset()
-        self._copies = EvidenceCopies(env, seen)
+        self._copies = _EvidenceCopies(env, seen)
         self._left = max(2 * room * CHARACTERS_PER_TOKEN, MIN_CHARS_READ)
-        self.items: list[PackItem] = []
-        self.missing: list[str] = []
-        self.refused: list[str] = []
-        self.failed: dict[str, str] = {}
-        self.decisions: list[Decision] = []
-        self.pins: dict[str, bytes] = {}
+        self._items: list[PackItem] = []
+        self._missing: list[str] = []
+        self._refused: list[str] = []
+        self._failed: dict[str, str] = {}
+        self._decisions: list[Decision] = []
+        self._pins: dict[str, bytes] = {}
 
-    def read(self) -> None:
+    def read(self) -> EvidenceItems:
         """Read handles in order of importance, until there is more text than could be shown."""
         for number, (handle, stream) in enumerate(self._iter_handles()):
             priority = _PRIORITIES.get(handle.priority, "medium")
@@ -127,6 +128,13 @@ class _EvidenceReader:
                 self._omit(handle, priority, "not_read")
                 continue
             self._read_handle(handle, stream, priority)
+        report = EvidenceReport(
+            missing=tuple(self._missing),
+            refused=tuple(self._refused),
+            failed=self._failed,
+            decisions=tuple(self._decisions),
+        )
+        return EvidenceItems(items=tuple(self._items), report=report, pins=tuple(self._pins.items()))
 
     def _iter_handles(self) -> Iterator[tuple[HandleInfo, str]]:
         """Iterate over the frame's handles, most important and newest first, then over ancestors' included ones."""
@@ -142,7 +150,7 @@ class _EvidenceReader:
             if name not in names:
                 found = visibility.find_handle(self._env, frame.id, name)
                 if found is None:
-                    self.missing.append(name)
+                    self._missing.append(name)
                 else:
                     yield found
 
@@ -155,7 +163,7 @@ class _EvidenceReader:
                 priority = _cap_priority(priority, could)
             if priority == "critical":
                 raise
-            self.failed[handle.id] = error.reason
+            self._failed[handle.id] = error.reason
             self._omit(handle, priority, "erased" if error.erased else "failed")
             return
         priority = _cap_priority(priority, found.trust)
@@ -163,7 +171,7 @@ class _EvidenceReader:
             if priority != "critical":
                 self._omit(handle, priority, "excluded")
                 return
-            self.refused.append(handle.id)
+            self._refused.append(handle.id)
         self._add_item(handle, stream, priority, found)
 
     def _add_item(self, handle: HandleInfo, stream: str, priority: str, found: handles.HandleText) -> None:
@@ -172,10 +180,10 @@ class _EvidenceReader:
             body = found.text.encode("utf-8", "replace")
             name = artifact_name(self._env.journal.secret, self._env.tenant, body).hex()
             origin = replace(origin, artifact=name)
-            self.pins[name] = body
+            self._pins[name] = body
         text = prepend_description(handle.description, found.text)
         self._left -= len(text)
-        self.items.append(
+        self._items.append(
             PackItem(
                 id=handle.id,
                 kind="evidence",
@@ -204,7 +212,7 @@ class _EvidenceReader:
         return sum(found) / len(self._words)
 
     def _omit(self, handle: HandleInfo, priority: str, reason: str) -> None:
-        self.decisions.append(
+        self._decisions.append(
             Decision(
                 id=handle.id,
                 kind="evidence",
@@ -214,19 +222,6 @@ class _EvidenceReader:
                 tokens=handle.tokens,
                 trust=handle.trust,
             )
-        )
-
-    def collect(self) -> EvidenceItems:
-        """Return the items, the report and the texts to pin."""
-        return EvidenceItems(
-            items=tuple(self.items),
-            report=EvidenceReport(
-                missing=tuple(self.missing),
-                refused=tuple(self.refused),
-                failed=self.failed,
-                decisions=tuple(self.decisions),
-            ),
-            pins=tuple(self.pins.items()),
         )
 
 
@@ -240,19 +235,7 @@ def prepend_description(description: str | Erased | None, text: str) -> str:
     return f"{description}\n\n{text}" if isinstance(description, str) and description else text
 
 
-def _last_question(env: Env, thread: str) -> str:
-    """Return the user's last message; empty if the thread has none, as in a new frame."""
-    return "" if load_current_state(env, thread).thread is None else recall.default_query(env, thread)
-
-
-MAX_COPY_PACKS: Final = 1_000
-"""The most packs of one thread that are searched for a copy."""
-
-CopyPieces = tuple[int, tuple[PackedPiece, ...]]
-"""A pack's sequence number, and the copies in it."""
-
-
-class EvidenceCopies:
+class _EvidenceCopies:
     """The copies visible to one thread and to the frames above it."""
 
     def __init__(self, env: Env, seen: Visibility) -> None:
@@ -295,7 +278,8 @@ class EvidenceCopies:
         """Return the handle's own thread, and for an inherited handle those of its ancestors."""
         frame = self._seen.frame
         own = frame is None or (
-            stream == self._seen.actor and any(_is_same_handle(one, handle) for one in frame.handles)
+            stream == self._seen.actor
+            and any((one.id, one.version) == (handle.id, handle.version) for one in frame.handles)
         )
         if frame is None or (own and handle.source_stream is None):
             return [self._seen.thread]
@@ -307,16 +291,14 @@ class EvidenceCopies:
     def _iter_packs(self, thread: str) -> Iterator[CopyPieces]:
         """Iterate over a thread's packs, newest first: those already read, then more."""
         if thread not in self._threads:
-            self._threads[thread] = ([], self._read_packs(thread))
+            packs = islice(iter_packs(self._env, thread), MAX_COPY_PACKS)
+            copies = ((event.seq, tuple(filter(is_copy, event.facts.manifest))) for event in packs)
+            self._threads[thread] = ([], copies)
         known, more = self._threads[thread]
         yield from known
         for pack in more:
             known.append(pack)
             yield pack
-
-    def _read_packs(self, thread: str) -> Iterator[CopyPieces]:
-        for event in islice(iter_packs(self._env, thread), MAX_COPY_PACKS):
-            yield event.seq, tuple(piece for piece in event.facts.manifest if is_copy(piece))
 
     def _first_attachment(self, piece: PackedPiece) -> tuple[str, int] | None:
         """Return the stream and version where the handle of a piece was first attached."""
@@ -327,7 +309,3 @@ class EvidenceCopies:
         if event is None or source is None:
             return piece.handle_stream, piece.handle_version
         return source, event.facts.source_version
-
-
-def _is_same_handle(one: object, handle: HandleInfo) -> bool:
-    return (getattr(one, "id", None), getattr(one, "version", None)) == (handle.id, handle.version)

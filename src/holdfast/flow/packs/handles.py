@@ -20,6 +20,7 @@ from holdfast.core.values import exception_text
 from holdfast.errors import Corrupt, EvidenceFailed, HoldfastError, InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.frames.read import parse_id, read_event
 from holdfast.flow.journal import artifacts, redact
+from holdfast.flow.packs.visibility import read_origin
 from holdfast.flow.sessions.read import LATEST, decode_messages
 from holdfast.ports import Env
 from holdfast.ports.capabilities import STATE, require
@@ -28,112 +29,8 @@ from holdfast.records.packs import Origin
 from holdfast.records.recovery import HandleInfo
 from holdfast.records.scope import Scope
 
-__all__ = ["HandleText", "max_trust", "evidence_origin", "reload_evidence", "resolve_handle"]
-
 MAX_REASON_CHARS = 400
 """The most characters of a reason: it may quote the target, which may be anything."""
-
-
-def resolve_handle(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
-    """Resolve a handle of a frame; raise EvidenceFailed with the reason if it cannot be read.
-
-    `frame_stream` is the frame's stream. Errors of the journal itself are raised unchanged.
-    """
-    if handle.source_stream is not None and handle.source_version is not None:
-        # An inherited handle is resolved as it was where it was first attached.
-        frame_stream, handle = handle.source_stream, replace(handle, version=handle.source_version)
-    try:
-        found = _resolve_body(frame_stream, handle) or _resolve_target(env, frame_stream, handle)
-    except (Refused, Unsupported, Corrupt) as error:
-        reason = str(error)[:MAX_REASON_CHARS]
-        raise EvidenceFailed(
-            f"Evidence {handle.id!r} ({handle.kind}) cannot be read: {reason}",
-            handle=handle.id,
-            reason=reason,
-            erased=isinstance(error, EvidenceErased),
-        ) from error
-    return replace(found, trust=lowest_trust(handle.trust, found.trust))
-
-
-def max_trust(env: Env, frame_stream: str, handle: HandleInfo) -> str:
-    """Return the highest trust that evidence could have, by its kind and author, even if it cannot be read."""
-    by_kind = KIND_TRUST.get(handle.kind, "system")
-    target = handle.target
-    if handle.body is not None or not isinstance(target, str):
-        return lowest_trust(handle.trust, by_kind)
-    if handle.kind == "document" and target.startswith(FILE_PREFIX):
-        return "external"
-    try:
-        asked = HandleRequest(env=env, stream=frame_stream, handle=handle, target=target)
-        event = find_target_event(asked)
-    except (Refused, Unsupported, Corrupt):
-        event = None  # The target names no event, so the trust of the handle decides.
-    return lowest_trust(handle.trust, by_kind, "system" if event is None else event_trust(event))
-
-
-def evidence_origin(frame_stream: str, handle: HandleInfo, found: HandleText) -> Origin:
-    """Return the origin for a manifest. Outside text gets its artifact's name once a copy is stored."""
-    return Origin(
-        kind="evidence",
-        stream=found.stream,
-        first=found.version,
-        last=found.version,
-        handle=handle.id,
-        handle_stream=frame_stream,
-        handle_version=handle.version,
-        artifact=found.artifact,
-        entry=found.entry,
-    )
-
-
-def reload_evidence(env: Env, origin: Origin) -> str | Erased:
-    """Reload the exact text that was shown, from its origin; ERASED if it was erased since."""
-    if origin.artifact is not None:
-        body = artifacts.read_artifact(env, origin.artifact)
-        return ERASED if isinstance(body, Erased) else cap_text(decode_text(body, origin.artifact))
-    event = None
-    if origin.stream is not None and origin.first is not None:
-        event = read_event(env, origin.stream, origin.first)
-    text = None if event is None else read_event_text(env, event, origin.entry)
-    if text is None:
-        raise NotFound(f"The content of {origin.handle!r:.80} is no longer in this journal. Run `holdfast verify`.")
-    return text
-
-
-def _resolve_body(frame_stream: str, handle: HandleInfo) -> HandleText | None:
-    """Return the body given with the handle, if any: it is in the handle's own event and takes precedence."""
-    if isinstance(handle.body, Erased) or isinstance(handle.target, Erased):
-        raise EvidenceErased
-    if handle.body is None:
-        return None
-    return HandleText(
-        text=cap_text(handle.body),
-        trust=KIND_TRUST.get(handle.kind, "system"),
-        stream=frame_stream,
-        version=handle.version,
-        source="attached text",
-    )
-
-
-def _resolve_target(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
-    resolver = RESOLVERS.get(handle.kind)
-    if resolver is None:
-        raise Unsupported(f"Evidence of the kind {handle.kind!r:.40} is not known to this release. Upgrade holdfast.")
-    target = handle.target
-    if handle.kind == "tool_output" and not target:
-        target = _handle_call(env, frame_stream, handle)
-    if not isinstance(target, str) or not target:
-        raise InvalidValue("The handle has no target and no body. Attach it again with one of them.")
-    return resolver(HandleRequest(env=env, stream=frame_stream, handle=handle, target=target))
-
-
-def _handle_call(env: Env, frame_stream: str, handle: HandleInfo) -> str | None:
-    """Return the id of the call that a handle was attached for."""
-    event = read_event(env, frame_stream, handle.version)
-    call: str | None = getattr(None if event is None else event.facts, "call", None)
-    return call
-
-
 _OUTCOMES: Final = ("tool.returned", "run.returned", "model.responded", "model.failed")
 _INTENTS: Final = ("tool.requested", "run.requested", "model.requested")
 _TOOL_TYPES: Final = ("message.appended", *_OUTCOMES)
@@ -170,11 +67,108 @@ class HandleRequest(msgspec.Struct, frozen=True, kw_only=True):
     target: str
 
 
+def resolve_handle(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
+    """Resolve a handle of a frame; raise EvidenceFailed with the reason if it cannot be read.
+
+    `frame_stream` is the frame's stream. Errors of the journal itself are raised unchanged.
+    """
+    if handle.source_stream is not None and handle.source_version is not None:
+        # An inherited handle is resolved as it was where it was first attached.
+        frame_stream, handle = handle.source_stream, replace(handle, version=handle.source_version)
+    try:
+        found = _resolve_body(frame_stream, handle) or _resolve_target(env, frame_stream, handle)
+    except (Refused, Unsupported, Corrupt) as error:
+        reason = str(error)[:MAX_REASON_CHARS]
+        raise EvidenceFailed(
+            f"Evidence {handle.id!r} ({handle.kind}) cannot be read: {reason}",
+            handle=handle.id,
+            reason=reason,
+            erased=isinstance(error, EvidenceErased),
+        ) from error
+    return replace(found, trust=lowest_trust(handle.trust, found.trust))
+
+
+def max_trust(env: Env, frame_stream: str, handle: HandleInfo) -> str:
+    """Return the highest trust that evidence could have, by its kind and author, even if it cannot be read."""
+    by_kind = KIND_TRUST.get(handle.kind, "system")
+    target = handle.target
+    if handle.body is not None or not isinstance(target, str):
+        return lowest_trust(handle.trust, by_kind)
+    if handle.kind == "document" and target.startswith(FILE_PREFIX):
+        return "external"
+    try:
+        event = _find_target_event(HandleRequest(env=env, stream=frame_stream, handle=handle, target=target))
+    except (Refused, Unsupported, Corrupt):
+        event = None  # The target names no event, so the trust of the handle decides.
+    return lowest_trust(handle.trust, by_kind, "system" if event is None else event_trust(event))
+
+
+def evidence_origin(frame_stream: str, handle: HandleInfo, found: HandleText) -> Origin:
+    """Return the origin for a manifest. Outside text gets its artifact's name once a copy is stored."""
+    return Origin(
+        kind="evidence",
+        stream=found.stream,
+        first=found.version,
+        last=found.version,
+        handle=handle.id,
+        handle_stream=frame_stream,
+        handle_version=handle.version,
+        artifact=found.artifact,
+        entry=found.entry,
+    )
+
+
+def reload_evidence(env: Env, origin: Origin) -> str | Erased:
+    """Reload the exact text that was shown, from its origin; ERASED if it was erased since."""
+    if origin.artifact is not None:
+        body = artifacts.read_artifact(env, origin.artifact)
+        return ERASED if isinstance(body, Erased) else cap_text(_check_text(body, f"Artifact {origin.artifact[:12]}"))
+    event = read_origin(env, origin)
+    text = None if event is None else _read_event_text(env, event, origin.entry)
+    if text is None:
+        raise NotFound(f"What {origin.handle!r:.80} led to is no longer in this journal. Run `holdfast verify`.")
+    return text
+
+
+def _resolve_body(frame_stream: str, handle: HandleInfo) -> HandleText | None:
+    """Return the body given with the handle, if any: it is in the handle's own event and takes precedence."""
+    if isinstance(handle.body, Erased) or isinstance(handle.target, Erased):
+        raise EvidenceErased
+    if handle.body is None:
+        return None
+    return HandleText(
+        text=cap_text(handle.body),
+        trust=KIND_TRUST.get(handle.kind, "system"),
+        stream=frame_stream,
+        version=handle.version,
+        source="attached text",
+    )
+
+
+def _resolve_target(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
+    resolver = RESOLVERS.get(handle.kind)
+    if resolver is None:
+        raise Unsupported(f"Evidence of the kind {handle.kind!r:.40} is not known to this release. Upgrade holdfast.")
+    target = handle.target
+    if handle.kind == "tool_output" and not target:  # The result of the call that it was attached for.
+        event = read_event(env, frame_stream, handle.version)
+        target = getattr(None if event is None else event.facts, "call", None)
+    if not isinstance(target, str) or not target:
+        raise InvalidValue("It names no target and has no body. Attach it again with one of them.")
+    return resolver(HandleRequest(env=env, stream=frame_stream, handle=handle, target=target))
+
+
 # events
 
 
 def _resolve_event(asked: HandleRequest) -> HandleText:
-    return _resolve_event_text(asked, _require_event(asked))
+    """Resolve any event by its id or place; a worker's finding or learning must be of a worker's event."""
+    event, part = _find_event(asked), _WORKER_PARTS.get(asked.handle.kind)
+    if event is None:
+        raise NotFound(f"There is no event {asked.target!r:.80}. Check the id and the tenant.")
+    if part is not None and event.type not in _WORKER_TYPES:
+        raise InvalidValue(f"{asked.target!r:.80} is {event.type}, not a worker's. Attach it as event_ref.")
+    return _resolve_event_text(asked, event, part)
 
 
 def _resolve_tool_output(asked: HandleRequest) -> HandleText:
@@ -202,20 +196,6 @@ def _find_outcome(asked: HandleRequest, stream: str, call: str) -> Event:
     )
 
 
-def _resolve_worker_event(asked: HandleRequest) -> HandleText:
-    event = _require_event(asked)
-    if event.type not in _WORKER_TYPES:
-        raise InvalidValue(f"{asked.target!r:.80} is {event.type}, not a worker's. Attach it as event_ref.")
-    return _resolve_event_text(asked, event, _WORKER_PARTS[asked.handle.kind])
-
-
-def _require_event(asked: HandleRequest) -> Event:
-    found = _find_event(asked)
-    if found is None:
-        raise NotFound(f"There is no event {asked.target!r:.80}. Check the id and the tenant.")
-    return found
-
-
 def _find_event(asked: HandleRequest) -> Event | None:
     """Find an event by its id, or as `stream@version`."""
     env, target = asked.env, asked.target
@@ -228,7 +208,7 @@ def _find_event(asked: HandleRequest) -> Event | None:
     return None if stored is None else decode_event(stored)
 
 
-def find_target_event(asked: HandleRequest) -> Event | None:
+def _find_target_event(asked: HandleRequest) -> Event | None:
     """Find the event that a target names, erased or not; None if there is none or it names something else.
 
     For an entry this is the newest change, which may be its deletion.
@@ -254,7 +234,7 @@ def _resolve_event_text(asked: HandleRequest, event: Event, part: str | None = N
             raise NotFound(f"The message that holds {asked.target!r:.80} is not in this journal.")
         event, part = message, facts.call if event.type == "tool.returned" else None
         trust = lowest_trust(trust, event_trust(event))
-    text = read_event_text(asked.env, event, part)
+    text = _read_event_text(asked.env, event, part)
     if isinstance(text, Erased):
         raise EvidenceErased
     if not text:
@@ -264,7 +244,7 @@ def _resolve_event_text(asked: HandleRequest, event: Event, part: str | None = N
     return HandleText(text=text, trust=own, stream=event.stream, version=event.version, entry=part, source=source)
 
 
-def read_event_text(env: Env, event: Event, part: str | None) -> str | Erased | None:
+def _read_event_text(env: Env, event: Event, part: str | None) -> str | Erased | None:
     """Return an event's text: a function of the event alone, so that it can be reloaded."""
     if event.type != "message.appended":
         text = event_text(event, part)
@@ -277,36 +257,23 @@ def read_event_text(env: Env, event: Event, part: str | None) -> str | Erased | 
 
 
 def _resolve_artifact(asked: HandleRequest) -> HandleText:
-    name = asked.target
-    body = artifacts.read_artifact(asked.env, name)
+    body = artifacts.read_artifact(asked.env, asked.target)
     if isinstance(body, Erased):
         raise EvidenceErased
-    name = bytes.fromhex(name).hex()
-    text = cap_text(decode_text(body, name))
+    name = bytes.fromhex(asked.target).hex()
+    text = cap_text(_check_text(body, f"Artifact {name[:12]}"))
     return HandleText(text=text, trust=KIND_TRUST["artifact"], artifact=name, source=f"artifact {name[:12]}")
 
 
-def decode_text(body: bytes, name: str) -> str:
-    """Decode an artifact as text; refuse bytes that are not UTF-8."""
+def _check_text(given: bytes | str, what: str) -> str:
+    """Return a text that can be stored; refuse anything that is not UTF-8."""
     try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        raise _not_text_error(f"Artifact {name[:12]}") from None
-    return _check_storable(text, f"Artifact {name[:12]}")
-
-
-def _check_storable(text: str, what: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _not_text_error(what) from None
+        text = given.decode() if isinstance(given, bytes) else given.encode().decode()
+    except UnicodeError:
+        text = "\0"
     if "\0" in text:
-        raise _not_text_error(what)
+        raise InvalidValue(f"{what} is not UTF-8 text. Attach a text that was made from it.")
     return text
-
-
-def _not_text_error(what: str) -> InvalidValue:
-    return InvalidValue(f"{what} is not UTF-8 text. Attach a text that was made from it.")
 
 
 def _resolve_document(asked: HandleRequest) -> HandleText:
@@ -360,15 +327,15 @@ def _read_outside(asked: HandleRequest, read: Callable[[], str], source: str) ->
         raise InvalidValue(f"{source:.80} came as {type(text).__name__}, not as text.")
     if asked.env.redact is not None:
         text = redact.redact_text(asked.env.redact, text)
-    text = cap_text(_check_storable(text, f"{source:.80}"))
+    text = cap_text(_check_text(text, f"{source:.80}"))
     return HandleText(text=text, trust="external", outside=True, source=source)
 
 
 RESOLVERS: Final[dict[str, Callable[[HandleRequest], HandleText]]] = {
     "event_ref": _resolve_event,
     "tool_output": _resolve_tool_output,
-    "worker_finding": _resolve_worker_event,
-    "worker_learning": _resolve_worker_event,
+    "worker_finding": _resolve_event,
+    "worker_learning": _resolve_event,
     "artifact": _resolve_artifact,
     "document": _resolve_document,
     "url": _resolve_url,

@@ -22,7 +22,7 @@ from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import find_frame_stream, load_current_state, parse_id, read_event
 from holdfast.flow.journal import artifacts, telemetry
-from holdfast.flow.journal.append import ChangeResult, States, decide_and_append
+from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent, ContextPacked, OmittedPiece, PackedPiece
@@ -50,12 +50,7 @@ def last_pack(
     """Return the thread's last journaled pack with this role, layout, tokenizer and budget."""
     for number, event in enumerate(iter_packs(env, thread, state, newest)):
         facts: ContextPacked = event.facts
-        if (facts.role, facts.layout, facts.tokenizer, facts.asked) == (
-            window.role,
-            window.layout,
-            window.tokenizer,
-            window.budget,
-        ):
+        if (facts.role, facts.layout, facts.tokenizer, facts.asked) == msgspec.structs.astuple(window):
             return facts
         if number == LOOK_BACK:
             break
@@ -97,6 +92,7 @@ def begin_call(
     `digest` names the content shown, and `newest` is the version of the last message at that time.
     """
     _check_pack(env, packed, frame)
+    model = model or packed.model
     pack_id = ulid_text(env.ids.ulid())
     call = pack_id if frame is None else ulid_text(env.ids.ulid())
     facts = _pack_facts(env, packed, digest, pack_id, call, frame)
@@ -114,7 +110,7 @@ def begin_call(
             states[actor],
             frame,
             call,
-            model=model or packed.model,
+            model=model,
             if_interrupted=if_interrupted,
             content=content,
             now=now,
@@ -123,9 +119,14 @@ def begin_call(
         )
         return {actor: add_clock_events(states[actor], asked, now), thread: shown}
 
+    if frame is None:
+        wanted, same = PACKED, match_event(PACKED, digest=facts.digest)
+    else:
+        # Do not compare the content shown: a retry after a crash continues the same call, even with new messages.
+        wanted = "model.requested"
+        same = match_event(wanted, content, frame=frame, model=model, if_interrupted=if_interrupted)
     placed = [artifacts.prepare_artifact(env, body) for name, body in packed.pins if name in facts.artifacts]
     streams = (actor,) if actor == thread else (actor, thread)
-    same = _match_retry(frame, facts, model or packed.model, if_interrupted, content)
     try:
         changed = decide_and_append(env, streams, decide, key=key, same=same, artifacts=placed)
     except (Refused, Conflict):
@@ -133,26 +134,10 @@ def begin_call(
         raise
     if changed.repeated:
         artifacts.withdraw_artifacts(env, placed)
-    made = _call_id(changed, frame)
+    made = str(changed.last_facts(wanted).call)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
-        telemetry.begin_model_span(
-            env, call, frame=frame, model=model or packed.model, conversation=thread, packed=packed
-        )
+        telemetry.begin_model_span(env, call, frame=frame, model=model, conversation=thread, packed=packed)
     return made
-
-
-def _call_id(changed: ChangeResult, frame: str | None) -> str:
-    made: str = changed.last_facts("context.packed" if frame is None else "model.requested").call
-    return made
-
-
-def _match_retry(
-    frame: str | None, facts: ContextPacked, model: str | None, if_interrupted: str, content: CallContent | None
-) -> Any:
-    if frame is None:
-        return match_event("context.packed", digest=facts.digest)
-    # Do not compare the content shown: a retry after a crash continues the same call, even with new messages.
-    return match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
 
 
 def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> None:
@@ -189,7 +174,7 @@ def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack
         drafts.append(Draft(type="tokens.counted", facts=counted))
     before = 0 if state.thread is None else state.thread.packed
     linked = msgspec.structs.replace(facts, before=before)
-    return [*drafts, Draft(type="context.packed", facts=linked, id=facts.pack)]
+    return [*drafts, Draft(type=PACKED, facts=linked, id=facts.pack)]
 
 
 def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: str, frame: str | None) -> ContextPacked:

@@ -35,10 +35,11 @@ from holdfast.core.packs.segments import (
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
-from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_event, read_handle_event
+from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_handle_event
 from holdfast.flow.packs import briefs, handles, visibility
 from holdfast.flow.packs.evidence import prepend_description
 from holdfast.flow.packs.request import TokenCounter
+from holdfast.flow.packs.visibility import read_origin
 from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import models_port, resolve_session_stream
 from holdfast.flow.sessions.read import decode_messages, read_stored
@@ -332,7 +333,7 @@ def load_piece_messages(env: Env, piece: PackedPiece) -> list[Message]:
 
 def load_memory_text(env: Env, origin: Origin) -> tuple[str, bool]:
     """Load the text of a memory, uncut, and return True with it if it was erased."""
-    event = read_event(env, origin.stream or "", origin.first or 0)
+    event = read_origin(env, origin)
     passage = None
     if event is not None and event.content is not ERASED:
         passage = read_passage(content_field(event, "value"), event.trust)
@@ -369,14 +370,14 @@ def evidence_source(env: Env, origin: Origin) -> str | None:
         return "attached text"
     if origin.part == "document":
         return f"state {origin.stream}#{origin.entry}"
-    event = read_event(env, origin.stream or "", origin.first or 0)
+    event = read_origin(env, origin)
     return None if event is None else f"{event.type} {event.stream}@{event.version}"
 
 
 def _load_crumb(env: Env, origin: Origin) -> tuple[FrameBreadcrumb, bool]:
     """Load a breadcrumb, and return True with it if its goal was erased."""
     goal, gone = visibility.reload_breadcrumb(env, origin)
-    event = read_event(env, origin.stream or "", origin.first or 0)
+    event = read_origin(env, origin)
     frame = "" if event is None else str(event.facts.frame)
     depth = getattr(None if event is None else event.facts, "depth", None)
     if depth is None and frame:  # The event only changed the goal; the depth never changes.

@@ -58,6 +58,7 @@ def trace_fact(env: Env, thread: str, text: str) -> Trace:
         now = forecast_pack(quiet, thread, fact, known, newest, covered=covered_by is not None)
         fix = _advise(quiet, thread, fact, known, now, covered_by)
     messages = [one.at for one in known.messages if one.at is not None]
+    notes = (f"Only the newest {MAX_PACKS:,} packs were looked at." if capped else None, known.note)
     return Trace(
         text=fact.text,
         found=tuple(dict.fromkeys(one.name for one in known.found)),
@@ -67,13 +68,8 @@ def trace_fact(env: Env, thread: str, text: str) -> Trace:
         left=find_departure(appearances),
         covered_by=covered_by,
         fix=fix,
-        note=_trace_note(known, capped=capped),
+        note=" ".join(note for note in notes if note) or None,
     )
-
-
-def _trace_note(known: FactSightings, *, capped: bool) -> str | None:
-    notes = [f"Only the newest {MAX_PACKS:,} packs were looked at."] if capped else []
-    return " ".join(notes + ([] if known.note is None else [known.note])) or None
 
 
 def _list_appearances(glimpses: PackInspector, events: Sequence[Event]) -> tuple[Appearance, ...]:
@@ -81,23 +77,23 @@ def _list_appearances(glimpses: PackInspector, events: Sequence[Event]) -> tuple
     found: list[Appearance] = []
     for event in events:
         look = glimpses.inspect_pack(event)
-        if look is not None or found:
-            found.append(_appearance(event, look or FactVisibility("absent")))
+        if look is None and not found:
+            continue
+        look = look or FactVisibility("absent")
+        facts: ContextPacked = event.facts
+        found.append(
+            Appearance(
+                call=facts.call,
+                pack=facts.pack,
+                at=event.at,
+                role=facts.role,
+                state=look.state,
+                seen=look.seen,
+                by=look.by,
+                reason=look.reason,
+            )
+        )
     return tuple(found)
-
-
-def _appearance(event: Event, look: FactVisibility) -> Appearance:
-    facts: ContextPacked = event.facts
-    return Appearance(
-        call=facts.call,
-        pack=facts.pack,
-        at=event.at,
-        role=facts.role,
-        state=look.state,
-        seen=look.seen,
-        by=look.by,
-        reason=look.reason,
-    )
 
 
 def _covering_summary(env: Env, thread: str, known: FactSightings) -> str | None:
@@ -106,8 +102,8 @@ def _covering_summary(env: Env, thread: str, known: FactSightings) -> str | None
     if one is None:
         return None
     for summary in summaries.iter_summaries(env, thread):
-        if any(part.stream == one.stream and part.first <= one.version <= part.last for part in summary.covers):
-            return summary_handle(summary.version) if summary.stream == thread else summary.id
+        if summaries.is_covered(one.stream, one.version, (summary,)):
+            return summary_handle(summary, thread)
     return None
 
 

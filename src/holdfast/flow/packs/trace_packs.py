@@ -7,7 +7,8 @@ pack, a budget large enough to show the fact is searched for.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final
 
@@ -32,7 +33,13 @@ from holdfast.core.packs.trace import (
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, EvidenceFailed, FrameEnded, InvalidValue, NotFound, Refused
 from holdfast.flow.packs import briefs, pack, visibility
-from holdfast.flow.packs.rebuild import load_evidence_text, load_memory_text, load_piece_messages, piece_origin
+from holdfast.flow.packs.rebuild import (
+    list_brief_pieces,
+    load_evidence_text,
+    load_memory_text,
+    load_piece_messages,
+    piece_origin,
+)
 from holdfast.flow.packs.request import PackRequest
 from holdfast.flow.packs.trace_sources import FactSightings
 from holdfast.flow.packs.visibility import Visibility
@@ -47,6 +54,11 @@ from holdfast.records.sessions import Summary
 
 BRIEF = "brief"
 _CONVERSATION = "conversation"
+MAX_REACH: Final = 2_000
+"""The most messages that a larger budget may have to reach back over."""
+_BUDGET_STEPS: Final = (100, 130, 180, 260)
+"""Percentages of the estimated budget to try: windows and shares move with the budget."""
+_BUDGET_ROUNDING: Final = 50
 
 
 class PackInspector:
@@ -54,8 +66,10 @@ class PackInspector:
 
     def __init__(self, env: Env, thread: str, fact: Fact, known: FactSightings) -> None:
         self._env, self._thread, self._fact = env, thread, fact
-        self._said = _group_by_stream(known.messages)
         self._own = sorted(known.messages, key=lambda one: one.version)
+        self._said: dict[str, list[Sighting]] = {}
+        for one in self._own:
+            self._said.setdefault(one.stream, []).append(one)
         self._handles = {one.name for one in known.found if one.kind == "evidence"}
         self._read: dict[tuple[Any, ...], Any] = {}
         self._names = {one.name for one in known.found} | {one.id for one in known.found}
@@ -122,19 +136,15 @@ class PackInspector:
         return left
 
     def _look_at_summary(self, piece: PackedPiece) -> FactVisibility | None:
-        summary = self._load_summary(piece.stream or "", piece.first or 0)
-        name = summary_handle(summary.version) if summary.stream == self._thread else summary.id
+        key = ("summary", piece.stream, piece.first)
+        if key not in self._read:
+            self._read[key] = summaries.load_summary(self._env, piece.stream or "", piece.first or 0)
+        summary: Summary = self._read[key]
+        name = summary_handle(summary, self._thread)
         if self._fact.is_in(summary.text):
             self._note_past(name, "summary")
             return FactVisibility("summarised", name, "repeated")
-        return FactVisibility("summarised", name, "covered") if is_any_covered(summary, self._own) else None
-
-    def _load_summary(self, stream: str, version: int) -> Summary:
-        key = ("summary", stream, version)
-        if key not in self._read:
-            self._read[key] = summaries.load_summary(self._env, stream, version)
-        found: Summary = self._read[key]
-        return found
+        return FactVisibility("summarised", name, "covered") if _covers_any(summary, self._own) else None
 
     # beside the conversation
 
@@ -158,7 +168,7 @@ class PackInspector:
         return FactVisibility("shortened", piece.id, "cut") if self._fact.is_in(text) else None
 
     def _look_at_brief(self, facts: ContextPacked) -> FactVisibility | None:
-        pieces = [one for one in facts.manifest if one.kind == BRIEF and one.part != "note"]
+        pieces = list_brief_pieces(facts)
         key = (BRIEF, *(_piece_identity(one) for one in pieces))
         if key not in self._read:
             told = briefs.reload_brief(self._env, [piece_origin(one) for one in pieces])
@@ -181,29 +191,12 @@ class PackInspector:
         return FactVisibility("shown", BREADCRUMBS_ID) if self._read.get(key) else None
 
 
-def is_any_covered(summary: Summary, said: Sequence[Sighting]) -> bool:
-    """Return True if a summary covers one of these messages."""
-    return any(
-        part.stream == one.stream and part.first <= one.version <= part.last for part in summary.covers for one in said
-    )
-
-
-def _group_by_stream(said: Sequence[Sighting]) -> dict[str, list[Sighting]]:
-    found: dict[str, list[Sighting]] = {}
-    for one in sorted(said, key=lambda one: one.version):
-        found.setdefault(one.stream, []).append(one)
-    return found
+def _covers_any(summary: Summary, said: Iterable[Sighting]) -> bool:
+    return any(summaries.is_covered(one.stream, one.version, (summary,)) for one in said)
 
 
 def _piece_identity(piece: PackedPiece) -> tuple[Any, ...]:
     return (piece.stream, piece.first, piece.part, piece.entry, piece.artifact, piece.cut)
-
-
-MAX_REACH: Final = 2_000
-"""The most messages that a larger budget may have to reach back over."""
-_BUDGET_STEPS: Final = (100, 130, 180, 260)
-"""Percentages of the estimated budget to try: windows and shares move with the budget."""
-_BUDGET_ROUNDING: Final = 50
 
 
 class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,27 +235,20 @@ def _repeat_request(env: Env, newest: ContextPacked | None) -> PackRequest:
     if newest is None:
         return PackRequest()
     layout: Layout = "classic" if newest.layout == "classic" else "stable"
-    return PackRequest(
-        budget=newest.asked, role=newest.role, tokenizer=_find_tokenizer(env, newest.tokenizer), layout=layout
-    )
-
-
-def _find_tokenizer(env: Env, tokenizer: str) -> str | None:
-    """Return the tokenizer's name if it is known here. The command line may lack an application's own one."""
     try:
-        return models_port(env).tokenizer(tokenizer).name
+        tokenizer = models_port(env).tokenizer(newest.tokenizer).name
     except InvalidValue:
-        return None
+        tokenizer = None  # The command line may lack an application's own one.
+    return PackRequest(budget=newest.asked, role=newest.role, tokenizer=tokenizer, layout=layout)
 
 
 def _choose_visibility(env: Env, thread: str, newest: ContextPacked | None) -> Visibility:
     """Return the visibility of the newest pack's frame while it is live; else of the thread alone."""
     if newest is not None and newest.frame is not None:
-        try:
+        with suppress(FrameEnded, NotFound):
             found = visibility.frame_visibility(env, newest.frame)
-        except (FrameEnded, NotFound):
-            return visibility.thread_visibility(thread)
-        return found if found.thread == thread else visibility.thread_visibility(thread)
+            if found.thread == thread:
+                return found
     return visibility.thread_visibility(thread)
 
 
@@ -292,12 +278,10 @@ def _look_at_segment(
         case "summary":
             if saying:
                 return FactVisibility("summarised", segment.id, "repeated")
-            summary = next(one for one in made.summaries if _is_made_from(segment, one.stream, one.version))
-            return (
-                FactVisibility("summarised", segment.id, "covered")
-                if is_any_covered(summary, [*messages.values()])
-                else None
-            )
+            places = {(origin.stream, origin.first) for origin in segment.origins}
+            summary = next(one for one in made.summaries if (one.stream, one.version) in places)
+            covered = _covers_any(summary, messages.values())
+            return FactVisibility("summarised", segment.id, "covered") if covered else None
         case "evidence" | "memory":
             if saying:
                 return FactVisibility("recalled", segment.id)
@@ -311,10 +295,6 @@ def _iter_segment_sightings(segment: Segment, messages: dict[tuple[str, int], Si
         for (stream, version), one in messages.items():
             if stream == origin.stream and (origin.first or 0) <= version <= (origin.last or 0):
                 yield one
-
-
-def _is_made_from(segment: Segment, stream: str, version: int) -> bool:
-    return any((origin.stream, origin.first) == (stream, version) for origin in segment.origins)
 
 
 # a larger budget

@@ -83,11 +83,7 @@ def find_fact(env: Env, thread: str, fact: Fact) -> FactSightings:
         *reading.find_evidence(),
         *reading.find_memories(),
     ]
-    return FactSightings(
-        found=tuple(found or reading.find_elsewhere()),
-        erased=reading.erased,
-        note=reading.note,
-    )
+    return FactSightings(found=tuple(found or reading.find_elsewhere()), erased=reading.erased, note=reading.note)
 
 
 class _FactSearch:
@@ -121,16 +117,14 @@ class _FactSearch:
 
     def _search_index(self, found: dict[tuple[str, int], Sighting]) -> None:
         """Search the text index for messages that were not read one by one."""
-        results = search_thread(self._env, self._name, self._fact.text, MAX_RESULTS)
-        for result in results:
+        for result in search_thread(self._env, self._name, self._fact.text, MAX_RESULTS):
             message: Message = result.value
             if (message.stream, message.version) not in found and self._fact.is_in(readable_text(message)):
-                found[message.stream, message.version] = self._make_sighting(
-                    message, self._message_row(message), stands=True
-                )
+                row = self._message_row(message)
+                found[message.stream, message.version] = self._make_sighting(message, row, stands=True)
         self.note = (
-            f"The newest {MAX_SCANNED:,} messages of {self._thread.messages:,} in this thread were read; the rest "
-            "were searched by the text index."
+            f"The newest {MAX_SCANNED:,} messages were read, and of the {self._thread.messages:,} of this line "
+            "those that the text index knows these words of."
         )
 
     def _iter_backwards(self) -> Iterator[tuple[Message, SharedSegment]]:
@@ -189,7 +183,7 @@ class _FactSearch:
         """Find standing summaries that repeat the fact."""
         for one in summaries.list_summaries(self._env, self._name):
             if self._fact.is_in(one.text):
-                name = summary_handle(one.version) if one.stream == self._name else one.id
+                name = summary_handle(one, self._name)
                 yield Sighting(name=name, kind="summary", stream=one.stream, version=one.version, id=one.id)
 
     # beside the conversation

@@ -27,9 +27,8 @@ from holdfast.flow.frames.read import (
 )
 from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Env
-from holdfast.records.events.envelope import ERASED
+from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.events.frames import GoalContent
-from holdfast.records.frames import FrameState
 from holdfast.records.packs import FrameBreadcrumb, Origin
 from holdfast.records.recovery import FrameInfo, HandleInfo
 from holdfast.records.scope import Address, Scope, parse_scope
@@ -62,21 +61,19 @@ def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Vis
     state = load_current_state(env, stream)
     check_live(env, state, frame_id)
     frame = state.frames[frame_id]
+    if turn is None or frame.goal != frame.pushed:
+        info = describe_frame(env, stream, frame)
+    else:
+        # A turn's goal is in its conversation, and a turn has no inputs: its first event need not be read.
+        info = replace(describe_frame(env, stream, frame, goal=GoalContent()), turn=turn)
     session = parse_scope(stream).get("session")
     return Visibility(
         thread=frame_place(env, stream, state, frame_id).thread,
         session=None if session is None else Scope.session(session).text,
         actor=stream,
-        frame=_frame_info(env, stream, frame, turn),
+        frame=info,
         scopes=brief_scopes(stream),
     )
-
-
-def _frame_info(env: Env, stream: str, frame: FrameState, turn: int | None) -> FrameInfo:
-    if turn is None or frame.goal != frame.pushed:
-        return describe_frame(env, stream, frame)
-    # A turn's goal is in its conversation, and a turn has no inputs: its first event need not be read.
-    return replace(describe_frame(env, stream, frame, goal=GoalContent()), turn=turn)
 
 
 def thread_visibility(thread: str) -> Visibility:
@@ -142,12 +139,17 @@ def load_breadcrumbs(env: Env, frame_id: str) -> list[Crumb]:
 
 def reload_breadcrumb(env: Env, origin: Origin) -> tuple[str, bool]:
     """Load the goal at an origin, and return True with it if it was erased."""
-    event = None
-    if origin.stream is not None and origin.first is not None:
-        event = read_event(env, origin.stream, origin.first)
+    event = read_origin(env, origin)
     goal = content_field(event, "goal")
     gone = event is None or goal is ERASED
     return (goal if isinstance(goal, str) else ERASED_TEXT if gone else ""), gone
+
+
+def read_origin(env: Env, origin: Origin) -> Event | None:
+    """Return the event, or the first of several, that an origin names; None if it names none."""
+    if origin.stream is None or origin.first is None:
+        return None
+    return read_event(env, origin.stream, origin.first)
 
 
 def find_handle(env: Env, frame_id: str, handle_id: str) -> tuple[HandleInfo, str] | None:
