@@ -56,12 +56,9 @@ class ThreadCompaction:
             most = max(1, int(config.max_messages * TARGET_SHARE))
             self._compact_with_fallback(replace(config, strategy="truncate_at", keep=most))
         if config.max_tokens is not None:
-            self._fit(token_limit(*self._place, config.max_tokens))
-
-    def _fit(self, limit: int) -> None:
-        """Compact if the tokens exceed the limit."""
-        if count_uncovered(*self._place, enough=limit)[1] > limit:
-            self._compact_with_fallback(replace(self._config, keep=KEEP_ALL_ROUNDS), within=int(limit * TARGET_SHARE))
+            limit = token_limit(*self._place, config.max_tokens)
+            if count_uncovered(*self._place, enough=limit)[1] > limit:
+                self._compact_with_fallback(replace(config, keep=KEEP_ALL_ROUNDS), within=int(limit * TARGET_SHARE))
 
     def _compact_once(self, config: CompactionConfig) -> None:
         try:
@@ -112,15 +109,6 @@ def record_occasion(
     env: Env, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[RuleOutcome, ...]
 ) -> object:
     """Record an occasion as numbers and names, never content; return the recorder function's result, if any."""
-    told = describe_occasion(occasion, fired)
-    if recorder.record is not None:
-        return recorder.record(told)
-    telemetry.record_span(env, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
-    return None
-
-
-def describe_occasion(occasion: Occasion, fired: tuple[RuleOutcome, ...]) -> dict[str, Any]:
-    """Describe an occasion as plain data."""
     told: dict[str, Any] = {"kind": occasion.kind, "stream": occasion.stream}
     if occasion.packed is None:
         told["messages"] = len(occasion.new)
@@ -136,4 +124,7 @@ def describe_occasion(occasion: Occasion, fired: tuple[RuleOutcome, ...]) -> dic
         }
     told["summaries"] = sum(len(one.made) for one in fired)
     told["failed"] = ", ".join(one.rule for one in fired if one.error is not None) or None
-    return told
+    if recorder.record is not None:
+        return recorder.record(told)
+    telemetry.record_span(env, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
+    return None

@@ -61,6 +61,9 @@ from holdfast.records.sessions import Summary
 
 NOTHING_OLDER: Final = "Nothing else can go: there is nothing older, or a call waits for its result."
 NO_CONVERSATION: Final = "This frame has no conversation yet."
+ONLY_CRITICAL: Final = "Nothing else can go: what is left is critical, or an open call needs it."
+WITHIN_TARGET: Final = "It was within the target."
+_PRIORITY_NAMES = {score: name for name, score in PRIORITY_SCORE.items()}
 
 
 def compact_context(
@@ -86,7 +89,7 @@ def compact_context(
     if earlier is not None:
         return earlier
     of_evidence = config.strategy in EVIDENCE_STRATEGIES or config.strategy not in STRATEGIES
-    return detach_evidence(work) if of_evidence else _summarise_conversation(work, summarizer)
+    return _detach_evidence(work) if of_evidence else _summarise_conversation(work, summarizer)
 
 
 def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> CompactionResult:
@@ -105,11 +108,9 @@ def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> Co
     room = max(0, work.target - work.config.summary_tokens)
     summary, failed = compact_with_fallback(work.env, thread, work.config, summarizer, within=room, write=write)
     note = "; ".join(one.text for one in failed) or None
-    return (
-        work.result_without_change(tokens, note or NOTHING_OLDER)
-        if summary is None
-        else work.result_of(written[-1], summary, note)
-    )
+    if summary is None:
+        return work.result_without_change(tokens, note or NOTHING_OLDER)
+    return work.result_of(written[-1], summary, note)
 
 
 def _commit_summary(
@@ -153,30 +154,38 @@ def _commit_summary(
     return summaries.summary_from_draft(plan, made, placed.last)
 
 
-ONLY_CRITICAL: Final = "Nothing else can go: what is left is critical, or an open call needs it."
-
-
-def detach_evidence(work: FrameCompaction) -> CompactionResult:
+def _detach_evidence(work: FrameCompaction) -> CompactionResult:
     """Detach the evidence that the strategy chooses, until the rest is within the target."""
     compaction = ulid_text(work.env.ids.ulid())
     last: list[CompactionChoice] = []
 
     def decide(states: States) -> Drafts:
-        found = list_evidence(work.env, work.stream, work.live_frame(states))
+        found = _list_evidence(work.env, work.stream, work.live_frame(states))
         chosen = _choose_evidence(work, found)
         last[:] = [chosen]
         work.check_target(chosen.final)
         if not chosen.gone:
             return {}
-        return work.frame_drafts(
-            states, _detach_facts(work, chosen, compaction), _flush_evidence(work, chosen, found, compaction)
+        facts = FrameCompacted(
+            frame=work.frame,
+            compaction=compaction,
+            strategy=work.config.strategy,
+            level=str(chosen.level),
+            removed=chosen.gone,
+            original_tokens=chosen.original,
+            final_tokens=chosen.final,
+            reached_target=chosen.final <= work.target,
         )
+        drafts: dict[str, list[Draft]] = {}
+        if work.scope is not None:
+            told = split_texts([(one.text, one.trust) for one in found if one.item.id in chosen.gone])
+            drafts[work.scope] = recall.flush_passages(work.env, work.scope, compaction, told)
+        return work.frame_drafts(states, facts, drafts)
 
     changed = work.commit(decide, *(() if work.scope is None else (work.scope,)))
     if changed.appended is None:
-        return work.result_without_change(
-            last[0].original, WITHIN_TARGET if last[0].original <= work.target else ONLY_CRITICAL
-        )
+        tokens = last[0].original
+        return work.result_without_change(tokens, WITHIN_TARGET if tokens <= work.target else ONLY_CRITICAL)
     facts: FrameCompacted = changed.last_facts("frame.compacted")
     return work.result_of(facts, note=None if facts.reached_target else ONLY_CRITICAL)
 
@@ -190,31 +199,6 @@ def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> C
     held = frozenset(item.id for item in items if item.held)
     kept = run_strategy(name, work.env.strategies[name], [one.segment for one in found], work.target, held)
     return keep_only(items, [segment.id for segment in kept])
-
-
-def _detach_facts(work: FrameCompaction, chosen: CompactionChoice, compaction: str) -> FrameCompacted:
-    return FrameCompacted(
-        frame=work.frame,
-        compaction=compaction,
-        strategy=work.config.strategy,
-        level=str(chosen.level),
-        removed=chosen.gone,
-        original_tokens=chosen.original,
-        final_tokens=chosen.final,
-        reached_target=chosen.final <= work.target,
-    )
-
-
-def _flush_evidence(
-    work: FrameCompaction, chosen: CompactionChoice, found: Sequence[FrameEvidence], compaction: str
-) -> dict[str, list[Draft]]:
-    if work.scope is None:
-        return {}
-    told = split_texts([(one.text, one.trust) for one in found if one.item.id in chosen.gone])
-    return {work.scope: recall.flush_passages(work.env, work.scope, compaction, told)}
-
-
-_PRIORITY_NAMES = {score: name for name, score in PRIORITY_SCORE.items()}
 
 
 class FrameEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,17 +221,14 @@ class FrameEvidence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEvidence]:
+def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEvidence]:
     """List a live frame's evidence, oldest first. A missing size is measured if the text is in the event."""
     count = thread_tokenizer(env, stream)[0].count
     found = []
     for handle in sorted(frame.handles.values(), key=lambda one: one.position):
         if handle.removed is not None:
             continue
-        own, held = (
-            read_event(env, stream, handle.version),
-            read_handle_event(env, stream, handle.version),
-        )
+        own, held = read_event(env, stream, handle.version), read_handle_event(env, stream, handle.version)
         if own is None or held is None:
             raise Corrupt(f"The event of handle {handle.id} is missing. Run `holdfast verify`.")
         body = content_field(held, "body")
@@ -268,9 +249,6 @@ def list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEvidenc
         text = "\n".join(one for one in told if isinstance(one, str))
         found.append(FrameEvidence(item=item, text=text, trust=lowest_trust(event_trust(own), event_trust(held))))
     return found
-
-
-WITHIN_TARGET: Final = "It was within the target."
 
 
 class FrameCompaction:

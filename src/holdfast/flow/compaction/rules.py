@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
@@ -45,6 +46,16 @@ from holdfast.records.packs import AssembledPack
 from holdfast.records.sessions import ThreadState
 from holdfast.system import ForkLock
 
+TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
+COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
+RETRY_GROWTH = 8
+"""After a compaction found nothing to do, a thread must grow by about 1/8 before the next attempt."""
+
+ChooseSummarizer = Callable[[Any], Summarizer]
+"""A function that makes a summarizer from a configuration's value, or from None."""
+Wait = Callable[[Awaitable[Any]], Any]
+"""A function that waits in the calling thread for an awaitable and returns its result."""
+
 
 def add_rule(
     env: Env, session: str, given: Any, choose: ChooseSummarizer, wait: Wait | None = None
@@ -58,10 +69,10 @@ def add_rule(
     place = (env.tenant, session)
     standing = env.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait
-    standing.put(rule)
+    standing.rules = (*(known for known in standing.rules if known.name != rule.name), rule)
 
     def undo() -> None:
-        standing.drop(rule)
+        standing.rules = tuple(known for known in standing.rules if known is not rule)
         if not standing.rules and env.rules.get(place) is standing:
             del env.rules[place]
 
@@ -95,19 +106,17 @@ def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
 
 def fire_after_append(env: Env, stream: str, new: Sequence[Message]) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread after an append. Never raises for a rule's error."""
-    if not env.rules:
-        return ()
     return _fire_rules(env, Occasion(kind="appended", stream=stream, new=tuple(new)))
 
 
 def fire_before_call(env: Env, stream: str, packed: AssembledPack) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread before its pack goes to a model. A guard may refuse the call."""
-    if not env.rules:
-        return ()
     return _fire_rules(env, Occasion(kind="packed", stream=stream, packed=packed))
 
 
 def _fire_rules(env: Env, occasion: Occasion) -> tuple[RuleOutcome, ...]:
+    if not env.rules:
+        return ()
     standing = env.rules.get((env.tenant, resolve_session_stream(env, occasion.stream)))
     if standing is None:
         return ()
@@ -206,10 +215,6 @@ def _run_compaction(
     return RuleOutcome(rule=rule.name, made=tuple(work.made), error="; ".join(work.failed) or None)
 
 
-TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
-COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
-
-
 def check_rule(env: Env, given: Any, choose: ChooseSummarizer, *, awaits: bool = False) -> Rule:
     """Convert the given value to a rule and check it; refuse async actions unless the client awaits."""
     given = _to_rule(env, given)
@@ -254,7 +259,11 @@ def _is_async_action(action: Any, choose: ChooseSummarizer) -> bool:
     """Return True if the action is async, as far as can be told without calling it. Refuse an unusable summarizer."""
     if isinstance(action, CompactionConfig):
         return action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
-    return is_async(action.record if isinstance(action, TelemetryRecorder) else action)
+    function = action.record if isinstance(action, TelemetryRecorder) else action
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _check_action(env: Env, action: Any) -> None:
@@ -274,15 +283,6 @@ def _check_action(env: Env, action: Any) -> None:
             raise InvalidValue("A TelemetryRecorder takes a function, or nothing.")
     elif not callable(action):
         raise InvalidValue("A rule's action must be a CompactionConfig, BudgetGuard, TelemetryRecorder or a function.")
-
-
-RETRY_GROWTH = 8
-"""After a compaction found nothing to do, a thread must grow by about 1/8 before the next attempt."""
-
-ChooseSummarizer = Callable[[Any], Summarizer]
-"""A function that makes a summarizer from a configuration's value, or from None."""
-Wait = Callable[[Awaitable[Any]], Any]
-"""A function that waits in the calling thread for an awaitable and returns its result."""
 
 
 class ThreadTally(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,14 +309,6 @@ class SessionRules:
         self._quiet: dict[tuple[str, str], ThreadState] = {}
         self.busy = ForkLock()
 
-    def put(self, rule: Rule) -> None:
-        """Add a rule, replacing one of the same name."""
-        self.rules = (*(known for known in self.rules if known.name != rule.name), rule)
-
-    def drop(self, rule: Rule) -> None:
-        """Remove a rule."""
-        self.rules = tuple(known for known in self.rules if known is not rule)
-
     def update_tally(
         self, env: Env, stream: str, new: Sequence[Message] = (), tokens: int | None = None
     ) -> ThreadTally:
@@ -333,9 +325,8 @@ class SessionRules:
                 floor=thread.floor,
             )
         if tokens is not None and found.tokens is None:
-            counted = count_uncovered(env, stream, enough=tokens)[1]
-            found = msgspec.structs.replace(found, tokens=counted)
-        found = msgspec.structs.replace(found, messages=max(0, thread.messages - found.covered))
+            found = replace(found, tokens=count_uncovered(env, stream, enough=tokens)[1])
+        found = replace(found, messages=max(0, thread.messages - found.covered))
         self._tallies[stream] = found
         return found
 
@@ -362,7 +353,7 @@ def _advance_tally(known: ThreadTally | None, thread: ThreadState, new: Sequence
         tokens = None if known.total_messages != thread.messages else tokens  # Others have written as well.
     elif tokens is not None:
         tokens += sum(message.tokens or 0 for message in new)
-    return msgspec.structs.replace(known, tokens=tokens, total_messages=thread.messages)
+    return replace(known, tokens=tokens, total_messages=thread.messages)
 
 
 class _RuleRun:

@@ -17,7 +17,7 @@ from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import fit_text
 from holdfast.core.sessions.pairing import group_rounds, repair_messages
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX
-from holdfast.core.sessions.shorten import cut_text
+from holdfast.core.sessions.shorten import CountMessage, cut_text
 from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens
 from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
 from holdfast.flow.frames.read import load_current_state
@@ -39,12 +39,13 @@ from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
 
-MessageSize = Callable[[Message], int]
 Keep = int | Callable[[Sequence[Message]], int]
 """The number of newest rounds to keep, or a function of the uncovered messages that returns it."""
 
 MERGE_COUNT = 8
 """This many summaries of similar size are merged into one, made from the originals: few cover a long thread."""
+SMALL_SUMMARY_TOKENS: Final = 256
+"""A summary of at most this many tokens is accepted, whatever it covers."""
 
 
 class SummaryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +91,13 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     end = max(end, covered)  # A covered message is never uncovered again.
     if not end or (end == covered and len(replaced) < 2):
         return None
+    stretches = []
+    for name, places in groupby(found[:end], key=lambda place: place.stream):
+        versions = [place.version for place in places]
+        stretches.append(MessageSpan(name, versions[0], versions[-1]))
     return SummaryPlan(
         stream=stream,
-        covers=_group_stretches(found[:end]),
+        covers=tuple(stretches),
         at_version=state.version,
         messages=tuple(messages[:end]),
         replaces=tuple(one.version for one in replaced if one.stream == stream),
@@ -104,7 +109,10 @@ def _measure_uncovered(
     env: Env, stream: str, known: Sequence[Summary], keep: Keep
 ) -> tuple[list[MessageLocation], list[Message], int]:
     """Return the uncovered places and messages, and how many of them are older than the rounds to keep."""
-    found = _list_uncovered(env, stream, known)
+    first = {one.key for one in leading_instructions(env, stream)}
+    # Summaries cover a thread from its start, so the uncovered messages are its end.
+    end = takewhile(lambda place: not is_covered(*place.key, known), iter_places(env, stream))
+    found = [one for one in end if one.key not in first][::-1]
     messages = load_messages(env, found)
     return found, messages, _count_older(messages, keep(messages) if callable(keep) else keep)
 
@@ -122,13 +130,6 @@ def _pick_mergeable(new: int, older: Iterator[Summary]) -> tuple[list[Summary], 
     return found, run[:1]
 
 
-def _list_uncovered(env: Env, stream: str, known: Sequence[Summary]) -> list[MessageLocation]:
-    """Return the uncovered messages, oldest first. Summaries cover a thread from its start, so this is its end."""
-    first = {one.key for one in leading_instructions(env, stream)}
-    found = takewhile(lambda place: not is_covered(place.stream, place.version, known), iter_places(env, stream))
-    return [one for one in found if one.key not in first][::-1]
-
-
 def _count_older(messages: Sequence[Message], keep: int) -> int:
     """Count the messages in whole rounds before the newest `keep` and before any open call."""
     found = [each.indexes[0] for each in group_rounds(messages)]
@@ -142,11 +143,6 @@ def _count_older(messages: Sequence[Message], keep: int) -> int:
     ]:
         end = torn[0]
     return end
-
-
-def _group_stretches(found: Sequence[MessageLocation]) -> tuple[MessageSpan, ...]:
-    groups = [(stream, list(group)) for stream, group in groupby(found, key=lambda place: place.stream)]
-    return tuple(MessageSpan(stream, group[0].version, group[-1].version) for stream, group in groups)
 
 
 def write_summary(
@@ -245,13 +241,7 @@ def source_messages(plan: SummaryPlan) -> list[Message]:
     return repair_messages(plan.messages).messages
 
 
-SMALL_SUMMARY_TOKENS: Final = 256
-"""A summary of at most this many tokens is accepted, whatever it covers."""
-
-Count = Callable[[str], int]
-
-
-def message_counter(env: Env, stream: str) -> MessageSize:
+def message_counter(env: Env, stream: str) -> CountMessage:
     """Return a function that gives the tokens of a thread's stored messages, from their stored counts if any."""
     tokenizer, info = thread_tokenizer(env, stream)
     framing = framing_of(info.provider, info.name)
@@ -262,12 +252,12 @@ def message_counter(env: Env, stream: str) -> MessageSize:
     return size
 
 
-def count_saved_tokens(messages: Sequence[Message], size: MessageSize) -> int:
+def count_saved_tokens(messages: Sequence[Message], size: CountMessage) -> int:
     """Count the tokens saved by a summary of these messages; pinned ones are still shown."""
     return sum(size(message) for message in messages if not message.pinned)
 
 
-def check_shorter(messages: Sequence[Message], tokens: int, size: MessageSize) -> None:
+def check_shorter(messages: Sequence[Message], tokens: int, size: CountMessage) -> None:
     """Refuse a summary that takes no fewer tokens than the messages it covers, unless it is small."""
     saved = count_saved_tokens(messages, size)
     if tokens >= saved and tokens > SMALL_SUMMARY_TOKENS:
@@ -278,7 +268,7 @@ def check_shorter(messages: Sequence[Message], tokens: int, size: MessageSize) -
         )
 
 
-def fit_tokens(text: str, most: int, count: Count) -> str:
+def fit_tokens(text: str, most: int, count: Callable[[str], int]) -> str:
     """Cut a text to at most `most` tokens: its beginning and its end, around a marker of the omitted length."""
     if count(text) <= most:
         return text

@@ -57,6 +57,29 @@ COUNT_SLACK: Final = 2
 """The sum of the parts' token counts can be slightly less than the count of the whole."""
 SECONDS_ALLOWED: Final[ContextVar[float | None]] = ContextVar("holdfast_seconds_allowed", default=None)
 """The time limit of the summary being made, in seconds."""
+COMPACT_TRIES: Final = 3
+MAX_GOAL_SEARCH: Final = 16
+"""The number of messages at the beginning of a thread that are searched for the user's goal."""
+MAX_GOAL_CHARS: Final = 1_000
+"""The most characters of the goal that are quoted where it cannot be pinned."""
+FALLBACKS: Final[dict[str, tuple[str, ...]]] = {
+    "summarise_oldest": ("extract_state", "sliding_window"),
+    "extract_state": ("sliding_window",),
+}
+"""The strategies to try when one fails."""
+_NUMBERS: Final = {
+    "keep": (0, "keep must be a number of rounds"),
+    "recall": (0, "recall must be a number of entries"),
+    "summary_tokens": (1, "A summary's tokens must be a whole number"),
+    "threshold": (0, "threshold must be a number of messages"),
+    "max_messages": (1, "max_messages must be a number of messages"),
+    "max_tokens": (1, 'max_tokens must be "model" or a number of tokens'),
+    "max_length": (1, "max_length must be a number of characters"),
+}
+_MAY_BE_NONE: Final = frozenset({"threshold", "max_messages", "max_tokens", "max_length"})
+_SWITCHES: Final = ("when_packed", "keep_goal", "enabled")
+MAX_SECONDS: Final = int(threading.TIMEOUT_MAX)
+"""The longest time a thread can wait."""
 
 
 class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +101,7 @@ def make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, sum
 
 def shorten_text(words: SummaryText, most: int) -> SummaryText:
     """Cut the text to at most `most` characters."""
-    return msgspec.structs.replace(words, text=fit_text(words.text, most, len))
+    return replace(words, text=fit_text(words.text, most, len))
 
 
 def _run_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer) -> SummaryText:
@@ -173,17 +196,6 @@ def timeout_error(seconds: float) -> SummaryFailed:
     """Return the error for a summarizer that exceeded its time limit."""
     return SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
 
-
-COMPACT_TRIES: Final = 3
-MAX_GOAL_SEARCH: Final = 16
-"""The number of messages at the beginning of a thread that are searched for the user's goal."""
-MAX_GOAL_CHARS: Final = 1_000
-"""The most characters of the goal that are quoted where it cannot be pinned."""
-FALLBACKS: Final[dict[str, tuple[str, ...]]] = {
-    "summarise_oldest": ("extract_state", "sliding_window"),
-    "extract_state": ("sliding_window",),
-}
-"""The strategies to try when one fails."""
 
 SummaryWriter = Callable[[SummaryPlan, SummaryText, SummaryExtras], Summary]
 """A function that writes a summary together with something else."""
@@ -290,10 +302,13 @@ def write_compaction(
 ) -> Summary:
     """Write the summary with the flushed passages, and with a pin on the user's goal."""
     goal = _find_goal(env, plan) if config.keep_goal else None
-    own = goal is not None and goal.stream == plan.stream
-    if goal is not None and not own:
+    pin = goal if goal is not None and goal.stream == plan.stream else None
+    if pin is not None:
+        # Mark the goal as pinned in the plan: it stays, so covering it saves nothing.
+        messages = (replace(one, pinned=True) if (one.stream, one.version) == pin.key else one for one in plan.messages)
+        plan = replace(plan, messages=tuple(messages))
+    elif goal is not None:
         words = _quote_goal(env, words, goal, config.max_length)
-    plan = _mark_goal_pinned(plan, goal) if goal is not None and own else plan
     scope = flush_scope(env, plan.stream, config)
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
@@ -302,8 +317,8 @@ def write_compaction(
             # Messages covered before were flushed with the earlier summary, if flushing was on.
             gone = [message for message in plan.messages[plan.covered :] if not message.pinned]
             found[scope] = recall.flush_passages(env, scope, summary, split_messages(gone))
-        if goal is not None and own:
-            pinned = Draft(type="message.pinned", facts=MessagePinned(version=goal.version))
+        if pin is not None:
+            pinned = Draft(type="message.pinned", facts=MessagePinned(version=pin.version))
             found[plan.stream] = [*found.get(plan.stream, ()), pinned]
         return found
 
@@ -329,12 +344,6 @@ def _find_goal(env: Env, plan: SummaryPlan) -> MessageLocation | None:
         if place.row["role"] == "user":
             return None if place.row["pinned"] or place.key not in covered else place
     return None
-
-
-def _mark_goal_pinned(plan: SummaryPlan, goal: MessageLocation) -> SummaryPlan:
-    """Mark the goal as pinned in the plan: it stays, so covering it saves nothing."""
-    messages = (replace(one, pinned=True) if (one.stream, one.version) == goal.key else one for one in plan.messages)
-    return replace(plan, messages=tuple(messages))
 
 
 def _quote_goal(env: Env, words: SummaryText, goal: MessageLocation, most: int | None) -> SummaryText:
@@ -368,24 +377,13 @@ def last_covered_position(env: Env, stream: str) -> int:
     return max((int(row["position"] or 0) for _, row in env.journal.select(env.tenant, query)), default=0)
 
 
-_NUMBERS: Final = {
-    "keep": (0, "keep must be a number of rounds"),
-    "recall": (0, "recall must be a number of entries"),
-    "summary_tokens": (1, "A summary's tokens must be a whole number"),
-    "threshold": (0, "threshold must be a number of messages"),
-    "max_messages": (1, "max_messages must be a number of messages"),
-    "max_tokens": (1, 'max_tokens must be "model" or a number of tokens'),
-    "max_length": (1, "max_length must be a number of characters"),
-}
-_MAY_BE_NONE: Final = frozenset({"threshold", "max_messages", "max_tokens", "max_length"})
-_SWITCHES: Final = ("when_packed", "keep_goal", "enabled")
-MAX_SECONDS: Final = int(threading.TIMEOUT_MAX)
-"""The longest time a thread can wait."""
-
-
 def check_config(env: Env, config: CompactionConfig) -> None:
     """Check a compaction configuration; refuse an invalid value by name."""
-    _check_strategy(env, config.strategy)
+    strategy, seconds = config.strategy, config.timeout
+    if not isinstance(strategy, str) or not (strategy in STRATEGIES or strategy in env.strategies):
+        known = ", ".join((*STRATEGIES, *sorted(env.strategies)))
+        raise InvalidValue(f"{strategy!r:.60} is not a strategy. Known strategies: {known}.")
+    check_id(strategy, "strategy")  # The strategy's name is stored with every summary it makes.
     for name, (least, meaning) in _NUMBERS.items():
         value = getattr(config, name)
         absent = (value is None and name in _MAY_BE_NONE) or (name, value) == ("max_tokens", "model")
@@ -394,22 +392,11 @@ def check_config(env: Env, config: CompactionConfig) -> None:
     for name in _SWITCHES:
         if not isinstance(getattr(config, name), bool):
             raise InvalidValue(f"{name} must be True or False, not {getattr(config, name)!r:.60}.")
-    _check_seconds(config.timeout)
-    if not isinstance(config.store, bool):
-        Scope.of(config.store)
-
-
-def _check_strategy(env: Env, strategy: Any) -> None:
-    if not isinstance(strategy, str) or not (strategy in STRATEGIES or strategy in env.strategies):
-        known = ", ".join((*STRATEGIES, *sorted(env.strategies)))
-        raise InvalidValue(f"{strategy!r:.60} is not a strategy. Known strategies: {known}.")
-    check_id(strategy, "strategy")  # The strategy's name is stored with every summary it makes.
-
-
-def _check_seconds(seconds: Any) -> None:
-    if seconds is None:
-        return
-    if not is_number(seconds, most=MAX_SECONDS, whole=False) or seconds <= 0:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    # Written so that NaN is refused as well.
+    if seconds is not None and (not is_number or not 0 < seconds <= MAX_SECONDS):
         raise InvalidValue(
             f"timeout must be a number of seconds above 0 and at most {MAX_SECONDS}, not {seconds!r:.60}."
         )
+    if not isinstance(config.store, bool):
+        Scope.of(config.store)
