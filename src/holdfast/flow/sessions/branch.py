@@ -48,14 +48,7 @@ CALL_SEARCH_MESSAGES = 256
 """Messages before a branching point that are searched for calls without results."""
 
 
-def rewind(
-    env: Env,
-    stream: str,
-    to: Message | str | None,
-    *,
-    cause: str = "rewind",
-    reason: str | None = None,
-) -> int:
+def rewind(env: Env, stream: str, to: Message | str | None, *, cause: str = "rewind", reason: str | None = None) -> int:
     """Make a message the newest of its thread, or empty the thread; return the number of retracted messages."""
     content = None if reason is None else ReasonContent(reason=reason)
     counted = 0
@@ -67,10 +60,12 @@ def rewind(
         thread = _require_open_thread(state, stream)
         # Look it up inside the decision: another process may retract it in between.
         place = None if to is None else find_place(env, stream, to)
-        own = _own_versions_after(env, stream, thread, place)
         counted = thread.messages - _position(place)
         if not counted:
             return {}
+        after = place.version if place is not None and place.stream == stream else thread.floor
+        newest_first = takewhile(lambda one: one.stream == stream and one.version > after, iter_places(env, stream))
+        own = [one.version for one in newest_first][::-1]
         facts = _retraction_facts(env, stream, thread, state.version, place, own, cause)
         return {stream: [Draft(type="message.retracted", facts=facts, content=content)]}
 
@@ -88,13 +83,6 @@ def _position(place: MessageLocation | None) -> int:
     return 0 if place is None else int(place.row["position"] or 0)
 
 
-def _own_versions_after(env: Env, stream: str, thread: ThreadState, place: MessageLocation | None) -> list[int]:
-    """Return the versions of the thread's own messages after a place, oldest first."""
-    after = place.version if place is not None and place.stream == stream else thread.floor
-    newest_first = takewhile(lambda one: one.stream == stream and one.version > after, iter_places(env, stream))
-    return [one.version for one in newest_first][::-1]
-
-
 def _retraction_facts(
     env: Env,
     stream: str,
@@ -104,20 +92,16 @@ def _retraction_facts(
     own: Sequence[int],
     cause: str,
 ) -> MessageRetracted:
-    first = own[0] if own else version
     left = _open_calls_at(env, stream, place, stream)
-    shared = (
-        None
-        if place is not None and place.stream == stream
-        else _segments_until(thread_segments(stream, thread)[1:], place)
-    )
+    own_place = place if place is not None and place.stream == stream else None
+    shared = None if own_place else _segments_until(thread_segments(stream, thread)[1:], place)
     return MessageRetracted(
-        first=first,
+        first=own[0] if own else version,
         last=version,
         spans=tuple(_group_spans(own)),
         position=_position(place),
         shared=shared if shared != thread.shared else None,
-        newest=place.version if place is not None and place.stream == stream else 0,
+        newest=own_place.version if own_place else 0,
         cause=cause,
         voided=tuple(_find_voided_summaries(env, stream, thread, place)),
         dropped=tuple(id for id in thread.calls if id not in {call.id for call in left}),
@@ -220,8 +204,7 @@ def fork(env: Env, stream: str, at: Message | str | None, thread: str) -> str:
 
 def _fork_facts(env: Env, stream: str, parent: StreamState, at: Message | str | None, name: str) -> ThreadForked:
     assert parent.thread is not None
-    newest = next(iter_places(env, stream), None) if at is None else None
-    place = newest if at is None else find_place(env, stream, at)
+    place = next(iter_places(env, stream), None) if at is None else find_place(env, stream, at)
     return ThreadForked(
         parent=stream,
         version=0 if place is None else place.version,

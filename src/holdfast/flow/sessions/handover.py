@@ -66,8 +66,7 @@ def _session_handovers(env: Env, stream: str) -> list[Handover]:
 def _offer_one(env: Env, stream: str, handover: Handover) -> bool:
     event = read_event(env, stream, handover.version)
     assert event is not None, "a hand-over names the event that made it"
-    closing: SessionClosing = event.facts
-    ended = _build_conversation(env, stream, handover.id, closing, event.at)
+    ended = _build_conversation(env, stream, handover.id, event.facts, event.at)
     failure: Exception | None = None
     try:
         _call_memory(env, ended)
@@ -109,12 +108,10 @@ def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing
             return  # It has no messages.
         first, last = closing.spans[thread]
         name = Scope.thread(session, thread).text
-        end = _end_version(env, name, max(first, last))
+        ends = EventQuery(tenant=env.tenant, stream=name, after=max(first, last), types=("thread.ended",), limit=1)
+        end = env.journal.read(ends)[0].version
         # As of its end: messages retracted or appended later under this id do not belong to it.
-        for segment in (
-            *reversed(load_shared_at(env, name, end - 1)),
-            SharedSegment(name, first, last, last),
-        ):
+        for segment in (*reversed(load_shared_at(env, name, end - 1)), SharedSegment(name, first, last, last)):
             yield from iter_segment_messages(env, segment)
 
     return EndedConversation(
@@ -127,12 +124,6 @@ def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing
         threads=tuple(sorted(closing.spans)),
         read=read,
     )
-
-
-def _end_version(env: Env, stream: str, after: int) -> int:
-    """Return the version at which a thread ended, after its newest message."""
-    query = EventQuery(tenant=env.tenant, stream=stream, after=after, types=("thread.ended",), limit=1)
-    return env.journal.read(query)[0].version
 
 
 def sweep_sessions(env: Env) -> SessionSweepReport:
@@ -152,11 +143,9 @@ def sweep_sessions(env: Env) -> SessionSweepReport:
 
 def _iter_pending_streams(env: Env) -> Iterator[str]:
     after, seen = b"", set()
-    while found := env.journal.select(env.tenant, RowQuery(table="session_handovers", after_key=after, limit=PAGE)):
-        for stream, row in found:
+    while found := env.journal.find(env.tenant, "session_handovers", None, None, after, PAGE):
+        for stream, _ in found:
             if stream not in seen:
                 seen.add(stream)
                 yield stream
-            key = row["handover_id"]
-            assert isinstance(key, bytes)
-            after = key
+        after = found[-1][1]["handover_id"]  # type: ignore[assignment]

@@ -21,7 +21,7 @@ from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.sessions import append, sessions
 from holdfast.flow.sessions import read as session_read
 from holdfast.ports import Env
-from holdfast.records.messages import Message, Part, Repair, ToolCallResult
+from holdfast.records.messages import Message, Repair
 from holdfast.records.reports import Progress
 from holdfast.records.sessions import SessionState
 
@@ -38,13 +38,17 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_format(format: str, given: Any) -> ParsedConversation:
     """Parse a conversation in a format and repair it; the reading lists everything that was broken."""
-    if format not in ALL_FORMATS:
-        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
+    _check_format(format)
     reading = json_lines.read_messages(_split_lines(given)) if format == "jsonl" else read_conversation(format, given)
     whole = repair_messages(reading.messages, open_calls="keep")
     torn = [replace(one, index=reading.indexes[one.index]) if reading.indexes else one for one in whole.repairs]
     repairs = sorted([*reading.repairs, *torn], key=lambda one: one.index)
     return replace(reading, messages=whole.messages, repairs=repairs)
+
+
+def _check_format(format: str) -> None:
+    if format not in ALL_FORMATS:
+        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
 
 
 def _split_lines(given: Any) -> list[str | bytes]:
@@ -171,8 +175,7 @@ def _strip_stored_ids(messages: Sequence[Message]) -> list[Message]:
 
 def export_conversation(env: Env, session: str, thread: str, format: str) -> Any:
     """Export a whole thread as a request's keyword arguments or as JSON lines, with results next to their calls."""
-    if format not in ALL_FORMATS:
-        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
+    _check_format(format)
     own, stream = sessions.streams_of(session, thread)
     known = sessions.session_state(env, session)
     system = sessions.session_texts(env, own, known, ("system",)).get("system")
@@ -202,20 +205,16 @@ def _order_results(messages: Sequence[Message]) -> Iterator[Message]:
 
 def inline_artifacts(env: Env, message: Message) -> Message:
     """Return a message with its images and files as bytes again, except erased ones."""
-    content = message.content
-    if isinstance(content, list):
-        content = _inline_parts(env, content)
-    results = tuple(_inline_result(env, result) for result in message.tool_results)
-    return replace(message, content=content, tool_results=results)
+    return replace(
+        message,
+        content=_inline_parts(env, message.content),
+        tool_results=tuple(replace(one, result=_inline_parts(env, one.result)) for one in message.tool_results),
+    )
 
 
-def _inline_result(env: Env, result: ToolCallResult) -> ToolCallResult:
-    if not isinstance(result.result, list) or not all(isinstance(part, dict) for part in result.result):
-        return result
-    return replace(result, result=_inline_parts(env, result.result))
-
-
-def _inline_parts(env: Env, parts: Sequence[Part]) -> list[Part]:
+def _inline_parts(env: Env, parts: Any) -> Any:
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        return parts
     found = []
     for part in parts:
         name = part.get("artifact")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -169,19 +170,17 @@ def load_messages(env: Env, found: Sequence[MessageLocation]) -> list[Message]:
     events: dict[tuple[str, int], StoredEvent] = {}
     for stream, versions in wanted.items():
         for run in group_versions(sorted(versions)):
-            events.update({(stream, one.version): one for one in read_stored(env, stream, min(run), max(run))})
+            events.update({(stream, one.version): one for one in read_stored(env, stream, run[0], run[-1])})
     return [read_message(env, events[place.key], pinned=bool(place.row["pinned"])) for place in found]
 
 
-def group_versions(versions: list[int]) -> list[set[int]]:
+def group_versions(versions: list[int]) -> list[list[int]]:
     """Group nearby versions to be read together, without reading across wide gaps."""
-    found: list[set[int]] = []
-    last = -RUN_GAP
+    found: list[list[int]] = []
     for version in versions:
-        if version - last > RUN_GAP:
-            found.append(set())
-        found[-1].add(version)
-        last = version
+        if not found or version - found[-1][-1] > RUN_GAP:
+            found.append([])
+        found[-1].append(version)
     return found
 
 
@@ -234,14 +233,9 @@ def read_messages(
     after: MessageLocation | None = None,
 ) -> list[Message]:
     """Read a page of a thread, oldest first: the newest `limit`, or those before or after a message."""
-    forwards = after is not None
-    walk = iter_places_after(env, stream, after) if forwards else iter_places(env, stream, before=before)
-    found: list[MessageLocation] = []
-    for place in walk:
-        if limit is not None and len(found) >= limit:
-            break
-        found.append(place)
-    return load_messages(env, found if forwards else found[::-1])
+    if after is not None:
+        return load_messages(env, list(islice(iter_places_after(env, stream, after), limit)))
+    return load_messages(env, list(islice(iter_places(env, stream, before=before), limit))[::-1])
 
 
 def open_calls(env: Env, stream: str) -> list[ToolCallRequest]:
@@ -260,24 +254,17 @@ def open_calls(env: Env, stream: str) -> list[ToolCallRequest]:
 
 def iter_messages(env: Env, stream: str) -> Iterator[Message]:
     """Iterate over a whole thread, oldest first, loading a page at a time."""
-    yield from load_in_pages(env, iter_places_after(env, stream))
+    yield from _load_pages(env, iter_places_after(env, stream))
 
 
-def load_in_pages(env: Env, found: Iterator[MessageLocation]) -> Iterator[Message]:
-    """Iterate over the messages at some places, loading a page at a time."""
-    page: list[MessageLocation] = []
-    for place in found:
-        page.append(place)
-        if len(page) == PAGE:
-            yield from load_messages(env, page)
-            page = []
-    if page:
+def _load_pages(env: Env, found: Iterator[MessageLocation]) -> Iterator[Message]:
+    while page := list(islice(found, PAGE)):
         yield from load_messages(env, page)
 
 
 def iter_segment_messages(env: Env, segment: SharedSegment) -> Iterator[Message]:
     """Iterate over the messages of one segment, oldest first, loading a page at a time."""
-    yield from load_in_pages(env, iter_segment(env, segment, backwards=False))
+    yield from _load_pages(env, iter_segment(env, segment, backwards=False))
 
 
 def find_place(env: Env, stream: str, message: Message | str) -> MessageLocation:

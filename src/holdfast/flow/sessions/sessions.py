@@ -6,11 +6,12 @@ Ending a session ends all its threads in the same commit, so no message can foll
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode_facts, encode
@@ -19,14 +20,15 @@ from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
 from holdfast.flow.frames.read import content_field, load_current_state, read_event
 from holdfast.flow.journal import artifacts, redact
-from holdfast.flow.journal.append import decide_and_append
-from holdfast.flow.sessions.append import SessionWrite
+from holdfast.flow.journal.append import States, decide_and_append
+from holdfast.flow.sessions.append import SessionWrite, models_port
 from holdfast.ports import Env
 from holdfast.records.batches import Artifact, SessionQuery, SessionRow
 from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Draft
 from holdfast.records.events.sessions import (
     SESSION_TEXTS,
+    SessionClosedFacts,
     SessionClosing,
     SessionContent,
     SessionOpened,
@@ -34,7 +36,6 @@ from holdfast.records.events.sessions import (
     ThreadEnded,
     ThreadOpened,
 )
-from holdfast.records.events.sessions import SessionClosedFacts as ClosedFacts
 from holdfast.records.events.state import StateDeleted
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id, ulid_text
@@ -43,10 +44,13 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.sessions import SessionInfo, SessionState
 from holdfast.records.usage import Usage
 
+PAGE = 100
+USAGE_PAGE = 1_000
+"""Rows per page when they are only added up."""
+ORDERS = ("activity", "cost", "title")
+STATUSES = ("open", "closing", "ended", "closed")
 HEAD_PAGE = 256
 """Heads of streams per page when a session's are listed."""
-
-States = Mapping[str, StreamState]
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +91,7 @@ def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, crea
         now = states[session].session
         own: list[Draft] = []
         if now is None:
-            first = msgspec.structs.replace(given, own=0) if given.agent and given.system is not None else given
+            first = replace(given, own=0) if given.agent and given.system is not None else given
             own.append(_settings_draft("session.opened", first, tools, env))
         elif changed := _diff_settings(env, session, now, given, tools):
             own.append(_settings_draft("session.changed", changed, tools, env))
@@ -139,7 +143,7 @@ def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
     if env.redact is None:
         return given
     texts = {name: redact.redact_value(env.redact, getattr(given, name)) for name in SESSION_TEXTS}
-    return msgspec.structs.replace(given, **texts)
+    return replace(given, **texts)
 
 
 def _prepare_tools(env: Env, tools: Sequence[Any]) -> Artifact:
@@ -182,8 +186,7 @@ def _diff_prompt(env: Env, stream: str, known: SessionState, given: SessionSetti
 
 def _tokenizer_name(env: Env, given: SessionSettings) -> str | None:
     """Return the requested tokenizer's name. If none was requested, each count derives it from the model."""
-    assert env.models is not None
-    return None if given.tokenizer is None else env.models.tokenizer(given.tokenizer).name
+    return None if given.tokenizer is None else models_port(env).tokenizer(given.tokenizer).name
 
 
 def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | None, env: Env) -> Draft:
@@ -292,7 +295,7 @@ def _delete_entries(env: Env, stream: str) -> list[Draft]:
         drafts += [Draft(type="state.deleted", facts=StateDeleted(key=key, cause="session")) for key in found]
         if len(found) < page.limit:
             return drafts
-        page = msgspec.structs.replace(page, after=found[-1])
+        page = replace(page, after=found[-1])
 
 
 def _list_streams_below(env: Env, session: str) -> list[str]:
@@ -339,7 +342,7 @@ def _end_drafts(
 
 def close_draft(known: SessionState, *, reset: bool) -> Draft:
     """Return the event that completes the end of a session."""
-    return Draft(type="session.closed", facts=ClosedFacts(reset=reset, generation=known.generation))
+    return Draft(type="session.closed", facts=SessionClosedFacts(reset=reset, generation=known.generation))
 
 
 def session_usage(env: Env, id: str) -> Usage:
@@ -351,13 +354,6 @@ def session_usage(env: Env, id: str) -> Usage:
             raise NotFound(f"The thread {thread!r} of session {id!r} cannot be read.")
         total = total + line.usage
     return total
-
-
-PAGE = 100
-USAGE_PAGE = 1_000
-"""Rows per page when they are only added up."""
-ORDERS = ("activity", "cost", "title")
-STATUSES = ("open", "closing", "ended", "closed")
 
 
 def list_sessions(
@@ -391,7 +387,7 @@ def tenant_usage(env: Env) -> Usage:
     with env.journal.snapshot():
         while page := env.journal.sessions(env.tenant, query):
             total = sum((row.usage for row in page), total)
-            query = msgspec.structs.replace(query, before=page[-1].place)
+            query = replace(query, before=page[-1].place)
     return total
 
 
@@ -410,7 +406,7 @@ def _iter_sessions(env: Env, query: SessionQuery, title: str | None) -> Iterator
             info = _session_info(env, row)
             if title is None or title.casefold() in (info.title or "").casefold():
                 yield info
-        query = msgspec.structs.replace(query, before=page[-1].place)
+        query = replace(query, before=page[-1].place)
 
 
 def _session_info(env: Env, row: SessionRow) -> SessionInfo:
