@@ -233,9 +233,10 @@ def read_messages(
     after: MessageLocation | None = None,
 ) -> list[Message]:
     """Read a page of a thread, oldest first: the newest `limit`, or those before or after a message."""
-    if after is not None:
-        return load_messages(env, list(islice(iter_places_after(env, stream, after), limit)))
-    return load_messages(env, list(islice(iter_places(env, stream, before=before), limit))[::-1])
+    walk = iter_places(env, stream, before=before) if after is None else iter_places_after(env, stream, after)
+    # The thread is looked at even if nothing of it is wanted: an unknown one is refused.
+    found = list(walk) if limit is None else [place for place, _ in zip(walk, range(limit), strict=False)]
+    return load_messages(env, found[::-1] if after is None else found)
 
 
 def open_calls(env: Env, stream: str) -> list[ToolCallRequest]:
