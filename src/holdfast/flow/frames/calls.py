@@ -35,6 +35,10 @@ from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
 
+MAX_COST = 2**62
+_warned_prices: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""Price functions that failed and were warned about."""
+
 
 def reserve_tokens(env: Env, frame: str, purpose: str, amount: int, key: str | None) -> ChangeResult:
     """Reserve tokens."""
@@ -107,8 +111,7 @@ def add_handle(
             **({} if handle is None else {"handle": handle}),
         ),
     )
-    made: str = changed.last_facts("frame.handle_added").handle
-    return made
+    return str(changed.last_facts("frame.handle_added").handle)
 
 
 def remove_handles(env: Env, frame: str, handles: Sequence[str], reason: str | None, key: str | None) -> str | None:
@@ -150,8 +153,7 @@ def add_result(env: Env, frame: str, kind: str, ref: str, summary: str | None, k
         key=key,
         same=match_event("frame.result_added", content, frame=frame, kind=kind, ref=ref),
     )
-    position: int = changed.last_facts("frame.result_added").position
-    return position
+    return int(changed.last_facts("frame.result_added").position)
 
 
 def begin_model_call(
@@ -202,8 +204,7 @@ def end_model_call(
 ) -> ChangeResult:
     """Journal a model's answer or failure. Ending a call again in the same way changes nothing."""
     record = budgets.to_usage(usage)
-    if doubtful is not None:
-        doubtful = budgets.to_usage(doubtful)
+    doubtful = None if doubtful is None else budgets.to_usage(doubtful)
     content = redact_as_configured(env, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
     code = None if error is None else _error_code(content.error)
@@ -219,7 +220,7 @@ def end_model_call(
             finish=finish,
             error=code,
             retryable=retryable,
-            doubtful=None if doubtful is None else budgets.to_usage(doubtful),
+            doubtful=doubtful,
             content=content,
         ),
         match_event(type_name, content, frame=frame, call=call, usage=record),
@@ -250,8 +251,7 @@ def begin_tool_call(
         key=key,
         same=match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
     )
-    made: str = changed.last_facts("tool.requested").call
-    return made
+    return str(changed.last_facts("tool.requested").call)
 
 
 def end_tool_call(
@@ -288,8 +288,7 @@ def begin_run(env: Env, frame: str, name: str, if_interrupted: str) -> str:
         frame,
         lambda state: calls.begin_run(state, frame, call, name, if_interrupted=if_interrupted, now=env.clock.now_ms()),
     )
-    made: str = changed.last_facts("run.requested").call
-    return made
+    return str(changed.last_facts("run.requested").call)
 
 
 def end_run(env: Env, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str) -> ChangeResult:
@@ -337,11 +336,6 @@ def _error_code(error: str) -> str:
     return error.split(":", 1)[0].split(" ", 1)[0][:64] or "error"
 
 
-MAX_COST = 2**62
-_warned_prices: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
-"""Price functions that failed and were warned about."""
-
-
 def is_reported(usage: Usage) -> bool:
     """Return True if a call reported usage. A call that reports no tokens at all is not known to be free."""
     return bool(usage.input or usage.output or usage.cached_input or usage.cache_write)
@@ -354,23 +348,16 @@ def add_cost(env: Env, usage: Usage, model: str | None) -> Usage:
     """
     if usage.cost is not None or usage.estimated or env.prices is None or not is_reported(usage):
         return usage
-    cost = _compute_cost(env.prices, usage, model)
-    return usage if cost is None else replace(usage, cost=cost)
-
-
-def _compute_cost(prices: Callable[[str | None, Usage], Any], usage: Usage, model: str | None) -> int | None:
     try:
-        found = prices(model, usage)
+        cost = env.prices(model, usage)
+        if cost is None:
+            return usage
+        if isinstance(cost, int) and not isinstance(cost, bool) and 0 <= cost <= MAX_COST:
+            return replace(usage, cost=cost)
+        why = f"they gave {cost!r:.40}"
     except Exception as error:  # noqa: BLE001  it is not our code
-        _warn_once(prices, exception_text(error))
-        return None
-    if found is None or is_number(found, least=0, most=MAX_COST):
-        return found
-    _warn_once(prices, f"they gave {found!r:.40}")
-    return None
-
-
-def _warn_once(prices: Callable[..., Any], why: str) -> None:
-    if prices not in _warned_prices:
-        _warned_prices.add(prices)
+        why = exception_text(error)
+    if env.prices not in _warned_prices:
+        _warned_prices.add(env.prices)
         warn_caller(f"The prices that this client was given failed, so that some costs are not known: {why}")
+    return usage

@@ -101,13 +101,8 @@ class StreamLeases:
             return []
         if not self._is_free(state) and self._silent.get((tenant, stream)) != state.epoch:
             raise _busy_error(stream)  # Another process took it since we looked.
-        return [
-            Draft(type="lease.taken", facts=LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=self._lease_ms))
-        ]
-
-    @property
-    def _lease_ms(self) -> int:
-        return round(self._lease * 1000)
+        facts = LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=round(self._lease * 1000))
+        return [Draft(type="lease.taken", facts=facts)]
 
     def lock(self, tenant: str, stream: str) -> AbstractContextManager[object]:
         """Return the lock to hold from deciding to take or release a lease until that is noted."""

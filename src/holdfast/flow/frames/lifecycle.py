@@ -21,7 +21,6 @@ from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import LIVE_STATUSES, FrameLimits, FrameState, Limits, StreamState
-from holdfast.records.recovery import FrameInfo
 
 Decide = Callable[[StreamState], Sequence[Draft]]
 
@@ -104,28 +103,20 @@ def update_frame(
     if content is not None:
         check_goal(content)
     content = redact_as_configured(env, content)
+    alike = match_event("frame.updated", content, frame=frame_id, status=status, granted=tokens)
+
+    def same(events: list[Event]) -> bool:
+        """Compare the limits that were given: those that were not may have had any value."""
+        return alike([one for one in events if one.type == "frame.updated" and _limits_agree(limits, one.facts.limits)])
+
     return change_frame(
         env,
         frame_id,
         lambda state: lifecycle.update(state, frame_id, status=status, limits=limits, tokens=tokens, content=content),
         key=key,
-        same=_match_update(
-            limits, match_event("frame.updated", content, frame=frame_id, status=status, granted=tokens)
-        ),
+        same=same,
         expected=expected,
     )
-
-
-def _match_update(limits: Limits | None, alike: Callable[[list[Event]], bool]) -> Callable[[list[Event]], bool]:
-    """Return a predicate: a key stands for this update. Limits that were not given may have had any value."""
-
-    def same(events: list[Event]) -> bool:
-        known = [
-            event for event in events if event.type == "frame.updated" and _limits_agree(limits, event.facts.limits)
-        ]
-        return alike(known)
-
-    return same
 
 
 def _limits_agree(limits: Limits | None, known: FrameLimits | None) -> bool:
@@ -229,11 +220,9 @@ def _revoke_lease(env: Env, stream: str, state: StreamState, events: list[Draft]
 
 
 def _has_ended_as(env: Env, frame_id: str, status: str, content: frames.OutcomeContent) -> bool:
-    info: FrameInfo = read_frame(env, frame_id)
+    info = read_frame(env, frame_id)
     if info.status != status:
         return False
     end = read_event(env, info.scope, info.version)
-    words = ("summary", "error", "value")
-    return all(
-        content_field(end, name) is ERASED or content_field(end, name) == getattr(content, name) for name in words
-    )
+    said = {name: content_field(end, name) for name in ("summary", "error", "value")}
+    return all(value is ERASED or value == getattr(content, name) for name, value in said.items())

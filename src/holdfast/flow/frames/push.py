@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from holdfast.core.frames import evidence, lifecycle
 from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.errors import Draining, DuplicateFrame, FrameNotFound, InvalidValue, ParentNotActive, ParentNotFound
 from holdfast.flow.frames.lifecycle import check_goal, has_content, match_event
 from holdfast.flow.frames.read import find_frame_row, find_frame_stream, parse_id, read_event
-from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
+from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events import frames
@@ -25,21 +23,6 @@ from holdfast.records.ids import ulid_text
 def default_limits(env: Env) -> FrameLimits:
     """Return the limits of a bare frame."""
     return FrameLimits(context_tokens=env.settings.default_context_tokens)
-
-
-class PushRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame to push, and where."""
-
-    home: str
-    frame: str
-    above: tuple[str, str] | None
-    """The stream and the id of the parent."""
-    content: frames.GoalContent
-    tokens: object
-    limits: Limits | None
-    default: FrameLimits
-    inherit: tuple[str, ...]
-    lease: bool
 
 
 def push_frame(
@@ -66,106 +49,71 @@ def push_frame(
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
     content = redact_as_configured(env, content)
     above = None if parent is None else (_parent_stream(env, parent), parent)
-    home = _home_stream(stream, above)
+    if stream is None and above is None:
+        raise InvalidValue("A frame needs a scope to live in, or a parent.")
+    home = above[0] if stream is None and above is not None else str(stream)
     if frame_id is not None and _is_pushed(env, frame_id, content, parent):
         return frame_id
-    wanted = PushRequest(
-        home=home,
-        frame=frame_id or ulid_text(env.ids.ulid()),
-        above=above,
-        content=content,
-        tokens=tokens,
-        limits=limits,
-        default=default or default_limits(env),
-        inherit=_check_inherit(inherit, parent),
-        lease=lease,
-    )
-    changed = _append_push(env, wanted, key)
-    made: str = changed.last_facts("frame.pushed").frame
+    frame, names = frame_id or ulid_text(env.ids.ulid()), evidence.check_handle_names(inherit)
+    if names and parent is None:
+        raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
+    fallback = default or default_limits(env)
+
+    def decide(states: States) -> Drafts:
+        now = env.clock.now_ms()
+        drafts = lifecycle.push(
+            states, home, frame, parent=above, tokens=tokens, limits=limits, default=fallback, content=content, now=now
+        )
+        if names and above is not None:
+            drafts[home].extend(_inherit_handles(env, states, above, frame, names))
+        drafts = {name: add_clock_events(states[name], events, now) for name, events in drafts.items()}
+        if lease:
+            drafts[home] = [*env.leases.draft_take(env.tenant, home, states[home]), *drafts[home]]
+        return drafts
+
+    streams = (home,) if above is None or above[0] == home else (home, above[0])
+    try:
+        changed = decide_and_append(
+            env, streams, decide, key=key, same=_match_push(content, parent, tokens, limits, names)
+        )
+    except ParentNotFound:
+        assert parent is not None
+        raise _explain_parent(env, parent) from None
+    made = str(changed.last_facts("frame.pushed").frame)
     env.states.note_frame_stream(env.tenant, made, home)
     if not changed.repeated:
         env.states.note_goal(env.tenant, home, changed.version_of("frame.pushed"), content)
     return made
 
 
-def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
-    names = evidence.check_handle_names(given)
-    if names and parent is None:
-        raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
-    return names
-
-
-def _append_push(env: Env, wanted: PushRequest, key: str | None) -> ChangeResult:
-    above, home = wanted.above, wanted.home
-    streams = (home,) if above is None or above[0] == home else (home, above[0])
-    try:
-        return decide_and_append(
-            env,
-            streams,
-            lambda states: _decide_push(env, states, wanted),
-            key=key,
-            same=_match_push(wanted),
-        )
-    except ParentNotFound:
-        assert above is not None
-        raise _explain_parent(env, above[1]) from None
-
-
-def _decide_push(env: Env, states: States, wanted: PushRequest) -> Drafts:
-    home, now = wanted.home, env.clock.now_ms()
-    drafts = lifecycle.push(
-        states,
-        home,
-        wanted.frame,
-        parent=wanted.above,
-        tokens=wanted.tokens,
-        limits=wanted.limits,
-        default=wanted.default,
-        content=wanted.content,
-        now=now,
-    )
-    if wanted.inherit and wanted.above is not None:
-        drafts[home].extend(_inherit_handles(env, states, wanted.above, wanted))
-    drafts = {name: add_clock_events(states[name], events, now) for name, events in drafts.items()}
-    if wanted.lease:
-        drafts[home] = [*env.leases.draft_take(env.tenant, home, states[home]), *drafts[home]]
-    return drafts
-
-
-def _inherit_handles(env: Env, states: States, above: tuple[str, str], wanted: PushRequest) -> list[Draft]:
+def _inherit_handles(
+    env: Env, states: States, above: tuple[str, str], frame: str, names: tuple[str, ...]
+) -> list[Draft]:
     """Return the handles that a child inherits; the content that they point to is not copied."""
     stream, parent = above
-    handles = evidence.select_handles(states[stream].frames[parent], wanted.inherit)
+    handles = evidence.select_handles(states[stream].frames[parent], names)
     events = {}
     for handle in handles:
         event = read_event(env, stream, handle.version)
         assert event is not None, "a handle names the event that attached it"
         events[handle.id] = event
-    return evidence.inherit_handles(wanted.frame, handles, events)
+    return evidence.inherit_handles(frame, handles, events)
 
 
-def _home_stream(stream: str | None, above: tuple[str, str] | None) -> str:
-    """Return the stream of a new frame: the given one, or the parent's."""
-    if stream is not None:
-        return stream
-    if above is None:
-        raise InvalidValue("A frame needs a scope to live in, or a parent.")
-    return above[0]
-
-
-def _match_push(wanted: PushRequest) -> Callable[[list[Event]], bool]:
+def _match_push(
+    content: frames.GoalContent, parent: str | None, tokens: object, limits: Limits | None, names: tuple[str, ...]
+) -> Callable[[list[Event]], bool]:
     """Return a predicate: a key stands for this push, apart from amounts that depend on the parent's state then."""
-    parent = None if wanted.above is None else wanted.above[1]
-    facts: dict[str, Any] = {"granted": wanted.tokens} if isinstance(wanted.tokens, int) else {}
+    facts: dict[str, Any] = {"granted": tokens} if isinstance(tokens, int) else {}
 
     def same(events: list[Event]) -> bool:
-        if not match_event("frame.pushed", wanted.content, **facts)(events):
+        if not match_event("frame.pushed", content, **facts)(events):
             return False
         pushed = next(event.facts for event in events if event.type == "frame.pushed")
-        if wanted.limits is not None and parent is None and wanted.limits.apply_to(pushed.limits) != pushed.limits:
+        if limits is not None and parent is None and limits.apply_to(pushed.limits) != pushed.limits:
             return False
         taken = tuple(event.facts.handle for event in events if event.type == "frame.handle_added")
-        return bool((pushed.parent or pushed.outer) == parent) and taken == wanted.inherit
+        return bool((pushed.parent or pushed.outer) == parent) and taken == names
 
     return same
 

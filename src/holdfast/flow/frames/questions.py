@@ -131,20 +131,14 @@ def answer_question(
     stream, row = _find_row(env, question, token)
     content = redact_as_configured(env, content)
     frame_id, question_id = row_ulid(row, "frame_id"), row_ulid(row, "question_id")
-    via = _answer_channel(token)
+    via = "id" if token is None else "token"
 
     def decide(states: States) -> Drafts:
         _check_token(rules.open_question(states[stream], frame_id, question_id), token)
-        drafts = rules.answer(
-            states[stream],
-            frame_id,
-            question_id,
-            via=via,
-            approved=approved,
-            content=content,
-            now=env.clock.now_ms(),
-        )
-        return {stream: drafts}
+        state, now = states[stream], env.clock.now_ms()
+        return {
+            stream: rules.answer(state, frame_id, question_id, via=via, approved=approved, content=content, now=now)
+        }
 
     same = match_event("question.answered", content, question=question_id, approved=approved)
     try:
@@ -156,10 +150,6 @@ def answer_question(
     if changed.repeated and token is not None:
         raise TokenNotFound
     return question_id
-
-
-def _answer_channel(token: str | None) -> str:
-    return "id" if token is None else "token"
 
 
 def _check_token(question: Question, token: str | None) -> None:
@@ -224,9 +214,8 @@ def resume_frame(
         waiting = live_frame(state, frame_id).question
         if brings and waiting is not None:
             _check_token(waiting, token)
-            drafts = rules.answer(
-                state, frame_id, waiting.id, via=_answer_channel(token), approved=approved, content=content, now=now
-            )
+            via = "id" if token is None else "token"
+            drafts = rules.answer(state, frame_id, waiting.id, via=via, approved=approved, content=content, now=now)
         elif waiting is not None and waiting.within is None and not rules.is_resumable(waiting, now):
             raise Refused(f"Question {waiting.id} has no answer yet. Answer it, or pass the answer along.")
         return {stream: add_clock_events(state, [*drafts, *rules.resume(state, frame_id, now=now)], now)}
@@ -244,11 +233,7 @@ def resume_frame(
 
 
 def _check_same_answer(
-    env: Env,
-    stream: str,
-    question: str,
-    approved: bool | None,
-    content: frames.AnswerContent | None,
+    env: Env, stream: str, question: str, approved: bool | None, content: frames.AnswerContent | None
 ) -> None:
     known, given = read_answer(env, stream, question), content or frames.AnswerContent()
     if known is not None and (known.approved, known.payload, known.arguments, known.note) != (

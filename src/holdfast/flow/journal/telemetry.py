@@ -30,7 +30,7 @@ from holdfast.records.usage import Usage
 def trace_pack(env: Env) -> Iterator[Callable[[AssembledPack], None]]:
     """Open a span around building a pack; yield a function that records the finished pack."""
     if env.telemetry is None:
-        yield _ignore_pack
+        yield lambda packed: None
         return
     with SafeSpan(env.telemetry, PACK_SPAN, {}) as span:
         yield lambda packed: span.add_attributes(lambda: pack_attributes(packed))
@@ -55,14 +55,12 @@ def begin_model_span(
     """Begin a model call's span; called once per call, after the intent is journaled."""
     if env.telemetry is None:
         return
-    try:
+    with _warn_of_failure():
         provider = None if env.models is None or model is None else env.models.info(model).provider
         attributes = call_attributes(
             call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
         )
         env.telemetry.begin_call(call, attributes)
-    except Exception as error:  # noqa: BLE001  it is not our code
-        _warn(error)
 
 
 def end_model_span(
@@ -71,32 +69,26 @@ def end_model_span(
     """End a model call's span, with usage or the kind of its error."""
     if env.telemetry is None:
         return
-    try:
+    with _warn_of_failure():
         attributes = answer_attributes(usage or Usage(), finish)
         env.telemetry.end_call(call, attributes, None if error is None else error_type(error))
-    except Exception as failed:  # noqa: BLE001  it is not our code
-        _warn(failed)
 
 
 def begin_tool_span(env: Env, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
     """Begin a tool call's span, for a first attempt or a retry."""
     if env.telemetry is None:
         return
-    try:
+    with _warn_of_failure():
         attributes = tool_attributes(call=call, frame=frame, name=name, conversation=conversation, attempt=attempt)
         env.telemetry.begin_call(call, attributes)
-    except Exception as error:  # noqa: BLE001  it is not our code
-        _warn(error)
 
 
 def end_tool_span(env: Env, call: str, *, failed: bool, interrupted: bool) -> None:
     """End a tool call's span: returned, failed or interrupted."""
     if env.telemetry is None:
         return
-    try:
+    with _warn_of_failure():
         env.telemetry.end_call(call, {}, "interrupted" if interrupted else "tool_failed" if failed else None)
-    except Exception as error:  # noqa: BLE001  it is not our code
-        _warn(error)
 
 
 class SafeSpan:
@@ -110,40 +102,35 @@ class SafeSpan:
         self._add: Callable[[str, Any], None] | None = None
 
     def __enter__(self) -> Self:
-        try:
+        with _warn_of_failure():
             span = self._telemetry.span(self._name, self._attributes)
             self._add = span.__enter__()
             self._span = span
-        except Exception as error:  # noqa: BLE001  it is not our code
-            _warn(error)
         return self
 
     def add_attributes(self, attributes: Callable[[], Mapping[str, Any]]) -> None:
         """Add attributes to the span."""
         if self._span is None or self._add is None:
             return
-        try:
+        with _warn_of_failure():
             for name, value in attributes().items():
                 self._add(name, value)
-        except Exception as error:  # noqa: BLE001  it is not our code
-            _warn(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, where: TracebackType | None
     ) -> None:
         if self._span is None:
             return
-        try:
+        with _warn_of_failure(raised):
             self._span.__exit__(kind, raised, where)
-        except Exception as error:  # noqa: BLE001  it is not our code
-            if error is not raised:
-                _warn(error)
 
 
-def _ignore_pack(packed: AssembledPack) -> None:
-    """Ignore the pack: there is no telemetry."""
-
-
-def _warn(error: Exception) -> None:
-    # Only the kind of error: its message may quote user content.
-    warn_caller(f"Telemetry failed: {type(error).__name__}.")
+@contextmanager
+def _warn_of_failure(raised: BaseException | None = None) -> Iterator[None]:
+    """Turn an exception of telemetry into a warning; drop `raised`, which the work itself raised."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  it is not our code
+        if error is not raised:
+            # Only the kind of error: its message may quote user content.
+            warn_caller(f"Telemetry failed: {type(error).__name__}.")

@@ -9,6 +9,7 @@ verified after any number of copies.
 from __future__ import annotations
 
 import base64
+import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -35,46 +36,39 @@ TransferItem = tuple[str, StoredEvent | Subject | Artifact]
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _BYTE_FIELDS = ("id", "causation", "correlation", "salt", "mac", "hash")
 _TEXT_FIELDS = ("facts", "content")
+_SHAPES: dict[str, Any] = {"event": StoredEvent, "subject": Subject, "artifact": Artifact}
 
 
 def read_items(env: Env, until: int | None = None, progress: Progress | None = None) -> Iterator[TransferItem]:
     """Yield exact copies of everything in a journal: subjects, artifacts, then events in order of their cursor."""
     with env.journal.snapshot():
-        yield from _read_items(env, until, progress)
-
-
-def _read_items(env: Env, until: int | None, progress: Progress | None) -> Iterator[TransferItem]:
-    for tenant in env.journal.tenants():
-        for subject in env.journal.subjects(tenant):
-            yield tenant, subject
-    wanted = None if until is None else _find_referenced_artifacts(env, until)
-    for tenant, artifact in require(env.journal, ARTIFACTS).artifacts():
-        if wanted is None or (tenant, artifact.name.hex()) in wanted:
-            yield tenant, artifact
-    last = env.journal.position()
-    until = last if until is None else min(until, last)
-    cursors = {tenant: _read_events(env, tenant, until) for tenant in env.journal.tenants()}
-    heads = {tenant: next(cursor, None) for tenant, cursor in cursors.items()}
-    while any(heads.values()):
+        tenants = list(env.journal.tenants())
+        for tenant in tenants:
+            for subject in env.journal.subjects(tenant):
+                yield tenant, subject
+        wanted = None
+        if until is not None:
+            wanted = {
+                (tenant, name)
+                for tenant in tenants
+                for event in _read_events(env, tenant, until)
+                for name in getattr(decode_facts(event.type, event.schema, event.facts), "artifacts", ())
+            }
+        for tenant, artifact in env.journal.artifacts():
+            if wanted is None or (tenant, artifact.name.hex()) in wanted:
+                yield tenant, artifact
+        last = env.journal.position()
+        until = last if until is None else min(until, last)
+        cursors = [_read_events(env, tenant, until) for tenant in tenants]
         # Tenants are read separately, so that no query ever spans them, and merged by cursor.
-        tenant, event = min(((t, e) for t, e in heads.items() if e is not None), key=lambda pair: pair[1].seq)
-        yield tenant, event
-        heads[tenant] = next(cursors[tenant], None)
-        if progress is not None and event.seq % PAGE == 0:
-            progress(event.seq, until)
+        for event in heapq.merge(*cursors, key=lambda event: event.seq):
+            yield event.tenant, event
+            if progress is not None and event.seq % PAGE == 0:
+                progress(event.seq, until)
 
 
 def _read_events(env: Env, tenant: str, until: int) -> Iterator[StoredEvent]:
     return iterate_stored(env.journal, EventQuery(tenant=tenant, until=until, limit=PAGE))
-
-
-def _find_referenced_artifacts(env: Env, until: int) -> set[tuple[str, str]]:
-    return {
-        (tenant, name)
-        for tenant in env.journal.tenants()
-        for event in _read_events(env, tenant, until)
-        for name in getattr(decode_facts(event.type, event.schema, event.facts), "artifacts", ())
-    }
 
 
 def check_chains(copies: Iterable[TransferItem]) -> Iterator[TransferItem]:
@@ -172,9 +166,6 @@ def _parse_item(line: dict[str, Any], number: int) -> TransferItem:
     if isinstance(item, StoredEvent):
         parse_scope(item.stream)
     return tenant, item
-
-
-_SHAPES: dict[str, Any] = {"event": StoredEvent, "subject": Subject, "artifact": Artifact}
 
 
 def _encode_base64(raw: bytes | None) -> str | None:

@@ -102,7 +102,9 @@ class _Verification:
                     shadow.apply(change)
                 if self._rebuild_pack is not None and event.type == "context.packed":
                     self._verify_pack(self._rebuild_pack, tenant, event)
-                self._count_event()
+                self.events += 1
+                if self._progress is not None and self.events % PAGE == 0:
+                    self._progress(self.events, self._total)
         except Exception as error:  # noqa: BLE001
             self._report("unreadable", f"{where} after version {version}", _describe_error(error))
         found = (version, previous, state.epoch, state.holder, state.closed)
@@ -155,11 +157,6 @@ class _Verification:
 
     def _report(self, kind: str, where: str, problem: str) -> None:
         self.findings.append(Finding(kind=kind, where=where, problem=problem))
-
-    def _count_event(self) -> None:
-        self.events += 1
-        if self._progress is not None and self.events % PAGE == 0:
-            self._progress(self.events, self._total)
 
 
 class _ProjectionCursor:
