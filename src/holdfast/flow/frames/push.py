@@ -49,20 +49,23 @@ def push_frame(
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
     content = redact_as_configured(env, content)
     above = None if parent is None else (_parent_stream(env, parent), parent)
-    if stream is None and above is None:
-        raise InvalidValue("A frame needs a scope to live in, or a parent.")
-    home = above[0] if stream is None and above is not None else str(stream)
+    home = _home_stream(stream, above)
     if frame_id is not None and _is_pushed(env, frame_id, content, parent):
         return frame_id
-    frame, names = frame_id or ulid_text(env.ids.ulid()), evidence.check_handle_names(inherit)
-    if names and parent is None:
-        raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
-    fallback = default or default_limits(env)
+    frame, names = frame_id or ulid_text(env.ids.ulid()), _check_inherit(inherit, parent)
 
     def decide(states: States) -> Drafts:
         now = env.clock.now_ms()
         drafts = lifecycle.push(
-            states, home, frame, parent=above, tokens=tokens, limits=limits, default=fallback, content=content, now=now
+            states,
+            home,
+            frame,
+            parent=above,
+            tokens=tokens,
+            limits=limits,
+            default=default or default_limits(env),
+            content=content,
+            now=now,
         )
         if names and above is not None:
             drafts[home].extend(_inherit_handles(env, states, above, frame, names))
@@ -72,10 +75,9 @@ def push_frame(
         return drafts
 
     streams = (home,) if above is None or above[0] == home else (home, above[0])
+    same = _match_push(content, parent, tokens, limits, names)
     try:
-        changed = decide_and_append(
-            env, streams, decide, key=key, same=_match_push(content, parent, tokens, limits, names)
-        )
+        changed = decide_and_append(env, streams, decide, key=key, same=same)
     except ParentNotFound:
         assert parent is not None
         raise _explain_parent(env, parent) from None
@@ -84,6 +86,22 @@ def push_frame(
     if not changed.repeated:
         env.states.note_goal(env.tenant, home, changed.version_of("frame.pushed"), content)
     return made
+
+
+def _home_stream(stream: str | None, above: tuple[str, str] | None) -> str:
+    """Return the stream of a new frame: the given one, or the parent's."""
+    if stream is not None:
+        return stream
+    if above is None:
+        raise InvalidValue("A frame needs a scope to live in, or a parent.")
+    return above[0]
+
+
+def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
+    names = evidence.check_handle_names(given)
+    if names and parent is None:
+        raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
+    return names
 
 
 def _inherit_handles(
