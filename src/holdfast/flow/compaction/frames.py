@@ -255,14 +255,7 @@ class FrameCompaction:
     """A compaction of one live frame."""
 
     def __init__(
-        self,
-        env: Env,
-        frame: str,
-        target: int,
-        config: CompactionConfig,
-        *,
-        strict: bool,
-        key: str | None,
+        self, env: Env, frame: str, target: int, config: CompactionConfig, *, strict: bool, key: str | None
     ) -> None:
         self.env, self.frame, self.target, self.config = env, frame, target, config
         self._strict, self._key = strict, None if key is None else check_key(key)

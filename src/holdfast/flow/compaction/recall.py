@@ -69,13 +69,7 @@ def load_memory(env: Env, scope: str, key: str, score: float = 0.0) -> RecalledE
     if passage is None:
         return None
     return RecalledEntry(
-        id=event.id,
-        scope=scope,
-        key=key,
-        version=event.version,
-        text=passage.text,
-        trust=passage.trust,
-        score=score,
+        id=event.id, scope=scope, key=key, version=event.version, text=passage.text, trust=passage.trust, score=score
     )
 
 

@@ -139,11 +139,7 @@ def _fire_rules(env: Env, occasion: Occasion) -> tuple[RuleOutcome, ...]:
 
 
 def _fire_rule(
-    env: Env,
-    standing: SessionRules,
-    rule: Rule,
-    occasion: Occasion,
-    before: tuple[RuleOutcome, ...],
+    env: Env, standing: SessionRules, rule: Rule, occasion: Occasion, before: tuple[RuleOutcome, ...]
 ) -> RuleOutcome | None:
     """Run a rule and return its result; None if it was not due. Its errors are reported, not raised."""
     try:

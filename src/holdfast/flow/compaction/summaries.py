@@ -25,12 +25,7 @@ from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.flow.sessions.pins import leading_instructions
-from holdfast.flow.sessions.read import (
-    MessageLocation,
-    iter_places,
-    load_messages,
-    thread_state,
-)
+from holdfast.flow.sessions.read import MessageLocation, iter_places, load_messages, thread_state
 from holdfast.flow.sessions.summaries import is_covered, iter_summaries
 from holdfast.ports import Env, Tokenizer
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft
@@ -169,13 +164,7 @@ def write_summary(
 
 
 def draft_summary(
-    env: Env,
-    plan: SummaryPlan,
-    text: str,
-    *,
-    method: str,
-    level: str,
-    state: dict[str, Any] | None = None,
+    env: Env, plan: SummaryPlan, text: str, *, method: str, level: str, state: dict[str, Any] | None = None
 ) -> Draft:
     """Return the event of a summary; refuse one that is empty or would not make the context smaller."""
     if not isinstance(text, str) or not text.strip():

@@ -267,12 +267,7 @@ def compact_with_fallback(
 
 
 def plan_compaction(
-    env: Env,
-    stream: str,
-    config: CompactionConfig,
-    *,
-    within: int | None = None,
-    whole: bool = False,
+    env: Env, stream: str, config: CompactionConfig, *, within: int | None = None, whole: bool = False
 ) -> SummaryPlan | None:
     """Plan the messages to cover: whole rounds before those that stay and before any open call."""
     plan = summaries.plan_summary(env, stream, keep=_rounds_to_keep(env, stream, config, within), whole=whole)
@@ -294,11 +289,7 @@ def _rounds_to_keep(env: Env, stream: str, config: CompactionConfig, within: int
 
 
 def write_compaction(
-    env: Env,
-    plan: SummaryPlan,
-    words: SummaryText,
-    config: CompactionConfig,
-    write: SummaryWriter | None = None,
+    env: Env, plan: SummaryPlan, words: SummaryText, config: CompactionConfig, write: SummaryWriter | None = None
 ) -> Summary:
     """Write the summary with the flushed passages, and with a pin on the user's goal."""
     goal = _find_goal(env, plan) if config.keep_goal else None

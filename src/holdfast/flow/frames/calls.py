@@ -172,13 +172,7 @@ def begin_model_call(
         env,
         frame,
         lambda state: calls.begin_model(
-            state,
-            frame,
-            call,
-            model=model,
-            if_interrupted=if_interrupted,
-            content=content,
-            now=env.clock.now_ms(),
+            state, frame, call, model=model, if_interrupted=if_interrupted, content=content, now=env.clock.now_ms()
         ),
         key=key,
         same=match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),

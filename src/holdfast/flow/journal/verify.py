@@ -42,11 +42,7 @@ def verify(
     with env.journal.snapshot():
         run.run()
     return VerificationReport(
-        events=run.events,
-        streams=run.streams,
-        rows=run.rows,
-        artifacts=run.artifacts,
-        findings=tuple(run.findings),
+        events=run.events, streams=run.streams, rows=run.rows, artifacts=run.artifacts, findings=tuple(run.findings)
     )
 
 

@@ -94,12 +94,7 @@ def brief_context(env: Env, scope: Address, role: str) -> BriefContext:
 
 
 def load_brief(
-    env: Env,
-    *,
-    session: str | None,
-    scopes: Sequence[str],
-    role: str = MAIN_ROLE,
-    frame: FrameInfo | None = None,
+    env: Env, *, session: str | None, scopes: Sequence[str], role: str = MAIN_ROLE, frame: FrameInfo | None = None
 ) -> Brief:
     """Load the brief for a role. `session` and `scopes` are streams, `scopes` nearest first.
 

@@ -223,11 +223,7 @@ class _PackBuilder:
         return recent.read_tail(self._env, self._seen.thread, self._state, wanted, self._counter, turn)
 
     def _build_sources(
-        self,
-        counted: _CountedBrief,
-        crumbs: list[visibility.Crumb],
-        tail: ThreadTail,
-        found: evidence.EvidenceItems,
+        self, counted: _CountedBrief, crumbs: list[visibility.Crumb], tail: ThreadTail, found: evidence.EvidenceItems
     ) -> PackSources:
         count, settings, thread = self._counter.count, self._env.settings, self._seen.thread
         talk = ConversationRounds(tail.messages, check_bounds(self._max_messages, self._budget, count), tail.leading)

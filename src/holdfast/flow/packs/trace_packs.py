@@ -209,13 +209,7 @@ class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast_pack(
-    env: Env,
-    thread: str,
-    fact: Fact,
-    known: FactSightings,
-    newest: ContextPacked | None,
-    *,
-    covered: bool,
+    env: Env, thread: str, fact: Fact, known: FactSightings, newest: ContextPacked | None, *, covered: bool
 ) -> PackForecast:
     """Forecast the next pack, built with the options of the newest journaled one."""
     seen = _choose_visibility(env, thread, newest)
@@ -301,12 +295,7 @@ def _iter_segment_sightings(segment: Segment, messages: dict[tuple[str, int], Si
 
 
 def _find_budget(
-    env: Env,
-    seen: Visibility,
-    asked: PackRequest,
-    fact: Fact,
-    known: FactSightings,
-    made: AssembledPack,
+    env: Env, seen: Visibility, asked: PackRequest, fact: Fact, known: FactSightings, made: AssembledPack
 ) -> int | None:
     """Find by trial a budget with which a pack shows the fact; None if the model's window is too small."""
     one = find_target(known.found, seen.thread)

@@ -17,12 +17,7 @@ from holdfast.records.messages import Message
 
 
 def append_frame_messages(
-    env: Env,
-    frame_id: str,
-    messages: Sequence[Message],
-    *,
-    key: str | None = None,
-    pinned: bool = False,
+    env: Env, frame_id: str, messages: Sequence[Message], *, key: str | None = None, pinned: bool = False
 ) -> list[Message]:
     """Append messages to a frame's thread, all or none, and return them as stored. The first starts its thread."""
     thread, home = frame_thread(env, frame_id), find_frame_stream(env, frame_id)

@@ -119,13 +119,7 @@ def _split_system(reading: ParsedConversation) -> tuple[str | None, list[Message
 
 
 def _is_session_prompt(
-    env: Env,
-    own: str,
-    stream: str,
-    known: SessionState,
-    system: str | None,
-    key: str | None,
-    rest: int,
+    env: Env, own: str, stream: str, known: SessionState, system: str | None, key: str | None, rest: int
 ) -> bool:
     """Return True if the system prompt is, or becomes, the session's own; any other one stays a message."""
     stored = [] if key is None else env.journal.events_by_key(env.tenant, stream, key)
