@@ -184,11 +184,15 @@ def _is_triggered(env: Env, trigger: Trigger, occasion: Occasion, tally: ThreadT
     if isinstance(trigger, Always):
         return True
     if isinstance(trigger, PackOverBudget):
-        return occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
+        return _has_overflow(occasion)
     assert tally is not None, "a trigger that counts is given a tally"
     if isinstance(trigger, MessagesOver):
         return tally.messages > trigger.n
     return (tally.tokens or 0) > token_limit(env, occasion.stream, trigger.n)
+
+
+def _has_overflow(occasion: Occasion) -> bool:
+    return occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
 
 
 def _run_compaction(
@@ -201,8 +205,7 @@ def _run_compaction(
         return None
     try:
         work = ThreadCompaction(env, stream, config, standing.choose(config.summarizer))
-        packed = occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
-        work.run(packed=packed)
+        work.run(packed=_has_overflow(occasion))
     finally:
         standing.busy.lock.release()
     if not work.made and not work.failed:

@@ -87,9 +87,7 @@ def redact_message(redact: Redact, given: Message) -> Message:
         given,
         content=content,
         tool_calls=tuple(_redact_call(redact, call) for call in given.tool_calls),
-        tool_results=tuple(
-            replace(result, result=_redact_result(redact, result.result)) for result in given.tool_results
-        ),
+        tool_results=tuple(replace(one, result=_redact_result(redact, one.result)) for one in given.tool_results),
         name=None if given.name is None else redact_text(redact, given.name),
         metadata=redact_value(redact, given.metadata),
     )

@@ -8,7 +8,7 @@ Messages are read a page at a time, on demand.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -267,15 +267,12 @@ class LookupFilter:
         """Return the ids of these tools' calls in the first message of a round."""
         place = (stream, version)
         if place not in self._rounds:
-            self._rounds[place] = self._read_calls(stream, version)
+            event = read_event(self._env, stream, version)
+            pairs: Iterable[tuple[Any, Part]] = ()
+            if event is not None and event.type in MESSAGE_TYPES and isinstance(event.content, MessageContent):
+                pairs = zip(event.facts.calls, event.content.tool_calls or (), strict=False)
+            self._rounds[place] = frozenset(id for (id, _), call in pairs if call.get("name") in self._names)
         return self._rounds[place]
-
-    def _read_calls(self, stream: str, version: int) -> frozenset[str]:
-        event = read_event(self._env, stream, version)
-        if event is None or event.type not in MESSAGE_TYPES or not isinstance(event.content, MessageContent):
-            return frozenset()
-        pairs = zip(event.facts.calls, event.content.tool_calls or (), strict=False)
-        return frozenset(id for (id, _), call in pairs if call.get("name") in self._names)
 
 
 def _is_blank(part: Part) -> bool:

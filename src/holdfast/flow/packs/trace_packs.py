@@ -7,10 +7,10 @@ pack, a budget large enough to show the fact is searched for.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -51,6 +51,8 @@ from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import Event
 from holdfast.records.packs import AssembledPack, Layout, Segment
 from holdfast.records.sessions import Summary
+
+T = TypeVar("T")
 
 BRIEF = "brief"
 _CONVERSATION = "conversation"
@@ -127,19 +129,19 @@ class PackInspector:
         """Return True if the remaining text of a shortened round still states the fact."""
         parts = [one for one in facts.manifest if one.kind == _CONVERSATION and one.part is None]
         parts = [one for one in parts if (one.id, one.cut) == (piece.id, piece.cut)]
-        key = (piece.cut, *((one.stream, one.first, one.last) for one in parts))
-        if key not in self._read:
+
+        def read() -> bool:
             whole = [message for part in parts for message in load_piece_messages(self._env, part)]
-            shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)[0]
-            self._read[key] = self._fact.is_in(*map(readable_text, shown))
-        left: bool = self._read[key]
-        return left
+            shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)
+            return self._fact.is_in(*map(readable_text, shown))
+
+        return self._read_once((piece.cut, *((one.stream, one.first, one.last) for one in parts)), read)
 
     def _look_at_summary(self, piece: PackedPiece) -> FactVisibility | None:
-        key = ("summary", piece.stream, piece.first)
-        if key not in self._read:
-            self._read[key] = summaries.load_summary(self._env, piece.stream or "", piece.first or 0)
-        summary: Summary = self._read[key]
+        stream, version = piece.stream or "", piece.first or 0
+        summary = self._read_once(
+            ("summary", stream, version), lambda: summaries.load_summary(self._env, stream, version)
+        )
         name = summary_handle(summary, self._thread)
         if self._fact.is_in(summary.text):
             self._note_past(name, "summary")
@@ -150,10 +152,7 @@ class PackInspector:
 
     def _look_at_item(self, piece: PackedPiece) -> FactVisibility | None:
         key = (piece.kind, piece.id, piece.stream, piece.first, piece.artifact, piece.handle_version, piece.cut)
-        if key not in self._read:
-            self._read[key] = self._read_item(piece)
-        found: FactVisibility | None = self._read[key]
-        return found
+        return self._read_once(key, lambda: self._read_item(piece))
 
     def _read_item(self, piece: PackedPiece) -> FactVisibility | None:
         read = load_memory_text if piece.kind == "memory" else load_evidence_text
@@ -169,34 +168,43 @@ class PackInspector:
 
     def _look_at_brief(self, facts: ContextPacked) -> FactVisibility | None:
         pieces = list_brief_pieces(facts)
-        key = (BRIEF, *(_piece_identity(one) for one in pieces))
-        if key not in self._read:
+
+        def read() -> bool:
             told = briefs.reload_brief(self._env, [piece_origin(one) for one in pieces])
-            notes = (note.text for note in told.notes)
-            self._read[key] = self._fact.is_in(told.system, tools_text(told.tools), *notes)
-        if self._read[key]:
-            self._note_past(BRIEF, "brief")
-        return FactVisibility("shown", BRIEF) if self._read[key] else None
+            return self._fact.is_in(told.system, tools_text(told.tools), *(note.text for note in told.notes))
+
+        return self._look_at_pieces(BRIEF, pieces, read)
 
     def _look_at_breadcrumbs(self, facts: ContextPacked) -> FactVisibility | None:
         pieces = [one for one in facts.manifest if one.kind == "breadcrumb"]
-        key = (BREADCRUMBS_ID, *(_piece_identity(one) for one in pieces))
-        if pieces and key not in self._read:
+
+        def read() -> bool:
             origins = [piece_origin(one) for one in pieces]
             goals = [visibility.reload_breadcrumb(self._env, one)[0] for one in origins]
             mark = make_mark(self._env.journal.secret, self._env.tenant)
-            self._read[key] = self._fact.is_in(crumb_segment(goals, origins, mark, lambda _: 0).text)
-        if self._read.get(key):
-            self._note_past(BREADCRUMBS_ID, "brief")
-        return FactVisibility("shown", BREADCRUMBS_ID) if self._read.get(key) else None
+            return self._fact.is_in(crumb_segment(goals, origins, mark, lambda _: 0).text)
+
+        return self._look_at_pieces(BREADCRUMBS_ID, pieces, read) if pieces else None
+
+    def _look_at_pieces(
+        self, name: str, pieces: Iterable[PackedPiece], read: Callable[[], bool]
+    ) -> FactVisibility | None:
+        """Return that a part of the pack shows the fact, if its text as `read` says it does."""
+        same = ((one.stream, one.first, one.part, one.entry, one.artifact, one.cut) for one in pieces)
+        if not self._read_once((name, *same), read):
+            return None
+        self._note_past(name, "brief")
+        return FactVisibility("shown", name)
+
+    def _read_once(self, key: tuple[Any, ...], read: Callable[[], T]) -> T:
+        if key not in self._read:
+            self._read[key] = read()
+        found: T = self._read[key]
+        return found
 
 
 def _covers_any(summary: Summary, said: Iterable[Sighting]) -> bool:
     return any(summaries.is_covered(one.stream, one.version, (summary,)) for one in said)
-
-
-def _piece_identity(piece: PackedPiece) -> tuple[Any, ...]:
-    return (piece.stream, piece.first, piece.part, piece.entry, piece.artifact, piece.cut)
 
 
 class PackForecast(msgspec.Struct, frozen=True, kw_only=True):

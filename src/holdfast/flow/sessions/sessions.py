@@ -23,7 +23,7 @@ from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.sessions.append import SessionWrite, models_port
 from holdfast.ports import Env
-from holdfast.records.batches import Artifact, SessionQuery, SessionRow
+from holdfast.records.batches import Artifact, SessionQuery
 from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Draft
 from holdfast.records.events.sessions import (
@@ -252,7 +252,7 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
     session = Scope.session(check_id(id, "session id")).text
     load_current_state(env, session)  # Refresh: a cached status must not prevent the end.
 
-    def lines(states: States) -> list[str]:
+    def threads(states: States) -> list[str]:
         known = states[session].session
         return [] if known is None else [Scope.thread(id, thread).text for thread in known.threads]
 
@@ -260,7 +260,7 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
         known = states[session].session
         if known is None:
             raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
-        found = {name: states[name] for name in lines(states)}
+        found = {name: states[name] for name in threads(states)}
         again = any(state.thread is not None and state.thread.fresh for state in found.values())
         over = known.status == "closed" or (known.status == "closing" and not again)
         if over and not (reset and cause == "reset"):
@@ -275,7 +275,7 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
         return drafts
 
     def within(states: States) -> list[str]:
-        return list(dict.fromkeys((*lines(states), *_list_streams_below(env, session))))
+        return list(dict.fromkeys((*threads(states), *_list_streams_below(env, session))))
 
     changed = decide_and_append(env, (session,), decide, needs=within)
     if env.transients is not None:
@@ -403,25 +403,21 @@ def _sort_sessions(found: Iterator[SessionInfo], order: str) -> Iterator[Session
 def _iter_sessions(env: Env, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
     while page := env.journal.sessions(env.tenant, query):
         for row in page:
-            info = _session_info(env, row)
-            if title is None or title.casefold() in (info.title or "").casefold():
-                yield info
+            own = None
+            if row.title_version is not None:
+                own = content_field(read_event(env, row.stream, row.title_version), "title") or None
+            if title is not None and title.casefold() not in (own or "").casefold():
+                continue
+            yield SessionInfo(
+                id=str(parse_scope(row.stream).get("session")),
+                status=row.status,
+                title=own,
+                model=row.model,
+                user=row.user,
+                opened_at=row.opened_at,
+                active_at=row.active_at,
+                messages=row.messages,
+                threads=row.threads,
+                usage=row.usage,
+            )
         query = replace(query, before=page[-1].place)
-
-
-def _session_info(env: Env, row: SessionRow) -> SessionInfo:
-    title = None
-    if row.title_version is not None:
-        title = content_field(read_event(env, row.stream, row.title_version), "title") or None
-    return SessionInfo(
-        id=str(parse_scope(row.stream).get("session")),
-        status=row.status,
-        title=title,
-        model=row.model,
-        user=row.user,
-        opened_at=row.opened_at,
-        active_at=row.active_at,
-        messages=row.messages,
-        threads=row.threads,
-        usage=row.usage,
-    )
