@@ -26,7 +26,7 @@ from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.flow.sessions.pins import leading_instructions
 from holdfast.flow.sessions.read import MessageLocation, iter_places, load_messages, thread_state
-from holdfast.flow.sessions.summaries import is_covered, iter_summaries
+from holdfast.flow.sessions.summaries import build_summary, is_covered, iter_summaries
 from holdfast.ports import Env, Tokenizer
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft
 from holdfast.records.events.sessions import MessageSpan, SummaryContent, SummaryMade
@@ -205,19 +205,7 @@ def summary_from_draft(plan: SummaryPlan, made: Draft, version: int) -> Summary:
     """Return a summary that was just written, without reading it back."""
     facts: Any = made.facts
     content: Any = made.content
-    return Summary(
-        id=facts.summary,
-        stream=plan.stream,
-        version=version,
-        covers=plan.covers,
-        messages=facts.messages,
-        text=content.text,
-        tokens=facts.tokens,
-        tokenizer=facts.tokenizer,
-        method=facts.method,
-        trust=facts.trust,
-        state=content.state,
-    )
+    return build_summary(plan.stream, version, facts, content)
 
 
 def count_summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:

@@ -79,8 +79,7 @@ def push_frame(
     try:
         changed = decide_and_append(env, streams, decide, key=key, same=same)
     except ParentNotFound:
-        assert parent is not None
-        raise _explain_parent(env, parent) from None
+        raise _explain_parent(env, str(parent)) from None
     made = str(changed.last_facts("frame.pushed").frame)
     env.states.note_frame_stream(env.tenant, made, home)
     if not changed.repeated:

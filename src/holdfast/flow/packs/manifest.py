@@ -36,6 +36,7 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.settings import Settings
 
 PACKED = "context.packed"
+MODEL_CALLED = "model.requested"
 LOOK_BACK = 16
 """The most packs searched for the last one of a kind."""
 
@@ -92,22 +93,22 @@ def begin_call(
     `digest` names the content shown, and `newest` is the version of the last message at that time.
     """
     _check_pack(env, packed, frame)
-    model = model or packed.model
-    pack_id = ulid_text(env.ids.ulid())
+    model, pack_id = model or packed.model, ulid_text(env.ids.ulid())
     call = pack_id if frame is None else ulid_text(env.ids.ulid())
     facts = _pack_facts(env, packed, digest, pack_id, call, frame)
-    content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
+    content = redact_as_configured(env, None if request is None else CallContent(arguments=request))
     thread = packed.metadata.scope
     actor = thread if frame is None else find_frame_stream(env, frame)
+    streams = (actor,) if actor == thread else (actor, thread)
 
     def decide(states: States) -> dict[str, list[Draft]]:
         shown = _pack_drafts(states[thread], facts, packed, newest)
         if frame is None:
             return {thread: shown}
-        check_live(env, states[actor], frame)
-        now = env.clock.now_ms()
+        state, now = states[actor], env.clock.now_ms()
+        check_live(env, state, frame)
         asked = calls.begin_model(
-            states[actor],
+            state,
             frame,
             call,
             model=model,
@@ -117,16 +118,13 @@ def begin_call(
             pack=pack_id,
             context_hash=facts.digest,
         )
-        return {actor: add_clock_events(states[actor], asked, now), thread: shown}
+        return {actor: add_clock_events(state, asked, now), thread: shown}
 
-    if frame is None:
-        wanted, same = PACKED, match_event(PACKED, digest=facts.digest)
-    else:
+    same = match_event(PACKED, digest=facts.digest)
+    if frame is not None:
         # Do not compare the content shown: a retry after a crash continues the same call, even with new messages.
-        wanted = "model.requested"
-        same = match_event(wanted, content, frame=frame, model=model, if_interrupted=if_interrupted)
+        same = match_event(MODEL_CALLED, content, frame=frame, model=model, if_interrupted=if_interrupted)
     placed = [artifacts.prepare_artifact(env, body) for name, body in packed.pins if name in facts.artifacts]
-    streams = (actor,) if actor == thread else (actor, thread)
     try:
         changed = decide_and_append(env, streams, decide, key=key, same=same, artifacts=placed)
     except (Refused, Conflict):
@@ -134,7 +132,7 @@ def begin_call(
         raise
     if changed.repeated:
         artifacts.withdraw_artifacts(env, placed)
-    made = str(changed.last_facts(wanted).call)
+    made = str(changed.last_facts(PACKED if frame is None else MODEL_CALLED).call)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
         telemetry.begin_model_span(env, call, frame=frame, model=model, conversation=thread, packed=packed)
     return made

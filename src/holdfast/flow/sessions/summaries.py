@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.errors import NotFound
-from holdfast.flow.frames.read import content_field, read_event
+from holdfast.flow.frames.read import read_event
 from holdfast.flow.sessions.read import (
     LATEST,
     PAGE,
@@ -17,7 +17,7 @@ from holdfast.flow.sessions.read import (
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import ERASED
-from holdfast.records.events.sessions import MessageSpan, SharedSegment, SummaryMade
+from holdfast.records.events.sessions import MessageSpan, SharedSegment, SummaryContent, SummaryMade
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
@@ -74,20 +74,24 @@ def load_summary(env: Env, stream: str, version: int) -> Summary:
     event = read_event(env, stream, version)
     if event is None or event.type != "summary.made":
         raise NotFound(f"There is no summary at version {version} of {stream}. Check its id.")
-    facts: SummaryMade = event.facts
-    text = content_field(event, "text")
+    content = SummaryContent(text=ERASED_SUMMARY) if event.content is ERASED else event.content
+    return build_summary(stream, event.version, event.facts, content)
+
+
+def build_summary(stream: str, version: int, facts: SummaryMade, content: SummaryContent) -> Summary:
+    """Build a summary from its event."""
     return Summary(
         id=facts.summary,
         stream=stream,
-        version=event.version,
+        version=version,
         covers=summary_stretches(facts, stream),
         messages=facts.messages,
-        text=ERASED_SUMMARY if text is ERASED else text or "",
+        text=content.text or "",
         tokens=facts.tokens,
         tokenizer=facts.tokenizer,
         method=facts.method,
         trust=facts.trust,
-        state=None if event.content is ERASED else event.content.state,
+        state=content.state,
     )
 
 
