@@ -81,9 +81,10 @@ def test_stretches_and_summaries_give_the_originals_in_order(hf: Holdfast) -> No
     ]
     assert texts(tools.run("expand", {"handle": f"s{summary.version}"})) == [f"number {n}" for n in range(5)]
     assert tools.run("expand", {"handle": summary.id}) == tools.run("expand", {"handle": f"s{summary.version}"})
-    whole = expand.expand_handle(chat._env, chat._thread_stream, f"s{summary.version}")
-    assert (whole.id, whole.trust) == (f"s{summary.version}", "user")
-    assert whole.text.count("number ") == 5
+    whole = expand.read_pieces(chat._env, chat._thread_stream, f"s{summary.version}")
+    pieces = list(whole.pieces)
+    assert (whole.id, {one.trust for one in pieces}) == (f"s{summary.version}", {"user"})
+    assert sum(one.text.count("number ") for one in pieces) == 5
 
 
 def test_long_texts_come_in_pages_that_say_how_to_go_on(hf: Holdfast) -> None:

@@ -106,17 +106,19 @@ def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
 
 def fire_after_append(env: Env, stream: str, new: Sequence[Message]) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread after an append. Never raises for a rule's error."""
+    if not env.rules:
+        return ()
     return _fire_rules(env, Occasion(kind="appended", stream=stream, new=tuple(new)))
 
 
 def fire_before_call(env: Env, stream: str, packed: AssembledPack) -> tuple[RuleOutcome, ...]:
     """Evaluate the rules of a thread before its pack goes to a model. A guard may refuse the call."""
+    if not env.rules:
+        return ()
     return _fire_rules(env, Occasion(kind="packed", stream=stream, packed=packed))
 
 
 def _fire_rules(env: Env, occasion: Occasion) -> tuple[RuleOutcome, ...]:
-    if not env.rules:
-        return ()
     standing = env.rules.get((env.tenant, resolve_session_stream(env, occasion.stream)))
     if standing is None:
         return ()

@@ -47,16 +47,7 @@ from holdfast.records.events.sessions import MessageAppended, MessageContent, Me
 from holdfast.records.ids import ULID_CHARS
 from holdfast.records.messages import Message, Part
 
-MAX_EXPANDED_CHARS: Final = 1_000_000
 NO_WORDS: Final = "(no words)"
-
-
-class HandleExpansion(msgspec.Struct, frozen=True, kw_only=True):
-    """The full text of a handle. `trust` is the lowest of its pieces."""
-
-    id: str
-    text: str
-    trust: str
 
 
 class HandlePieces(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,23 +64,6 @@ class Mention(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     trust: str
     snippet: str
-
-
-def expand_handle(env: Env, thread: str, handle: str, *, frame: str | None = None) -> HandleExpansion:
-    """Return the text of a handle, bounded in size; raise NotFound if nothing here has that name."""
-    reading = read_pieces(env, thread, handle, frame=frame)
-    first, trust, size = next(reading.pieces), "system", 0
-    following = next(reading.pieces, None)
-    if following is None:
-        return HandleExpansion(id=reading.id, text=first.text, trust=first.trust)
-    texts: list[str] = []
-    for piece in chain([first, following], reading.pieces):
-        trust = lowest_trust(trust, piece.trust)
-        texts.append(f"{piece.name}, {piece.speaker}:\n{piece.text}")
-        size += len(texts[-1])
-        if size > MAX_EXPANDED_CHARS:
-            break
-    return HandleExpansion(id=reading.id, text=cap_text("\n\n".join(texts)), trust=trust)
 
 
 def read_pieces(env: Env, thread: str, handle: str, *, frame: str | None = None) -> HandlePieces:
