@@ -126,7 +126,7 @@ def reload_evidence(env: Env, origin: Origin) -> str | Erased:
     event = read_origin(env, origin)
     text = None if event is None else _read_event_text(env, event, origin.entry)
     if text is None:
-        raise NotFound(f"What {origin.handle!r:.80} led to is no longer in this journal. Run `holdfast verify`.")
+        raise NotFound(f"The content of {origin.handle!r:.80} is no longer in this journal. Run `holdfast verify`.")
     return text
 
 
@@ -154,7 +154,7 @@ def _resolve_target(env: Env, frame_stream: str, handle: HandleInfo) -> HandleTe
         event = read_event(env, frame_stream, handle.version)
         target = getattr(None if event is None else event.facts, "call", None)
     if not isinstance(target, str) or not target:
-        raise InvalidValue("It names no target and has no body. Attach it again with one of them.")
+        raise InvalidValue("The handle has no target and no body. Attach it again with one of them.")
     return resolver(HandleRequest(env=env, stream=frame_stream, handle=handle, target=target))
 
 

@@ -123,8 +123,8 @@ class _FactSearch:
                 row = self._message_row(message)
                 found[message.stream, message.version] = self._make_sighting(message, row, stands=True)
         self.note = (
-            f"The newest {MAX_SCANNED:,} messages were read, and of the {self._thread.messages:,} of this line "
-            "those that the text index knows these words of."
+            f"The newest {MAX_SCANNED:,} messages of {self._thread.messages:,} in this thread were read; the rest "
+            "were searched by the text index."
         )
 
     def _iter_backwards(self) -> Iterator[tuple[Message, SharedSegment]]:
