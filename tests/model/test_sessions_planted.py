@@ -22,6 +22,7 @@ from holdfast.flow.journal.append import load_state
 from holdfast.flow.packs import pack, recent
 from holdfast.flow.packs.request import TokenCounter
 from holdfast.flow.sessions import append, branch, handover, pins, read, sessions
+from holdfast.flow.sessions import summaries as session_summaries
 from holdfast.records.batches import RowUpdate
 from holdfast.records.events.sessions import MessageSpan, SharedSegment
 from holdfast.records.messages import Message
@@ -111,7 +112,7 @@ def floor_ignored_when_reading(patch: Patch) -> None:
     def segments(stream: str, line: Any) -> Any:
         return original(stream, replace(line, floor=0))
 
-    for module in (read, summaries, branch):
+    for module in (read, session_summaries, branch):
         patch.setattr(module, "thread_segments", segments)
 
 

@@ -114,7 +114,7 @@ def test_at_exactly_the_least_budget_there_is_a_pack_and_more_never_loses_a_ques
 
 
 def questions_are_not_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(asking, "find_questions", lambda *given: frozenset())
+    patch.setattr(asking, "_find_questions", lambda *given: frozenset())
 
 
 def what_was_said_before_the_end_is_not_read(patch: pytest.MonkeyPatch) -> None:
