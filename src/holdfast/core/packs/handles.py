@@ -40,7 +40,7 @@ class HandleRef(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.kind == "id":
             return self.id
-        return summary_handle(self.first) if self.kind == "summary" else stretch_handle(self.first, self.last)
+        return f"s{self.first}" if self.kind == "summary" else stretch_handle(self.first, self.last)
 
 
 def is_reserved_name(text: str) -> bool:

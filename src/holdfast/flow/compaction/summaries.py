@@ -17,8 +17,8 @@ from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import fit_text
 from holdfast.core.sessions.pairing import group_rounds, repair_messages
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX
-from holdfast.core.sessions.shorten import CountMessage, cut_text
-from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens
+from holdfast.core.sessions.shorten import cut_text
+from holdfast.core.sessions.tokens import CountMessage, Framing, framing_of, message_tokens
 from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import redact

@@ -54,7 +54,7 @@ def read_items(env: Env, until: int | None = None, progress: Progress | None = N
                 for event in _read_events(env, tenant, until)
                 for name in getattr(decode_facts(event.type, event.schema, event.facts), "artifacts", ())
             }
-        for tenant, artifact in env.journal.artifacts():
+        for tenant, artifact in require(env.journal, ARTIFACTS).artifacts():
             if wanted is None or (tenant, artifact.name.hex()) in wanted:
                 yield tenant, artifact
         last = env.journal.position()

@@ -23,7 +23,8 @@ from holdfast.errors import HoldfastError
 from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.journal.read import advance_cursor, iterate_stored
 from holdfast.ports import Env
-from holdfast.records.batches import Head, Row
+from holdfast.ports.capabilities import ARTIFACTS, MAINTENANCE, require
+from holdfast.records.batches import Head, HeadQuery, Row
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import EventQuery, Finding, Progress, VerificationReport

@@ -24,7 +24,8 @@ from holdfast.core.packs.briefs import (
     make_erased_fields,
     render_brief,
 )
-from holdfast.core.packs.fences import lowest_trust, make_lazy_mark
+from holdfast.core.packs.fences import make_lazy_mark
+from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow.frames.ancestry import iter_ancestors
 from holdfast.flow.frames.read import content_field, load_current_state
@@ -149,7 +150,7 @@ def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, Brief
         return {}
     found, now = {}, env.clock.now_ms()
     for role in roles:
-        stored = env.journal.entry(env.tenant, scope, PREFIX + role)
+        stored = require(env.journal, STATE).entry(env.tenant, scope, PREFIX + role)
         if stored is None:
             continue
         event = decode_event(stored)

@@ -22,7 +22,6 @@ from holdfast.core.packs.history_tools import HistoryPiece
 from holdfast.core.search.documents import full_message_text
 from holdfast.core.search.words import make_snippet, query_terms
 from holdfast.core.sessions.message_events import decode_message_content
-from holdfast.core.trust import lowest_trust
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
 from holdfast.flow.frames.read import read_event, read_frame, read_handle

@@ -34,6 +34,8 @@ from holdfast.core.packs.segments import (
 )
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.tokens import count_label, framing_of
+from holdfast.core.trust import FILE_PREFIX, lowest_trust
+from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
 from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_handle_event
 from holdfast.flow.packs import briefs, handles, visibility
@@ -211,7 +213,7 @@ class _PackRebuilder:
 
     def _round_segment(self, messages: Sequence[Message], piece: PackedPiece) -> Segment:
         recipe = [] if piece.cut is None else piece.cut.split(",")
-        form, left_out = remake_with_omissions(messages, recipe, self._thread)
+        form, left_out = remake_round(messages, recipe, self._thread)
         id = message_handle(messages[0], self._thread)
         self._erased += [id] if any(message.erased for message in messages) else []
         return Segment(

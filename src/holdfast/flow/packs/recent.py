@@ -376,8 +376,14 @@ def _load_counts(env: Env, strange: Sequence[MessageLocation], kept_as: str) -> 
     for stream in dict.fromkeys(place.stream for place in strange):
         for run in group_versions(sorted({place.version for place in strange if place.stream == stream})):
             first, last = run[0], run[-1]
-            span = RowQuery(
-                table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,)
+            query = RowQuery(
+                table="message_counts",
+                stream=stream,
+                column="tokenizer",
+                value=kept_as,
+                after=first - 1,
+                until=last,
+                limit=last - first + 1,
             )
             for _, row in env.journal.select(env.tenant, query):
                 known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)

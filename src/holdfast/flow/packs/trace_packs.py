@@ -132,7 +132,7 @@ class PackInspector:
 
         def read() -> bool:
             whole = [message for part in parts for message in load_piece_messages(self._env, part)]
-            shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)
+            shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)[0]
             return self._fact.is_in(*map(readable_text, shown))
 
         return self._read_once((piece.cut, *((one.stream, one.first, one.last) for one in parts)), read)

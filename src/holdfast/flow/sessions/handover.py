@@ -143,7 +143,7 @@ def sweep_sessions(env: Env) -> SessionSweepReport:
 
 def _iter_pending_streams(env: Env) -> Iterator[str]:
     after, seen = b"", set()
-    while found := env.journal.find(env.tenant, "session_handovers", None, None, after, PAGE):
+    while found := env.journal.select(env.tenant, RowQuery(table="session_handovers", after_key=after, limit=PAGE)):
         for stream, _ in found:
             if stream not in seen:
                 seen.add(stream)

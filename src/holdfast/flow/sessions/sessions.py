@@ -23,7 +23,8 @@ from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.sessions.append import SessionWrite, models_port
 from holdfast.ports import Env
-from holdfast.records.batches import Artifact, SessionQuery
+from holdfast.ports.capabilities import STATE, require
+from holdfast.records.batches import Artifact, HeadQuery, SessionQuery
 from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Draft
 from holdfast.records.events.sessions import (
@@ -289,9 +290,8 @@ def _delete_entries(env: Env, stream: str) -> list[Draft]:
     # `now=0` makes expired entries visible, so they are deleted too.
     page = EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE)
     while True:
-        found = [
-            decode_facts(one.type, one.schema, one.facts).key for one in env.journal.entries(env.tenant, stream, page)
-        ]
+        stored = require(env.journal, STATE).entries(env.tenant, stream, page)
+        found = [decode_facts(one.type, one.schema, one.facts).key for one in stored]
         drafts += [Draft(type="state.deleted", facts=StateDeleted(key=key, cause="session")) for key in found]
         if len(found) < page.limit:
             return drafts
@@ -302,7 +302,7 @@ def _list_streams_below(env: Env, session: str) -> list[str]:
     """List the streams below a session, also those without messages, at the cost of their number."""
     found: list[str] = []
     below, after = f"{session}/", f"{session}/"
-    while heads := env.journal.heads(env.tenant, after, HEAD_PAGE):
+    while heads := env.journal.heads(env.tenant, HeadQuery(after=after, limit=HEAD_PAGE)):
         names = [head.stream for head in heads if head.stream.startswith(below)]
         found += names
         if len(names) < HEAD_PAGE:

@@ -46,15 +46,17 @@ def _iter_rows(env: Env, segment: SharedSegment) -> Iterator[Row]:
     """Iterate over the rows of standing summaries made in a segment, newest first."""
     until = segment.at
     while True:
-        span = RowQuery(table="summaries", after=segment.after, until=until, limit=PAGE, backwards=True)
-        rows = env.journal.span(env.tenant, segment.stream, span)
-        for row in rows:
+        query = RowQuery(
+            table="summaries", stream=segment.stream, after=segment.after, until=until, limit=PAGE, backwards=True
+        )
+        rows = env.journal.select(env.tenant, query)
+        for _, row in rows:
             retired = row["retired"]
             if (retired is None or int(retired) > segment.at) and int(row["last"] or 0) <= segment.until:
                 yield row
         if len(rows) < PAGE:
             return
-        until = int(rows[-1]["version"] or 0) - 1
+        until = int(rows[-1][1]["version"] or 0) - 1
 
 
 def _has_overlap(one: Summary, other: Summary) -> bool:
@@ -106,8 +108,10 @@ def find_summary(env: Env, stream: str, summary: str) -> Summary:
         raise NotFound("Name a summary: what compact gave, or its id.")
     wanted = ulid_bytes(summary)
     for segment in thread_segments(stream, thread_state(env, stream)):
-        span = RowQuery(table="summaries", until=segment.at, limit=MAX_SUMMARIES, backwards=True)
-        for row in env.journal.span(env.tenant, segment.stream, span):
+        query = RowQuery(
+            table="summaries", stream=segment.stream, until=segment.at, limit=MAX_SUMMARIES, backwards=True
+        )
+        for _, row in env.journal.select(env.tenant, query):
             if row["summary_id"] == wanted:
                 return load_summary(env, segment.stream, int(row["version"] or 0))
     raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
