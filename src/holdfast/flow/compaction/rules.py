@@ -260,11 +260,7 @@ def _is_async_action(action: Any, choose: ChooseSummarizer) -> bool:
     """Return True if the action is async, as far as can be told without calling it. Refuse an unusable summarizer."""
     if isinstance(action, CompactionConfig):
         return action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
-    function = action.record if isinstance(action, TelemetryRecorder) else action
-    while isinstance(function, functools.partial):
-        function = function.func
-    call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return is_async(action.record if isinstance(action, TelemetryRecorder) else action)
 
 
 def _check_action(env: Env, action: Any) -> None:

@@ -383,9 +383,7 @@ def check_config(env: Env, config: CompactionConfig) -> None:
     for name in _SWITCHES:
         if not isinstance(getattr(config, name), bool):
             raise InvalidValue(f"{name} must be True or False, not {getattr(config, name)!r:.60}.")
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    # Written so that NaN is refused as well.
-    if seconds is not None and (not is_number or not 0 < seconds <= MAX_SECONDS):
+    if seconds is not None and (not is_number(seconds, most=MAX_SECONDS, whole=False) or seconds <= 0):
         raise InvalidValue(
             f"timeout must be a number of seconds above 0 and at most {MAX_SECONDS}, not {seconds!r:.60}."
         )

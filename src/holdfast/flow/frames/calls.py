@@ -346,7 +346,7 @@ def add_cost(env: Env, usage: Usage, model: str | None) -> Usage:
         cost = env.prices(model, usage)
         if cost is None:
             return usage
-        if isinstance(cost, int) and not isinstance(cost, bool) and 0 <= cost <= MAX_COST:
+        if is_number(cost, least=0, most=MAX_COST):
             return replace(usage, cost=cost)
         why = f"they gave {cost!r:.40}"
     except Exception as error:  # noqa: BLE001  it is not our code

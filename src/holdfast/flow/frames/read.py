@@ -86,13 +86,6 @@ def read_event(env: Env, stream: str, version: int) -> Event | None:
     return decode_event(stored[0]) if stored else None
 
 
-def row_ulid(row: Row, column: str) -> str:
-    """Return an id in a row as text."""
-    raw = row[column]
-    assert isinstance(raw, bytes)
-    return ulid_text(raw)
-
-
 def content_field(event: Event | None, name: str) -> Any:
     """Return a field of an event's content: None if there is none, ERASED if it was erased."""
     return None if event is None else _field_or_erased(event.content, name)

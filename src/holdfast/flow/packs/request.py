@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.checks import is_number
 from holdfast.core.packs.briefs import RenderedBrief
 from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens, tools_tokens
 from holdfast.errors import InvalidValue

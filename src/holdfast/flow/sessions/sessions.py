@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode_facts, encode
 from holdfast.core.msgspec_types import decoder

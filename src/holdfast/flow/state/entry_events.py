@@ -10,8 +10,6 @@ from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.state import StateDeleted, StateLinked, StateUnlinked, StateWritten, ValueContent
 from holdfast.records.scope import parse_scope
 
-HEAD_PAGE = 256
-
 
 class _RawValue(msgspec.Struct, frozen=True):
     """The value of a content as undecoded bytes."""
