@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
-from holdfast.client.turn_model import UNSEEN_NOTICE
+from holdfast.flow.turns.engine import UNSEEN_NOTICE
 from holdfast.flow.turns.tool_calls import CHECK_FIRST
 from holdfast.records.messages import INTERRUPTED_RESULT
 from holdfast.records.usage import Usage
@@ -233,7 +233,7 @@ def test_a_message_that_came_at_the_very_end_is_answered(hf: Holdfast, monkeypat
 
     monkeypatch.setattr(calls, "finish_turn", finish)
     with hf.session(SESSION).turn("Hello") as turn:
-        turn._accepts = lambda message: "no" if not said and message.text == "never" else None
+        turn.engine.find_problem = lambda message: "no" if not said and message.text == "never" else None
         (step,) = turn.steps()
         hf.session(SESSION).append("Wait.")
         step.done("Hi.")

@@ -20,12 +20,13 @@ from holdfast.core.frames.questions import check_options
 from holdfast.core.journal.codec import decode, decode_event, encode
 from holdfast.core.values import convert_value, is_record_type, to_plain
 from holdfast.core.wire.read import read_input
-from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Waiting
+from holdfast.errors import FrameEnded, InvalidValue, KeyReused, Refused, Waiting
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import calls, questions, run_once
 from holdfast.flow.frames import messages as frame_messages
-from holdfast.flow.frames import read as frame_read
+from holdfast.flow.frames.block import check_not_suspended, frame_key
 from holdfast.flow.packs import visibility
+from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
@@ -77,7 +78,7 @@ class FrameMessages(FrameBlock):
             self._env,
             self.id,
             read_input(given, partial=partial),
-            key=self._frame_key(key),
+            key=frame_key(self.id, key),
             pinned=pinned,
         )
         rules.fire_after_append(self._env, found[-1].stream, found)
@@ -196,18 +197,18 @@ class Frame(FrameMessages):
 
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, paid from a reservation if a purpose is given."""
-        self._check_not_suspended(key)
-        calls.spend_tokens(self._env, self.id, usage, purpose, self._frame_key(key))
+        check_not_suspended(self._env, self._stream, self.id, key)
+        calls.spend_tokens(self._env, self.id, usage, purpose, frame_key(self.id, key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        self._check_not_suspended(key)
-        calls.reserve_tokens(self._env, self.id, purpose, amount, self._frame_key(key))
+        check_not_suspended(self._env, self._stream, self.id, key)
+        calls.reserve_tokens(self._env, self.id, purpose, amount, frame_key(self.id, key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Release a reservation, whole or in part."""
-        self._check_not_suspended(key)
-        calls.release_reservation(self._env, self.id, purpose, amount, self._frame_key(key))
+        check_not_suspended(self._env, self._stream, self.id, key)
+        calls.release_reservation(self._env, self.id, purpose, amount, frame_key(self.id, key))
 
     def attach(
         self,
@@ -223,7 +224,7 @@ class Frame(FrameMessages):
         key: str | None = None,
     ) -> str:
         """Attach evidence and return the handle's id."""
-        self._check_not_suspended(key)
+        check_not_suspended(self._env, self._stream, self.id, key)
         content = HandleContent(description=description, target=target, body=body)
         return calls.add_handle(
             self._env,
@@ -234,29 +235,13 @@ class Frame(FrameMessages):
             priority=priority,
             policy=policy,
             tokens=tokens,
-            key=self._frame_key(key),
+            key=frame_key(self.id, key),
         )
 
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; return the name with which `hf.index.restore_handles` brings it back."""
-        self._check_not_suspended(key)
-        return calls.remove_handles(self._env, self.id, handles, reason, self._frame_key(key))
-
-    def _check_not_suspended(self, key: str | None) -> None:
-        """Refuse changes while the frame waits for an answer, even if the code caught `Waiting` and went on.
-
-        A change that was made before the question is allowed: the same code may repeat it with its key.
-        """
-        live = frame_read.load_current_state(self._env, self._stream).frames.get(self.id)
-        if live is None or live.question is None:
-            return
-        own = self._frame_key(key)
-        if own is None or not self._env.journal.events_by_key(self._env.tenant, self._stream, own):
-            raise FrameSuspended(
-                f"Frame {self.id} waits for an answer to question {live.question.id}. Leave its block, and run it "
-                "again once there is one.",
-                question=live.question.id,
-            )
+        check_not_suspended(self._env, self._stream, self.id, key)
+        return calls.remove_handles(self._env, self.id, handles, reason, frame_key(self.id, key))
 
     # questions
 
@@ -338,6 +323,40 @@ class Frame(FrameMessages):
 
     def __repr__(self) -> str:
         return f"Frame({self._content.goal!r}, id={self._id!r})"
+
+
+class TurnFrame(Frame):
+    """A frame that its turn begins and ends: the turn's own, or that of a tool call."""
+
+    def __init__(
+        self,
+        env: Env,
+        stream: str,
+        id: str,
+        *,
+        goal: str = "",
+        replayed: bool = False,
+        check_inside: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(env, stream, goal)
+        self._id, self._replayed, self._check = id, replayed, check_inside
+
+    def open(self) -> None:
+        """Refuse: the frame is open already."""
+        what = "The frame of a tool call" if self._check is None else "This frame"
+        raise Refused(f"{what} is begun and ended by its turn. Push a child with frame(…) instead.")
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Refuse: the turn ends the frame."""
+        self.open()
+
+    def tool_frame(self, call: str) -> TurnFrame:
+        """Return the frame of a tool call of this turn, by its key, for code that runs in it."""
+        return TurnFrame(self._env, self._stream, call)
+
+    def _check_inside(self) -> None:
+        if self._check is not None:
+            self._check()
 
 
 def return_type(fn: Any, as_: Any) -> Any:

@@ -18,40 +18,34 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from msgspec.structs import replace
-
 from holdfast.core.frames import evidence, stack
 from holdfast.core.frames import questions as rules
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import (
-    ActorBusy,
     Draining,
     FrameEnded,
     InsufficientTokens,
-    InvalidTransition,
-    InvalidValue,
     KeyReused,
-    NotOwner,
-    OutcomeUnknown,
     Refused,
-    StaleEpoch,
-    Unavailable,
     Waiting,
 )
 from holdfast.flow.frames import lifecycle, push, questions, read, takeover
+from holdfast.flow.frames.block import (
+    check_on_error,
+    claim_block,
+    default_limits,
+    is_interruption,
+    read_status,
+    release_lease,
+)
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import LIVE_STATUSES, FrameLimits, Limits, Question, TokenBudget
-from holdfast.records.ids import check_id, check_key
+from holdfast.records.ids import check_key
 from holdfast.records.recovery import FrameInfo
-from holdfast.records.scope import Scope, parse_scope
-
-ON_ERROR = ("fail", "leave")
-BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
-"""The limits of a frame if none are given and no model is named."""
 
 
 class FrameBlock:
@@ -71,8 +65,7 @@ class FrameBlock:
         inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> None:
-        if on_error not in ON_ERROR:
-            raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
+        check_on_error(on_error)
         self._env, self._stream = env, stream
         self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
@@ -128,11 +121,11 @@ class FrameBlock:
         """Claim the frame for one block: two would run the same steps in parallel."""
         if self._replayed:
             return
-        if not self._env.leases.enter_block(self._env.tenant, self.id):
+        try:
+            claim_block(self._env, self.id)
+        except BaseException:
             self._release_block()
-            raise ActorBusy(
-                f"Frame {self.id} is at work in another block of this process. Wait for it, or use another key."
-            )
+            raise
         self._claimed = True
 
     def _push(self, *, lease: bool) -> str:
@@ -143,19 +136,11 @@ class FrameBlock:
             parent=self._parent,
             tokens=self._tokens,
             limits=self._limits,
-            default=self._default_limits(),
+            default=default_limits(self._env, self._stream),
             inherit=self._inherit,
             key=self._key,
             lease=lease,
         )
-
-    def _default_limits(self) -> FrameLimits:
-        """Return the default limits of a block: within a session, as much context as its model accepts."""
-        session = parse_scope(self._stream).get("session")
-        known = None if session is None else read.load_current_state(self._env, Scope.session(session).text).session
-        if known is None or known.model is None or self._env.models is None:
-            return BLOCK_LIMITS
-        return replace(BLOCK_LIMITS, context_tokens=self._env.models.info(known.model).input_budget)
 
     def _find_by_key(self) -> str | None:
         """Find the frame of the key, live or completed; the steps of a completed one are only replayed."""
@@ -237,25 +222,13 @@ class FrameBlock:
         return self.id in live and stack.is_all_suspended(live, self.id)
 
     def _fail(self, error: Exception) -> None:
-        if (
-            self._on_error == "leave"
-            or self._is_interruption(error)
-            or self._replayed
-            or self.status not in LIVE_STATUSES
-        ):
-            error.add_note(f"Frame {self.id} is {self.status}.")
+        status = self.status
+        kept = self._on_error == "leave" or is_interruption(error, status) or self._replayed
+        if kept or status not in LIVE_STATUSES:
+            error.add_note(f"Frame {self.id} is {status}.")
             return
         self._pop("failed", OutcomeContent(error=exception_text(error)))
         error.add_note(f"Frame {self.id} failed with this.")
-
-    def _is_interruption(self, error: Exception) -> bool:
-        """Return True if the work itself did not fail: it waits, the client shuts down, or the write failed for now."""
-        if isinstance(error, ExceptionGroup):  # A task group wraps the errors of its tasks.
-            return all(self._is_interruption(part) for part in error.exceptions)
-        if isinstance(error, Unavailable | OutcomeUnknown | StaleEpoch | NotOwner):
-            return True
-        waits = isinstance(error, Waiting) or (isinstance(error, InvalidTransition) and error.before == "suspended")
-        return waits and self.status in ("suspended", "waiting")
 
     def _pop(self, status: str, content: OutcomeContent) -> None:
         if self._epoch is None:
@@ -277,19 +250,9 @@ class FrameBlock:
         if self._claimed:
             self._claimed = False
             self._env.leases.blocks.discard((self._env.tenant, self.id))
-        if self._epoch is None:
-            return
         epoch, self._epoch = self._epoch, None
-        try:
-            takeover.release_stream(self._env, self._stream, epoch)
-        except Exception as second:
-            if error is None:
-                raise
-            error.add_note(f"The lease of {self._stream} could not be given back: {second}")
-
-    def _frame_key(self, key: str | None) -> str | None:
-        """Prefix a key with the frame's id, so that other frames may use the same key."""
-        return None if key is None else f"{self.id}/do/{check_id(key, 'key')}"
+        if epoch is not None:
+            release_lease(self._env, self._stream, epoch, error)
 
     # properties
 
@@ -312,8 +275,7 @@ class FrameBlock:
     @property
     def status(self) -> str:
         """The frame's current status; `completed` if this block only replays it."""
-        live = read.load_current_state(self._env, self._stream).frames.get(self.id)
-        return live.status if live is not None else self.info().status
+        return read_status(self._env, self._stream, self.id)
 
     @property
     def tokens(self) -> TokenBudget:

@@ -117,9 +117,7 @@ class HistoryTool(Tool[..., str]):
 
 
 def _answer_call(call: ToolCall, name: str, arguments: str) -> str:
-    turn = call.turn
-    line = frame_thread(turn._env, turn.id)
-    tools = HistoryTools(turn._env, line, frame=turn.id)
+    tools = HistoryTools(call.env, frame_thread(call.env, call.turn_id), frame=call.turn_id)
     given, problem = parse_arguments(name, arguments)
     return problem or tools.answer(name, given)
 
