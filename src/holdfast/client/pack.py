@@ -5,14 +5,14 @@ Sessions, frames and `hf.index` make packs in one way, now or as of a past momen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core.packs import views
-from holdfast.core.packs.manifest import compute_digest, iterate_messages
+from holdfast.core.packs.manifest import compute_digest, list_messages
 from holdfast.core.packs.views import diff_packs, render_html
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
@@ -230,8 +230,8 @@ class ContextPack:
     def _load_messages(self) -> list[Message]:
         return [self._load(message) for message in self._pack_messages()]
 
-    def _pack_messages(self) -> Iterator[Message]:
-        return iterate_messages(self._packed.segments)
+    def _pack_messages(self) -> list[Message]:
+        return list_messages(self._packed.segments)
 
     def __repr__(self) -> str:
         talk = self._packed.conversation

@@ -25,6 +25,7 @@ class Turn:
 
     def __init__(self, engine: TurnEngine) -> None:
         self.engine = engine
+        self._done: Done | None = None
 
     def __enter__(self) -> Self:
         self.engine.open()
@@ -65,7 +66,9 @@ class Turn:
     @property
     def result(self) -> Done | None:
         """The end of the turn; None until it was reached here."""
-        return None if self.engine.ended is None else Done(self.engine.ended)
+        if self._done is None and self.engine.ended is not None:
+            self._done = Done(self.engine.ended)
+        return self._done
 
     @property
     def usage(self) -> Usage:
@@ -85,13 +88,18 @@ class Turn:
 
         The last ones are `Done`, or `Ask` for as long as the whole turn waits; after `Done` there are none.
         """
-        return [make_step(self.engine, step) for step in self.engine.next_steps(at_once)]
+        steps = self.engine.next_steps(at_once)
+        if self.result is not None:
+            return [self.result] if steps else []
+        return [make_step(self.engine, step) for step in steps]
 
     # stopping
 
     def stop(self, reason: str = turns.STOPPED) -> Done:
         """End the turn now: keep the streamed text as a partial message, and give open calls a result that says so."""
-        return Done(self.engine.stop(reason))
+        self.engine.stop(reason)
+        assert self.result is not None
+        return self.result
 
     def is_stopping(self) -> bool:
         """Return True if the turn can only stop, by request or because its message is gone. End it with `stop`."""

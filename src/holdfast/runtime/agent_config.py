@@ -100,8 +100,7 @@ class AgentRules(ToolRules):
     knows_tools = True
 
     def __init__(self, tools: Mapping[str, AnyTool]) -> None:
-        super().__init__()
-        self._tools = tools
+        self._tools = tools  # Nothing of the rules by name applies.
 
     def interruption_policy(self, request: ToolCallRequest) -> str:
         """Return the tool's own policy for interrupted calls."""

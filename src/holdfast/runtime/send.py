@@ -145,15 +145,20 @@ class AgentSend(Generic[T]):
 
     async def _load_tools(self) -> dict[str, AnyTool]:
         """Return all tools of the agent, those of remote sources included."""
+        local = self._local_tools()
+        if local is not None:
+            return local
         own = await load_tools(self._made.tools)
         return {**(history_tools() if self._made.history else {}), **own}
 
     def _local_tools(self) -> dict[str, AnyTool] | None:
         """Return all tools of the agent; None if some must be requested from remote sources."""
-        own = [one for one in self._made.tools if isinstance(one, Tool)]
-        if len(own) < len(self._made.tools):
-            return None
-        return {**(history_tools() if self._made.history else {}), **{one.name: one for one in own}}
+        found: dict[str, AnyTool] = {**(history_tools() if self._made.history else {})}
+        for one in self._made.tools:
+            if not isinstance(one, Tool):
+                return None
+            found[one.name] = one
+        return found
 
     async def _has_thread(self) -> bool:
         session = read.session_stream(self._stream)

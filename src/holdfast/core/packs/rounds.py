@@ -149,9 +149,9 @@ def _message_length(message: Message) -> int:
 
 
 def _find_pinned(talk: ConversationRounds) -> dict[int, None]:
-    if not any(map(_is_pinned, talk.messages)):
+    if True not in [message.pinned for message in talk.messages]:
         return {}
-    return dict.fromkeys(nth for nth in range(talk.rounds) if any(map(_is_pinned, talk.round(nth))))
+    return dict.fromkeys(nth for nth in range(talk.rounds) if any(message.pinned for message in talk.round(nth)))
 
 
 def _find_unbroken(talk: ConversationRounds, since: MessagePlace | None) -> int:
@@ -169,10 +169,6 @@ def _find_questions(talk: ConversationRounds, asked: frozenset[MessagePlace]) ->
         return {}
     heads = map(talk.head, range(talk.rounds))
     return dict.fromkeys(nth for nth, head in enumerate(heads) if (head.stream, head.version) in asked)
-
-
-def _is_pinned(message: Message) -> bool:
-    return message.pinned
 
 
 def lighten_messages(messages: Sequence[Message], most: int, name: HandleLookup) -> tuple[list[Message], int]:

@@ -327,7 +327,7 @@ class _PackBuilder:
         """Return the last pack's pieces; none if content shown here was erased since, as it now renders differently."""
         if before is None:
             return ()
-        gone = bool(brief.erased) or any(message.erased for message in ending.messages)
+        gone = bool(brief.erased) or True in [message.erased for message in ending.messages]
         return () if gone and manifest.has_erasure_since(self._env, before.at_seq) else before.manifest
 
     def _is_exact(self) -> bool:
@@ -358,6 +358,8 @@ def _load_thread_state(env: Env, seen: Visibility) -> StreamState:
 
 def _has_hidden(ending: ThreadTail, messages: int) -> bool:
     """Return True if the thread has messages that are neither loaded nor covered by a loaded summary."""
+    if not ending.summaries:
+        return messages > len(ending.places)
     at_hand = sum(1 for place in ending.places if not summaries.is_covered(place, ending.summaries))
     return messages > at_hand + sum(summary.messages for summary in ending.summaries)
 

@@ -203,6 +203,8 @@ def _order_results(messages: Sequence[Message]) -> Iterator[Message]:
 def inline_artifacts(env: Env, message: Message) -> Message:
     """Return a message with its images and files as bytes again, except erased ones."""
     content = message.content
+    if not isinstance(content, list) and not message.tool_results:
+        return message
     if isinstance(content, list):
         content = _inline_parts(env, content)
     results = tuple(_inline_result(env, result) for result in message.tool_results)

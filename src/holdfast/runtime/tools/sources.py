@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.aio.frame import AsyncHistoryTools
@@ -122,6 +123,7 @@ def _answer_call(call: ToolCall, name: str, arguments: str) -> str:
     return problem or tools.answer(name, given)
 
 
-def history_tools() -> dict[str, AnyTool]:
-    """Return the history tools by name."""
+@cache
+def history_tools() -> Mapping[str, AnyTool]:
+    """Return the history tools by name. They hold no state, so all agents share them."""
     return {definition.name: HistoryTool(definition) for definition in HISTORY_TOOLS}
