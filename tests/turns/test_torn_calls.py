@@ -202,7 +202,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the journal before the pack is, and not in the pack: it must not count as seen."""
-    original = holdfast.client.pack.begin_packed_call
+    original = holdfast.flow.packs.manifest.begin_call
     said: list[str] = []
 
     def begin_call(*args: Any, **how: Any) -> Any:
@@ -210,7 +210,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
             said.append(hf.session(SESSION).append("Wait, also this.").text)
         return original(*args, **how)
 
-    monkeypatch.setattr(holdfast.client.pack, "begin_packed_call", begin_call)
+    monkeypatch.setattr(holdfast.flow.packs.manifest, "begin_call", begin_call)
     seen: list[str] = []
 
     def model(step: CallModel) -> None:

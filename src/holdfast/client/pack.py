@@ -336,7 +336,6 @@ def begin_packed_call(
     if_interrupted: str = "retry",
     request: Any = None,
     key: str | None = None,
-    newest: int | None = None,
 ) -> str:
     """Journal a pack and that a model is about to be called with it; return the call's id."""
     if not isinstance(pack, ContextPack):
@@ -358,5 +357,4 @@ def begin_packed_call(
         if_interrupted=if_interrupted,
         request=request,
         key=key,
-        newest=newest,
     )
