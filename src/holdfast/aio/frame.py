@@ -369,7 +369,7 @@ class AsyncStepRun:
 
     def __init__(self, frame: Frame, threads: ThreadPools, key: str, if_interrupted: str) -> None:
         self._threads = threads
-        of = frame._env, frame.id, key
+        of = frame.env, frame.id, key
         self._begin: Callable[[], RunStart] = partial(run_once.begin_step, *of, if_interrupted)
         self._done: Callable[[str, Any], Any] = partial(run_once.finish_step, *of)
         self._failed: Callable[[str, BaseException], None] = partial(run_once.fail_step, *of)

@@ -66,7 +66,7 @@ class FrameBlock:
         on_error: str = "fail",
     ) -> None:
         check_on_error(on_error)
-        self._env, self._stream = env, stream
+        self.env, self._stream = env, stream
         self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
         self._inherit = evidence.check_handle_names(inherit)
@@ -100,19 +100,19 @@ class FrameBlock:
         self._resume_if_due()
 
     def _open_root(self) -> None:
-        if self._env.leases.draining:
+        if self.env.leases.draining:
             raise Draining
-        takeover.await_free_stream(self._env, self._stream)
+        takeover.await_free_stream(self.env, self._stream)
         self._check_before_write()
-        with self._env.observers.defer(), self._env.leases.lock(self._env.tenant, self._stream):
+        with self.env.observers.defer(), self.env.leases.lock(self.env.tenant, self._stream):
             known = self._find_by_key()
             if known is None:
                 self._id = self._push(lease=True)
-                self._epoch = takeover.join_lease(self._env, self._stream)
+                self._epoch = takeover.join_lease(self.env, self._stream)
             else:
                 self._id = known
                 if not self._replayed:
-                    self._epoch = takeover.take_free_stream(self._env, self._stream)
+                    self._epoch = takeover.take_free_stream(self.env, self._stream)
 
     def _check_before_write(self) -> None:
         """Hook, called once the actor is free and before anything is written."""
@@ -122,7 +122,7 @@ class FrameBlock:
         if self._replayed:
             return
         try:
-            claim_block(self._env, self.id)
+            claim_block(self.env, self.id)
         except BaseException:
             self._release_block()
             raise
@@ -130,13 +130,13 @@ class FrameBlock:
 
     def _push(self, *, lease: bool) -> str:
         return push.push_frame(
-            self._env,
+            self.env,
             self._stream,
             self._content,
             parent=self._parent,
             tokens=self._tokens,
             limits=self._limits,
-            default=default_limits(self._env, self._stream),
+            default=default_limits(self.env, self._stream),
             inherit=self._inherit,
             key=self._key,
             lease=lease,
@@ -146,7 +146,7 @@ class FrameBlock:
         """Find the frame of the key, live or completed; the steps of a completed one are only replayed."""
         if self._key is None:
             return None
-        stored = self._env.journal.events_by_key(self._env.tenant, self._stream, self._key)
+        stored = self.env.journal.events_by_key(self.env.tenant, self._stream, self._key)
         events = [decode_event(event) for event in stored]
         pushed = next((event for event in events if event.type == "frame.pushed"), None)
         if pushed is None:
@@ -154,12 +154,12 @@ class FrameBlock:
                 raise KeyReused(f"Key {self._key!r} already stands for {events[0].type}. Use another key.")
             return None
         frame: str = pushed.facts.frame
-        if pushed.content is not ERASED and pushed.content != redact_as_configured(self._env, self._content):
+        if pushed.content is not ERASED and pushed.content != redact_as_configured(self.env, self._content):
             raise KeyReused(
                 f"Key {self._key!r} stands for frame {frame}, which was pushed with another goal or other inputs. "
                 "Use a new key for new work."
             )
-        info = read.read_frame(self._env, frame)
+        info = read.read_frame(self.env, frame)
         if info.status in ("failed", "cancelled"):
             why = info.error or "no reason given"
             raise FrameEnded(
@@ -174,15 +174,15 @@ class FrameBlock:
         """Resume a suspended frame whose question is answered or whose timer is due."""
         question: Question | None = None
         try:
-            live = read.load_current_state(self._env, self._stream).frames.get(self.id)
+            live = read.load_current_state(self.env, self._stream).frames.get(self.id)
             question = None if live is None else live.question
             if (
                 question is None
                 or question.within is not None
-                or not rules.is_resumable(question, self._env.clock.now_ms())
+                or not rules.is_resumable(question, self.env.clock.now_ms())
             ):
                 return
-            questions.resume_frame(self._env, self.id)
+            questions.resume_frame(self.env, self.id)
         except InsufficientTokens as error:
             self._release_block()
             raise Waiting(f"{error} Its answer is kept.", question=question.id if question else "") from error
@@ -218,7 +218,7 @@ class FrameBlock:
 
     def _is_waiting_below(self) -> bool:
         """Return True if all live work below waits for answers: then this frame waits as well."""
-        live = read.load_current_state(self._env, self._stream).frames
+        live = read.load_current_state(self.env, self._stream).frames
         return self.id in live and stack.is_all_suspended(live, self.id)
 
     def _fail(self, error: Exception) -> None:
@@ -232,13 +232,13 @@ class FrameBlock:
 
     def _pop(self, status: str, content: OutcomeContent) -> None:
         if self._epoch is None:
-            lifecycle.pop_frame(self._env, self.id, status, content)
+            lifecycle.pop_frame(self.env, self.id, status, content)
             return
-        leases, place = self._env.leases, (self._env.tenant, self._stream)
+        leases, place = self.env.leases, (self.env.tenant, self._stream)
         # No other thread may count on a lease that is being released.
-        with self._env.observers.defer(), leases.lock(*place):
+        with self.env.observers.defer(), leases.lock(*place):
             release = bool(leases.draft_release(*place, self._epoch))
-            lifecycle.pop_frame(self._env, self.id, status, content, release=self._epoch if release else None)
+            lifecycle.pop_frame(self.env, self.id, status, content, release=self._epoch if release else None)
             if release:
                 leases.remove_user(*place, self._epoch)
                 self._epoch = None
@@ -249,10 +249,10 @@ class FrameBlock:
     def _release_block(self, error: BaseException | None = None) -> None:
         if self._claimed:
             self._claimed = False
-            self._env.leases.blocks.discard((self._env.tenant, self.id))
+            self.env.leases.blocks.discard((self.env.tenant, self.id))
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
-            release_lease(self._env, self._stream, epoch, error)
+            release_lease(self.env, self._stream, epoch, error)
 
     # properties
 
@@ -270,17 +270,17 @@ class FrameBlock:
 
     def info(self) -> FrameInfo:
         """Return the frame as it is now, with everything on it."""
-        return read.read_frame(self._env, self.id)
+        return read.read_frame(self.env, self.id)
 
     @property
     def status(self) -> str:
         """The frame's current status; `completed` if this block only replays it."""
-        return read_status(self._env, self._stream, self.id)
+        return read_status(self.env, self._stream, self.id)
 
     @property
     def tokens(self) -> TokenBudget:
         """The frame's budget: granted, used, reserved and lent tokens."""
-        live = read.load_current_state(self._env, self._stream).frames.get(self.id)
+        live = read.load_current_state(self.env, self._stream).frames.get(self.id)
         return live.tokens if live is not None else self.info().tokens
 
     @property
