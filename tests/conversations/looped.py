@@ -34,7 +34,7 @@ def play(test: Test, url: Any = "memory:", **beside: Any) -> None:
 def counted(threads: ThreadPools, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often a client went into a thread."""
     times: list[int] = []
-    for name in ("_run_in", "submit"):
+    for name in ("submit",):
         known = getattr(threads, name)
         monkeypatch.setattr(threads, name, lambda *args, known=known: times.append(1) or known(*args))
     return lambda: len(times)

@@ -16,9 +16,10 @@ from random import Random
 from typing import Any
 
 import holdfast
-from holdfast import CallTool, Settings, tool
+from holdfast import Settings, tool
 from holdfast.client.holdfast import Holdfast
-from holdfast.client.turn import TurnToolCalls
+from holdfast.flow.turns.engine import TurnEngine
+from holdfast.flow.turns.steps import TurnToolCall
 from holdfast.model.scripted import Scripted, call
 from tests.conversations.provider_rules import openai_problems
 from tests.scale import seeded, volume
@@ -172,13 +173,13 @@ def test_a_program_that_retries_payments_is_caught(tmp_path: Path, monkeypatch: 
     """Planted: the runtime runs what is torn again without asking. The same trial must notice."""
     warmed_up(tmp_path / "warm")
     monkeypatch.setattr("holdfast.core.frames.next_step.interruption_policy", lambda torn: "retry")
-    original = TurnToolCalls.end_call
+    original = TurnEngine.end_tool
 
-    def slow(self: TurnToolCalls, step: CallTool, *args: Any, **how: Any) -> Any:
+    def slow(self: TurnEngine, call: TurnToolCall, *args: Any, **how: Any) -> Any:
         time.sleep(0.02)  # Where the payment has happened, and the journal does not know it yet.
-        return original(self, step, *args, **how)
+        return original(self, call, *args, **how)
 
-    monkeypatch.setattr(TurnToolCalls, "end_call", slow)
+    monkeypatch.setattr(TurnEngine, "end_tool", slow)
     random = seeded("planted")
     noticed = any(_pays_twice(tmp_path / str(number), random) for number in range(10))
     assert noticed, "no payment was repeated, so the trial would not have noticed"

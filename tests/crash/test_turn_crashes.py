@@ -80,7 +80,7 @@ def say_more(inner: Journal) -> None:
     """Another process joins the turn, and does not wait for its reply."""
     turn = client(inner).session(SESSION).turn(SECOND, key="more", if_busy="join", wait=0)
     with pytest.raises(ActorBusy, match="was said"):
-        turn.open()
+        turn.engine.open()
 
 
 def run(hf: Holdfast, inner: Journal, world: World) -> Any:

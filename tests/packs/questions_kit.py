@@ -105,10 +105,10 @@ def may_be_marked(pack: ContextPack) -> bool:
 def least(turn: Turn) -> int:
     """The smallest budget with which there is a pack; one token less is refused with the same number."""
     with pytest.raises(BudgetTooSmall) as refused:
-        turn.pack(1)
+        turn.frame.pack(1)
     required = refused.value.required
     with pytest.raises(BudgetTooSmall) as one_less:
-        turn.pack(required - 1)
+        turn.frame.pack(required - 1)
     assert one_less.value.required == required
     return required
 

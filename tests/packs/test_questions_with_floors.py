@@ -86,7 +86,7 @@ def test_what_joined_adds_nothing_to_what_a_pack_requires(chat: Session) -> None
             chat.append([*joining(joined, "w " * 60), LAST])
             looked_up(turn, "row " * 3_000)
             required.append(least(turn))
-            assert said_by_users(turn.pack(required[-1])) == [FIRST, LAST]
+            assert said_by_users(turn.frame.pack(required[-1])) == [FIRST, LAST]
             turn.stop()
     assert max(required) - min(required) <= 2  # Names of messages get longer.
 
@@ -97,11 +97,11 @@ def test_a_larger_budget_loses_no_question(chat: Session) -> None:
         looked_up(turn, "row " * 3_000)
         shown: list[str] = []
         for budget in range(least(turn), 2_500, 37):
-            pack = turn.pack(budget)
+            pack = turn.frame.pack(budget)
             assert pack.tokens <= budget
             said = said_by_users(pack)
             assert set(shown) <= set(said)
-            assert same(turn.pack(budget), pack)
+            assert same(turn.frame.pack(budget), pack)
             shown = said
         assert len(shown) > 12
         turn.stop()
@@ -130,7 +130,7 @@ def test_a_limit_of_messages_is_no_reason_either(chat: Session) -> None:
         chat.append([*joining(31), LAST])
         looked_up(turn, "ok")
         for most, shown in ((4, [FIRST, LAST]), (6, [FIRST, *joining(31)[-2:], LAST])):
-            pack = turn.pack(5_000, max_messages=most)
+            pack = turn.frame.pack(5_000, max_messages=most)
             assert said_by_users(pack) == shown
         turn.stop()
 
@@ -145,7 +145,7 @@ def test_a_question_is_never_a_bare_mark(chat: Session, question: str, output: i
         looked_up(turn, "row " * output)
         start = least(turn)
         for budget in range(start, start + 300, 7):
-            (shown,) = said_by_users(turn.pack(budget))
+            (shown,) = said_by_users(turn.frame.pack(budget))
             assert is_of(question, shown)
             assert has_words(question, shown)
         turn.stop()
@@ -160,7 +160,7 @@ def test_that_a_question_has_no_floor_is_found_out(chat: Session, monkeypatch: p
 def test_the_output_is_cut_to_a_mark_before_a_question_is(chat: Session) -> None:
     with chat.turn(LONG, budget=5_000) as turn:
         looked_up(turn, "row " * 3_000)
-        pack = turn.pack(least(turn))
+        pack = turn.frame.pack(least(turn))
         assert MARKER.fullmatch(str(pack.messages[-1].tool_results[0].result))
         assert pack.messages[0].text.startswith("Read this.")
         assert pack.messages[0].text.endswith("What does it say?")
@@ -170,7 +170,7 @@ def test_the_output_is_cut_to_a_mark_before_a_question_is(chat: Session) -> None
 def test_the_newest_question_has_words_before_anything_came_of_it(chat: Session) -> None:
     with chat.turn(FIRST, budget=5_000) as turn:
         chat.append([*joining(3), LONG])
-        pack = turn.pack(least(turn))
+        pack = turn.frame.pack(least(turn))
         first, newest = said_by_users(pack)
         assert first == FIRST
         assert has_words(LONG, newest)
@@ -184,7 +184,7 @@ def test_what_joined_is_left_out_rather_than_cut_to_a_mark(chat: Session) -> Non
         looked_up(turn, "row " * 3_000)
         seen = set()
         for budget in range(least(turn), 1_200, 11):
-            others = said_by_users(turn.pack(budget))[1:-1]
+            others = said_by_users(turn.frame.pack(budget))[1:-1]
             seen.add(len(others))
             assert all(is_of(LONG, one) and has_words(LONG, one) for one in others)
         assert seen == {0, 1}
@@ -195,7 +195,7 @@ def test_a_question_of_many_parts_keeps_words_of_its_longest(chat: Session) -> N
     parts = [{"type": "text", "text": "Compare:"}, {"type": "text", "text": LONG}, {"type": "text", "text": LONG}]
     with chat.turn({"role": "user", "content": parts}, budget=5_000) as turn:
         looked_up(turn, "row " * 3_000)
-        content = turn.pack(least(turn)).messages[0].content
+        content = turn.frame.pack(least(turn)).messages[0].content
         assert isinstance(content, list)
         assert content[0]["text"] == "Compare:"
         assert sum(len(MARKER.sub("", part["text"])) for part in content) >= 190

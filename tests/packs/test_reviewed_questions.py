@@ -17,6 +17,7 @@ from holdfast.core.packs import rounds as pack_rounds
 from holdfast.core.packs.fit import _Attempt
 from holdfast.core.packs.rounds import share_evenly
 from holdfast.flow.packs import recent as asking
+from holdfast.flow.turns.steps import TurnModelCall
 from holdfast.records.scope import parse_scope
 from tests.packs.questions_kit import MARK, UNMARKED, call, is_of, least, packs_of_a_turn, problems, same, text, told
 from tests.scale import seeded, volume
@@ -57,8 +58,8 @@ def results(turn: Turn, *sizes: int) -> ContextPack:
 
 def answered(turn: Turn, reply: Any) -> None:
     """What the model said to the pack that was made last."""
-    step = next(step for step in turn._open.values() if isinstance(step, CallModel) and not step.answered)
-    step.done(reply)
+    (call,) = (call for call in turn.engine._open.values() if isinstance(call, TurnModelCall) and not call.answered)
+    turn.engine.finish_model(call, reply)
 
 
 # worlds
@@ -73,7 +74,7 @@ def wrong(hf: Holdfast, name: str, worlds: int = WORLDS) -> Iterator[str]:
         for turn, pack, said in packs_of_a_turn(hf, rng, budget=budget, rounds=ROUNDS):
             yield from problems(pack, said)
             hf._env.recent.clear()
-            yield from problems(turn.pack(budget), said)
+            yield from problems(turn.frame.pack(budget), said)
 
 
 def test_no_pack_of_a_turn_is_without_what_the_turn_answers(hf: Holdfast) -> None:
@@ -87,11 +88,11 @@ def test_a_turn_s_pack_is_shown_again_and_is_the_same_in_the_past_and_without_wh
     for _ in range(WORLDS // 2):
         shown: list[ContextPack] = []
         for turn, pack, _ in packs_of_a_turn(hf, rng, budget=(budget := rng.choice(BUDGETS)), rounds=ROUNDS):
-            warm = turn.pack(budget)
-            assert same(turn.pack(budget, as_of=warm.metadata.log_seq), warm)
+            warm = turn.frame.pack(budget)
+            assert same(turn.frame.pack(budget, as_of=warm.metadata.log_seq), warm)
             assert hf._env.recent is not None
             hf._env.recent.clear()
-            assert same(turn.pack(budget), warm)
+            assert same(turn.frame.pack(budget), warm)
             shown.append(pack)
         chat = hf.session(parse_scope(shown[0].metadata.scope).get("session") or "", create=False)
         for info, pack in zip(reversed(chat.packs()), shown, strict=True):
@@ -104,7 +105,7 @@ def test_at_exactly_the_least_budget_there_is_a_pack_and_more_never_loses_a_ques
         for turn, _, said in packs_of_a_turn(hf, rng, budget=4_000, rounds=4):
             start = least(turn)
             for budget in (start, start + 1, start + 15, start + 60, start + 400, start * 4):
-                pack = turn.pack(budget)
+                pack = turn.frame.pack(budget)
                 assert pack.tokens <= budget
                 # At the least there is no room for the mark.
                 assert [one for one in problems(pack, said) if one != UNMARKED] == []
@@ -214,7 +215,7 @@ def test_a_question_that_a_summary_covers_is_shown_beside_it(chat: Session) -> N
     with chat.turn("Refund order 17 for ACME", budget=1_500) as turn:
         results(turn, 20, 20, 20)
         chat.compact(keep=1, summarizer=lambda messages: "They looked at rows.")
-        pack = turn.pack(1_500)
+        pack = turn.frame.pack(1_500)
         assert "They looked at rows." in str(pack.to_openai())
         assert "Refund order 17 for ACME" in [message.text for message in pack.messages]
         turn.stop()
@@ -223,10 +224,10 @@ def test_a_question_that_a_summary_covers_is_shown_beside_it(chat: Session) -> N
 def test_what_the_library_says_in_a_user_s_place_is_no_question(chat: Session) -> None:
     with chat.turn("Refund order 17 for ACME", budget=700) as turn:
         results(turn, 5)
-        turn.append(holdfast.Message(role="user", content="[Answer it now.]", synthetic=True))
+        turn.frame.append(holdfast.Message(role="user", content="[Answer it now.]", synthetic=True))
         answered(turn, call(8))
         following(turn).done("row " * 3_000)
-        shown = str(turn.pack(700).to_openai())
+        shown = str(turn.frame.pack(700).to_openai())
         assert "ACME" in shown
         assert "Answer it now" not in shown
         turn.stop()
@@ -265,7 +266,7 @@ def test_the_mark_stands_where_something_is_missing(chat: Session) -> None:
     chat.append([text(seeded("place"), 30) for _ in range(30)])
     with chat.turn("Refund order 17 for ACME", budget=600) as turn:
         names = told(results(turn, 3_000))
-        question = next(one.id for one in turn.pack(600).segments if "ACME" in one.text)
+        question = next(one.id for one in turn.frame.pack(600).segments if "ACME" in one.text)
         assert names[:2] == ["earlier", question]
         turn.stop()
 

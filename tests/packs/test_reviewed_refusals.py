@@ -73,7 +73,7 @@ def test_first_instructions_and_what_the_turn_answers_are_named(hf: Holdfast) ->
     with other.turn(LONG, budget=2_000) as turn:
         other.append([f"And number {number}, please." for number in range(20)])
         with pytest.raises(BudgetTooSmall, match=r"the most: what the turn answers \d+, the newest round"):
-            turn.pack(40)
+            turn.frame.pack(40)
         turn.stop()
 
 

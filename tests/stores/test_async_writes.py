@@ -179,7 +179,7 @@ def test_what_never_began_is_not_written() -> None:
 
     async def test(hf: AsyncHoldfast) -> None:
         state = hf.state("user/42")
-        busy = [asyncio.create_task(hf._threads.run(free.wait, 10)) for _ in range(16)]
+        busy = [asyncio.ensure_future(hf._threads.run(free.wait, 10)) for _ in range(16)]
         await asyncio.sleep(0)
         waiting = asyncio.create_task(state.write("late", 1))
         await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 import holdfast
-from holdfast.client.turn import CORRECTIONS
+from holdfast.flow.turns.engine import CORRECTIONS
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Counted

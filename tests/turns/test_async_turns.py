@@ -332,9 +332,9 @@ def _public(kind: type) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sync", "colour", "own", "more"),
     [
-        (Turn, AsyncTurn, {"tool_frame"}, set()),
+        (Turn, AsyncTurn, set(), set()),
         (CallModel, AsyncCallModel, set(), set()),
-        (CallTool, AsyncCallTool, set(), {"mark_waiting"}),
+        (CallTool, AsyncCallTool, set(), set()),
         (ToolCall, AsyncToolCall, set(), set()),
     ],
 )

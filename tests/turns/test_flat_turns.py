@@ -19,9 +19,9 @@ import holdfast
 from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import CallModel, CallTool, Holdfast, Limits, Session
-from holdfast.client.turn_model import TurnModelCalls
 from holdfast.flow.packs import pack
 from holdfast.flow.turns import turns
+from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
 from holdfast.runtime import tasks

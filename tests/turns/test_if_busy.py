@@ -17,8 +17,8 @@ import pytest
 
 import holdfast
 from holdfast import CallModel
-from holdfast.client.turn_model import UNSEEN_NOTICE
 from holdfast.errors import ActorBusy
+from holdfast.flow.turns.engine import UNSEEN_NOTICE
 from holdfast.flow.turns.queue import TurnQueue
 from tests.scale import volume
 from tests.turns.loops import SESSION, asks, check_whole, kinds, leave_at, loop, place, replies, spoken, take
@@ -365,7 +365,7 @@ def dies_at_work(path: Path) -> int:
     if child == 0:
         with holdfast.open(path, settings=holdfast.Settings(lease_ms=LEASE_MS), durability="fast") as hf:
             turn = hf.session(SESSION).turn("dies", key="dies")
-            turn.open()
+            turn.engine.open()
             turn.steps()
             os.write(writing, b"x")
             time.sleep(PATIENCE)

@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, CallTool, Done, TurnLeft
-from holdfast.client.turn import Turn
 from holdfast.flow.turns import calls, turns
+from holdfast.flow.turns.engine import TurnEngine
 from tests.turns.agent_world import Gated
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take
 
@@ -63,9 +63,9 @@ def test_a_block_that_was_left_gives_no_more_steps(hf: Holdfast) -> None:
     """It would give the same call a second time, beside the block that has it now."""
     how: Any = {"key": "k", "if_interrupted": "retry"}
     old = leave_at(hf, "Look.", CallTool, replies(LOOK), **how)
-    old.answered = True
+    old._call.answered = True
     with pytest.raises(TurnLeft):
-        old._turn.steps()
+        old._engine.next_steps()
 
 
 def test_a_turn_that_has_ended_says_so_after_its_block(hf: Holdfast) -> None:
@@ -78,12 +78,12 @@ def test_a_turn_that_has_ended_says_so_after_its_block(hf: Holdfast) -> None:
 
 @IN_MEMORY
 def test_without_the_check_two_blocks_would_answer(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Turn, "_check_claimed", lambda self: None)
+    monkeypatch.setattr(TurnEngine, "check_claimed", lambda self: None)
     old = leave_at(hf, "Hello", CallModel, replies(), key="k")
     with hf.session(SESSION).turn("Hello", key="k") as turn:
         turn.steps()
         old.done("Late.")
-        turn._open.clear()
+        turn.engine._open.clear()
     assert ("assistant", "Late.") in spoken(hf)
 
 
@@ -159,8 +159,8 @@ def test_a_block_that_was_left_says_and_ends_nothing_more(hf: Holdfast) -> None:
         (mine,) = turn.steps()
         for late in (
             lambda: stale.stop("late"),
-            lambda: stale.append("late"),
-            lambda: stale.frame("late"),
+            lambda: stale.frame.append("late"),
+            lambda: stale.frame.frame("late"),
             lambda: step.done("late"),
         ):
             with pytest.raises(TurnLeft):

@@ -108,7 +108,7 @@ def test_the_key_of_a_message_that_joined_stands_for_that_one_alone(hf: Holdfast
 
 def test_what_was_noted_in_a_turn_at_once_does_not_belong_to_its_key(hf: Holdfast) -> None:
     with hf.session(SESSION).turn([ONE], key=KEY) as turn:
-        turn.append(TWO)
+        turn.frame.append(TWO)
     refused(hf, by_turn, [ONE, TWO])
     assert by_turn(hf, [ONE]) == "Paid."
 

@@ -14,8 +14,8 @@ import holdfast
 from holdfast import CallModel, ModelFailed
 from holdfast.aio import turn as aio_turn
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.client.turn import Turn
 from holdfast.errors import InvalidValue
+from holdfast.flow.turns.engine import TurnEngine
 from tests.model_server import Fault, model_server
 from tests.turns.agent_world import SESSION
 from tests.turns.stream_kit import AsyncSource, Broken, Source
@@ -205,15 +205,15 @@ def test_a_stream_that_does_not_let_itself_be_closed_is_left(monkeypatch: pytest
 
 def test_a_journal_that_cannot_be_read_for_a_moment_does_not_break_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    real = Turn._load_stop_reason
+    real = TurnEngine.load_stop_reason
 
-    def look(self: Turn) -> str | None:
+    def look(self: TurnEngine) -> str | None:
         looks.append(1)
         if len(looks) < 3:
             raise holdfast.Unavailable
         return real(self)
 
-    monkeypatch.setattr(Turn, "_load_stop_reason", look)
+    monkeypatch.setattr(TurnEngine, "load_stop_reason", look)
 
     async def work(hf: AsyncHoldfast) -> None:
         assert (await stalled(hf, Source("One ", then=lambda: asyncio.sleep(60)), [])).status == "stopped"

@@ -13,11 +13,10 @@ import pytest
 import holdfast
 from bench.counting import counting
 from holdfast import CallModel, CallTool, Holdfast, Limits, Scripted, tool
-from holdfast.client import turn_model
-from holdfast.client.turn_model import TurnModelCalls
 from holdfast.core.frames import calls
 from holdfast.errors import InvalidValue
-from holdfast.flow.turns import outcome
+from holdfast.flow.turns import model_calls, outcome
+from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.model.scripted import call
 from tests.scale import seeded, volume
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, loop, replies, take
@@ -45,7 +44,7 @@ def test_a_budget_that_cannot_be_meant_is_refused_before_anything_is_said(hf: Ho
 
 @IN_MEMORY
 def test_a_budget_that_is_looked_at_too_late_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_model, "check_bounds", lambda budget, loops: None)
+    monkeypatch.setattr(model_calls, "check_bounds", lambda budget, loops: None)
     with pytest.raises(pytest.fail.Exception):
         test_a_budget_that_cannot_be_meant_is_refused_before_anything_is_said(hf, 0)
 

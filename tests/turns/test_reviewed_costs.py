@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Holdfast, InvalidValue, Message, ModelFailed, ModelReply, Refused, Usage, tool
-from holdfast.client.turn_model import TurnCost
 from holdfast.flow.turns import calls, outcome
+from holdfast.flow.turns.model_calls import TurnCost
 from holdfast.flow.turns.open import TurnOpener, TurnTerms
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.models import Delta, ModelCall
@@ -235,7 +235,7 @@ def test_a_model_may_fail_for_a_while() -> None:
 @pytest.mark.parametrize("wait", [-1, -0.1, float("nan"), float("inf"), 10**400, True, "1"])
 def test_a_wait_that_is_no_time_is_refused(hf: Holdfast, wait: Any) -> None:
     with pytest.raises(InvalidValue, match="wait must be seconds"):
-        TurnOpener(hf._env, f"session/{SESSION}/thread/main", TurnTerms(wait=wait), lambda: None)  # type: ignore[arg-type,return-value]  # not asked for
+        TurnOpener(hf._env, f"session/{SESSION}/thread/main", TurnTerms(wait=wait))
     with pytest.raises(InvalidValue, match="wait must be seconds"):
         take(hf, "Go.", replies("no"), wait=wait)
     assert take(hf, "Go.", replies("Hi."), wait=0).text == "Hi."
@@ -270,11 +270,11 @@ def test_a_turn_is_entered_once_in_threads_and_tasks() -> None:
         async with holdfast.open_async("memory:") as hf:
             async with (await hf.session(SESSION)).turn("Go.") as turn:
                 with pytest.raises(Refused) as refused:
-                    await turn.open()
+                    await turn.__aenter__()
             return str(refused.value)
 
     with holdfast.open("memory:") as hf, hf.session(SESSION).turn("Go.") as turn, pytest.raises(Refused) as refused:
-        turn.open()
+        turn.engine.open()
     assert asyncio.run(in_a_task()) == str(refused.value)
 
 

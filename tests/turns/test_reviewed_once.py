@@ -13,11 +13,11 @@ import pytest
 
 import holdfast
 from holdfast import CallTool, Holdfast, Scripted, tool
-from holdfast.client.steps import Step
-from holdfast.client.turn import TurnToolCalls
 from holdfast.core.wire.tools import describe_misfit
 from holdfast.errors import InvalidValue, Refused, StaleEpoch
 from holdfast.flow.turns import tool_rules
+from holdfast.flow.turns.engine import TurnEngine
+from holdfast.flow.turns.steps import TurnCall
 from holdfast.model.scripted import call
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.recovery import Recovery, RecoveryFailure
@@ -80,13 +80,13 @@ def test_answers_that_pass_each_other_are_found(hf: Holdfast, monkeypatch: pytes
     slow = threading.Barrier(THREADS)
 
     @contextmanager
-    def passed(self: Step) -> Iterator[None]:
-        self._check_unanswered()
+    def passed(self: TurnCall) -> Iterator[None]:
+        self.check_unanswered()
         slow.wait()
         yield
         self.answered = True
 
-    monkeypatch.setattr(Step, "_answer_once", passed)
+    monkeypatch.setattr(TurnCall, "answer_once", passed)
     with pytest.raises(AssertionError):
         check_answered_once(hf, 0)
 
@@ -101,7 +101,7 @@ def test_a_step_whose_answer_was_not_taken_can_be_answered_again(hf: Holdfast, m
         with pytest.raises(InvalidValue):
             pays.done(object())
         with monkeypatch.context() as patch:
-            patch.setattr(TurnToolCalls, "end_call", lambda *given, **how: (_ for _ in ()).throw(holdfast.Busy))
+            patch.setattr(TurnEngine, "end_tool", lambda *given, **how: (_ for _ in ()).throw(holdfast.Busy))
             with pytest.raises(holdfast.Busy):
                 pays.fail("away")
         assert pays.done("paid").tool_results[0].result == "paid"

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Done, Holdfast, ModelReply, Scripted
-from holdfast.client import turn_model
-from holdfast.flow.turns import outcome
+from holdfast.flow.turns import engine, outcome
 from holdfast.model.providers import ADAPTERS
 from holdfast.records.messages import Message
 from holdfast.runtime import reply as runtime_reply
@@ -153,7 +152,7 @@ def test_a_refusal_that_does_not_fit_is_named_as_one() -> None:
 
 
 def forgets_the_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn_model, "_add_finish", lambda message, finish: message)
+    patch.setattr(engine, "add_finish", lambda message, finish: message)
 
 
 def hides_the_word(patch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_words_of_a_call_that_failed_are_no_part_of_the_reply(monkeypatch: pytes
     monkeypatch.setattr(Retracting, "fails", True)
     with holdfast.open("memory:") as hf, pytest.raises(ModelFailed):
         hf.agent("a", model=Retracting(["Done."])).send("s", "Hello")
-    assert drivers[0]._sync_turn._partial_message is None
+    assert drivers[0]._engine.streamed() == ""
 
 
 # taking up

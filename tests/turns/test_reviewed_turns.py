@@ -79,7 +79,7 @@ def test_a_call_that_is_rewound_while_it_waits_for_a_yes_is_let_go(hf: Holdfast)
 def test_work_of_the_turns_own_is_not_taken_for_a_call(hf: Holdfast) -> None:
     with hf.session(SESSION).turn("Hello.") as turn:
         (step,) = turn.steps()
-        child = turn.frame("look around", key="c")
+        child = turn.frame.frame("look around", key="c")
         child.open()
         step.done("Hi.")
         assert hf.index.get_frame(child.id).live

@@ -23,8 +23,8 @@ from holdfast import (
     Usage,
     tool,
 )
-from holdfast.client import turn_model
 from holdfast.core.journal import project_sessions
+from holdfast.flow.turns import model_calls
 from holdfast.model.scripted import call
 from holdfast.records.models import Delta, ModelCall
 from holdfast.records.usage import NANO_USD
@@ -182,8 +182,8 @@ def test_a_turn_without_reports_spends_what_it_was_shown_and_said(hf: Holdfast, 
     assert usage.input == sum(shown)
     assert usage.estimated == usage.spent == usage.unpriced > usage.input
     assert usage.cost is None
-    assert turn.left is not None
-    assert turn.left < shown[-1], "there is not enough left for one more pack"
+    assert turn.frame.left is not None
+    assert turn.frame.left < shown[-1], "there is not enough left for one more pack"
     assert len(shown) < 10
     assert chat.usage == hf.usage() == usage, "what the replies used is what the session used"
     hf.journal.rebuild()
@@ -242,7 +242,7 @@ def test_a_call_that_is_made_again_counts_what_was_shown_before_as_estimated(hf:
 def test_calls_that_are_free_because_nobody_reports_them_are_found_out(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_model, "reply_usage", lambda *where: where[-1] or where[-2].usage or 0)
+    monkeypatch.setattr(model_calls, "reply_usage", lambda *where: where[-1] or where[-2].usage or 0)
     hf.session(SESSION, model="gpt-5-mini", tools=[work])
     done = take(hf, "Hi", replies(*[asks(("work", {}))] * 9, "Done."), tokens=600)
     assert (done.status, hf.usage().spent) == ("done", 0)
@@ -319,7 +319,7 @@ def test_how_a_turn_ended_in_both_words(hf: Holdfast, how: str) -> None:
                 step.done("Hello." if how == "reply" else asks(("work", {})))
             elif isinstance(step, holdfast.CallTool):
                 step.done("ok")
-        ended = turn._ended
+        ended = turn.result
         assert ended is not None
         expected = {"reply": ("done", "completed"), "stop": ("stopped", "cancelled"), "limit": ("stopped", "failed")}
         assert (ended.status, turn.status) == expected[how]

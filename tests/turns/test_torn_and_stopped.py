@@ -66,7 +66,7 @@ def torn(hf: Holdfast, **how: Any) -> CallModel:
 
 
 def usage_of_the_turn(hf: Holdfast, step: CallModel) -> Usage:
-    return hf.index.get_frame(step._turn.id).usage
+    return hf.index.get_frame(step._engine.id).usage
 
 
 def answered_after_all(hf: Holdfast, **how: Any) -> CallModel:
@@ -91,7 +91,7 @@ def test_a_torn_call_of_a_stopped_turn_counts_as_one_that_was_made_again(hf: Hol
 def test_its_budget_is_spent_in_the_same_way(hf: Holdfast, stop: Stop) -> None:
     step = torn(hf, tokens=1_000)
     stop(hf)
-    info = hf.index.get_frame(step._turn.id)
+    info = hf.index.get_frame(step._engine.id)
     assert info.tokens.used == step.pack.tokens
     (failed,) = [event.facts for event in hf.journal.events(place(), types=["model.failed"])]
     assert (failed.error, failed.usage.spent, failed.overdraft) == ("stopped", step.pack.tokens, 0)
@@ -99,7 +99,7 @@ def test_its_budget_is_spent_in_the_same_way(hf: Holdfast, stop: Stop) -> None:
 
 def test_more_than_the_budget_is_said_to_be_too_much(hf: Holdfast) -> None:
     step = torn(hf, tokens=1_000)
-    hf.index.record_usage(step._turn.id, 1_000 - 1)
+    hf.index.record_usage(step._engine.id, 1_000 - 1)
     by_the_button(hf)
     (failed,) = [event.facts for event in hf.journal.events(place(), types=["model.failed"])]
     assert failed.overdraft == step.pack.tokens - 1

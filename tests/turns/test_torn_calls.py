@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
-from holdfast.client.turn_model import UNSEEN_NOTICE
+from holdfast.flow.turns.engine import UNSEEN_NOTICE
 from holdfast.flow.turns.tool_calls import CHECK_FIRST
 from holdfast.records.messages import INTERRUPTED_RESULT
 from holdfast.records.usage import Usage
@@ -202,7 +202,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the journal before the pack is, and not in the pack: it must not count as seen."""
-    original = holdfast.client.pack.begin_packed_call
+    original = holdfast.flow.packs.manifest.begin_call
     said: list[str] = []
 
     def begin_call(*args: Any, **how: Any) -> Any:
@@ -210,7 +210,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
             said.append(hf.session(SESSION).append("Wait, also this.").text)
         return original(*args, **how)
 
-    monkeypatch.setattr(holdfast.client.pack, "begin_packed_call", begin_call)
+    monkeypatch.setattr(holdfast.flow.packs.manifest, "begin_call", begin_call)
     seen: list[str] = []
 
     def model(step: CallModel) -> None:
@@ -233,7 +233,7 @@ def test_a_message_that_came_at_the_very_end_is_answered(hf: Holdfast, monkeypat
 
     monkeypatch.setattr(calls, "finish_turn", finish)
     with hf.session(SESSION).turn("Hello") as turn:
-        turn._accepts = lambda message: "no" if not said and message.text == "never" else None
+        turn.engine.find_problem = lambda message: "no" if not said and message.text == "never" else None
         (step,) = turn.steps()
         hf.session(SESSION).append("Wait.")
         step.done("Hi.")

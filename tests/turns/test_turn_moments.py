@@ -12,10 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
-from holdfast.client.turn_model import TurnModelCalls
 from holdfast.errors import ActorBusy
 from holdfast.flow.packs import handles
 from holdfast.flow.turns import turns
+from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.flow.turns.turns import TurnView
 from holdfast.model.scripted import Scripted
 from tests.turns.loops import SESSION, asks, loop, replies, take
@@ -168,14 +168,14 @@ def test_what_a_turn_used_is_known_however_it_ends(hf: Holdfast) -> None:
         left = list(given)
         with hf.session(SESSION).turn("Go.") as turn:
             loop(turn, lambda step, left=left: step.done(left.pop(0), usage=once))
-            assert turn.usage == turn.info().usage
+            assert turn.usage == turn.frame.info().usage
             assert turn.usage.input == 11 * len(given)
     with hf.session(SESSION).turn("Go.") as turn:
         (step,) = turn.steps()
         step.done(asks(("look", {})), usage=once)
-        assert turn.usage == turn.info().usage
+        assert turn.usage == turn.frame.info().usage
         turn.stop()
-        assert turn.usage == turn.info().usage
+        assert turn.usage == turn.frame.info().usage
         assert turn.usage.input == 11
 
 

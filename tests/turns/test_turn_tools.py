@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import Ask, CallModel, CallTool
 from holdfast.errors import InvalidMessage, InvalidValue, Refused, TooLarge
+from holdfast.flow.turns.calls import ToolCallReturn
 from holdfast.records.messages import Message, ToolCallRequest
 from tests.turns.loops import (
     IN_MEMORY,
@@ -357,19 +358,19 @@ def test_nothing_happens_in_a_frame_that_waits_whatever_its_code_does(hf: Holdfa
             lambda: step.done("ok"),
             lambda: step.fail("no"),
             lambda: step.ask("Again?"),
-            lambda: turn._tools.end_call(step, "past the guard of the step"),
+            lambda: turn.engine.end_tool(step._call, ToolCallReturn(result="past the guard of the step")),
             lambda: index.push_frame("below", parent=id),
             lambda: index.begin_tool_call(id, "x"),
             lambda: index.begin_model_call(id),
             lambda: index.suspend_frame(id, "Another?"),
             lambda: index.pop_frame(id),
-            lambda: turn.tool_frame(step).run(lambda: 1, key="r"),
-            lambda: turn.tool_frame(step).spend(1),
-            lambda: turn.tool_frame(step).reserve("p", 1),
-            lambda: turn.tool_frame(step).attach("url", target="x"),
-            lambda: turn.tool_frame(step).detach("h"),
-            lambda: turn.tool_frame(step).ask("Another?", key="q"),
-            lambda: turn.tool_frame(step).frame("below").open(),
+            lambda: turn.frame.tool_frame(step.key).run(lambda: 1, key="r"),
+            lambda: turn.frame.tool_frame(step.key).spend(1),
+            lambda: turn.frame.tool_frame(step.key).reserve("p", 1),
+            lambda: turn.frame.tool_frame(step.key).attach("url", target="x"),
+            lambda: turn.frame.tool_frame(step.key).detach("h"),
+            lambda: turn.frame.tool_frame(step.key).ask("Another?", key="q"),
+            lambda: turn.frame.tool_frame(step.key).frame("below").open(),
         ]
         for at, one in enumerate(wrong):
             with pytest.raises(Refused):

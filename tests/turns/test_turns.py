@@ -119,7 +119,7 @@ def test_calls_beside_each_other_are_given_together_and_answered_in_any_order(hf
         tools: Any = turn.steps()
         assert [(step.name, step.args) for step in tools] == [("a", {"n": 1}), ("b", {"n": 2}), ("c", {"n": 3})]
         assert len({step.key for step in tools}) == 3
-        assert len(turn.info().calls) == 3, "every intent is journaled before any tool runs"
+        assert len(turn.frame.info().calls) == 3, "every intent is journaled before any tool runs"
         for step in reversed(tools):
             step.done(step.name)
         (model,) = turn.steps()
@@ -240,13 +240,13 @@ def test_work_of_the_turns_own_is_part_of_it(hf: Holdfast) -> None:
     ran: list[int] = []
     for last in (False, True):
         with hf.session(SESSION).turn("Look.", key="k") as turn:
-            assert turn.run(run, key="fetch") == "fetched"
-            with turn.frame("beside", key="beside") as child:
+            assert turn.frame.run(run, key="fetch") == "fetched"
+            with turn.frame.frame("beside", key="beside") as child:
                 child.result(1)
-            turn.spend(10, key="spend")
+            turn.frame.spend(10, key="spend")
             if last:
                 loop(turn, replies("Done."), echo)
     assert ran == [1]
-    assert turn.info().tokens.used - turn.usage.estimated == 10
+    assert turn.frame.info().tokens.used - turn.usage.estimated == 10
     assert isinstance(take(hf, "Look.", replies(), key="k"), Done)
     assert Ask is holdfast.Ask

@@ -420,7 +420,7 @@ def test_a_wait_that_is_cancelled_keeps_nobody_from_waiting() -> None:
                     async with first.turn("go") as own:
                         with pytest.raises(TimeoutError):
                             async with asyncio.timeout(0.02):
-                                await second.turn("hello").open()
+                                await second.turn("hello").__aenter__()
                         gave_up.set()
                         await until_async(waiting_for(0))
                         await (await own.steps())[0].done("Done.")

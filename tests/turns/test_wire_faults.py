@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import ModelFailed, Usage
-from holdfast.client.turn import CORRECTIONS
+from holdfast.flow.turns.engine import CORRECTIONS
 from holdfast.model.providers import ADAPTERS
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock

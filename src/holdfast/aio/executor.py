@@ -24,6 +24,7 @@ from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
@@ -65,18 +66,18 @@ class ThreadPools:
         self.kept: dict[str, Any] = {}
         """Objects that belong to the client and are dropped with it."""
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run work in a thread. Once begun, it goes on even if the await is cancelled."""
-        return await self._run_in(SHORT, lambda: work(*args, **kwargs))
+        return asyncio.wrap_future(self.submit(SHORT, partial(work, *args, **kwargs)))
 
-    async def run_waiting(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def run_waiting(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run work that may have to wait for others; otherwise as `run`."""
-        return await self._run_in(WAITING, lambda: work(*args, **kwargs))
+        return asyncio.wrap_future(self.submit(WAITING, partial(work, *args, **kwargs)))
 
     def submit(self, pool: str, work: Callable[[], T]) -> Future[T]:
         """Submit work to a pool, for `settle`."""
-        context = copy_context()
-        return self._get_pool(pool).submit(_run_at_level, lambda: context.run(work), _pool_level(pool))
+        level = _pool_level(pool)
+        return self._get_pool(pool, level).submit(_run_at_level, partial(copy_context().run, work), level)
 
     async def run_callback(self, pool: str, work: Callable[[], T]) -> T:
         """Run a user callback. If the await is cancelled, it goes on but its pool thread is replaced."""
@@ -96,19 +97,13 @@ class ThreadPools:
         except (Closed, RuntimeError):
             return run_here(work)
 
-    async def _run_in(self, pool: str, work: Callable[[], T]) -> T:
-        context = copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._get_pool(pool), _run_at_level, lambda: context.run(work), _pool_level(pool)
-        )
-
-    def _get_pool(self, name: str) -> Executor:
+    def _get_pool(self, name: str, level: int | None) -> Executor:
         if self.closed:
             raise Closed
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._pools = {}
-        if level := _pool_level(name):
+        if level:
             name = f"{name}-{level}"
         if name not in self._pools:
             self._pools[name] = (

@@ -28,6 +28,7 @@ from holdfast.core.values import convert_value
 from holdfast.errors import Refused
 from holdfast.flow.frames import run_once
 from holdfast.flow.frames.run_once import RunStart
+from holdfast.flow.turns.engine import TurnEngine
 from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import MAIN_ROLE
@@ -180,16 +181,7 @@ class AsyncFrame(AsyncFrameMessages):
 
     async def leave(self, error: BaseException | None = None) -> None:
         """See Frame.leave. Returns, or raises a cancellation, only once the frame is left."""
-        if isinstance(error, GeneratorExit):
-            return self._frame.leave(error)  # A coroutine that is being closed may not await: it is one commit.
-        leaving = self._threads.submit_or_run(partial(self._frame.leave, error))
-        stop = await settle(leaving)
-        if stop is None or not (error is None or isinstance(error, Exception)):
-            return leaving.result()  # The error that ends the block ends the task too, and is raised unchanged.
-        failure = leaving.exception()
-        if failure is not None:
-            stop.add_note(f"Frame {self.id} could not be ended: {failure}")
-        raise stop
+        await leave_in_thread(self._threads, self._frame, error)
 
     # properties
 
@@ -355,6 +347,20 @@ class AsyncFrame(AsyncFrameMessages):
         return f"Async{self._frame!r}"
 
 
+async def leave_in_thread(threads: ThreadPools, block: Frame | TurnEngine, error: BaseException | None) -> None:
+    """Leave a block. Returns, or raises a cancellation, only once it is left."""
+    if isinstance(error, GeneratorExit):
+        return block.leave(error)  # A coroutine that is being closed may not await: it is one commit.
+    leaving = threads.submit_or_run(partial(block.leave, error))
+    stop = await settle(leaving)
+    if stop is None or not (error is None or isinstance(error, Exception)):
+        return leaving.result()  # The error that ends the block ends the task too, and is raised unchanged.
+    failure = leaving.exception()
+    if failure is not None:
+        stop.add_note(f"Frame {block.id} could not be ended: {failure}")
+    raise stop
+
+
 CalledStep = tuple[RunStart, Awaitable[Any] | None]
 
 
@@ -363,7 +369,7 @@ class AsyncStepRun:
 
     def __init__(self, frame: Frame, threads: ThreadPools, key: str, if_interrupted: str) -> None:
         self._threads = threads
-        of = frame._env, frame.id, key
+        of = frame.env, frame.id, key
         self._begin: Callable[[], RunStart] = partial(run_once.begin_step, *of, if_interrupted)
         self._done: Callable[[str, Any], Any] = partial(run_once.finish_step, *of)
         self._failed: Callable[[str, BaseException], None] = partial(run_once.fail_step, *of)

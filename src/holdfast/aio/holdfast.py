@@ -32,8 +32,8 @@ from holdfast.client.holdfast import open as open_sync
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.state import StateStore
-from holdfast.client.turn_model import LOOPS
 from holdfast.flow.state import journal_store as state_journal_store
+from holdfast.flow.turns.model_calls import LOOPS
 from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Model, Telemetry, Tokenizer
 from holdfast.records.effects import OperatorResult
 from holdfast.records.entries import SearchResult

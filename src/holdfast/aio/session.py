@@ -29,9 +29,9 @@ from holdfast.aio.turn import AsyncTurn
 from holdfast.client.history_tools import MAX_TOKENS
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
-from holdfast.client.turn_model import LOOPS
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.sessions.import_export import ImportReport
+from holdfast.flow.turns.model_calls import LOOPS
 from holdfast.model.summarizers import resolve_summarizer as checked
 from holdfast.ports import Summarizer
 from holdfast.records.compaction import (
@@ -371,7 +371,7 @@ class AsyncSession(AsyncSessionContext):
             needs_approval=needs_approval,
             on_error=on_error,
         )
-        return AsyncTurn(turn, self._threads)
+        return AsyncTurn(turn.engine, self._threads)
 
     async def stop(self, reason: str = "stopped") -> bool:
         """See Session.stop."""

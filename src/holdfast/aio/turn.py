@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from holdfast.aio.executor import SHORT, ThreadPools, has_result, settle
-from holdfast.aio.frame import AsyncFrame
-from holdfast.client.steps import EMPTY_STREAM, STOP_POLL_SECONDS, Ask, CallModel, CallTool, Done, Step, error_usage
-from holdfast.client.turn import Turn
+from holdfast.aio.frame import AsyncFrame, leave_in_thread
+from holdfast.client.pack import ContextPack, wrap_pack
+from holdfast.client.steps import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step
+from holdfast.client.turn import make_step, make_turn_frame
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
+from holdfast.flow.frames.block import read_status
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.deadlock import current_caller
+from holdfast.flow.turns.engine import STOP_POLL_SECONDS, TurnEngine
 from holdfast.flow.turns.open import OpeningWait, QueueWait
+from holdfast.flow.turns.steps import EngineStep, TurnModelCall, TurnToolCall, error_usage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
@@ -30,43 +35,40 @@ from holdfast.records.usage import Usage
 class AsyncCallModel(CallModel):
     """A CallModel whose outcome is awaited."""
 
-    __slots__ = ("_step", "_threads")
+    __slots__ = ("_threads",)
 
-    def __init__(self, step: CallModel, threads: ThreadPools) -> None:
-        super().__init__(step._turn, step.call, step.pack, step.model, repeated=step.repeated)
-        self._step, self._threads = step, threads
+    def __init__(self, engine: TurnEngine, call: TurnModelCall, pack: ContextPack, threads: ThreadPools) -> None:
+        super().__init__(engine, call, pack)
+        self._threads = threads
 
     async def done(  # type: ignore[override]  # the same word, awaited here
         self, response: Any, *, usage: Usage | int | None = None, finish: str | None = None
     ) -> Message:
         """See CallModel.done."""
-        said = await self._threads.run(self._step.done, response, usage=usage, finish=finish)
-        self.answered = True
-        return said
+        return await self._threads.run(self._engine.finish_model, self._call, response, usage, finish)
 
     async def fail(  # type: ignore[override]  # the same word, awaited here
         self, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0
     ) -> None:
         """See CallModel.fail."""
-        await self._threads.run(self._step.fail, error, retryable=retryable, usage=usage)
-        self.answered = True
+        await self._threads.run(self._engine.fail_model, self._call, error, retryable=retryable, usage=usage)
 
     async def stream(self, chunks: Any) -> AsyncIterator[str]:  # type: ignore[override]  # the same word, awaited here
         """See CallModel.stream. `chunks` is an async stream."""
-        self._check_unanswered()
-        turn, gathered = self._turn, None
-        async with aclosing(read_chunks(turn, self._threads, chunks)) as pieces:
+        self._call.check_unanswered()
+        engine, gathered = self._engine, None
+        async with aclosing(read_chunks(engine, self._threads, chunks)) as pieces:
             async for chunk in pieces:
                 if gathered is None:
                     gathered = make_accumulator()
-                    turn._words = partial(getattr, gathered, "text")
+                    engine.streamed = partial(getattr, gathered, "text")
                 for delta in gathered.add(chunk):
                     if delta.kind == "text" and delta.text:
                         yield delta.text
-        if turn._ended is None and (gathered is None or not gathered.ended):
-            await self._threads.run(turn._stop_if_requested)
-        if turn._ended is not None:
-            self.answered = self._step.answered = True
+        if engine.ended is None and (gathered is None or not gathered.ended):
+            await self._threads.run(engine.stop_if_requested)
+        if engine.ended is not None:
+            self._call.answered = True
             return
         if gathered is None:
             raise InvalidValue(EMPTY_STREAM)
@@ -81,87 +83,99 @@ class AsyncCallModel(CallModel):
 class AsyncCallTool(CallTool):
     """A CallTool whose outcome is awaited."""
 
-    __slots__ = ("_step", "_threads")
+    __slots__ = ("_threads",)
 
-    def __init__(self, step: CallTool, threads: ThreadPools) -> None:
-        super().__init__(step._turn, step.request, attempt=step.attempt, answer=step.answer, args=step._args)
-        self._step, self._threads = step, threads
+    def __init__(self, engine: TurnEngine, call: TurnToolCall, threads: ThreadPools) -> None:
+        super().__init__(engine, call)
+        self._threads = threads
 
     async def done(  # type: ignore[override]  # the same word, awaited here
         self, value: Any, *, files: Sequence[bytes] = ()
     ) -> Message:
         """See CallTool.done."""
-        said = await self._threads.run(self._step.done, value, files=files)
-        self.answered = True
-        return said
+        return await self._threads.run(self._engine.finish_tool, self._call, value, files=files)
 
     async def fail(self, error: BaseException | str) -> Message:  # type: ignore[override]  # same word, awaited here
         """See CallTool.fail."""
-        said = await self._threads.run(self._step.fail, error)
-        self.answered = True
-        return said
+        return await self._threads.run(self._engine.fail_tool, self._call, error)
 
     async def ask(  # type: ignore[override]  # the same word, awaited here
         self, reason: str, *, kind: str = "approval", **how: Any
     ) -> str:
         """See CallTool.ask."""
-        question = await self._threads.run(partial(self._step.ask, reason, kind=kind, **how))
-        self.answered = True
-        return question
-
-    def mark_waiting(self) -> None:
-        """Mark the step as answered while its tool waits for an answer: there is no outcome yet."""
-        self.answered = self._step.answered = True
+        return await self._threads.run(self._engine.ask, self._call, reason, kind, how)
 
 
-class AsyncTurn(AsyncFrame):
+class AsyncTurn:
     """A Turn for asyncio, created by `chat.turn(…)` and used with `async with`."""
 
-    def __init__(self, turn: Turn, threads: ThreadPools) -> None:
-        super().__init__(turn, threads)
-        self._turn = turn
-        self.lined: Callable[[], object] = lambda: None
-        """Called when the turn has begun, or has its place in the queue."""
+    def __init__(
+        self,
+        engine: TurnEngine,
+        threads: ThreadPools,
+        note_queued: Callable[[], object] = lambda: None,
+        note_wait: Callable[[bool], object] = lambda waits: None,
+    ) -> None:
+        """Make a turn of its engine.
 
-    async def open(self) -> None:
-        """See Turn.open. Waiting for others can be cancelled at any time."""
-        self._turn._check_not_entered()
-        self._turn._opening.caller = current_caller(self._turn._env, asyncio.current_task())
-        steps = self._turn._opening.wait_steps()
+        `note_queued` is called when the turn has begun, or has its place in the queue; `note_wait` before and after
+        each wait for others.
+        """
+        self.engine, self._threads = engine, threads
+        self._note_queued, self._note_wait = note_queued, note_wait
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await leave_in_thread(self._threads, self.engine, error)
+
+    async def _open(self) -> None:
+        """Open the turn. Waiting for others can be cancelled at any time."""
+        engine, threads = self.engine, self._threads
+        engine.check_not_entered()
+        engine.opener.caller = current_caller(engine.env, asyncio.current_task())
+        waits = engine.opener.wait_steps()
         while True:
-            moving = self._threads.submit(SHORT, partial(next, steps, None))
+            moving = threads.submit(SHORT, partial(next, waits, None))
             stop = await settle(moving)
             if stop is not None or not has_result(moving):
-                await settle(self._threads.submit_or_run(partial(self._abandon_opening, steps)))
+                await settle(threads.submit_or_run(partial(self._abandon_opening, waits)))
                 if stop is not None:
                     raise stop
             wait: OpeningWait | None = moving.result()
-            self.lined()
+            self._note_queued()
             if wait is None:
                 break
             try:
-                await self._wait_for_turn(wait)
+                self._note_wait(True)
+                await self._wait_for_others(wait)
+                self._note_wait(False)
             except BaseException:
-                await settle(self._threads.submit_or_run(partial(self._abandon_opening, steps)))
+                await settle(threads.submit_or_run(partial(self._abandon_opening, waits)))
                 raise
-        self._turn._adopt_opening()
+        engine.enter()
 
-    def _abandon_opening(self, steps: Iterator[OpeningWait]) -> None:
+    def _abandon_opening(self, waits: Generator[OpeningWait, None, None]) -> None:
         """Abandon the opening; a turn that was begun already stays live, for its key to continue."""
-        steps.close()  # type: ignore[attr-defined]  # it is a generator
-        if self._turn._opening.epoch is not None:
-            self._turn._adopt_opening()
-            self._turn.leave(asyncio.CancelledError())
-        self._turn._opening.leave()
+        engine = self.engine
+        waits.close()
+        if engine.opener.epoch is not None:
+            engine.enter()
+            engine.leave(asyncio.CancelledError())
+        engine.opener.leave()
 
-    async def _wait_for_turn(self, wait: OpeningWait) -> None:
+    async def _wait_for_others(self, wait: OpeningWait) -> None:
         if not isinstance(wait, QueueWait):
             await asyncio.sleep(wait)
             return
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         wait.call_when_ready(lambda: loop.call_soon_threadsafe(ready.set))
         try:  # Not wait_for, which loses a cancellation that coincides with our turn.
-            async with asyncio.timeout(self._turn._opening.remaining_wait()):
+            async with asyncio.timeout(self.engine.opener.remaining_wait()):
                 await ready.wait()
         except TimeoutError:
             return  # The opening notices that it was not called, and reports it.
@@ -171,17 +185,37 @@ class AsyncTurn(AsyncFrame):
     @property
     def key(self) -> str | None:
         """See Turn.key."""
-        return self._turn.key
+        return self.engine.key
+
+    @property
+    def id(self) -> str:
+        """See Turn.id."""
+        return self.engine.id
+
+    @property
+    def frame(self) -> AsyncFrame:
+        """See Turn.frame."""
+        return AsyncFrame(make_turn_frame(self.engine), self._threads)
+
+    async def status(self) -> str:
+        """See Turn.status."""
+        place = self.engine.opener.turn_place
+        return await self._threads.run(read_status, self.engine.env, place.actor, place.frame)
 
     @property
     def text(self) -> str:
         """See Turn.text."""
-        return self._turn.text
+        return "" if self.result is None else self.result.text
+
+    @property
+    def result(self) -> Done | None:
+        """See Turn.result."""
+        return None if self.engine.ended is None else Done(self.engine.ended)
 
     async def usage(self) -> Usage:
         """See Turn.usage."""
-        known = self._turn._used
-        return await self._threads.run(lambda: self._turn.usage) if known is None else known
+        known = self.engine.used
+        return await self._threads.run(lambda: self.engine.usage) if known is None else known
 
     # next steps
 
@@ -190,50 +224,46 @@ class AsyncTurn(AsyncFrame):
             yield steps[0]
             if isinstance(steps[0], Done):
                 return
-            if isinstance(steps[0], Ask) and not await self._threads.run(self._turn._can_continue):
+            if isinstance(steps[0], Ask) and not await self._threads.run(self.engine.can_continue):
                 return
 
     async def steps(self, at_once: int | None = None) -> list[Step]:
         """See Turn.steps."""
-        if self._turn._ended is not None:
-            return self._turn.steps(at_once)  # Nothing more is read.
-        return [self._wrap_step(step) for step in await self._threads.run(self._load_steps, at_once)]
+        if self.engine.ended is not None:  # Nothing more is read.
+            return [self._make_step(step) for step in self.engine.next_steps(at_once)]
+        return await self._threads.run(lambda: [self._make_step(step) for step in self.engine.next_steps(at_once)])
 
-    def _load_steps(self, at_once: int | None) -> list[Step]:
-        steps = self._turn.steps(at_once)
-        for step in steps:
-            if isinstance(step, CallModel):
-                step.pack = step.pack.load_files()  # Rendering must not block on the disk.
-        return steps
+    def _make_step(self, step: EngineStep) -> Step:
+        if isinstance(step, TurnModelCall):  # Its files are loaded: rendering must not block on the disk.
+            pack = wrap_pack(self.engine.env, step.packed, step.digest).load_files()
+            return AsyncCallModel(self.engine, step, pack, self._threads)
+        if isinstance(step, TurnToolCall):
+            return AsyncCallTool(self.engine, step, self._threads)
+        return make_step(self.engine, step)
 
-    def _wrap_step(self, step: Step) -> Step:
-        if isinstance(step, CallModel):
-            return AsyncCallModel(step, self._threads)
-        if isinstance(step, CallTool):
-            return AsyncCallTool(step, self._threads)
-        return step
+    # stopping
 
     async def stop(self, reason: str = turns.STOPPED) -> Done:
         """See Turn.stop."""
-        return await self._threads.run(self._turn.stop, reason)
+        return Done(await self._threads.run(self.engine.stop, reason))
 
     async def is_stopping(self) -> bool:
         """See Turn.is_stopping."""
-        return await self._threads.run(self._turn.is_stopping)
+        return await self._threads.run(self.engine.load_stop_reason) is not None
 
     async def wait_for_stop(self, timeout: float | None = None) -> str | None:
-        """See Turn.stopping. Race it against slow work; it takes no thread while it waits."""
+        """See Turn.wait_for_stop. Race it against slow work; it takes no thread while it waits."""
+        engine = self.engine
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while (
-                    reason := await self._threads.run(self._turn._load_stop_reason)
-                ) is None and not self._turn._has_ended:
+                while (reason := await self._threads.run(engine.load_stop_reason)) is None and engine.ended is None:
                     await asyncio.sleep(STOP_POLL_SECONDS)
                 return reason
         return None
 
     def __repr__(self) -> str:
-        return f"Async{self._turn!r}"
+        found = self.engine.id if self.engine.opener.is_found else None
+        return f"AsyncTurn({self.engine.goal!r}, id={found!r})"
 
 
 CLOSE_SECONDS = 2.0
@@ -241,28 +271,28 @@ CLOSE_SECONDS = 2.0
 _END: Final = object()
 
 
-async def read_chunks(turn: Turn, threads: ThreadPools, chunks: Any) -> AsyncGenerator[Any, None]:
+async def read_chunks(engine: TurnEngine, threads: ThreadPools, chunks: Any) -> AsyncGenerator[Any, None]:
     """Yield the chunks until they end or the turn does."""
     given, at_end = aiter(chunks), False
     looked = _now()
     try:
         while True:
             try:
-                chunk = await _next_chunk(turn, threads, given)
+                chunk = await _next_chunk(engine, threads, given)
             except Exception:
                 with suppress(HoldfastError):  # The error to raise is the stream's.
-                    await threads.run(turn._stop_if_requested)
-                if turn._ended is None:
+                    await threads.run(engine.stop_if_requested)
+                if engine.ended is None:
                     raise
                 return
             if chunk is _END:
                 at_end = True
                 return
             yield chunk
-            if turn._ended is None and _now() - looked > STOP_POLL_SECONDS:
+            if engine.ended is None and _now() - looked > STOP_POLL_SECONDS:
                 looked = _now()
-                await threads.run(turn._stop_if_requested)
-            if turn._ended is not None:
+                await threads.run(engine.stop_if_requested)
+            if engine.ended is not None:
                 return
     finally:
         if not at_end:
@@ -271,13 +301,13 @@ async def read_chunks(turn: Turn, threads: ThreadPools, chunks: Any) -> AsyncGen
                 await _close_stream(chunks)
 
 
-async def _next_chunk(turn: Turn, threads: ThreadPools, given: AsyncIterator[Any]) -> Any:
+async def _next_chunk(engine: TurnEngine, threads: ThreadPools, given: AsyncIterator[Any]) -> Any:
     """Return the next chunk; raise TimeoutError if the turn was asked to stop before it came."""
     loop, watching = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     async with asyncio.timeout(None) as timer:
         # Most chunks come sooner and need no watcher.
         silent = loop.call_later(
-            STOP_POLL_SECONDS, lambda: watching.add(loop.create_task(_watch_for_stop(turn, threads, timer)))
+            STOP_POLL_SECONDS, lambda: watching.add(loop.create_task(_watch_for_stop(engine, threads, timer)))
         )
         try:
             return await anext(given, _END)
@@ -287,10 +317,10 @@ async def _next_chunk(turn: Turn, threads: ThreadPools, given: AsyncIterator[Any
                 task.cancel()
 
 
-async def _watch_for_stop(turn: Turn, threads: ThreadPools, timer: asyncio.Timeout) -> None:
+async def _watch_for_stop(engine: TurnEngine, threads: ThreadPools, timer: asyncio.Timeout) -> None:
     while True:
         with suppress(HoldfastError):  # The journal cannot be read now; the next look may succeed.
-            if await threads.run(turn._load_stop_reason) is not None:
+            if await threads.run(engine.load_stop_reason) is not None:
                 timer.reschedule(_now())
                 return
         await asyncio.sleep(STOP_POLL_SECONDS)

@@ -20,12 +20,13 @@ from holdfast.core.frames.questions import check_options
 from holdfast.core.journal.codec import decode, decode_event, encode
 from holdfast.core.values import convert_value, is_record_type, to_plain
 from holdfast.core.wire.read import read_input
-from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Waiting
+from holdfast.errors import FrameEnded, InvalidValue, KeyReused, Refused, Waiting
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import calls, questions, run_once
-from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames.ancestry import frame_thread
+from holdfast.flow.frames.block import check_not_suspended, frame_key
 from holdfast.flow.sessions import frame_messages
+from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
@@ -74,13 +75,13 @@ class FrameMessages(FrameBlock):
         self._check_inside()
         given = add_files(message, files) if files else message
         found = frame_messages.append_frame_messages(
-            self._env,
+            self.env,
             self.id,
             read_input(given, partial=partial),
-            key=self._frame_key(key),
+            key=frame_key(self.id, key),
             pinned=pinned,
         )
-        rules.fire_after_append(self._env, found[-1].stream, found)
+        rules.fire_after_append(self.env, found[-1].stream, found)
         return found if isinstance(message, list) else found[-1]
 
     def pack(
@@ -115,16 +116,16 @@ class FrameMessages(FrameBlock):
             max_messages=max_messages,
             recall=recall,
         )
-        return client_pack.pack_frame(self._env, self.id, asked, as_of)
+        return client_pack.pack_frame(self.env, self.id, asked, as_of)
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what this frame sees and its pack left out. Each use is a tool call."""
-        thread = frame_thread(self._env, self.id)
-        return HistoryTools(self._env, thread, frame=self.id, max_tokens=max_tokens)
+        thread = frame_thread(self.env, self.id)
+        return HistoryTools(self.env, thread, frame=self.id, max_tokens=max_tokens)
 
     def messages(self, limit: int | None = None) -> list[Message]:
         """Return messages as written, oldest first: all, or the newest `limit`. Works after the frame has ended too."""
-        return frame_messages.read_frame_messages(self._env, self.id, limit)
+        return frame_messages.read_frame_messages(self.env, self.id, limit)
 
 
 T = TypeVar("T")
@@ -149,7 +150,7 @@ class Frame(FrameMessages):
         """Return a child of this frame for its own `with` block. `inherit` names handles that the child sees too."""
         self._check_inside()
         return Frame(
-            self._env,
+            self.env,
             self._stream,
             goal,
             parent=self.id,
@@ -166,22 +167,22 @@ class Frame(FrameMessages):
         if inspect.iscoroutinefunction(fn):
             raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
-        begun = run_once.begin_step(self._env, self.id, key, if_interrupted)
+        begun = run_once.begin_step(self.env, self.id, key, if_interrupted)
         if begun.known:
             return typing.cast(T, convert_value(begun.known[0], kind))
         try:
             value = fn(*args)
         except Exception as error:
-            run_once.fail_step(self._env, self.id, key, begun.call, error)
+            run_once.fail_step(self.env, self.id, key, begun.call, error)
             raise
         except BaseException:
-            run_once.leave_step(self._env, self.id, key)  # The intent stays open: the outcome is unknown.
+            run_once.leave_step(self.env, self.id, key)  # The intent stays open: the outcome is unknown.
             raise
-        return typing.cast(T, convert_value(run_once.finish_step(self._env, self.id, key, begun.call, value), kind))
+        return typing.cast(T, convert_value(run_once.finish_step(self.env, self.id, key, begun.call, value), kind))
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
         """Set the frame's result, written when the frame completes; return the value as it will be read back."""
-        kept = decode(encode(to_plain(value), self._env.settings.nesting))
+        kept = decode(encode(to_plain(value), self.env.settings.nesting))
         if self._replayed:
             before = self.info().value
             if before != kept and before is not ERASED:
@@ -196,18 +197,18 @@ class Frame(FrameMessages):
 
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, paid from a reservation if a purpose is given."""
-        self._check_not_suspended(key)
-        calls.spend_tokens(self._env, self.id, usage, purpose, self._frame_key(key))
+        check_not_suspended(self.env, self._stream, self.id, key)
+        calls.spend_tokens(self.env, self.id, usage, purpose, frame_key(self.id, key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        self._check_not_suspended(key)
-        calls.reserve_tokens(self._env, self.id, purpose, amount, self._frame_key(key))
+        check_not_suspended(self.env, self._stream, self.id, key)
+        calls.reserve_tokens(self.env, self.id, purpose, amount, frame_key(self.id, key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Release a reservation, whole or in part."""
-        self._check_not_suspended(key)
-        calls.release_reservation(self._env, self.id, purpose, amount, self._frame_key(key))
+        check_not_suspended(self.env, self._stream, self.id, key)
+        calls.release_reservation(self.env, self.id, purpose, amount, frame_key(self.id, key))
 
     def attach(
         self,
@@ -223,10 +224,10 @@ class Frame(FrameMessages):
         key: str | None = None,
     ) -> str:
         """Attach evidence and return the handle's id."""
-        self._check_not_suspended(key)
+        check_not_suspended(self.env, self._stream, self.id, key)
         content = HandleContent(description=description, target=target, body=body)
         return calls.add_handle(
-            self._env,
+            self.env,
             self.id,
             kind,
             content,
@@ -234,29 +235,13 @@ class Frame(FrameMessages):
             priority=priority,
             policy=policy,
             tokens=tokens,
-            key=self._frame_key(key),
+            key=frame_key(self.id, key),
         )
 
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; return the name with which `hf.index.restore_handles` brings it back."""
-        self._check_not_suspended(key)
-        return calls.remove_handles(self._env, self.id, handles, reason, self._frame_key(key))
-
-    def _check_not_suspended(self, key: str | None) -> None:
-        """Refuse changes while the frame waits for an answer, even if the code caught `Waiting` and went on.
-
-        A change that was made before the question is allowed: the same code may repeat it with its key.
-        """
-        live = frame_read.load_current_state(self._env, self._stream).frames.get(self.id)
-        if live is None or live.question is None:
-            return
-        own = self._frame_key(key)
-        if own is None or not self._env.journal.events_by_key(self._env.tenant, self._stream, own):
-            raise FrameSuspended(
-                f"Frame {self.id} waits for an answer to question {live.question.id}. Leave its block, and run it "
-                "again once there is one.",
-                question=live.question.id,
-            )
+        check_not_suspended(self.env, self._stream, self.id, key)
+        return calls.remove_handles(self.env, self.id, handles, reason, frame_key(self.id, key))
 
     # questions
 
@@ -289,7 +274,7 @@ class Frame(FrameMessages):
             payload=to_plain(payload),
         )
         return questions.suspend_frame(
-            self._env,
+            self.env,
             self.id,
             content,
             kind=kind,
@@ -309,7 +294,7 @@ class Frame(FrameMessages):
         """Find the question that was asked under this key, whatever its wording, so that it is asked only once."""
         if key is None:
             return None
-        stored = self._env.journal.events_by_key(self._env.tenant, self._stream, self._question_key(key))
+        stored = self.env.journal.events_by_key(self.env.tenant, self._stream, self._question_key(key))
         if not stored:
             return None
         # The last suspension in the append is the question itself; earlier ones are its descendants' and timers.
@@ -317,12 +302,12 @@ class Frame(FrameMessages):
         if not asked:
             raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this question.")
         question: str = asked[-1].facts.question
-        answer = questions.read_answer(self._env, self._stream, question)
-        if questions.is_waiting_for(self._env, self.id, question):
+        answer = questions.read_answer(self.env, self._stream, question)
+        if questions.is_waiting_for(self.env, self.id, question):
             if answer is None:
-                fresh = questions.reissue_token_if_open(self._env, question) if token else None
+                fresh = questions.reissue_token_if_open(self.env, question) if token else None
                 return QuestionReceipt(question=question, frame=self.id, token=fresh, repeated=True)
-            questions.resume_frame(self._env, self.id)
+            questions.resume_frame(self.env, self.id)
         return QuestionReceipt(question=question, frame=self.id, repeated=True, answer=answer, over=True)
 
     def ask(self, reason: str, *, key: str, **how: Any) -> Answer:
@@ -338,6 +323,40 @@ class Frame(FrameMessages):
 
     def __repr__(self) -> str:
         return f"Frame({self._content.goal!r}, id={self._id!r})"
+
+
+class TurnFrame(Frame):
+    """A frame that its turn begins and ends: the turn's own, or that of a tool call."""
+
+    def __init__(
+        self,
+        env: Env,
+        stream: str,
+        id: str,
+        *,
+        goal: str = "",
+        replayed: bool = False,
+        check_inside: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(env, stream, goal)
+        self._id, self._replayed, self._check = id, replayed, check_inside
+
+    def open(self) -> None:
+        """Refuse: the frame is open already."""
+        what = "The frame of a tool call" if self._check is None else "This frame"
+        raise Refused(f"{what} is begun and ended by its turn. Push a child with frame(…) instead.")
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Refuse: the turn ends the frame."""
+        self.open()
+
+    def tool_frame(self, call: str) -> TurnFrame:
+        """Return the frame of a tool call of this turn, by its key, for code that runs in it."""
+        return TurnFrame(self.env, self._stream, call)
+
+    def _check_inside(self) -> None:
+        if self._check is not None:
+            self._check()
 
 
 def return_type(fn: Any, as_: Any) -> Any:

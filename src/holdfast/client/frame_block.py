@@ -18,40 +18,34 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from msgspec.structs import replace
-
 from holdfast.core.frames import evidence, stack
 from holdfast.core.frames import questions as rules
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import (
-    ActorBusy,
     Draining,
     FrameEnded,
     InsufficientTokens,
-    InvalidTransition,
-    InvalidValue,
     KeyReused,
-    NotOwner,
-    OutcomeUnknown,
     Refused,
-    StaleEpoch,
-    Unavailable,
     Waiting,
 )
 from holdfast.flow.frames import lifecycle, push, questions, read, takeover
+from holdfast.flow.frames.block import (
+    check_on_error,
+    claim_block,
+    default_limits,
+    is_interruption,
+    read_status,
+    release_lease,
+)
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import LIVE_STATUSES, FrameLimits, Limits, Question, TokenBudget
-from holdfast.records.ids import check_id, check_key
+from holdfast.records.ids import check_key
 from holdfast.records.recovery import FrameInfo
-from holdfast.records.scope import Scope, parse_scope
-
-ON_ERROR = ("fail", "leave")
-BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
-"""The limits of a frame if none are given and no model is named."""
 
 
 class FrameBlock:
@@ -71,9 +65,8 @@ class FrameBlock:
         inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> None:
-        if on_error not in ON_ERROR:
-            raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
-        self._env, self._stream = env, stream
+        check_on_error(on_error)
+        self.env, self._stream = env, stream
         self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
         self._inherit = evidence.check_handle_names(inherit)
@@ -107,19 +100,19 @@ class FrameBlock:
         self._resume_if_due()
 
     def _open_root(self) -> None:
-        if self._env.leases.draining:
+        if self.env.leases.draining:
             raise Draining
-        takeover.await_free_stream(self._env, self._stream)
+        takeover.await_free_stream(self.env, self._stream)
         self._check_before_write()
-        with self._env.observers.defer(), self._env.leases.lock(self._env.tenant, self._stream):
+        with self.env.observers.defer(), self.env.leases.lock(self.env.tenant, self._stream):
             known = self._find_by_key()
             if known is None:
                 self._id = self._push(lease=True)
-                self._epoch = takeover.join_lease(self._env, self._stream)
+                self._epoch = takeover.join_lease(self.env, self._stream)
             else:
                 self._id = known
                 if not self._replayed:
-                    self._epoch = takeover.take_free_stream(self._env, self._stream)
+                    self._epoch = takeover.take_free_stream(self.env, self._stream)
 
     def _check_before_write(self) -> None:
         """Hook, called once the actor is free and before anything is written."""
@@ -128,40 +121,32 @@ class FrameBlock:
         """Claim the frame for one block: two would run the same steps in parallel."""
         if self._replayed:
             return
-        if not self._env.leases.enter_block(self._env.tenant, self.id):
+        try:
+            claim_block(self.env, self.id)
+        except BaseException:
             self._release_block()
-            raise ActorBusy(
-                f"Frame {self.id} is at work in another block of this process. Wait for it, or use another key."
-            )
+            raise
         self._claimed = True
 
     def _push(self, *, lease: bool) -> str:
         return push.push_frame(
-            self._env,
+            self.env,
             self._stream,
             self._content,
             parent=self._parent,
             tokens=self._tokens,
             limits=self._limits,
-            default=self._default_limits(),
+            default=default_limits(self.env, self._stream),
             inherit=self._inherit,
             key=self._key,
             lease=lease,
         )
 
-    def _default_limits(self) -> FrameLimits:
-        """Return the default limits of a block: within a session, as much context as its model accepts."""
-        session = parse_scope(self._stream).get("session")
-        known = None if session is None else read.load_current_state(self._env, Scope.session(session).text).session
-        if known is None or known.model is None or self._env.models is None:
-            return BLOCK_LIMITS
-        return replace(BLOCK_LIMITS, context_tokens=self._env.models.info(known.model).input_budget)
-
     def _find_by_key(self) -> str | None:
         """Find the frame of the key, live or completed; the steps of a completed one are only replayed."""
         if self._key is None:
             return None
-        stored = self._env.journal.events_by_key(self._env.tenant, self._stream, self._key)
+        stored = self.env.journal.events_by_key(self.env.tenant, self._stream, self._key)
         events = [decode_event(event) for event in stored]
         pushed = next((event for event in events if event.type == "frame.pushed"), None)
         if pushed is None:
@@ -169,12 +154,12 @@ class FrameBlock:
                 raise KeyReused(f"Key {self._key!r} already stands for {events[0].type}. Use another key.")
             return None
         frame: str = pushed.facts.frame
-        if pushed.content is not ERASED and pushed.content != redact_as_configured(self._env, self._content):
+        if pushed.content is not ERASED and pushed.content != redact_as_configured(self.env, self._content):
             raise KeyReused(
                 f"Key {self._key!r} stands for frame {frame}, which was pushed with another goal or other inputs. "
                 "Use a new key for new work."
             )
-        info = read.read_frame(self._env, frame)
+        info = read.read_frame(self.env, frame)
         if info.status in ("failed", "cancelled"):
             why = info.error or "no reason given"
             raise FrameEnded(
@@ -189,15 +174,15 @@ class FrameBlock:
         """Resume a suspended frame whose question is answered or whose timer is due."""
         question: Question | None = None
         try:
-            live = read.load_current_state(self._env, self._stream).frames.get(self.id)
+            live = read.load_current_state(self.env, self._stream).frames.get(self.id)
             question = None if live is None else live.question
             if (
                 question is None
                 or question.within is not None
-                or not rules.is_resumable(question, self._env.clock.now_ms())
+                or not rules.is_resumable(question, self.env.clock.now_ms())
             ):
                 return
-            questions.resume_frame(self._env, self.id)
+            questions.resume_frame(self.env, self.id)
         except InsufficientTokens as error:
             self._release_block()
             raise Waiting(f"{error} Its answer is kept.", question=question.id if question else "") from error
@@ -233,39 +218,27 @@ class FrameBlock:
 
     def _is_waiting_below(self) -> bool:
         """Return True if all live work below waits for answers: then this frame waits as well."""
-        live = read.load_current_state(self._env, self._stream).frames
+        live = read.load_current_state(self.env, self._stream).frames
         return self.id in live and stack.is_all_suspended(live, self.id)
 
     def _fail(self, error: Exception) -> None:
-        if (
-            self._on_error == "leave"
-            or self._is_interruption(error)
-            or self._replayed
-            or self.status not in LIVE_STATUSES
-        ):
-            error.add_note(f"Frame {self.id} is {self.status}.")
+        status = self.status
+        kept = self._on_error == "leave" or is_interruption(error, status) or self._replayed
+        if kept or status not in LIVE_STATUSES:
+            error.add_note(f"Frame {self.id} is {status}.")
             return
         self._pop("failed", OutcomeContent(error=exception_text(error)))
         error.add_note(f"Frame {self.id} failed with this.")
 
-    def _is_interruption(self, error: Exception) -> bool:
-        """Return True if the work itself did not fail: it waits, the client shuts down, or the write failed for now."""
-        if isinstance(error, ExceptionGroup):  # A task group wraps the errors of its tasks.
-            return all(self._is_interruption(part) for part in error.exceptions)
-        if isinstance(error, Unavailable | OutcomeUnknown | StaleEpoch | NotOwner):
-            return True
-        waits = isinstance(error, Waiting) or (isinstance(error, InvalidTransition) and error.before == "suspended")
-        return waits and self.status in ("suspended", "waiting")
-
     def _pop(self, status: str, content: OutcomeContent) -> None:
         if self._epoch is None:
-            lifecycle.pop_frame(self._env, self.id, status, content)
+            lifecycle.pop_frame(self.env, self.id, status, content)
             return
-        leases, place = self._env.leases, (self._env.tenant, self._stream)
+        leases, place = self.env.leases, (self.env.tenant, self._stream)
         # No other thread may count on a lease that is being released.
-        with self._env.observers.defer(), leases.lock(*place):
+        with self.env.observers.defer(), leases.lock(*place):
             release = bool(leases.draft_release(*place, self._epoch))
-            lifecycle.pop_frame(self._env, self.id, status, content, release=self._epoch if release else None)
+            lifecycle.pop_frame(self.env, self.id, status, content, release=self._epoch if release else None)
             if release:
                 leases.remove_user(*place, self._epoch)
                 self._epoch = None
@@ -276,20 +249,10 @@ class FrameBlock:
     def _release_block(self, error: BaseException | None = None) -> None:
         if self._claimed:
             self._claimed = False
-            self._env.leases.blocks.discard((self._env.tenant, self.id))
-        if self._epoch is None:
-            return
+            self.env.leases.blocks.discard((self.env.tenant, self.id))
         epoch, self._epoch = self._epoch, None
-        try:
-            takeover.release_stream(self._env, self._stream, epoch)
-        except Exception as second:
-            if error is None:
-                raise
-            error.add_note(f"The lease of {self._stream} could not be given back: {second}")
-
-    def _frame_key(self, key: str | None) -> str | None:
-        """Prefix a key with the frame's id, so that other frames may use the same key."""
-        return None if key is None else f"{self.id}/do/{check_id(key, 'key')}"
+        if epoch is not None:
+            release_lease(self.env, self._stream, epoch, error)
 
     # properties
 
@@ -307,18 +270,17 @@ class FrameBlock:
 
     def info(self) -> FrameInfo:
         """Return the frame as it is now, with everything on it."""
-        return read.read_frame(self._env, self.id)
+        return read.read_frame(self.env, self.id)
 
     @property
     def status(self) -> str:
         """The frame's current status; `completed` if this block only replays it."""
-        live = read.load_current_state(self._env, self._stream).frames.get(self.id)
-        return live.status if live is not None else self.info().status
+        return read_status(self.env, self._stream, self.id)
 
     @property
     def tokens(self) -> TokenBudget:
         """The frame's budget: granted, used, reserved and lent tokens."""
-        live = read.load_current_state(self._env, self._stream).frames.get(self.id)
+        live = read.load_current_state(self.env, self._stream).frames.get(self.id)
         return live.tokens if live is not None else self.info().tokens
 
     @property

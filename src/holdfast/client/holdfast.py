@@ -17,7 +17,6 @@ from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.session import Session
 from holdfast.client.state import StateReader, StateStore
-from holdfast.client.turn_model import LOOPS
 from holdfast.connect import ClientExtensions, connect
 from holdfast.errors import Refused
 from holdfast.flow.frames import takeover
@@ -25,6 +24,7 @@ from holdfast.flow.sessions import handover
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.flow.state import search as state_search
+from holdfast.flow.turns.model_calls import LOOPS
 from holdfast.ports import (
     Clock,
     Documents,

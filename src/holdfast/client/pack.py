@@ -5,13 +5,14 @@ Sessions, frames and `hf.index` make packs in one way, now or as of a past momen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core.packs import views
-from holdfast.core.packs.manifest import compute_digest, iterate_messages
+from holdfast.core.packs.manifest import compute_digest, list_messages
 from holdfast.core.packs.views import diff_packs, render_html
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
@@ -229,8 +230,8 @@ class ContextPack:
     def _load_messages(self) -> list[Message]:
         return [self._load(message) for message in self._pack_messages()]
 
-    def _pack_messages(self) -> Iterator[Message]:
-        return iterate_messages(self._packed.segments)
+    def _pack_messages(self) -> list[Message]:
+        return list_messages(self._packed.segments)
 
     def __repr__(self) -> str:
         talk = self._packed.conversation
@@ -298,16 +299,6 @@ def pack_frame(env: Env, frame: str, asked: PackRequest, as_of: int | None) -> C
     return _make_pack(env, lambda then: visibility.frame_visibility(then, frame), asked, as_of)
 
 
-def pack_turn(env: Env, frame: str, started: int, budget: int | None) -> ContextPack:
-    """Return a pack of what a live turn sees, which began with the message `started`."""
-    return _make_pack(
-        env,
-        lambda then: visibility.frame_visibility(then, frame, turn=started),
-        make_pack_request(budget),
-        None,
-    )
-
-
 def _make_pack(env: Env, seen: Callable[[Env], Visibility], asked: PackRequest, as_of: int | None) -> ContextPack:
     if as_of is None:
         return wrap_pack(env, pack_flow.build_pack(env, seen(env), asked))
@@ -319,14 +310,14 @@ def _make_pack(env: Env, seen: Callable[[Env], Visibility], asked: PackRequest, 
     return wrap_pack(then, marked)
 
 
-def wrap_pack(env: Env, made: AssembledPack) -> ContextPack:
-    """Wrap a pack for callers."""
+def wrap_pack(env: Env, made: AssembledPack, digest: str | None = None) -> ContextPack:
+    """Wrap a pack for callers; `digest` is given if it is known."""
     return ContextPack(
         made,
         journal=env.journal,
         tenant=env.tenant,
-        load=lambda message: import_export.inline_artifacts(env, message),
-        name=lambda one: compute_digest(env.journal.secret, env.tenant, one),
+        load=partial(import_export.inline_artifacts, env),
+        name=lambda one: compute_digest(env.journal.secret, env.tenant, one) if digest is None else digest,
     )
 
 
@@ -345,7 +336,6 @@ def begin_packed_call(
     if_interrupted: str = "retry",
     request: Any = None,
     key: str | None = None,
-    newest: int | None = None,
 ) -> str:
     """Journal a pack and that a model is about to be called with it; return the call's id."""
     if not isinstance(pack, ContextPack):
@@ -367,5 +357,4 @@ def begin_packed_call(
         if_interrupted=if_interrupted,
         request=request,
         key=key,
-        newest=newest,
     )

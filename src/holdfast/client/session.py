@@ -15,7 +15,6 @@ from holdfast.client.files import add_files
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.pack import ContextPack
 from holdfast.client.turn import Turn
-from holdfast.client.turn_model import LOOPS
 from holdfast.connect import make_summarizer
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
@@ -32,6 +31,8 @@ from holdfast.flow.sessions import summaries as session_summaries
 from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
+from holdfast.flow.turns.engine import TurnEngine
+from holdfast.flow.turns.model_calls import LOOPS, ModelLimits
 from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
 from holdfast.flow.turns.tool_rules import ToolRules
 from holdfast.ports import Env, Summarizer
@@ -407,8 +408,8 @@ class Session(SessionContext):
             cost=None if budget_usd is None else to_nano_usd(budget_usd, "budget_usd"),
         )
         rules = ToolRules(if_interrupted, needs_approval)
-        how: Any = {"loops": loops, "budget": budget, "budget_usd": budget_usd, "on_error": on_error}
-        return Turn(self._env, self._thread_stream, terms, rules=rules, **how)
+        bounds = ModelLimits(loops=loops, budget=budget, cost=terms.cost)
+        return Turn(TurnEngine(self._env, self._thread_stream, terms, rules=rules, limits=bounds, on_error=on_error))
 
     def stop(self, reason: str = "stopped") -> bool:
         """Stop the turn that is under way, whichever process works on it; return False if there is none.

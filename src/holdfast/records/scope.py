@@ -98,7 +98,10 @@ class Scope(msgspec.Struct, frozen=True, order=True):
 
     def get(self, kind: str) -> str | None:
         """Return the id of the first part of this kind, or None."""
-        return next((name for part, name in self.parts if part == kind), None)
+        for part, name in self.parts:
+            if part == kind:
+                return name
+        return None
 
     def __str__(self) -> str:
         return self.text

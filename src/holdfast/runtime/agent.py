@@ -17,8 +17,9 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.session import Session, read_turn_messages
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.errors import Closed
+from holdfast.flow.sessions.sessions import streams_of
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.deadlock import inherit_caller_turns
+from holdfast.flow.turns.deadlock import enter_work, list_caller_turns
 from holdfast.flow.turns.open import TurnTerms
 from holdfast.ports import Env
 from holdfast.records.frames import FrameLimits
@@ -42,6 +43,7 @@ class AsyncAgent(Generic[T]):
 
     def __init__(self, hf: AsyncHoldfast, makeup: AgentConfig) -> None:
         self._hf, self._made = hf, makeup
+        self._env, self._threads = hf._client._env, hf._threads
         self._crew = get_agent_tasks(hf)
 
     @property
@@ -84,7 +86,7 @@ class AsyncAgent(Generic[T]):
         id.
         """
         terms = self._build_terms(message, key, if_busy, wait)
-        tail, known = await self._hf._threads.run(self._prepare_tail, self._thread(session, thread), terms)
+        tail, known = await self._threads.run(self._prepare_tail, self._thread(session, thread), terms)
         hub, place = self._crew.hub, self._thread_place(session, thread)
         begun = TurnListener(hub, place)
         sending = self._start_send(terms, session, thread, begun)
@@ -94,10 +96,10 @@ class AsyncAgent(Generic[T]):
             if not known:  # Events before its own turn belong to other turns.
                 await asyncio.wait((begun.turn, running), return_when=asyncio.FIRST_COMPLETED)
                 if begun.turn.done():
-                    await self._hf._threads.run(tail.follow_turn, begun.turn.result())
+                    await self._threads.run(tail.follow_turn, begun.turn.result())
             if known or begun.turn.done():
                 ear = begun.ear or hub.listen(place)
-                async for event in follow(hub, self._hf._threads, tail, place, ear, running):
+                async for event in follow(hub, self._threads, tail, place, ear, running):
                     yield event
             await self._crew.await_outcome(sending)
         finally:
@@ -109,16 +111,15 @@ class AsyncAgent(Generic[T]):
 
         Ends when no turn is live, or the turn waits for a person.
         """
-        tail = await self._hf._threads.run(lambda: self._make_tail(self._thread(session, thread)).seek(after))
+        tail = await self._threads.run(lambda: self._make_tail(self._thread(session, thread)).seek(after))
         hub, place = self._crew.hub, self._thread_place(session, thread)
-        async for event in follow(hub, self._hf._threads, tail, place, hub.listen(place, again=after is not None)):
+        async for event in follow(hub, self._threads, tail, place, hub.listen(place, again=after is not None)):
             yield event
 
     async def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
         """Stop the live turn; text that was shown is kept. Returns False if there is none."""
-        client = self._hf._client
-        found = Session(client._env, check_id(session, "session"), thread)
-        return await self._hf._threads.run(found.stop, reason)
+        found = Session(self._env, check_id(session, "session"), thread)
+        return await self._threads.run(found.stop, reason)
 
     def recovering(
         self,
@@ -136,7 +137,7 @@ class AsyncAgent(Generic[T]):
         """
 
         def take_up(tenant: str, session: str, thread: str) -> Awaitable[Reply[T]]:
-            own = tenant == self._hf._client._env.tenant
+            own = tenant == self._env.tenant
             return (self if own else self.tenant(tenant))._resume(session, thread)
 
         return Recovery(
@@ -166,8 +167,8 @@ class AsyncAgent(Generic[T]):
         self, terms: TurnTerms, session: str, thread: str, begun: TurnListener | None = None
     ) -> AgentSend[T]:
         """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
-        sending: AgentSend[T] = AgentSend(self._hf, self._made, terms, session, thread, begun)
-        with inherit_caller_turns(self._hf._client._env, asyncio.current_task()):
+        sending: AgentSend[T] = AgentSend(self._env, self._crew, self._made, terms, session, thread, begun)
+        with enter_work(*list_caller_turns(self._env, asyncio.current_task())):
             sending.task = self._crew.start(sending.run())
         return sending
 
@@ -175,25 +176,23 @@ class AsyncAgent(Generic[T]):
         return await self._crew.await_outcome(self._start_send(terms, session, thread), goes_on=goes_on)
 
     async def _resume(self, session: str, thread: str) -> Reply[T]:
-        wait = self._hf._client._env.settings.lease_ms / 1000 * 1.5
+        wait = self._env.settings.lease_ms / 1000 * 1.5
         return await self._send(self._build_terms(None, None, "queue", wait), session, thread)
 
     def _thread(self, session: str, thread: str) -> str:
-        client = self._hf._client
-        return Session(client._env, check_id(session, "session"), thread)._thread_stream
+        return streams_of(check_id(session, "session"), thread)[1]
 
     def _thread_place(self, session: str, thread: str) -> tuple[str, str]:
-        return self._hf._client._env.tenant, self._thread(session, thread)
+        return self._env.tenant, self._thread(session, thread)
 
     def _make_tail(self, thread: str) -> Tail:
-        client = self._hf._client
-        return Tail(client._env, turns.turns_place(thread))
+        return Tail(self._env, turns.turns_place(thread))
 
     def _prepare_tail(self, thread: str, terms: TurnTerms) -> tuple[Tail, bool]:
         """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
-        tail, client = self._make_tail(thread), self._hf._client
+        tail = self._make_tail(thread)
         wanted = turns.TurnRequest(messages=terms.messages, key=terms.key, limits=FrameLimits())
-        known = turns.find_turn_by_key(client._env, turns.turns_place(thread), wanted)
+        known = turns.find_turn_by_key(self._env, turns.turns_place(thread), wanted)
         if known is not None:
             tail.follow_turn(known.place, again=True)
         elif not terms.messages:
@@ -243,7 +242,7 @@ class Agent(Generic[T]):
             # unseen.
             return await agent._send(terms, session, thread, goes_on=False)
 
-        with inherit_caller_turns(self._hf._env):
+        with enter_work(*list_caller_turns(self._hf._env)):
             return loop.run(sent())
 
     def stream(
@@ -329,7 +328,7 @@ def _iterate_events(env: Env, loop: LoopThread, make: Callable[[], AsyncIterator
             await made[0].aclose()
 
     def drawn() -> AgentEvent | None:
-        with inherit_caller_turns(env):
+        with enter_work(*list_caller_turns(env)):
             return loop.run(following())
 
     try:

@@ -11,16 +11,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.turn_model import LOOPS, check_bounds
 from holdfast.connect import make_model
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import check_limits, to_nano_usd
 from holdfast.errors import ArgumentsUnfit, InvalidValue
+from holdfast.flow.turns.model_calls import LOOPS, check_bounds
 from holdfast.flow.turns.tool_rules import ToolRules, lower_first_letter
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
 from holdfast.records.messages import ToolCallRequest, ToolDef
 from holdfast.runtime.reply import ReplyOutput
+from holdfast.runtime.tools.arguments import arguments_json
 from holdfast.runtime.tools.sources import ToolLike, ToolSource, check_tools
 from holdfast.runtime.tools.tool import AnyTool
 
@@ -100,8 +101,7 @@ class AgentRules(ToolRules):
     knows_tools = True
 
     def __init__(self, tools: Mapping[str, AnyTool]) -> None:
-        super().__init__()
-        self._tools = tools
+        self._tools = tools  # Nothing of the rules by name applies.
 
     def interruption_policy(self, request: ToolCallRequest) -> str:
         """Return the tool's own policy for interrupted calls."""
@@ -140,8 +140,3 @@ class AgentRules(ToolRules):
         """Return the token grant of the tool's frames."""
         tool = self._tools.get(request.name)
         return None if tool is None else tool.tokens
-
-
-def arguments_json(request: ToolCallRequest, arguments: Any) -> str:
-    """Return the arguments of a call as JSON text: a person's, if one changed them."""
-    return request.arguments if arguments is None else msgspec.json.encode(arguments).decode()

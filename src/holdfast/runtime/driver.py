@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from holdfast.aio.executor import STEPS, ThreadPools
-from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
-from holdfast.client.steps import Ask, Done, error_usage
-from holdfast.client.turn import Turn
+from holdfast.client.frame import TurnFrame
+from holdfast.client.pack import ContextPack, wrap_pack
+from holdfast.client.steps import Ask, Done
 from holdfast.errors import (
     ArgumentsUnfit,
     FrameSuspended,
@@ -31,9 +29,13 @@ from holdfast.errors import (
 )
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.deadlock import TurnWork, enter_tool_work, nesting_depth
+from holdfast.flow.turns.deadlock import TurnWork, enter_work, nesting_depth
+from holdfast.flow.turns.engine import TurnEngine
+from holdfast.flow.turns.steps import TurnEnd, TurnModelCall, TurnQuestions, TurnToolCall, error_usage
 from holdfast.ports import Model
 from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.usage import Usage
+from holdfast.runtime.tools.arguments import arguments_json
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.result import build_outcome, failure_text
 from holdfast.runtime.tools.tool import AnyTool
@@ -50,7 +52,7 @@ class TurnDriver:
 
     def __init__(
         self,
-        turn: AsyncTurn,
+        engine: TurnEngine,
         model: Model,
         tools: Mapping[str, AnyTool],
         threads: ThreadPools,
@@ -61,19 +63,10 @@ class TurnDriver:
         options: Mapping[str, Any] | None = None,
         wrote: Callable[[int, int], None] = lambda thread, actor: None,
     ) -> None:
-        self._turn, self._model, self._tools, self._threads, self._tell = turn, model, tools, threads, tell
+        self._engine, self._model, self._tools, self._threads, self._tell = engine, model, tools, threads, tell
         self._session, self._output, self._options = session, output, dict(options or {})
-        self._heard_of = wrote
+        self._note_versions = wrote
         self._stopping = asyncio.Event()
-
-    @property
-    def _sync_turn(self) -> Turn:
-        return self._turn._turn
-
-    @property
-    def work(self) -> TurnWork | None:
-        """The turn as something that others may wait for; None if it has already ended."""
-        return self._sync_turn._opening.work
 
     def stop(self) -> None:
         """Check for a stop request at once."""
@@ -81,44 +74,60 @@ class TurnDriver:
 
     def has_stop_request(self) -> bool:
         """Return True if any process has requested a stop."""
-        return turns.find_stop_request(self._sync_turn._env, self._sync_turn._place) is not None
+        return turns.find_stop_request(self._engine.env, self._engine.place) is not None
 
     async def run(self) -> Done | Ask:
         """Drive the turn until it is done, stopped or waiting."""
+        engine = self._engine
         while True:
-            steps = await self._turn.steps()
+            steps = engine.next_steps() if engine.ended is not None else await self._threads.run(self._load_steps)
             await self.publish_versions()
-            first = steps[0] if steps else None
-            if isinstance(first, Done | Ask):
-                return first
-            assert first is not None, "a turn that has not ended needs something"
-            if isinstance(first, AsyncCallModel):
-                await self._call_model(first)
+            first = steps[0]
+            if isinstance(first, tuple):
+                await self._call_model(*first)
+            elif isinstance(first, TurnEnd):
+                return Done(first)
+            elif isinstance(first, TurnQuestions):
+                return Ask(first.questions)
             else:
-                await self._call_tools([step for step in steps if isinstance(step, AsyncCallTool)])
+                await self._call_tools([step for step in steps if isinstance(step, TurnToolCall)])
 
     # The model
 
-    async def _call_model(self, step: AsyncCallModel) -> None:
-        asked = ModelCall(pack=step.pack, call=step.call, output=self._output, options=self._options)
+    def _load_steps(self) -> list[Any]:
+        """Return the next steps; a model call with its pack, whose files are loaded: rendering must not block."""
+        steps = self._engine.next_steps()
+        return [
+            (step, wrap_pack(self._engine.env, step.packed, step.digest).load_files())
+            if isinstance(step, TurnModelCall)
+            else step
+            for step in steps
+        ]
+
+    async def _call_model(self, call: TurnModelCall, pack: ContextPack) -> None:
+        asked = ModelCall(pack=pack, call=call.call, output=self._output, options=self._options)
         try:
             reply = await self._await_reply(asked)
         except ModelFailed as error:
             live = error.retryable or error.kind in LIVE_KINDS
-            await step.fail(f"{error.kind}: {error}", retryable=live, usage=error_usage(error.usage))
+            await self._fail_model(call, error, live, error_usage(error.usage))
             if live:
                 raise
             return
         if reply is None:
-            step.answered = step._step.answered = True
+            call.answered = True
             return
-        await self._store_reply(step, reply)
+        await self._store_reply(call, reply)
         await self.publish_versions()
 
-    async def _store_reply(self, step: AsyncCallModel, reply: ModelReply) -> None:
+    async def _fail_model(self, call: TurnModelCall, error: ModelFailed, retryable: bool, usage: Usage) -> None:
+        text = f"{error.kind}: {error}"
+        await self._threads.run(self._engine.fail_model, call, text, retryable=retryable, usage=usage)
+
+    async def _store_reply(self, call: TurnModelCall, reply: ModelReply) -> None:
         """Journal a reply. A reply that no conversation can hold is a failure, but its usage is counted."""
         try:
-            await step.done(reply.message, usage=reply.usage, finish=reply.finish)
+            await self._threads.run(self._engine.finish_model, call, reply.message, reply.usage, reply.finish)
         except (InvalidValue, TooLarge, ToolPairingError) as error:
             failed = ModelFailed(
                 f"The model {self._model.name} gave a reply that cannot be kept: {error}",
@@ -126,30 +135,25 @@ class TurnDriver:
                 retryable=True,
                 usage=reply.usage,
             )
-            await step.fail(f"{failed.kind}: {failed}", retryable=True, usage=reply.usage)
+            await self._fail_model(call, failed, True, reply.usage)
             raise failed from error
-        self._calibrate(step, reply)
+        env = self._engine.env
+        if env.models is not None and reply.usage.input:
+            env.models.note(call.model, call.tokens, reply.usage.input, tenant=env.tenant)
 
     async def publish_versions(self) -> None:
         """Tell listeners how far the journal is, in order with the deltas of the reply."""
-        turn, inner = self._sync_turn._place, self._sync_turn
-        states = [inner._env.states.get(inner._env.tenant, stream) for stream in (turn.thread, turn.actor)]
-        if None in states:  # The cache had no room for these states.
-            states = await self._threads.run(
-                lambda: [load_current_state(inner._env, stream) for stream in (turn.thread, turn.actor)]
-            )
-        thread, actor = (0 if state is None else state.version for state in states)
-        self._heard_of(thread, actor)
-
-    def _calibrate(self, step: AsyncCallModel, reply: ModelReply) -> None:
-        models = self._sync_turn._env.models
-        if models is not None and reply.usage.input:
-            models.note(step.model, step.pack.tokens, reply.usage.input, tenant=self._sync_turn._env.tenant)
+        env, place = self._engine.env, self._engine.place
+        thread, actor = env.states.get(env.tenant, place.thread), env.states.get(env.tenant, place.actor)
+        if thread is None or actor is None:  # The cache had no room for these states.
+            thread = await self._threads.run(load_current_state, env, place.thread)
+            actor = await self._threads.run(load_current_state, env, place.actor)
+        self._note_versions(thread.version, actor.version)
 
     async def _await_reply(self, asked: ModelCall) -> ModelReply | None:
         """Return the reply while relaying its deltas; None if the turn was stopped."""
         said: list[str] = []
-        self._sync_turn._words = lambda: "".join(said)
+        self._engine.streamed = lambda: "".join(said)
 
         def say(delta: Delta) -> None:
             if delta.kind == "reset":
@@ -168,27 +172,27 @@ class TurnDriver:
                 return replying.result()
             self._stopping.clear()
             await _cancel_and_wait(replying)
-            await self._threads.run(self._sync_turn._stop_if_requested)
+            await self._threads.run(self._engine.stop_if_requested)
         finally:
             stopping.cancel()
             if not replying.done():
                 await _cancel_and_wait(replying)
-        if self._sync_turn._ended is not None:
+        if self._engine.ended is not None:
             return None
         say(Delta(kind="reset"))  # The stop request is gone: ask the model again.
         return await self._await_reply(asked)
 
     # Tools
 
-    async def _call_tools(self, steps: list[AsyncCallTool]) -> None:
+    async def _call_tools(self, calls: list[TurnToolCall]) -> None:
         """Call all tools in parallel. The failure of one does not end the others; a stop ends all."""
-        running = asyncio.gather(*(self._call_tool(step) for step in steps), return_exceptions=True)
+        running = asyncio.gather(*(self._call_tool(call) for call in calls), return_exceptions=True)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 await _cancel_and_wait(running)
-                await self._threads.run(self._sync_turn._stop_if_requested)
+                await self._threads.run(self._engine.stop_if_requested)
                 return
         finally:
             stopping.cancel()
@@ -198,79 +202,83 @@ class TurnDriver:
             if isinstance(one, BaseException):
                 raise one
 
-    async def _call_tool(self, step: AsyncCallTool) -> None:
+    async def _call_tool(self, call: TurnToolCall) -> None:
         """Call a tool. Only mistakes of the model itself are reported back for it to correct.
 
         A call that was begun before, or whose arguments a person gave, has been checked: else its turn would have
         asked.
         """
-        tool = self._tools.get(step.name)
+        request = call.request
+        tool = self._tools.get(request.name)
         if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
-            await step.fail(f"There is no tool {step.name!r:.80}. The tools are: {known}.")
+            await self._fail_tool(call, f"There is no tool {request.name!r:.80}. The tools are: {known}.")
             return
         try:
-            args = tool.read(step.request.arguments if step._args is None else _encode_json(step._args))
+            args = tool.read(arguments_json(request, call.args))
         except ArgumentsUnfit as error:
-            await step.fail(str(error))
+            await self._fail_tool(call, str(error))
             return
-        await self._run_tool(step, tool, args)
+        await self._run_tool(call, tool, args)
 
-    async def _run_tool(self, step: AsyncCallTool, tool: AnyTool, args: Mapping[str, Any]) -> None:
-        call = self._make_call(step, tool)
+    async def _fail_tool(self, call: TurnToolCall, text: str) -> None:
+        await self._threads.run(self._engine.fail_tool, call, text)
+
+    async def _run_tool(self, call: TurnToolCall, tool: AnyTool, args: Mapping[str, Any]) -> None:
         try:
-            with enter_tool_work():
-                value = await tool.run(args, call, self._run_in_thread)
+            with enter_work(TurnWork()):
+                value = await tool.run(args, self._make_call(call, tool), self._run_in_thread)
         except (ToolInterrupted, ToolTimedOut) as error:
-            await self._handle_unknown(step, tool, failure_text(error))
+            await self._handle_unknown(call, tool, failure_text(error))
             return
         except Exception as error:  # noqa: BLE001  # Whatever a tool raises is its result, if the journal takes it.
             text = failure_text(error)
-            await self._journal_outcome(step, lambda: step.fail(text))
+            await self._journal_outcome(call, lambda: self._engine.fail_tool(call, text))
             return
         came = await self._threads.run(build_outcome, value)
         if came.is_error:
-            await self._journal_outcome(step, lambda: step.fail(str(came.result)))
+            await self._journal_outcome(call, lambda: self._engine.fail_tool(call, str(came.result)))
         else:
             files = [file.data for file in came.files]
-            await self._journal_outcome(step, lambda: step.done(came.result, files=files))
+            await self._journal_outcome(call, lambda: self._engine.finish_tool(call, came.result, files=files))
 
-    async def _handle_unknown(self, step: AsyncCallTool, tool: AnyTool, text: str) -> None:
+    async def _handle_unknown(self, call: TurnToolCall, tool: AnyTool, text: str) -> None:
         """Handle a call with an unknown outcome, as its tool says."""
-        if tool.if_unknown == "retry" and step.attempt < ATTEMPT_LIMIT:
-            step.mark_waiting()  # Its intent stays open, as after a crash: the call is started again under its key.
+        if tool.if_unknown == "retry" and call.attempt < ATTEMPT_LIMIT:
+            call.answered = True  # Its intent stays open, as after a crash: the call is started again under its key.
             return
-        kept = (
-            self._sync_turn._tools.ask_about_outcome if tool.if_unknown == "ask" else self._sync_turn._tools.end_unknown
-        )
-        await self._journal_outcome(step, lambda: self._threads.run(kept, step._step, text))
-        step.mark_waiting()
+        engine = self._engine
+        keep = engine.ask_about_outcome if tool.if_unknown == "ask" else engine.finish_unknown_tool
+        await self._journal_outcome(call, lambda: keep(call, text))
+        call.answered = True
 
-    async def _journal_outcome(self, step: AsyncCallTool, outcome: Callable[[], Awaitable[object]]) -> None:
+    async def _journal_outcome(self, call: TurnToolCall, outcome: Callable[[], object]) -> None:
         """Journal an outcome; if the tool asked a question meanwhile, wait instead, whatever it returned or raised.
 
         `Waiting` alone is no question: it may come from another turn that this tool ran into.
         """
         try:
-            await outcome()
+            await self._threads.run(outcome)
         except FrameSuspended:
-            step.mark_waiting()
+            call.answered = True
         except (InvalidValue, TooLarge) as error:
             text = f"The tool ran, but what it gave cannot be kept: {error}"
-            await self._journal_outcome(step, lambda: step.fail(text))
+            await self._journal_outcome(call, lambda: self._engine.fail_tool(call, text))
         await self.publish_versions()
 
-    def _make_call(self, step: AsyncCallTool, tool: AnyTool) -> ToolCall | AsyncToolCall:
-        call = ToolCall(
-            self._sync_turn.tool_frame(step),
-            self._sync_turn,
-            name=step.name,
+    def _make_call(self, call: TurnToolCall, tool: AnyTool) -> ToolCall | AsyncToolCall:
+        engine, request = self._engine, call.request
+        made = ToolCall(
+            engine.env,
+            TurnFrame(engine.env, engine.place.actor, request.id),
+            turn_id=engine.place.frame,
+            name=request.name,
             session=self._session,
-            attempt=step.attempt,
-            answer=step.answer,
+            attempt=call.attempt,
+            answer=call.answer,
             tell=self._tell,
         )
-        return AsyncToolCall(call, self._threads) if tool.is_async else call
+        return AsyncToolCall(made, self._threads) if tool.is_async else made
 
     async def _run_in_thread(self, work: Callable[[], Any]) -> Any:
         # Tools called by a tool get their own threads: else waiting tools could occupy all of them.
@@ -281,10 +289,6 @@ class TurnDriver:
 async def _cancel_and_wait(task: asyncio.Future[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _encode_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 async def request_reply(model: Model, asked: ModelCall, say: Callable[[Delta], None]) -> ModelReply:

@@ -11,32 +11,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from holdfast.aio.executor import ThreadPools
 from holdfast.aio.turn import AsyncTurn
-from holdfast.client.session import Session
 from holdfast.client.steps import Ask, Done
-from holdfast.client.turn import Turn
 from holdfast.errors import FrameEnded, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read, sessions
-from holdfast.flow.sessions.sessions import SessionSettings
-from holdfast.flow.turns.deadlock import current_caller, wait_graph, work_for_turn
-from holdfast.flow.turns.open import OpeningWait, TurnOpener, TurnTerms
-from holdfast.ports import Model
+from holdfast.flow.sessions.sessions import SessionSettings, streams_of
+from holdfast.flow.turns.deadlock import current_caller, enter_work, wait_graph
+from holdfast.flow.turns.engine import TurnEngine
+from holdfast.flow.turns.model_calls import ModelLimits
+from holdfast.flow.turns.open import TurnTerms
+from holdfast.flow.turns.steps import TurnEnd
+from holdfast.ports import Env, Model
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id
 from holdfast.runtime.agent_config import AgentConfig, AgentRules
 from holdfast.runtime.driver import TurnDriver
 from holdfast.runtime.listeners import TurnListener
 from holdfast.runtime.reply import Reply, build_reply
-from holdfast.runtime.tasks import get_agent_tasks
+from holdfast.runtime.tasks import AgentTasks
 from holdfast.runtime.tools.sources import history_tools, load_tools
 from holdfast.runtime.tools.tool import AnyTool, Tool
-
-if TYPE_CHECKING:
-    from holdfast.aio.holdfast import AsyncHoldfast
 
 T = TypeVar("T")
 
@@ -46,22 +43,23 @@ class AgentSend(Generic[T]):
 
     def __init__(
         self,
-        hf: AsyncHoldfast,
+        env: Env,
+        crew: AgentTasks,
         made: AgentConfig,
         terms: TurnTerms,
         session: str,
         thread: str,
         begun: TurnListener | None = None,
     ) -> None:
-        self._hf, self._made, self._terms, self._begun = hf, made, terms, begun
-        self._crew, self._threads = get_agent_tasks(hf), hf._threads
+        self._env, self._crew, self._threads = env, crew, crew.threads
+        self._made, self._terms, self._begun = made, terms, begun
         self._session, self._thread = session, thread
-        self._stream = Session(hf._client._env, check_id(session, "session"), thread)._thread_stream
-        self._place = (hf._client._env.tenant, self._stream)
+        self._stream = streams_of(check_id(session, "session"), thread)[1]
+        self._place = (env.tenant, self._stream)
         self._tools: dict[str, AnyTool] = {}
         self._state = "waiting"
         self._unwanted = False
-        self._opening: TurnOpener | None = None
+        self._engine: TurnEngine | None = None
         self.task: asyncio.Task[Reply[T]] | None = None
 
     # Withdrawal
@@ -76,14 +74,14 @@ class AgentSend(Generic[T]):
     @property
     def is_written(self) -> bool:
         """True if its message, or the turn that it continues, is in the journal."""
-        return self._opening is not None and self._opening.is_found
+        return self._engine is not None and self._engine.opener.is_found
 
     def _hold_queue_wait(self) -> AbstractContextManager[None]:
         """Return the context for waiting behind earlier sends; it refuses to wait if that would be a deadlock."""
-        client, who = self._hf._client, current_caller(self._hf._client._env, asyncio.current_task())
+        who = current_caller(self._env, asyncio.current_task())
         if not who.list_held_turns():
             return nullcontext()
-        return wait_graph.hold_wait(who, wait_graph.node(client._env, self._stream), self._terms.if_busy)
+        return wait_graph.hold_wait(who, wait_graph.node(self._env, self._stream), self._terms.if_busy)
 
     def set_waiting(self, is_so: bool) -> None:
         """Note whether the send waits for others. While it opens its turn, it cannot know whether that was written."""
@@ -99,75 +97,86 @@ class AgentSend(Generic[T]):
             model = await self._crew.get_model(self._made.model)
             if not await self._has_thread():
                 await self._configure_session(model, self._local_tools())
-            turn = self._make_turn()
-            self._opening, turn.lined = turn._turn._opening, lined
+            engine = self._engine = TurnEngine(
+                self._env,
+                self._stream,
+                self._terms,
+                rules=AgentRules(self._tools),
+                limits=ModelLimits(loops=self._made.loops, budget=self._made.budget, cost=self._terms.cost),
+                find_problem=self._made.output.find_problem,
+            )
             self.set_waiting(False)
+            turn = AsyncTurn(engine, self._threads, lined, self.set_waiting)
             try:
                 async with turn:
                     self._state = "begun"
-                    return self._build_reply(await self._drive_turn(turn, model), turn.id, await turn.usage())
+                    return self._build_reply(await self._drive_turn(engine, model), engine.id, await turn.usage())
             except (FrameEnded, StaleEpoch):
-                done = await self._threads.run(_find_remote_end, turn._turn)
+                done = await self._threads.run(_find_remote_end, engine)
                 if done is None:
                     raise
-                return self._build_reply(done, turn.id, await turn.usage())
+                return self._build_reply(Done(done), engine.id, await turn.usage())
 
-    async def _drive_turn(self, turn: AsyncTurn, model: Model) -> Done | Ask:
+    async def _drive_turn(self, engine: TurnEngine, model: Model) -> Done | Ask:
         """Drive the turn until it is done or waits. Listeners are told of its start and, in any case, of its end."""
-        if turn._turn._replayed:  # Other turns may be at work here now: publish nothing in their place.
-            self._announce_start(turn)
-            (ended,) = await turn.steps()
-            assert isinstance(ended, Done), "a turn that has ended before has nothing else to give"
-            return ended
-        driver = self._make_driver(turn, model)
+        if engine.replayed:  # Other turns may be at work here now: publish nothing in their place.
+            self._announce_start(engine)
+            return Done(await self._threads.run(engine.load_outcome))
+        driver = self._make_driver(engine, model)
         try:
             await driver.publish_versions()
-            self._announce_start(turn)
+            self._announce_start(engine)
             self._tools.update(await self._load_tools())
             # Not before this turn is live: a turn in progress must not see another agent's instructions.
             await self._configure_session(model, self._tools)
-            with work_for_turn(driver.work), self._crew.track_driver(self._place[0], turn.id, driver):
+            work = engine.opener.list_work()
+            for one in work:
+                one.heeds_stops = True
+            with enter_work(*work), self._crew.track_driver(self._place[0], engine.id, driver):
                 return await driver.run()
         finally:
             self._crew.hub.publish_event(self._place, "over", {})
 
-    def _announce_start(self, turn: AsyncTurn) -> None:
+    def _announce_start(self, engine: TurnEngine) -> None:
         if self._begun is not None:
-            self._begun.announce(turn._turn._place)
+            self._begun.announce(engine.place)
 
     # Tools and configuration
 
     async def _load_tools(self) -> dict[str, AnyTool]:
         """Return all tools of the agent, those of remote sources included."""
+        local = self._local_tools()
+        if local is not None:
+            return local
         own = await load_tools(self._made.tools)
         return {**(history_tools() if self._made.history else {}), **own}
 
     def _local_tools(self) -> dict[str, AnyTool] | None:
         """Return all tools of the agent; None if some must be requested from remote sources."""
-        own = [one for one in self._made.tools if isinstance(one, Tool)]
-        if len(own) < len(self._made.tools):
-            return None
-        return {**(history_tools() if self._made.history else {}), **{one.name: one for one in own}}
+        found: dict[str, AnyTool] = {**(history_tools() if self._made.history else {})}
+        for one in self._made.tools:
+            if not isinstance(one, Tool):
+                return None
+            found[one.name] = one
+        return found
 
     async def _has_thread(self) -> bool:
-        env = self._hf._client._env
         session = read.session_stream(self._stream)
-        known = env.states.get(env.tenant, session)
+        known = self._env.states.get(self._env.tenant, session)
         if not _state_has_thread(known, self._thread):  # A thread never disappears, but may have been created since.
-            known = await self._threads.run(load_current_state, env, session)
+            known = await self._threads.run(load_current_state, self._env, session)
         return _state_has_thread(known, self._thread)
 
     async def _configure_session(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
         """Set the conversation's instructions and tools to this agent's, replacing those of another agent."""
         defined = None if tools is None else [tool.definition for tool in tools.values()]
         given = SessionSettings(system=self._made.system, tools=defined, model=model.name, agent=True)
-        client = self._hf._client
-        await self._threads.run(sessions.open_session, client._env, self._session, self._thread, given)
+        await self._threads.run(sessions.open_session, self._env, self._session, self._thread, given)
 
-    def _make_driver(self, turn: AsyncTurn, model: Model) -> TurnDriver:
+    def _make_driver(self, engine: TurnEngine, model: Model) -> TurnDriver:
         hub, place, made = self._crew.hub, self._place, self._made
         return TurnDriver(
-            turn,
+            engine,
             model,
             self._tools,
             self._threads,
@@ -178,42 +187,14 @@ class AgentSend(Generic[T]):
             options=made.options,
         )
 
-    def _make_turn(self) -> AsyncTurn:
-        client = self._hf._client
-        made, rules = self._made, AgentRules(self._tools)
-        turn = Turn(
-            client._env,
-            self._stream,
-            self._terms,
-            rules=rules,
-            loops=made.loops,
-            budget=made.budget,
-            budget_usd=made.budget_usd,
-        )
-        turn._accepts = self._made.output.find_problem
-        return WithdrawableTurn(turn, self._threads, self)
-
     def _build_reply(self, ended: Done | Ask, turn: str, usage: Any) -> Reply[T]:
         return build_reply(ended, self._made.output, turn=turn, session=self._session, usage=usage)
-
-
-class WithdrawableTurn(AsyncTurn):
-    """A turn that can be withdrawn while it waits for others, and at no other time."""
-
-    def __init__(self, turn: Turn, threads: ThreadPools, sending: AgentSend[Any]) -> None:
-        super().__init__(turn, threads)
-        self._sending = sending
-
-    async def _wait_for_turn(self, wait: OpeningWait) -> None:
-        self._sending.set_waiting(True)
-        await super()._wait_for_turn(wait)
-        self._sending.set_waiting(False)
 
 
 def _state_has_thread(state: StreamState | None, thread: str) -> bool:
     return state is not None and state.session is not None and thread in state.session.threads
 
 
-def _find_remote_end(turn: Turn) -> Done | None:
+def _find_remote_end(engine: TurnEngine) -> TurnEnd | None:
     """Return the outcome of a turn that another process took over and ended; None if it is live."""
-    return turn._load_outcome() if turn._id is not None and turn._load_view() is None else None
+    return engine.load_outcome() if engine.entered and engine.load_view() is None else None

@@ -58,7 +58,7 @@ class AgentTasks:
     """All work in progress for one client."""
 
     def __init__(self, hf: AsyncHoldfast) -> None:
-        self._env, self._threads = hf._client._env, hf._threads
+        self._env, self.threads = hf._client._env, hf._threads
         self.hub = ListenerHub()
         self.tasks: set[asyncio.Task[Any]] = set()
         self._entrances: weakref.WeakValueDictionary[tuple[str, str], asyncio.Lock] = weakref.WeakValueDictionary()
@@ -188,11 +188,11 @@ class AgentTasks:
 
     async def _poll_stops(self) -> None:
         new, tenants = list(self._new), {tenant for tenant, _ in self._driving}
-        for tenant, facts in await self._threads.run(self._read_stops, tenants):
+        for tenant, facts in await self.threads.run(self._read_stops, tenants):
             self._stop_driver(tenant, facts)
         for place in new:  # Requests made before the first poll are not among the new events.
             driver = self._driving.get(place)
-            if driver is not None and await self._threads.run(driver.has_stop_request):
+            if driver is not None and await self.threads.run(driver.has_stop_request):
                 driver.stop()
             self._new.discard(place)
 
@@ -225,7 +225,7 @@ class AgentTasks:
             return model
         known = self._models.get(given)
         if known is None:
-            known = self._models[given] = await self._threads.run(make_model, given)
+            known = self._models[given] = await self.threads.run(make_model, given)
         return known
 
     # Closing

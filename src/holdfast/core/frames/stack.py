@@ -39,12 +39,13 @@ def ancestry(frames: Frames, frame_id: str) -> list[FrameState]:
 
 def children(frames: Frames, frame_id: str) -> list[FrameState]:
     """Return the live children in the same stream, oldest first."""
-    return sorted((frame for frame in frames.values() if frame.parent == frame_id), key=lambda frame: frame.pushed)
+    found = [frame for frame in frames.values() if frame.parent == frame_id]
+    return sorted(found, key=lambda frame: frame.pushed) if len(found) > 1 else found
 
 
 def has_live_children(frames: Frames, frame: FrameState) -> bool:
     """Return True if anything below this frame is live, in this stream or another."""
-    return bool(frame.away) or any(other.parent == frame.id for other in frames.values())
+    return bool(frame.away) or frame.id in [other.parent for other in frames.values()]
 
 
 def walk_leaf_first(frames: Frames, frame_id: str) -> Iterator[FrameState]:
@@ -94,9 +95,9 @@ def tightest_limits(line: Iterable[FrameState]) -> FrameLimits:
     every = [frame.limits for frame in line]
     timeouts = [limits.timeout_ms for limits in every if limits.timeout_ms is not None]
     return FrameLimits(
-        context_tokens=min(limits.context_tokens for limits in every),
-        tool_calls=min(limits.tool_calls for limits in every),
-        depth=min(limits.depth for limits in every),
+        context_tokens=min([limits.context_tokens for limits in every]),
+        tool_calls=min([limits.tool_calls for limits in every]),
+        depth=min([limits.depth for limits in every]),
         timeout_ms=min(timeouts, default=None),
     )
 
@@ -143,8 +144,10 @@ def running_deadline(frame: FrameState, now: int) -> int | None:
 
 def _can_change_clocks(state: StreamState, drafts: Iterable[Draft]) -> bool:
     """Return True if any frame is suspended, or is being suspended; otherwise every clock runs, as nearly always."""
-    waits = any(frame.question is not None for frame in state.frames.values())
-    return waits or any(draft.type == "frame.suspended" for draft in drafts)
+    for frame in state.frames.values():
+        if frame.question is not None:
+            return True
+    return "frame.suspended" in [draft.type for draft in drafts]
 
 
 def _clock_draft(facts: FrameUpdated) -> Draft:

@@ -8,7 +8,13 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.packs.inputs import FitResult, PackSources
-from holdfast.core.packs.manifest import count_common_tokens, decide_earlier, decide_segment, make_evidence
+from holdfast.core.packs.manifest import (
+    count_common_tokens,
+    decide_earlier,
+    decide_segment,
+    list_messages,
+    make_evidence,
+)
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
 from holdfast.core.packs.segments import marker_segment
 from holdfast.core.sessions.tokens import CountMessage
@@ -79,14 +85,14 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     told = {segment.id for segment in fit.summaries}
     standing = zip(sources.summaries, given.standing, strict=True)
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
-    said = tuple(message for segment in rounds for message in segment.messages)
+    said = tuple(list_messages(rounds))
     covered = sum(summary.messages for summary in summaries)
     shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
     truncated = max(given.messages - covered - len(shown), 0)
     mark = _exact_marker(fit, sources, given, truncated)
     segments, stable = _order_segments(fit, sources, given, rounds, mark)
     decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
-    used = sum(segment.estimated_tokens for segment in segments)
+    used = sum([segment.estimated_tokens for segment in segments])
     return AssembledPack(
         system=given.system,
         tools=given.tools,
@@ -96,7 +102,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
             messages=said,
             message_count=len(said),
             truncated_count=truncated,
-            estimated_tokens=sum(segment.estimated_tokens for segment in rounds),
+            estimated_tokens=sum([segment.estimated_tokens for segment in rounds]),
         ),
         brief=given.brief,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
@@ -183,7 +189,7 @@ def _round_segment(
         kind="conversation",
         id=rounds.name(sources[0]) or "",
         priority="critical" if always else "medium",
-        trust=sources[0].trust if len(sources) == 1 else lowest_trust(*(message.trust for message in sources)),
+        trust=sources[0].trust if len(sources) == 1 else lowest_trust(*[message.trust for message in sources]),
         estimated_tokens=form.tokens,
         messages=tuple(form.messages),
         origins=round_origins(sources, recipe, given.follows),
@@ -199,7 +205,7 @@ def round_origins(
         place = messages[0]
         return (Origin(kind="conversation", stream=place.stream, first=place.version, last=place.version, cut=recipe),)
     found: list[Origin] = []
-    places = dict.fromkeys((message.stream, message.version) for message in messages if message.version)
+    places = dict.fromkeys([(message.stream, message.version) for message in messages if message.version])
     for stream, version in places:
         last = found[-1] if found else None
         if last is not None and last.stream == stream and follows.get((stream, last.last or 0)) == (stream, version):

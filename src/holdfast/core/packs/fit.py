@@ -74,9 +74,10 @@ class _Attempt:
         forms = {nth: self._level_form(nth) for nth in range(self._rounds.number)}
         items = tuple(map(self._forms.whole_form, self._items))
         parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
-        used = self._sources.fixed + self._first_size()[1] + sum(part.estimated_tokens for part in parts)
-        used += sum(form.tokens for form in forms.values()) + sum(form.tokens for form in items)
-        said = sum(len(form.messages) for form in forms.values()) + self._first_size()[0] + len(self._sources.summaries)
+        first, tokens = self._first_size()
+        used = self._sources.fixed + tokens + sum(part.estimated_tokens for part in parts)
+        used += sum([form.tokens for form in forms.values()]) + sum([form.tokens for form in items])
+        said = sum([len(form.messages) for form in forms.values()]) + first + len(self._sources.summaries)
         memory = sum(form.tokens for form in items if form.item.kind == "memory")
         if memory > (self._limits.budget - self._sources.fixed) * self._limits.shares.memory // 100:
             return None  # Memories have a share of their own, however much room there is.

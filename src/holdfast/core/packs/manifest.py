@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -106,7 +106,8 @@ def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segmen
         for origin in segment.origins:
             if at == len(earlier) or not _is_continued_by(earlier[at], origin, reached, follows):
                 return total
-            reached = origin.last if _is_run(earlier[at]) and origin.last != earlier[at].last else None
+            runs = earlier[at].kind == "conversation" and earlier[at].part is None
+            reached = origin.last if runs and origin.last != earlier[at].last else None
             at += reached is None
         if not earlier or (reached is None and at < len(earlier) and _belongs_to(earlier[at], segment)):
             return total  # The earlier pack had more of this segment.
@@ -117,17 +118,18 @@ def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segmen
     return total
 
 
-def _is_run(piece: Any) -> bool:
-    return piece.kind == "conversation" and piece.part is None
-
-
 def _belongs_to(piece: PackedPiece, segment: Segment) -> bool:
     return (piece.kind, piece.id) == (segment.kind, segment.id)
 
 
 def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, follows: Successors) -> bool:
     """Return True if a piece continues with this origin; in a run that has begun, `reached` was the last message."""
-    if not _is_run(piece) or not _is_run(origin):
+    if (
+        piece.kind != "conversation"
+        or piece.part is not None
+        or origin.kind != "conversation"
+        or origin.part is not None
+    ):
         return reached is None and _identity(piece) == _identity(origin)
     if piece.stream is None or piece.stream != origin.stream or piece.cut != origin.cut or piece.last is None:
         return False
@@ -145,32 +147,25 @@ def _identity(piece: Any) -> tuple[Any, ...]:
 
 def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
     """Return a digest of exactly what is shown. It reveals nothing to anyone without the journal's secret."""
-    shown = {
-        "system": packed.system,
-        "tools": msgspec.to_builtins(packed.tools),
-        "messages": [_visible_fields(message) for message in iterate_messages(packed.segments)],
-    }
+    visible = [
+        Message(
+            role=message.role,
+            content=message.content,
+            tool_calls=message.tool_calls,
+            tool_results=message.tool_results,
+            name=message.name,
+            metadata=message.metadata,
+        )
+        for message in list_messages(packed.segments)
+    ]
+    shown = {"system": packed.system, "tools": packed.tools, "messages": visible}
     key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
-    return hmac.new(key, encode(shown), hashlib.sha256).hexdigest()
+    return hmac.new(key, encode(msgspec.to_builtins(shown)), hashlib.sha256).hexdigest()
 
 
-def iterate_messages(segments: Sequence[Segment]) -> Iterator[Message]:
-    """Yield the messages of segments, in order."""
-    for segment in segments:
-        yield from segment.messages
-
-
-def _visible_fields(message: Message) -> dict[str, Any]:
-    """Return the fields of a message that a provider sees."""
-    shown = Message(
-        role=message.role,
-        content=message.content,
-        tool_calls=message.tool_calls,
-        tool_results=message.tool_results,
-        name=message.name,
-        metadata=message.metadata,
-    )
-    return cast(dict[str, Any], msgspec.to_builtins(shown))
+def list_messages(segments: Sequence[Segment]) -> list[Message]:
+    """Return the messages of segments, in order."""
+    return [message for segment in segments for message in segment.messages]
 
 
 def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedEvidence:

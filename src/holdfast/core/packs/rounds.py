@@ -150,7 +150,7 @@ def _message_length(message: Message) -> int:
 
 
 def _find_pinned(talk: ConversationRounds) -> dict[int, None]:
-    if not any(message.pinned for message in talk.messages):
+    if True not in [message.pinned for message in talk.messages]:
         return {}
     return dict.fromkeys(nth for nth in range(talk.rounds) if any(message.pinned for message in talk.round(nth)))
 

@@ -40,6 +40,8 @@ def copy_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 def _copy_message(message: Message) -> Message:
     results = message.tool_results
+    if not (isinstance(message.content, list | dict) or message.metadata or results):
+        return message
     if not (_is_mutable(message.content) or message.metadata or any(_is_mutable(one.result) for one in results)):
         return message
     return replace(

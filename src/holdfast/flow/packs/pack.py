@@ -290,7 +290,7 @@ class _PackBuilder:
         """Return the last pack's pieces; none if content shown here was erased since, as it now renders differently."""
         if before is None:
             return ()
-        gone = bool(brief.erased) or any(message.erased for message in tail.messages)
+        gone = bool(brief.erased) or True in [message.erased for message in tail.messages]
         return () if gone and manifest.has_erasure_since(self._env, before.at_seq) else before.manifest
 
 

@@ -199,6 +199,8 @@ def _order_results(messages: Sequence[Message]) -> Iterator[Message]:
 
 def inline_artifacts(env: Env, message: Message) -> Message:
     """Return a message with its images and files as bytes again, except erased ones."""
+    if not isinstance(message.content, list) and not message.tool_results:
+        return message
     return replace(
         message,
         content=_inline_parts(env, message.content),

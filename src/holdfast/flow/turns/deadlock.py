@@ -50,14 +50,18 @@ current_work: ContextVar[tuple[TurnWork, ...]] = ContextVar("holdfast_within", d
 
 
 @contextmanager
-def enter_work(work: TurnWork | None) -> Iterator[None]:
-    """Mark everything called in this block as started by `work`; no-op if it is None."""
-    token = None if work is None else current_work.set((*current_work.get(), work))
+def enter_work(*work: TurnWork) -> Iterator[None]:
+    """Mark everything called in this block as started by `work`: turns, or a tool of the innermost turn.
+
+    A tool's work ends with the block: code that it left running holds no turn.
+    """
+    token = current_work.set((*current_work.get(), *work))
     try:
         yield
     finally:
-        if token is not None:
-            current_work.reset(token)
+        current_work.reset(token)
+        for one in work:
+            one.going_on = one.going_on and one.node is not None
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -219,35 +223,9 @@ wait_graph = WaitGraph()
 """The waits of this process."""
 
 
-@contextmanager
-def work_for_turn(turn: TurnWork | None) -> Iterator[None]:
-    """Mark everything called in this block as work for a turn that heeds stops; no-op if it is None."""
-    if turn is not None:
-        turn.heeds_stops = True
-    with enter_work(turn):
-        yield
-
-
-@contextmanager
-def enter_tool_work() -> Iterator[None]:
-    """Mark this block as a tool of the innermost turn. Once it has ended, code it left running holds no turn."""
-    tool = TurnWork()
-    try:
-        with enter_work(tool):
-            yield
-    finally:
-        tool.going_on = False
-
-
-@contextmanager
-def inherit_caller_turns(env: Env, task: object | None = None) -> Iterator[None]:
-    """Mark work started in this block as waited for by `task` or this thread, and by the turns it is in."""
-    own = wait_graph.caller_turns(current_caller(env, task))
-    token = current_work.set((*current_work.get(), *own))
-    try:
-        yield
-    finally:
-        current_work.reset(token)
+def list_caller_turns(env: Env, task: object | None = None) -> tuple[TurnWork, ...]:
+    """Return the turns whose blocks `task` or this thread is in: they wait for work that it starts and waits for."""
+    return wait_graph.caller_turns(current_caller(env, task))
 
 
 def nesting_depth() -> int:

@@ -26,9 +26,11 @@ from itertools import islice
 import msgspec
 
 from holdfast.core.checks import is_number
+from holdfast.core.frames.budgets import check_limits
 from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
+from holdfast.flow.frames.block import default_limits
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import outcome, stop, turns
 from holdfast.flow.turns.append import TurnPlace
@@ -44,7 +46,7 @@ from holdfast.flow.turns.deadlock import (
 from holdfast.flow.turns.queue import Ticket
 from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
 from holdfast.ports import Env
-from holdfast.records.frames import FrameLimits, Limits
+from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
 
 OPEN_POLL_SECONDS = 0.02
@@ -54,9 +56,9 @@ INTERRUPT_REASON = "Interrupted by a new message."
 class TurnOpener:
     """The opener of one turn. `wait_steps` yields waits, which threads and tasks perform in their own ways."""
 
-    def __init__(self, env: Env, thread: str, terms: TurnTerms, limits: Callable[[], FrameLimits]) -> None:
+    def __init__(self, env: Env, thread: str, terms: TurnTerms) -> None:
         check_terms(terms)
-        self._env, self._terms, self._limits = env, terms, limits
+        self._env, self._terms = env, terms
         self.place = turns.turns_place(thread)
         self._here = (env.tenant, self.place.actor)
         self._found: TurnPlace | None = None
@@ -98,7 +100,7 @@ class TurnOpener:
                 pass
             self._end_wait()
             if self.said:
-                with enter_work(self.work):
+                with enter_work(*self.list_work()):
                     rules.fire_after_append(self._env, self.place.thread, self.said)
         except BaseException:
             self.leave()
@@ -143,9 +145,14 @@ class TurnOpener:
         return self.ended
 
     def _build_request(self) -> TurnRequest:
-        terms = self._terms
+        """Return the request. Limits are journaled whole, so that later defaults do not change them."""
+        terms, default = self._terms, default_limits(self._env, self.place.actor)
         return TurnRequest(
-            messages=terms.messages, key=terms.key, tokens=terms.tokens, limits=self._limits(), agent=terms.agent
+            messages=terms.messages,
+            key=terms.key,
+            tokens=terms.tokens,
+            limits=default if terms.limits is None else check_limits(terms.limits).apply_to(default),
+            agent=terms.agent,
         )
 
     # Waiting
@@ -189,6 +196,10 @@ class TurnOpener:
         waits_at_all = self._terms.if_busy != "reject" and self._terms.wait != 0
         if self._waiting is None and waits_at_all:
             self._waiting = wait_graph.begin_wait(self.caller, self._node(), self._terms.if_busy)
+
+    def list_work(self) -> tuple[TurnWork, ...]:
+        """Return the turn as work that others may wait for, while it is worked on here."""
+        return () if self.work is None else (self.work,)
 
     def _end_wait(self) -> None:
         waiting, self._waiting = self._waiting, None

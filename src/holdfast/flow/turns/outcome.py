@@ -14,6 +14,7 @@ from holdfast.core.frames import calls
 from holdfast.core.frames.budgets import check_can_spend
 from holdfast.core.frames.calls import check_can_work
 from holdfast.core.journal.codec import decode_event
+from holdfast.core.journal.load import row_usage
 from holdfast.errors import (
     DeadlineExceeded,
     FrameEnded,
@@ -56,6 +57,12 @@ def read_outcome(env: Env, turn: TurnPlace) -> TurnOutcome:
         message=find_last_reply(env, turn) if named is None else _read_message(env, named),
         reason=info.error if isinstance(info.error, str) else None,
     )
+
+
+def read_turn_usage(env: Env, turn: TurnPlace) -> Usage:
+    """Return the usage of a turn's model calls so far. A turn that has ended has only its row."""
+    live = load_current_state(env, turn.actor).frames.get(turn.frame)
+    return live.usage if live is not None else row_usage(frame_read.find_frame_row(env, turn.frame)[1])
 
 
 def find_last_reply(env: Env, turn: TurnPlace) -> Message | None:

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.core.msgspec_types import convert
 from holdfast.core.wire.tools import describe_parameters, preview_value
 from holdfast.errors import ArgumentsUnfit
+from holdfast.records.messages import ToolCallRequest
 from holdfast.runtime.tools.schema import REFERENCE_PREFIX, Schema, is_pydantic, takes_null
 
 _NAME_LIMIT: Final = 60
@@ -255,3 +256,8 @@ def _could_match(schema: Schema, value: Any) -> bool:
         if isinstance(value, dict) and len(only) == 1 and name in schema["required"] and value.get(name) != only[0]:
             return False
     return True
+
+
+def arguments_json(request: ToolCallRequest, arguments: Any) -> str:
+    """Return the arguments of a call as JSON text: a person's, if one changed them."""
+    return request.arguments if arguments is None else msgspec.json.encode(arguments).decode()

@@ -20,6 +20,8 @@ from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames import calls
+from holdfast.flow.frames.block import check_not_suspended, frame_key
+from holdfast.ports import Env
 from holdfast.records.events.frames import HandleContent
 from holdfast.records.recovery import Answer
 
@@ -30,11 +32,20 @@ class ToolCall:
     """The call, for tools made with `def`: annotate a parameter with this type."""
 
     def __init__(
-        self, frame: Frame, turn: Frame, *, name: str, session: str, attempt: int, answer: Answer | None, tell: Tell
+        self,
+        env: Env,
+        frame: Frame,
+        *,
+        turn_id: str,
+        name: str,
+        session: str,
+        attempt: int,
+        answer: Answer | None,
+        tell: Tell,
     ) -> None:
-        self.frame = frame
+        self.env, self.frame, self.turn_id = env, frame, turn_id
         self.name, self.session, self.attempt, self.answer = name, session, attempt, answer
-        self.turn, self._tell, self._asked = turn, tell, 0
+        self._tell, self._asked = tell, 0
 
     @property
     def key(self) -> str:
@@ -57,7 +68,7 @@ class ToolCall:
         """Pause the tool without a waiting process. After that time it runs again and passes this point."""
         if not is_number(seconds, least=0, most=10**9, whole=False):
             raise InvalidValue(f"Sleep for a number of seconds, 0 or more, not {seconds!r:.40}.")
-        until = self.frame._env.clock.now_ms() + round(seconds * 1000)
+        until = self.env.clock.now_ms() + round(seconds * 1000)
         self.frame.ask(f"Sleeping for {seconds:g} seconds.", key=self._question_key(key), kind="timer", until=until)
 
     def _question_key(self, key: str | None) -> str:
@@ -77,15 +88,15 @@ class ToolCall:
         known = {name: how.pop(name, None) for name in ("description", "target", "body")}
         if key is None:
             key = f"attached-{hashlib.sha256(encode([kind, known, how])).hexdigest()[:32]}"
-        self.frame._check_not_suspended(key)
+        check_not_suspended(self.env, self.frame.scope, self.key, key)
         return calls.add_handle(
-            self.frame._env,
-            self.turn.id,
+            self.env,
+            self.turn_id,
             kind,
             HandleContent(**known),
             trust="tool",
             call=self.key,
-            key=self.frame._frame_key(key),
+            key=frame_key(self.key, key),
             **how,
         )
 

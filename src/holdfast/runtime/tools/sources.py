@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.aio.frame import AsyncHistoryTools
@@ -117,13 +118,12 @@ class HistoryTool(Tool[..., str]):
 
 
 def _answer_call(call: ToolCall, name: str, arguments: str) -> str:
-    turn = call.turn
-    line = frame_thread(turn._env, turn.id)
-    tools = HistoryTools(turn._env, line, frame=turn.id)
+    tools = HistoryTools(call.env, frame_thread(call.env, call.turn_id), frame=call.turn_id)
     given, problem = parse_arguments(name, arguments)
     return problem or tools.answer(name, given)
 
 
-def history_tools() -> dict[str, AnyTool]:
-    """Return the history tools by name."""
+@cache
+def history_tools() -> Mapping[str, AnyTool]:
+    """Return the history tools by name. They hold no state, so all agents share them."""
     return {definition.name: HistoryTool(definition) for definition in HISTORY_TOOLS}

@@ -1,0 +1,514 @@
+"""The engine of a turn: from a user's message to the final reply, as a loop that survives its process.
+
+It makes every decision: open or continue the turn, find the next steps in the journal, journal their outcomes, stop,
+leave. Blocking loops, asyncio loops and agents only drive it. Starting, continuing after a crash and returning a
+finished turn are the same code. A turn that is left early, also by an exception, stays live: the same key continues
+it. Tool calls that are ready begin together; each runs in a frame of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.core.frames import budgets
+from holdfast.core.frames.questions import is_resumable
+from holdfast.core.values import exception_text, to_plain
+from holdfast.core.wire.read import read_input
+from holdfast.errors import FrameEnded, LimitExceeded, Refused, StepUnanswered, TurnLeft
+from holdfast.flow.compaction import rules as compaction_rules
+from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames import questions, read
+from holdfast.flow.frames.block import check_on_error, claim_block, is_interruption, read_status, release_lease
+from holdfast.flow.frames.read import load_current_state
+from holdfast.flow.sessions import frame_messages
+from holdfast.flow.turns import calls, model_calls, outcome, stop, turns
+from holdfast.flow.turns.append import ConversationOver
+from holdfast.flow.turns.calls import ToolCallReturn, ToolCallStart
+from holdfast.flow.turns.model_calls import ModelCallContext, ModelLimits, TurnModelCalls, has_unanswered_message
+from holdfast.flow.turns.open import TurnOpener, TurnTerms
+from holdfast.flow.turns.steps import (
+    EngineStep,
+    TurnEnd,
+    TurnModelCall,
+    TurnQuestions,
+    TurnToolCall,
+    add_edit_note,
+    add_finish,
+    error_text,
+    read_response,
+)
+from holdfast.flow.turns.tool_calls import (
+    INTERRUPTED_RETURN,
+    MAY_HAVE_RUN,
+    ReadyCall,
+    ToolCallSettler,
+    build_tool_question,
+    build_unknown_return,
+)
+from holdfast.flow.turns.tool_rules import ToolRules
+from holdfast.flow.turns.turns import KnownTail, TurnView
+from holdfast.ports import Env
+from holdfast.records.frames import LIVE_STATUSES
+from holdfast.records.messages import Message
+from holdfast.records.recovery import QuestionInfo
+from holdfast.records.usage import Usage
+
+CORRECTIONS = 3
+"""How often the model is told that its reply does not have the required form."""
+UNSEEN_NOTICE = "[The message above came while this reply was written. Answer it now.]"
+STOP_POLL_SECONDS = 0.5
+"""Seconds between checks for a stop request while a reply streams."""
+
+
+class TurnEngine:
+    """The engine of one turn."""
+
+    def __init__(
+        self,
+        env: Env,
+        thread: str,
+        terms: TurnTerms,
+        *,
+        rules: ToolRules | None = None,
+        limits: ModelLimits | None = None,
+        on_error: str = "leave",
+        find_problem: Callable[[Message], str | None] | None = None,
+    ) -> None:
+        self.env, self.key, self.goal = env, terms.key, turns.turn_goal(terms.messages)
+        self.opener = TurnOpener(env, thread, terms)
+        self._on_error = check_on_error(on_error)
+        self._rules, self._limits = rules or ToolRules(), limits or ModelLimits()
+        model_calls.check_bounds(self._limits.budget, self._limits.loops)
+        self.find_problem = find_problem
+        """Returns what is wrong with a final reply, for the model to correct; None if nothing is."""
+        self.entered = self._claimed = self._told = False
+        self.replayed = False
+        """True if the turn had ended before it was opened."""
+        self._epoch: int | None = None
+        self._open: dict[str, TurnModelCall | TurnToolCall] = {}
+        self._known: KnownTail | None = None
+        self.ended: TurnEnd | None = None
+        self.used: Usage | None = None
+        """The usage of its model calls, once it has ended with a reply."""
+        self.streamed: Callable[[], str] = str
+        """Returns the text streamed so far of the reply in progress; joined only on demand."""
+
+    # Opening and leaving
+
+    def open(self) -> None:
+        """Begin the turn, join the one that is under way, or continue the one that the key stands for."""
+        self.check_not_entered()
+        waits = self.opener.wait_steps()
+        try:
+            for wait in waits:
+                self.opener.sleep(wait)
+        finally:
+            waits.close()  # Give up its place in the queue at once, whatever stopped it.
+        self.enter()
+
+    def check_not_entered(self) -> None:
+        """Refuse to open a turn twice."""
+        if self.entered:
+            raise Refused("This turn was entered already. Call session.turn again for another one.")
+
+    def enter(self) -> None:
+        """Enter the turn that the opener found, and claim it for this block."""
+        opener = self.opener
+        self.place, self.entered = opener.turn_place, True
+        self._epoch, self.replayed = opener.epoch, opener.ended
+        self._models = TurnModelCalls(self.env, self.place, self._limits, new=opener.new)
+        self._settler = ToolCallSettler(self.env, self.place, self._rules)
+        if opener.new:
+            self._known = (opener.said[-1].version, opener.said)
+        if self.replayed:
+            return
+        try:
+            claim_block(self.env, self.place.frame)
+        except BaseException:
+            self._release()
+            raise
+        self._claimed = True
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave the turn: it stays live unless it has ended, or an error ends it. See client/frame_block.py."""
+        try:
+            if isinstance(error, Exception):
+                self._fail(error)
+        except Exception as second:  # noqa: BLE001  # The error that leaves the block is the one to raise.
+            assert error is not None
+            error.add_note(f"Frame {self.place.frame} could not be ended: {second}")
+        finally:
+            self._release(error)
+
+    def _fail(self, error: Exception) -> None:
+        frame, status = self.place.frame, read_status(self.env, self.place.actor, self.place.frame)
+        kept = self._on_error == "leave" or is_interruption(error, status) or self.replayed
+        if kept or status not in LIVE_STATUSES:
+            error.add_note(f"Frame {frame} is {status}.")
+            return
+        self._stop(exception_text(error), "failed")
+        error.add_note(f"Frame {frame} failed with this.")
+
+    def _release(self, error: BaseException | None = None) -> None:
+        """Release the claim and the lease, and let the next waiter of this process go on."""
+        try:
+            if self._claimed:
+                self._claimed = False
+                self.env.leases.blocks.discard((self.env.tenant, self.place.frame))
+            epoch, self._epoch = self._epoch, None
+            if epoch is not None:
+                release_lease(self.env, self.place.actor, epoch, error)
+        finally:
+            self.opener.leave()
+
+    def check_claimed(self) -> None:
+        """Refuse work in a block that was left: another owner may have these steps now."""
+        if not self._claimed:
+            raise TurnLeft
+
+    def check_inside(self) -> None:
+        """Refuse work outside the block; a turn that had ended before refuses by itself."""
+        if not self.replayed:
+            self.check_claimed()
+
+    # State
+
+    @property
+    def id(self) -> str:
+        """The id of the turn's frame; refused before the turn is opened."""
+        return self.opener.turn_place.frame
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of its model calls so far."""
+        return self.used if self.used is not None else outcome.read_turn_usage(self.env, self.opener.turn_place)
+
+    def load_view(self) -> TurnView | None:
+        """Load the current state of the turn; None once it has ended."""
+        with self.env.journal.snapshot():
+            return self._refresh_view()
+
+    def can_continue(self) -> bool:
+        """Return True if something that the turn waited for has been answered meanwhile."""
+        view = self.load_view()
+        return view is None or view.step.next != "wait"
+
+    def load_outcome(self) -> TurnEnd:
+        """Load the outcome of a turn that has ended before."""
+        came = outcome.read_outcome(self.env, self.place)
+        self.ended = TurnEnd("done" if came.completed else "stopped", came.message, came.reason)
+        return self.ended
+
+    # Next steps
+
+    def next_steps(self, at_once: int | None = None) -> list[EngineStep]:
+        """Return every step that can be done now: one, or several tools that may run in parallel.
+
+        The last ones are the end, or the questions for as long as the whole turn waits; after the end there are none.
+        """
+        left = [call for call in self._open.values() if not call.answered]
+        if left:
+            raise StepUnanswered(f"{left[0]!r} was not answered. Call done(…) or fail(…) before the next step.")
+        self._open.clear()
+        if self.ended is None and self.replayed:
+            self.load_outcome()
+        if self.ended is None:
+            self.check_claimed()
+            try:
+                steps = self._find_steps(at_once)
+            except LimitExceeded as error:
+                self._stop(outcome.describe_limit(error), "failed")
+            except FrameEnded:
+                self.load_outcome()
+            if self.ended is None:
+                return steps
+        if self._told:
+            return []
+        self._told = True
+        return [self.ended]
+
+    def _find_steps(self, at_once: int | None) -> list[EngineStep]:
+        """Return the next steps; none once the turn has ended."""
+        while True:
+            view, context = self._load_view_and_context()
+            if view is None:
+                self.load_outcome()
+                return []
+            match view.step.next:
+                case "stop":
+                    why = turns.find_stop_request(self.env, self.place)
+                    self._stop(why or turns.CONVERSATION_ENDED, "cancelled")
+                    return []
+                case _ if view.unwanted:
+                    for call in view.unwanted:
+                        calls.drop_tool_call(self.env, self.place, call, INTERRUPTED_RETURN)
+                case "wait":
+                    if not self._resume_own_frame(view):
+                        return [TurnQuestions(self._load_questions(view))]
+                case "finish":
+                    self._finish(view)
+                    if self.ended is not None:
+                        return []
+                case "model":
+                    return [self._begin_model(view, context)]
+                case _:
+                    begun = self._begin_tools(view, at_once)
+                    if begun:
+                        return list(begun)
+
+    def _load_view_and_context(self) -> tuple[TurnView | None, ModelCallContext | None]:
+        """Return the next step and, if it is a model call that needs no fetching, its context, from one snapshot."""
+        with self.env.journal.snapshot():
+            view = self._refresh_view()
+            return view, None if view is None or not self._models.can_build_now(view) else self._models.build_context()
+
+    def _refresh_view(self) -> TurnView | None:
+        view = turns.read_turn(self.env, self.place, self._known)
+        if view is not None:
+            self._known = (view.versions[1], view.tail)
+        return view
+
+    def _resume_own_frame(self, view: TurnView) -> bool:
+        """Resume the turn's frame if it was suspended itself and is answered or its timer is due."""
+        question = view.frame.question
+        if question is None or not is_resumable(question, self.env.clock.now_ms()):
+            return False
+        questions.resume_frame(self.env, self.place.frame)
+        return True
+
+    def _load_questions(self, view: TurnView) -> tuple[QuestionInfo, ...]:
+        waiting = [question for tool in view.step.tools for question in tool.questions]
+        own = [view.frame.question] if view.frame.question is not None else waiting
+        return tuple(read.read_question(self.env, one.id) for one in own)
+
+    def _finish(self, view: TurnView) -> None:
+        """End the turn with the model's reply, or append a complaint if the reply is not acceptable."""
+        reply = view.tail[-1]
+        complaint = None if self.find_problem is None else self.find_problem(reply)
+        if complaint is None:
+            if calls.finish_turn(self.env, self.place, reply, release=self._epoch):
+                self._note_end(TurnEnd("done", reply))
+        elif self._count_corrections() >= CORRECTIONS:
+            self._stop(f"output: {complaint}", "failed")
+        else:
+            self._append_notice(complaint)
+
+    def _count_corrections(self) -> int:
+        """Count how often the model was told so far that its reply is not acceptable."""
+        said = outcome.read_turn_messages(self.env, self.place)
+        return sum(one.role == "user" and one.synthetic and one.text != UNSEEN_NOTICE for one in said)
+
+    def _append_notice(self, text: str) -> None:
+        """Append a notice for the model, as a message that no person wrote."""
+        self.check_claimed()
+        notice = read_input(Message(role="user", content=text, synthetic=True))
+        found = frame_messages.append_frame_messages(self.env, self.place.frame, notice)
+        compaction_rules.fire_after_append(self.env, found[-1].stream, found)
+
+    # Model calls
+
+    def _begin_model(self, view: TurnView, context: ModelCallContext | None) -> TurnModelCall:
+        """Begin the next model call with its context, or repeat a call that was begun before."""
+        self._models.check_cost()
+        if view.step.call is not None:
+            call = self._models.repeat(view)
+        else:
+            if has_unanswered_message(view):
+                self._models.check_loops()
+                self._append_notice(UNSEEN_NOTICE)
+            call = self._models.begin(context)
+            self._remember_pack()
+        self._open[call.call] = call
+        return call
+
+    def finish_model(
+        self, call: TurnModelCall, response: Any, usage: Usage | int | None = None, finish: str | None = None
+    ) -> Message:
+        """Journal a model's reply; the turn ends with it, unless it calls tools or is not acceptable."""
+        with call.answer_once():
+            message = read_response(response)
+            self.check_claimed()
+            env, place = self.env, self.place
+            used = model_calls.reply_usage(env, place.thread, call.tokens, message, usage)
+            message = add_finish(message, finish)
+            unfit = self.find_problem is not None and not message.tool_calls and self.find_problem(message) is not None
+            try:
+                said, self.used = calls.end_turn_model_call(
+                    env,
+                    place,
+                    call.call,
+                    message,
+                    model=call.model or call.packed.model,
+                    usage=used,
+                    finish=message.finish,
+                    doubtful=Usage.estimate(call.tokens) if call.repeated else None,
+                    may_end=not unfit,
+                    release=self._epoch,
+                )
+            except ConversationOver:
+                paid = frame_calls.add_cost(env, budgets.to_usage(used), message.model or call.model or None)
+                self._stop(turns.CONVERSATION_ENDED, "cancelled", usage=paid)
+                return message
+            self.streamed, call.answered = str, True
+            self._models.note_reply()
+            self._remember_messages(said)
+            self._settler.unbegun.update(one.id for one in said.tool_calls)
+            if self.used is not None:
+                self._note_end(TurnEnd("done", said))
+            compaction_rules.fire_after_append(env, place.thread, [said])
+            return said
+
+    def fail_model(
+        self, call: TurnModelCall, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0
+    ) -> None:
+        """Journal that a model gave no reply; the turn ends if calling it again cannot help."""
+        with call.answer_once():
+            text = error_text(error)
+            self.check_claimed()
+            record = frame_calls.add_cost(self.env, budgets.to_usage(usage), call.model or None)
+            frame_calls.end_model_call(
+                self.env, self.place.frame, call.call, usage=record, error=text, retryable=retryable
+            )
+            self.streamed = str
+            if retryable:
+                self._models.note_failure()
+            else:
+                self._stop(f"model: {text}", "failed")
+
+    def _remember_messages(self, *said: Message) -> None:
+        """Remember messages just written, so that they need not be read, if nothing came between them."""
+        known = self._known
+        for message in said:
+            follows = known is not None and message.version == known[0] + 1
+            known = (message.version, (*known[1], message)) if known is not None and follows else None
+        self._known = known
+
+    def _remember_pack(self) -> None:
+        """Remember that nothing was said since the pack that was just journaled."""
+        state = self.env.states.get(self.env.tenant, self.place.thread)
+        packed_last = state is not None and state.thread is not None and state.thread.packed == state.version
+        self._known = (state.version, ()) if state is not None and packed_last else None
+
+    # Tool calls
+
+    def _begin_tools(self, view: TurnView, at_once: int | None) -> list[TurnToolCall]:
+        """Begin the calls that can begin now; return none if calls were only settled."""
+        ready: list[ReadyCall] = []
+        for tool in view.step.tools:
+            if tool.next == "wait" or (at_once is not None and len(ready) >= at_once):
+                continue
+            one = self._settler.settle(view, tool)
+            if one is not None:
+                ready.append(one)
+        if ready:
+            calls.begin_tool_calls(self.env, self.place, [one for one, _ in ready])
+        begun = [TurnToolCall(one.request, one.attempt, answer, one.arguments) for one, answer in ready]
+        self._open.update((call.request.id, call) for call in begun)
+        return begun
+
+    def finish_tool(self, call: TurnToolCall, value: Any, *, files: Sequence[bytes] = ()) -> Message:
+        """Journal a tool's value, text or plain data, with files to keep."""
+        with call.answer_once():
+            return self.end_tool(call, ToolCallReturn(result=add_edit_note(call, to_plain(value))), files)
+
+    def fail_tool(self, call: TurnToolCall, error: BaseException | str) -> Message:
+        """Journal that a tool failed: the model is told, and the turn continues."""
+        with call.answer_once():
+            return self.end_tool(call, ToolCallReturn(result=add_edit_note(call, error_text(error)), failed=True))
+
+    def finish_unknown_tool(self, call: TurnToolCall, text: str) -> Message:
+        """Journal that a call's outcome is unknown, and tell the model so."""
+        return self.end_tool(call, build_unknown_return(add_edit_note(call, text)))
+
+    def end_tool(self, call: TurnToolCall, came: ToolCallReturn, files: Sequence[bytes] = ()) -> Message:
+        """Journal the outcome of a tool call."""
+        self.check_claimed()
+        said = calls.end_turn_tool_call(self.env, self.place, call.request, came, files=files)
+        call.answered = True
+        if said.id:
+            self._remember_messages(said)
+            compaction_rules.fire_after_append(self.env, self.place.thread, [said])
+        return said
+
+    def ask(self, call: TurnToolCall, reason: str, kind: str, how: Mapping[str, Any]) -> str:
+        """Ask a person on behalf of a tool before it goes on; return the question's id."""
+        with call.answer_once():
+            self.check_claimed()
+            one = ToolCallStart(request=call.request, arguments=call.args)
+            content = build_tool_question(reason, self._settler.display_arguments(one), **how)
+            return calls.ask_about_call(self.env, self.place, one, content, kind=kind)
+
+    def ask_about_outcome(self, call: TurnToolCall, why: str) -> None:
+        """Ask a person what to do about a call whose outcome is unknown."""
+        self.check_claimed()
+        one = ToolCallStart(request=call.request, arguments=call.args, attempt=call.attempt + 1)
+        self._settler.ask_to_rerun(one, why.removesuffix(MAY_HAVE_RUN))
+
+    # Stopping
+
+    def stop(self, reason: str = turns.STOPPED) -> TurnEnd:
+        """End the turn now: keep the streamed text as a partial message, and give open calls a result that says so."""
+        if self.ended is None and self.replayed:
+            self.load_outcome()
+        if self.ended is not None:
+            return self.ended
+        # Text was streamed, so the call was made. Before that it is unknown.
+        return self._stop(reason, "cancelled", usage=self._estimate_usage() if self.streamed() else 0)
+
+    def stop_if_requested(self) -> None:
+        """Stop the turn if that was requested."""
+        reason = turns.find_stop_request(self.env, self.place)
+        if reason is not None and self.ended is None:
+            self._stop(reason, "cancelled", usage=self._estimate_usage())
+
+    def load_stop_reason(self) -> str | None:
+        """Return why the turn is to stop, or was stopped; None if no stop was requested."""
+        if self.ended is None and self.id not in load_current_state(self.env, self.place.actor).frames:
+            self.load_outcome()
+        if self.ended is not None:
+            return self.ended.reason
+        return turns.find_stop_reason(self.env, self.place)
+
+    def wait_for_stop(self, timeout: float | None) -> str | None:
+        """Wait until the turn is asked to stop, and return the reason; None after the timeout, or once it has ended."""
+        clock = self.env.clock
+        end = None if timeout is None else clock.monotonic() + timeout
+        while (reason := self.load_stop_reason()) is None and self.ended is None:
+            left = STOP_POLL_SECONDS if end is None else min(STOP_POLL_SECONDS, end - clock.monotonic())
+            if left <= 0:
+                return None
+            clock.sleep(left)
+        return reason
+
+    def _stop(self, reason: str, status: str, *, usage: Usage | int = 0) -> TurnEnd:
+        self.check_claimed()
+        for call in self._open.values():
+            call.answered = True
+        text = self.streamed()
+        stop.stop_turn(
+            self.env,
+            self.place,
+            reason=reason,
+            status=status,
+            partial=Message(role="assistant", content=text) if text else None,
+            usage=usage,
+            begun=[one.call for one in self._open.values() if isinstance(one, TurnModelCall) and not one.repeated],
+            release=self._epoch,
+        )
+        return self._note_end(TurnEnd("stopped", outcome.find_last_reply(self.env, self.place), reason))
+
+    def _note_end(self, end: TurnEnd) -> TurnEnd:
+        """Note that the turn has ended, and its lease with it."""
+        self.ended = end
+        if self._epoch is not None and not self.env.leases.holds(self.env.tenant, self.place.actor):
+            self._epoch = None
+        return end
+
+    def _estimate_usage(self) -> Usage:
+        """Estimate the usage of the call in progress from its pack.
+
+        Usage by an earlier process that made the same call is counted where that call is given up.
+        """
+        shown = [call for call in self._open.values() if isinstance(call, TurnModelCall) and not call.answered]
+        return Usage.estimate(sum(call.tokens for call in shown))
