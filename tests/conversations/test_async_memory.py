@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import EndedConversation, Refused
+from holdfast import Refused
 from holdfast.aio import callbacks
 from holdfast.aio.callbacks import LoopMemory, wrap_memory
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.types import EndedConversation
 from tests.conversations.looped import count, play
 
 MANY = 20
@@ -57,7 +58,7 @@ def test_a_memory_that_is_awaited_takes_each_conversation_once() -> None:
         assert memory.took[1:] == [("alice", ["three"])]
         assert await chat.status() == "closed"
         assert memory.loops == {asyncio.get_running_loop()}
-        assert await hf.sweep_sessions() == holdfast.SessionSweepReport(ended=0, handed_over=0)
+        assert await hf.sweep_sessions() == holdfast.types.SessionSweepReport(ended=0, handed_over=0)
         assert len(set(memory.keys)) == len(memory.keys) == 2
 
     play(test, memory=memory)

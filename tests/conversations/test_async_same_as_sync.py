@@ -48,7 +48,7 @@ class Taking:
     def __init__(self) -> None:
         self.took: list[Any] = []
 
-    def take(self, ended: holdfast.EndedConversation) -> None:
+    def take(self, ended: holdfast.types.EndedConversation) -> None:
         self.took.append((ended.session, ended.cause, [one.text for one in ended.messages()]))
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Conflict, Message, SummaryFailed
+from holdfast import Conflict, Message
 from holdfast.aio.callbacks import AsyncCompaction
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.session import AsyncSession
+from holdfast.errors import SummaryFailed
 from tests.conversations.looped import play
 from tests.scale import seeded, volume
 
@@ -141,7 +142,7 @@ def test_summarizers_of_every_kind_are_used_and_noted() -> None:
         (Asked(), "asked"),
         (lambda messages: bare(messages), "function"),
         (lambda messages, max_tokens: "plain", "function"),
-        (holdfast.ModelSummarizer(answer, name="gpt"), "gpt"),
+        (holdfast.compaction.ModelSummarizer(answer, name="gpt"), "gpt"),
         (None, "bare"),
     ]
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, MessageNotFound
+from holdfast import Holdfast
 from holdfast.client.session import Session
+from holdfast.errors import MessageNotFound
 
 CALL = {
     "role": "assistant",
@@ -48,7 +49,7 @@ def test_a_message_is_edited_by_rewinding_before_it(hf: Holdfast) -> None:
     assert texts(chat) == ["What is 2+3?"]
     assert chat.rewind(to=chat.messages()[0]) == 0
     for wrong in ({}, {"to": question, "before": question}):
-        with pytest.raises(holdfast.InvalidValue, match="where to go back"):
+        with pytest.raises(holdfast.errors.InvalidValue, match="where to go back"):
             chat.rewind(**wrong)
 
 
@@ -66,7 +67,7 @@ def test_rewinding_behind_a_call_forgets_it(hf: Holdfast) -> None:
     first = chat.append("one")
     call = chat.append(CALL).tool_calls[0]
     chat.rewind(to=first)
-    with pytest.raises(holdfast.ToolPairingError):
+    with pytest.raises(holdfast.errors.ToolPairingError):
         chat.append_result(call, "late")
 
 
@@ -127,7 +128,7 @@ def test_forks_and_rewinds_to_messages_that_do_not_exist_are_refused(hf: Holdfas
             chat.pin(wrong)
     assert hf.journal.position() == before
     chat.fork(thread="side")
-    with pytest.raises(holdfast.InvalidValue, match="already"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="already"):
         chat.fork(thread="side")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import EndedConversation
+from holdfast.types import EndedConversation
 
 
 class Slow:
@@ -45,6 +45,6 @@ def test_a_memory_that_must_be_awaited_is_refused_where_nobody_awaits(tmp_path: 
         async def take(self, ended: EndedConversation) -> None: ...
 
     for wrong in (Awaited(), "memory", object()):
-        with pytest.raises(holdfast.InvalidValue, match="memory must have"):
+        with pytest.raises(holdfast.errors.InvalidValue, match="memory must have"):
             holdfast.open(tmp_path / "a.db", memory=wrong)
     assert not (tmp_path / "a.db").exists()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidMessage
+from holdfast import Holdfast
+from holdfast.errors import InvalidMessage
 from tests.conversations.generated import airline
 from tests.conversations.provider_rules import anthropic_problems
 from tests.scale import volume
@@ -125,9 +126,9 @@ def test_garbage_is_refused_or_reported_never_a_traceback(hf: Holdfast, form: st
     chat = hf.session("alice")
     with contextlib.suppress(holdfast.Refused):
         chat.import_messages(garbage, form)
-    with pytest.raises(holdfast.InvalidValue, match="is not a format"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="is not a format"):
         chat.import_messages([], "xml")
-    with pytest.raises(holdfast.InvalidValue, match="is not a format"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="is not a format"):
         chat.export("xml")
 
 

@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast import BudgetTooSmall, Holdfast, Message, ToolCallRequest
+from holdfast import Holdfast, Message, ToolCallRequest
 from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import framing_of, request_tokens
+from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import resolve_tokenizer
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.scale import seeded, volume
@@ -82,7 +83,7 @@ def test_every_pack_fits_and_is_valid_for_every_provider(hf: Holdfast, seed: int
 def test_the_default_budget_is_the_models_window_less_its_reply(hf: Holdfast) -> None:
     chat = hf.session("alice", model="gpt-4o")
     chat.append("hello")
-    info = holdfast.model_info("gpt-4o")
+    info = holdfast.models.model_info("gpt-4o")
     assert chat.pack().budget == info.window - info.reply_reserve
     assert chat.pack().exact
     with hf.frame("work", session="alice") as frame:
@@ -137,7 +138,7 @@ def test_a_failed_or_empty_summary_changes_nothing(hf: Holdfast) -> None:
         raise RuntimeError("no model today")
 
     for summarizer in (failing, lambda messages: "", lambda messages: None, lambda messages: "   "):
-        with pytest.raises(holdfast.SummaryFailed):
+        with pytest.raises(holdfast.errors.SummaryFailed):
             chat.compact(summarizer=summarizer)
     assert hf.journal.position() == before
     assert len(chat.pack().messages) == 30
@@ -177,9 +178,9 @@ def test_a_fork_summarises_what_it_shares_as_well(hf: Holdfast) -> None:
 def test_a_budget_that_is_none_is_refused(hf: Holdfast, budget: object) -> None:
     chat = hf.session("alice")
     chat.append("hello")
-    with pytest.raises(holdfast.InvalidValue, match="budget must be"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="budget must be"):
         chat.pack(budget)
-    with pytest.raises(holdfast.InvalidValue, match="max_messages must be"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="max_messages must be"):
         chat.pack(max_messages=budget)
 
 

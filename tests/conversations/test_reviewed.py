@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidMessage, InvalidValue, Message, ToolCallRequest, ToolCallResult, Usage
+from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult, Usage
 from holdfast.core.wire.jsonl import write_lines
+from holdfast.errors import InvalidMessage, InvalidValue
 from tests.conversations.provider_rules import anthropic_problems
 
 
@@ -59,7 +60,7 @@ def test_a_large_note_in_the_middle_does_not_crowd_out_the_newest_message(hf: Ho
     chat.append([f"hello {number}" for number in range(30)])
     chat.append([{"role": "system", "content": "note " * 3_000}, "What now?"])
     assert [message.text for message in chat.pack(1_000).conversation.messages] == ["What now?"]
-    with pytest.raises(holdfast.BudgetTooSmall) as small:
+    with pytest.raises(holdfast.errors.BudgetTooSmall) as small:
         chat.pack(5)
     assert chat.pack(small.value.required).messages[-1].text
 
@@ -179,7 +180,7 @@ def test_a_list_can_be_kept_while_the_file_cannot_be_opened(tmp_path: Path) -> N
 def test_a_list_that_was_changed_between_two_processes_is_noticed(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
         holdfast.DualWrite([{"role": "user", "content": "one"}], hf, "alice")
-        with pytest.raises(holdfast.KeyReused):
+        with pytest.raises(holdfast.errors.KeyReused):
             holdfast.DualWrite([{"role": "user", "content": "two"}], hf, "alice")
         for wrong in (None, 5):
             log = holdfast.DualWrite([], hf, f"s{wrong}")
@@ -269,7 +270,7 @@ def test_a_memory_that_gives_something_to_await_has_not_taken_it(tmp_path: Path)
     class Sneaky:
         async def _later(self) -> None: ...
 
-        def take(self, ended: holdfast.EndedConversation) -> Any:
+        def take(self, ended: holdfast.types.EndedConversation) -> Any:
             return self._later()
 
     with holdfast.open(tmp_path / "a.db", memory=Sneaky()) as hf:
@@ -294,7 +295,7 @@ def test_wrong_arguments_are_refused_at_the_door_in_words(hf: Holdfast, tmp_path
         lambda: hf.sessions(title=5),  # type: ignore[arg-type]
         lambda: chat.expand(5),  # type: ignore[arg-type]
         lambda: chat.append("x", files=["a\0b"]),
-        lambda: holdfast.register_model(5, window=10),  # type: ignore[arg-type]
+        lambda: holdfast.models.register_model(5, window=10),  # type: ignore[arg-type]
         lambda: holdfast.open(tmp_path / "n.db", tokenizer=5),  # type: ignore[arg-type]
         lambda: holdfast.open(tmp_path / "n.db", summarizer=5),  # type: ignore[arg-type]
     ):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, Message, SessionClosed, SessionNotFound
+from holdfast import Holdfast, Message
+from holdfast.errors import InvalidValue, SessionClosed, SessionNotFound
 from holdfast.testing.clock import FrozenClock
 
 
@@ -61,7 +62,7 @@ def test_tenants_do_not_see_each_other(hf: Holdfast) -> None:
     with pytest.raises(SessionNotFound):
         hf.session("s", create=False)
     foreign = hf.tenant("b").session("s").messages()[0]
-    with pytest.raises(holdfast.MessageNotFound):
+    with pytest.raises(holdfast.errors.MessageNotFound):
         hf.tenant("a").session("s").fork(at=foreign)
 
 
@@ -113,7 +114,7 @@ def test_a_reset_begins_anew_under_the_same_id(hf: Holdfast) -> None:
     assert chat.status == "open"
     assert chat.system == "Be terse."
     assert [message["content"] for message in chat.pack().to_openai()["messages"]] == ["Be terse.", "new"]
-    with pytest.raises(holdfast.MessageNotFound):
+    with pytest.raises(holdfast.errors.MessageNotFound):
         chat.rewind(to=old)
 
 

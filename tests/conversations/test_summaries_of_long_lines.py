@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CompactionConfig, Holdfast
+from holdfast import Holdfast
+from holdfast.compaction import CompactionConfig
 from holdfast.flow.compaction import summaries as compaction_summaries
 from tests.scale import volume
 

@@ -107,7 +107,7 @@ def test_a_reader_that_keeps_the_log_is_named_and_erasing_again_finishes(tmp_pat
         with reader._env.journal.reader() as connection:  # type: ignore[attr-defined]
             connection.execute("SELECT count(*) FROM events").fetchall()
             hf.journal.append("s", "app.noted")
-            with pytest.raises(holdfast.Busy, match="erasure is committed"):
+            with pytest.raises(holdfast.errors.Busy, match="erasure is committed"):
                 hf.journal.erase("alice")
         reader.close()
         hf.journal.erase("bob")

@@ -40,7 +40,7 @@ def _program(hf: holdfast.Holdfast, folder: Path) -> None:
     journal.export(folder / "export.jsonl")
     try:
         journal.erase("alice")
-    except holdfast.NotFound:
+    except holdfast.errors.NotFound:
         assert list(journal.events("global")), "only who was erased before may be unknown"
     journal.collect()
 

@@ -368,7 +368,7 @@ def settled(policy: str) -> Callable[[Holdfast, World, str], None]:
     return check
 
 
-def _frames(hf: Holdfast) -> list[holdfast.FrameInfo]:
+def _frames(hf: Holdfast) -> list[holdfast.types.FrameInfo]:
     pushed: list[Any] = [event.facts for event in hf.journal.events(SCOPE, types=["frame.pushed"])]
     return [hf.index.get_frame(facts.frame) for facts in pushed]
 

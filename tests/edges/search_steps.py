@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import NotFound, Session
+from holdfast import Session
+from holdfast.errors import NotFound
 from tests.edges.search_world import KEYS, SCOPES, TENANTS, USERS, Kept, Place, World, written
 
 SESSIONS = ("s", "t")

@@ -28,9 +28,9 @@ OWNERS: dict[str, type] = {
     "journal": JournalView,
     "index": IndexView,
     "effects": Effects,
-    "StateStore": holdfast.StateStore,
+    "StateStore": holdfast.types.StateStore,
     "State": holdfast.State,
-    "StateReader": holdfast.StateReader,
+    "StateReader": holdfast.types.StateReader,
     "DualWrite": holdfast.DualWrite,
 }
 """Everything that a tenant's view hands out and that can be asked something."""
@@ -113,4 +113,6 @@ def members() -> Iterator[tuple[str, type, str]]:
 
 def functions() -> set[str]:
     """Every public function of the package."""
-    return {name for name in holdfast.__all__ if inspect.isroutine(getattr(holdfast, name))}
+    modules = (holdfast, holdfast.compaction, holdfast.effects, holdfast.models, holdfast.types)
+    found = {name for module in modules for name in module.__all__ if inspect.isroutine(getattr(module, name))}
+    return found | {"open"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import HoldfastError, Limits, QuestionReceipt, Usage
+from holdfast import HoldfastError, Limits, Usage
 from holdfast.records.ids import ulid_text
+from holdfast.types import QuestionReceipt
 from tests.edges.tenant_actor import FRAME_IDS, USERS, Actor
 from tests.edges.tenant_calls import call
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Ask, CallModel, CallTool, CompactionConfig, DualWrite, HoldfastError, Message, Session, Usage
+from holdfast import Ask, CallModel, CallTool, DualWrite, HoldfastError, Message, Session, Usage
+from holdfast.compaction import CompactionConfig
 from tests.edges.tenant_actor import SESSIONS, USERS, Actor
 from tests.edges.tenant_calls import call
 

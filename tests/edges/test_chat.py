@@ -324,7 +324,7 @@ def test_answers_are_read_as_they_are_meant() -> None:
 
 @pytest.mark.parametrize("words", ["", "maybe", "yes please", "yes [1]", "42", "{}"])
 def test_a_torn_call_is_never_run_again_by_an_unclear_answer(words: str) -> None:
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         parse_answer(question(call="C", options=["run again", "do not"]), words)
 
 

@@ -35,6 +35,9 @@ def _public(kind: type) -> dict[str, inspect.Signature]:
     }
 
 
+PUBLIC = (holdfast.compaction, holdfast.effects, holdfast.models, holdfast.types)
+"""Modules of names beyond the root; `holdfast.errors` has all errors."""
+
 EITHER = {("operate", "operator"), ("add_sink", "sink")}
 """Parameters that take more through asyncio: what may be a coroutine function there."""
 
@@ -84,8 +87,36 @@ def test_everything_public_is_listed_and_everything_listed_is_there() -> None:
         name for name in vars(holdfast) if not name.startswith("_") and not inspect.ismodule(vars(holdfast)[name])
     }
     listed = set(holdfast.__all__)
-    assert visible - {"TYPE_CHECKING", "Any"} <= listed
-    assert all(hasattr(holdfast, name) for name in listed)
+    assert visible - {"TYPE_CHECKING", "Any", "open"} <= listed
+    assert len(listed) <= 62
+    for module in (holdfast, *PUBLIC):
+        assert list(module.__all__) == sorted(set(module.__all__))
+        assert all(hasattr(module, name) for name in module.__all__)
+        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+            module.Nothing  # noqa: B018
+
+
+def test_a_name_is_in_one_module_or_also_at_the_root_and_every_error_in_errors() -> None:
+    homes = [name for module in PUBLIC for name in module.__all__]
+    assert len(homes) == len(set(homes))
+    assert set(homes) & set(holdfast.__all__) == {"AnthropicMessages", "OpenAIChat", "OpenAIResponses", "Scripted"}
+    for name in {*holdfast.__all__, *homes}:
+        assert not hasattr(holdfast.errors, name) or name in holdfast.__all__
+
+
+def test_importing_everything_leaves_the_builtin_open_alone() -> None:
+    code = "import builtins; from holdfast import *; print(open is builtins.open, Turn.__name__, AsyncAgent.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "Turn", "AsyncAgent"]
+    assert callable(holdfast.open)
+
+
+def test_public_modules_are_reached_from_the_root_and_load_nothing_slow() -> None:
+    heavy = ("asyncio", "ssl", "http.client")
+    for module in PUBLIC:
+        code = f"import sys, holdfast; {module.__name__}; print([name for name in {heavy} if name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]", module.__name__
 
 
 def _round_trip(hf: Holdfast) -> list[Any]:
@@ -239,7 +270,7 @@ def test_a_cancelled_task_still_closes_what_it_opened(tmp_path: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        with pytest.raises((holdfast.Closed, RuntimeError)):
+        with pytest.raises((holdfast.errors.Closed, RuntimeError)):
             await opened[0].journal.position()
 
     asyncio.run(main())
@@ -272,9 +303,9 @@ def test_views_of_a_tenant_see_nothing_else_and_close_nothing() -> None:
         assert list(hf.journal.events()) == []
         assert "acme" in repr(acme)
         for name in ("", "a\nb"):
-            with pytest.raises(holdfast.InvalidValue):
+            with pytest.raises(holdfast.errors.InvalidValue):
                 hf.tenant(name)
-            with pytest.raises(holdfast.InvalidValue):
+            with pytest.raises(holdfast.errors.InvalidValue):
                 hf.as_user(name)
 
 

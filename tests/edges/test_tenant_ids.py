@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Custom, Delegate, Handoff, Holdfast, NotFound, OperatorOutput, RequestApproval, ToolPairingError
+from holdfast import Holdfast
+from holdfast.effects import Custom, Delegate, Handoff, OperatorOutput, RequestApproval
+from holdfast.errors import NotFound, ToolPairingError
 from holdfast.journal.memory import tables as memory_tables
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.ids import ulid_text

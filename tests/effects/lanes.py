@@ -6,7 +6,8 @@ from collections.abc import Callable
 from random import Random
 
 import holdfast
-from holdfast import Custom, DeclaredEffect, EffectRefused, OperatorOutput, RetryLater
+from holdfast.effects import Custom, DeclaredEffect, OperatorOutput
+from holdfast.errors import EffectRefused, RetryLater
 from holdfast.testing.clock import FrozenClock
 
 STREAMS = ("operator/a", "operator/b", "operator/c")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast
-from holdfast import Custom, DeclaredEffect, OperatorOutput
+from holdfast.effects import Custom, DeclaredEffect, OperatorOutput
 
 
 class Noting:

@@ -12,25 +12,16 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    Closed,
-    Custom,
-    DeclaredEffect,
-    DispatchReport,
-    EffectRefused,
-    HoldfastError,
-    InvalidValue,
-    OperatorOutput,
-    RetryLater,
-    StateReader,
-    WriteState,
-)
+from holdfast import HoldfastError
 from holdfast.aio import effects as async_effects
 from holdfast.aio.effects import AsyncEffects, LoopSink
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import open_store_async
+from holdfast.effects import Custom, DeclaredEffect, DispatchReport, OperatorOutput, WriteState
+from holdfast.errors import Closed, EffectRefused, InvalidValue, RetryLater
 from holdfast.testing.clock import FrozenClock, SeededIds
+from holdfast.types import StateReader
 from tests.conversations.looped import counted, play
 from tests.effects.operators import MANY, tidy, tidy_async
 from tests.effects.sinks import Noting

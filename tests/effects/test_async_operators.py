@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncStateReader, Custom, InvalidValue, OperatorOutput, StateReader, WriteState
 from holdfast.aio import effects as async_effects
 from holdfast.aio.effects import AsyncEffects
 from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.effects import Custom, OperatorOutput, WriteState
+from holdfast.errors import InvalidValue
+from holdfast.types import AsyncStateReader, StateReader
 from tests.conversations.looped import play
 from tests.effects.operators import MANY, declared, tidy, tidy_async
 from tests.scale import seeded, volume

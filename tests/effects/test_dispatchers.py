@@ -32,7 +32,7 @@ def order_kept(one: holdfast.Holdfast, other: holdfast.Holdfast, clock: FrozenCl
     seen: list[Any] = []
     busy: list[bool] = []
 
-    def slow(effect: holdfast.DeclaredEffect) -> None:
+    def slow(effect: holdfast.effects.DeclaredEffect) -> None:
         seen.append(("begins", effect.payload))
         if not busy:
             busy.append(True)
@@ -102,7 +102,7 @@ def test_a_silent_owner_is_taken_over_and_what_it_says_later_counts_for_nothing(
     zombie, heir = two
     sink, sent = Noting(), []
 
-    def sleeps(effect: holdfast.DeclaredEffect) -> str:
+    def sleeps(effect: holdfast.effects.DeclaredEffect) -> str:
         sent.append(effect.payload)
         assert heir.effects.dispatch().applied == 3
         return "too late"
@@ -125,13 +125,13 @@ def test_what_somebody_decides_while_a_sink_works_stands(
 ) -> None:
     one, other = two
 
-    def discarded(effect: holdfast.DeclaredEffect) -> None:
+    def discarded(effect: holdfast.effects.DeclaredEffect) -> None:
         if effect.payload == 1:
             other.effects.discard(effect.id, reason="never mind")
 
     one.effects.add_sink("crm", discarded)
     notes(one, 1, 2)
-    assert one.effects.dispatch() == holdfast.DispatchReport(applied=1)
+    assert one.effects.dispatch() == holdfast.effects.DispatchReport(applied=1)
     settled = [event for event in one.journal.events("operator/test") if event.type == "effect.settled"]
     assert [event.facts.outcome for event in settled] == ["skipped", "applied"]
 

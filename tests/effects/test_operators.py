@@ -9,26 +9,23 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import (
+from holdfast.effects import (
     Custom,
     DeleteState,
-    InvalidValue,
-    KeyReused,
     LinkState,
     OperatorOutput,
     PushFrame,
-    RedactionFailed,
     RequestApproval,
     Signal,
     UnlinkState,
-    VersionConflict,
     WriteState,
 )
+from holdfast.errors import InvalidValue, KeyReused, RedactionFailed, VersionConflict
 from holdfast.flow.effects import operators
 from tests.effects.sinks import Noting, declare
 
 
-def tidy(order: dict[str, Any], view: holdfast.StateReader) -> OperatorOutput:
+def tidy(order: dict[str, Any], view: holdfast.types.StateReader) -> OperatorOutput:
     """The operator of most tests."""
     seen = view("user/42").read("seen", default=0)
     return OperatorOutput(
@@ -64,7 +61,7 @@ def test_the_output_and_the_effects_are_one_append(hf: holdfast.Holdfast) -> Non
 def test_a_repeated_key_gives_the_first_answer_without_running_it_again(hf: holdfast.Holdfast) -> None:
     runs = []
 
-    def counted(given: Any, view: holdfast.StateReader) -> OperatorOutput:
+    def counted(given: Any, view: holdfast.types.StateReader) -> OperatorOutput:
         runs.append(given)
         return tidy(given, view)
 
@@ -94,7 +91,7 @@ def test_a_key_that_stands_for_something_else_is_refused(hf: holdfast.Holdfast) 
 def test_whoever_has_the_same_key_and_is_quicker_is_the_one_that_ran(hf: holdfast.Holdfast) -> None:
     runs = iter(["slow", "quick"])
 
-    def slow(given: Any, view: holdfast.StateReader) -> OperatorOutput:
+    def slow(given: Any, view: holdfast.types.StateReader) -> OperatorOutput:
         who = next(runs)
         if who == "slow":
             hf.operate(slow, scope="operator/x", key="k")
@@ -120,7 +117,7 @@ def test_an_operator_that_raises_writes_nothing_and_its_error_is_the_callers(hf:
     class Broken(Exception):
         pass
 
-    def broken(given: Any, view: holdfast.StateReader) -> None:
+    def broken(given: Any, view: holdfast.types.StateReader) -> None:
         raise Broken("as it is")
 
     before = hf.journal.position()
@@ -339,12 +336,12 @@ def test_erasing_a_user_erases_what_was_to_be_sent_about_them(hf: holdfast.Holdf
     hf.effects.dispatch(limit=1)
     hf.journal.erase("alice")
     (info,) = hf.effects.pending()
-    assert info.payload is holdfast.ERASED
+    assert info.payload is holdfast.types.ERASED
     assert hf.effects.dispatch().skipped == 1
     assert len(sink.taken) == 1
     done = [event for event in hf.journal.events("operator/test") if event.type == "effect.settled"]
     assert [event.facts.outcome for event in done] == ["applied", "skipped"]
-    assert done[0].content is holdfast.ERASED
+    assert done[0].content is holdfast.types.ERASED
 
 
 def test_what_is_redacted_changes_what_an_effect_says_and_never_where_it_goes() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom, EffectRefused, OperatorOutput, PushFrame, WriteState
+from holdfast.effects import Custom, OperatorOutput, PushFrame, WriteState
+from holdfast.errors import EffectRefused
 from tests.effects.sinks import Noting
 
 

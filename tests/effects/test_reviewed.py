@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom, EffectNotFound, InvalidValue, KeyReused, OperatorOutput, UnlinkState, WriteState
+from holdfast.effects import Custom, OperatorOutput, UnlinkState, WriteState
+from holdfast.errors import EffectNotFound, InvalidValue, KeyReused
 from holdfast.flow.effects import operators, outbox
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
@@ -18,7 +19,7 @@ from tests.effects.sinks import Noting, declare, notes
 # keys
 
 
-def op(given: Any, view: holdfast.StateReader) -> Any:
+def op(given: Any, view: holdfast.types.StateReader) -> Any:
     """An operator with a name of its own."""
     return {"given": repr(given)}
 
@@ -133,13 +134,13 @@ class EvilModel:
 def test_an_answer_that_cannot_be_looked_at_was_an_answer(hf: holdfast.Holdfast, kind: Any) -> None:
     asked = []
 
-    def sink(effect: holdfast.DeclaredEffect) -> Any:
+    def sink(effect: holdfast.effects.DeclaredEffect) -> Any:
         asked.append(effect.payload)
         return kind()
 
     hf.effects.add_sink("crm", sink)
     ids = notes(hf, 1, 2)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=2)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=2)
     assert asked == [1, 2]
     info = hf.effects.get(ids[0])
     assert (info.status, info.answer) == ("applied", None)
@@ -153,7 +154,7 @@ def test_the_asyncio_client_keeps_to_that_too() -> None:
         async with holdfast.open_async("memory:") as hf:
             hf.effects.add_sink("crm", lambda effect: Evil())
             await hf.operate(lambda given, view: OperatorOutput(None, [Custom("n", 1, "crm")]), name="x")
-            assert await hf.effects.dispatch() == holdfast.DispatchReport(applied=1)
+            assert await hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1)
 
     asyncio.run(test())
 
@@ -203,15 +204,15 @@ def test_a_sink_that_is_taken_away_during_a_dispatch_defers_what_is_left(
         real(*given)
 
     monkeypatch.setattr(outbox, "_check_owner", checked)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(deferred=1)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(deferred=1)
     assert hf.effects.get(ids[0]).status == "deferred"
 
 
 def test_stopped_lanes_cost_a_dispatch_one_question(
     hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
 ) -> None:
-    def refuses(effect: holdfast.DeclaredEffect) -> None:
-        raise holdfast.EffectRefused("no") if effect.payload % 2 else holdfast.RetryLater("later")
+    def refuses(effect: holdfast.effects.DeclaredEffect) -> None:
+        raise holdfast.errors.EffectRefused("no") if effect.payload % 2 else holdfast.errors.RetryLater("later")
 
     hf.effects.add_sink("bad", refuses)
     good = Noting()
@@ -219,7 +220,7 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
     for number in range(20):
         notes(hf, number, sink="bad", scope=f"user/{number}")
     notes(hf, 1, sink="good")
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, failed=10, dead=10)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1, failed=10, dead=10)
     asked: list[str] = []
     journal = hf._env.journal
 
@@ -232,11 +233,11 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
 
     for name in ("select", "lanes", "head"):
         monkeypatch.setattr(journal, name, noting(name, getattr(journal, name)))
-    assert hf.effects.dispatch() == holdfast.DispatchReport()
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport()
     assert asked == ["lanes"]
     monkeypatch.undo()
     clock.advance(1_300)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(failed=10)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(failed=10)
 
 
 def test_the_lanes_of_one_sink_are_found_without_those_of_others(tmp_path: Any) -> None:

@@ -161,7 +161,7 @@ def test_a_file_is_brought_up_step_by_step_and_a_broken_step_changes_nothing(
     with holdfast.open(path) as hf:
         assert hf.journal.version("s") == 1
     monkeypatch.undo()
-    with pytest.raises(holdfast.NewerSchema):
+    with pytest.raises(holdfast.errors.NewerSchema):
         holdfast.open(path)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import holdfast
-from holdfast import BudgetTooSmall, Holdfast, Message, Refused, SummaryFailed, ToolCallRequest, Unsupported
+from holdfast import Holdfast, Message, Refused, ToolCallRequest, Unsupported
+from holdfast.errors import BudgetTooSmall, SummaryFailed
 from tests.conversations.generated import text
 from tests.packs.pack_trials import NO_MEMORY
 

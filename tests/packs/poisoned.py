@@ -10,8 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast import ContextPack, Holdfast, InvalidValue, Session, ToolDef
+from holdfast import ContextPack, Holdfast, Session, ToolDef
 from holdfast.core.trust import TRUSTED_LEVELS
+from holdfast.errors import InvalidValue
 from holdfast.records.frames import Limits
 from tests.packs.journaled import opened
 from tests.packs.reserved import remember

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Closed, Holdfast, InvalidValue, NotFound, SessionNotFound
+from holdfast import Holdfast
 from holdfast.aio.frame import AsyncHistoryTools
 from holdfast.client.history_tools import MIN_TOKENS, HistoryTools
 from holdfast.core.packs.history_tools import HISTORY_TOOLS
+from holdfast.errors import Closed, InvalidValue, NotFound, SessionNotFound
 from tests.model_server import ModelServer, model_server
 from tests.packs.history_kit import by_fours, name_of, texts, tools_of
 from tests.scale import volume

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, NotFound, ReadOnly, Settings
+from holdfast import Holdfast, Settings
+from holdfast.errors import InvalidValue, NotFound, ReadOnly
 from holdfast.flow.journal import past as past_flow
 from holdfast.flow.journal.past import PastJournal
 from holdfast.journal.memory.journal import MemoryJournal

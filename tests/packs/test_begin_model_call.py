@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import KeyReused
 from holdfast.core.packs.manifest import compute_digest
+from holdfast.errors import KeyReused
 from holdfast.flow.packs import manifest
 from tests.packs.calling_kit import LINE, SCOPE, At
 from tests.packs.journaled import sent

@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    BudgetExhausted,
-    DeadlineExceeded,
-    FrameEnded,
-    FrameSuspended,
-    Holdfast,
-    InvalidValue,
-    VersionConflict,
-)
+from holdfast import Holdfast
+from holdfast.errors import BudgetExhausted, DeadlineExceeded, FrameEnded, FrameSuspended, InvalidValue, VersionConflict
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.packs import manifest
 from holdfast.records.events.envelope import Draft

@@ -16,8 +16,17 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Session, StrategyFailed, SummaryFailed
-from holdfast.errors import BudgetTooSmall, FrameEnded, FrameNotFound, InvalidValue, KeyReused, Unsupported
+from holdfast import Holdfast, Session
+from holdfast.errors import (
+    BudgetTooSmall,
+    FrameEnded,
+    FrameNotFound,
+    InvalidValue,
+    KeyReused,
+    StrategyFailed,
+    SummaryFailed,
+    Unsupported,
+)
 from holdfast.flow.compaction import recall, summaries
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.records.compaction import STRATEGIES

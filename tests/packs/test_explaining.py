@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import ContextPack, Holdfast, InvalidValue, PackInfo, Session
+from holdfast import ContextPack, Holdfast, Session
 from holdfast.cli.main import main
 from holdfast.core.packs import views
 from holdfast.core.packs.manifest import REASONS, describe_reason
 from holdfast.core.packs.views import COLOURS, FREE, render_html, token_shares
+from holdfast.errors import InvalidValue
 from holdfast.flow.packs import manifest, trace_packs, visibility
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import trace as pack_trace
 from holdfast.flow.packs.request import PackRequest
 from holdfast.records.packs import AssembledPack
+from holdfast.types import PackInfo
 from tests.packs.traced import by_fours, talk
 
 HOSTILE = '<script>alert("x")</script> & <b>bold</b>'

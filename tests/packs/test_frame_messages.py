@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 import holdfast
 from bench.counting import counting
-from holdfast import FrameEnded, FrameNotFound, Holdfast, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
+from holdfast import Holdfast
+from holdfast.errors import FrameEnded, FrameNotFound, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
 from holdfast.flow.frames import messages as frame_messages
 from holdfast.flow.packs import visibility
 from holdfast.flow.sessions.append import MessagePreparer
@@ -111,7 +112,7 @@ def test_messages_are_checked_and_calls_wait_for_their_results(hf: Holdfast) -> 
     with hf.frame("Work") as frame:
         call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         frame.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        with pytest.raises(holdfast.ToolPairingError):
+        with pytest.raises(holdfast.errors.ToolPairingError):
             frame.append({"role": "tool", "tool_call_id": "c2", "content": "?"})
         frame.append({"role": "tool", "tool_call_id": "c1", "content": "seen"}, pinned=True)
         frame.append("With a file.", files=[("a.txt", b"text")], partial=False)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import ERASED, InvalidValue, Unavailable
+from holdfast import Unavailable
 from holdfast.core.frames import evidence as rules
-from holdfast.errors import EvidenceFailed
+from holdfast.errors import EvidenceFailed, InvalidValue
 from holdfast.flow.packs import handles
 from holdfast.records.events.calls import CallContent, ToolReturned
+from holdfast.types import ERASED
 from tests.packs.evidence_kit import ACTOR, Evidence, handle_to
 from tests.scale import volume
 

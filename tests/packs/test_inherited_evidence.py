@@ -11,9 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import ERASED, Holdfast, InvalidValue, KeyReused, NotFound
+from holdfast import Holdfast
 from holdfast.core.frames import evidence
+from holdfast.errors import InvalidValue, KeyReused, NotFound
 from holdfast.flow.packs import handles, visibility
+from holdfast.types import ERASED
 from tests.scale import seeded, volume
 
 ACTOR = "actor/main"

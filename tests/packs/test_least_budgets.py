@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 import holdfast
-from holdfast import BudgetExhausted, BudgetTooSmall, ContextPack, Frame, Holdfast, Limits, Message, ToolCallRequest
+from holdfast import ContextPack, Frame, Holdfast, Limits, Message, ToolCallRequest
+from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from tests.conversations.generated import text
 from tests.packs.pack_rules import MARKER
 from tests.packs.worlds import PLENTY, TOOLS, WIDE
@@ -181,7 +182,7 @@ def test_too_few_messages_are_not_taken_for_too_few_tokens(hf: Holdfast) -> None
 
 def test_the_default_is_what_the_model_or_the_frame_takes(hf: Holdfast) -> None:
     chat = hf.session("s", model="gpt-4o")
-    info = holdfast.model_info("gpt-4o")
+    info = holdfast.models.model_info("gpt-4o")
     assert chat.pack().budget == info.input_budget
     with hf.frame("work", session="s") as frame:
         assert bound(frame.pack()) == (info.input_budget, None)

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
+from holdfast import Holdfast, Refused
+from holdfast.errors import (
     BudgetTooSmall,
     FrameEnded,
     FrameNotFound,
-    Holdfast,
     InvalidValue,
     KeyReused,
     NotFound,
-    Refused,
     SessionNotFound,
 )
 from tests.packs.worlds import PLENTY, WIDE

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from holdfast import BudgetTooSmall, Holdfast, InvalidMessage, InvalidValue
+from holdfast import Holdfast
 from holdfast.core.packs import fences, segments
 from holdfast.core.sessions import message_events
 from holdfast.core.trust import TRUSTED_LEVELS
+from holdfast.errors import BudgetTooSmall, InvalidMessage, InvalidValue
 from holdfast.flow.packs import evidence, handles
 from holdfast.records.events.envelope import TRUST_LEVELS
 from tests.packs.injected import TEXTS, injected

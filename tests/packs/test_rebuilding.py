@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import CallNotFound, Corrupt, Holdfast
+from holdfast import Corrupt, Holdfast
 from holdfast.core.packs import fences, segments
 from holdfast.core.sessions import shorten
+from holdfast.errors import CallNotFound
 from holdfast.flow.packs import rebuild
 from tests.packs.everything import EVERYTHING, Once
 from tests.packs.journaled import Shown, check, opened, sent

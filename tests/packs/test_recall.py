@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import CompactionConfig, Holdfast, Session
+from holdfast import Holdfast, Session
+from holdfast.compaction import CompactionConfig
 from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.core.compaction.summary import PASSAGE_PREFIX
 from holdfast.errors import InvalidValue

@@ -12,18 +12,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    Always,
-    BudgetTooSmall,
-    CompactionConfig,
-    Holdfast,
-    InvalidValue,
-    Rule,
-    Session,
-    SummaryFailed,
-    TooLarge,
-)
+from holdfast import Holdfast, Session
+from holdfast.compaction import Always, CompactionConfig, Rule
 from holdfast.core.sessions.shorten import omission_marker
+from holdfast.errors import BudgetTooSmall, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import sessions, summaries
 from holdfast.flow.compaction.summaries import SMALL_SUMMARY_TOKENS, fit_tokens
 from holdfast.testing.clock import FrozenClock

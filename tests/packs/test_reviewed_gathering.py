@@ -102,7 +102,7 @@ def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], m
 def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far]) -> None:
     hf, _ = far
     seen, asked = visibility.thread_visibility("session/nobody/thread/main"), PackRequest(recall=2)
-    with pytest.raises(holdfast.SessionNotFound):
+    with pytest.raises(holdfast.errors.SessionNotFound):
         pack_flow.build_pack(hf._env, seen, asked)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import BudgetTooSmall, FrameNotFound, Holdfast, InvalidValue, SessionClosed, Settings
+from holdfast import Holdfast, Settings
 from holdfast.core.packs.handles import is_reserved_name
+from holdfast.errors import BudgetTooSmall, FrameNotFound, InvalidValue, SessionClosed
 from tests.conversations.provider_rules import anthropic_problems
 
 MODEL = "gpt-4o"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import BudgetTooSmall, Holdfast, Limits, Scripted, Session
+from holdfast import Holdfast, Limits, Scripted, Session
 from holdfast.core.packs.inputs import RequiredPart, too_small_error
+from holdfast.errors import BudgetTooSmall
 
 LONG = "what must always hold, however long it takes to say " * 40
 

@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    Always,
-    BudgetExhausted,
-    BudgetGuard,
-    CompactionConfig,
-    Holdfast,
-    InvalidValue,
-    Rule,
-    TelemetryRecorder,
-)
+from holdfast import Holdfast
+from holdfast.compaction import Always, BudgetGuard, CompactionConfig, Rule, TelemetryRecorder
+from holdfast.errors import BudgetExhausted, InvalidValue
 from holdfast.flow.compaction import rules
 from holdfast.testing.clock import FrozenClock
 

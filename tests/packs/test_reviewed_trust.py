@@ -10,17 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import (
-    DeleteState,
-    EvidenceFailed,
-    Holdfast,
-    InvalidValue,
-    LinkState,
-    OperatorOutput,
-    UnlinkState,
-    WriteState,
-)
+from holdfast import Holdfast
 from holdfast.core.frames import evidence as rules
+from holdfast.effects import DeleteState, LinkState, OperatorOutput, UnlinkState, WriteState
+from holdfast.errors import EvidenceFailed, InvalidValue
 from holdfast.extras.documents import DocumentRoot
 from holdfast.flow.packs import evidence
 from holdfast.flow.state import write as state_write

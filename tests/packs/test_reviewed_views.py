@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import CallNotFound, ContextPack, Frame, Holdfast, InvalidValue, Session, Settings
+from holdfast import ContextPack, Frame, Holdfast, Session, Settings
 from holdfast.cli.main import main
 from holdfast.core.packs import manifest
+from holdfast.errors import CallNotFound, InvalidValue
 from holdfast.extras.documents import DocumentRoot
 from holdfast.flow.packs import expand, rebuild
 

@@ -12,16 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import (
+from holdfast import Holdfast, Session
+from holdfast.compaction import (
     Always,
     BudgetGuard,
     CompactionConfig,
-    Holdfast,
     MessagesOver,
     Occasion,
     PackOverBudget,
     Rule,
-    Session,
     TelemetryRecorder,
     TokensOver,
 )

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from bench.counting import Counts, counting
-from holdfast import CallNotFound, Holdfast, InvalidValue, NewerSchema, NotFound, Settings
+from holdfast import Holdfast, Settings
+from holdfast.errors import CallNotFound, InvalidValue, NewerSchema, NotFound
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.packs import manifest
 from holdfast.records.events.calls import PackedPiece

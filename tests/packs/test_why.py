@@ -12,11 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, Session, Trace
+from holdfast import Holdfast, Session
 from holdfast.core.packs.trace import Fact, FactVisibility
+from holdfast.errors import InvalidValue
 from holdfast.flow.packs import trace as pack_trace
 from holdfast.flow.packs import trace_packs, trace_sources
 from holdfast.flow.packs.trace_packs import PackInspector
+from holdfast.types import Trace
 from tests.packs.traced import Facts, by_fours, talk
 from tests.scale import seeded, volume
 
@@ -87,7 +89,7 @@ def test_the_budget_that_a_fix_names_shows_it_and_is_not_wildly_more_than_that_t
 
 
 def test_a_budget_beyond_the_model_is_not_advised(hf: Holdfast) -> None:
-    holdfast.register_model("tiny-model", window=600, reply_reserve=100)
+    holdfast.models.register_model("tiny-model", window=600, reply_reserve=100)
     chat = hf.session("small", model="tiny-model")
     chat.append(f"I am {NUTS}.")
     talk(chat, 20, 500)

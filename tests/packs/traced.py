@@ -6,7 +6,9 @@ import json
 from random import Random
 from typing import Any, NamedTuple
 
-from holdfast import BudgetTooSmall, Holdfast, HoldfastError, Session, Trace
+from holdfast import Holdfast, HoldfastError, Session
+from holdfast.errors import BudgetTooSmall
+from holdfast.types import Trace
 from tests.scale import volume
 
 WORDS = ("amber", "birch", "cobalt", "dahlia", "elm", "fjord", "garnet", "hazel", "iris", "juniper")

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import BudgetTooSmall, ContextPack, Frame, Holdfast, Limits, Message, Session, ToolCallRequest
+from holdfast import ContextPack, Frame, Holdfast, Limits, Message, Session, ToolCallRequest
+from holdfast.errors import BudgetTooSmall
 from tests.conversations.generated import as_dicts, conversation, text, tool_name
 
 MODEL = "gpt-4o"
@@ -182,7 +183,7 @@ def torn_turn(found: World, number: int) -> None:
 def summarise(found: World) -> None:
     """A summary stands for what is older, and some of that can be found again; none does where it would be longer."""
     words = f"summary-words {text(found.rng, 10)}"
-    with suppress(holdfast.SummaryFailed):
+    with suppress(holdfast.errors.SummaryFailed):
         found.session.compact(keep=found.rng.randint(1, 4), summarizer=lambda *_, **__: words, store=True)
 
 

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncState, AsyncStateStore, Closed, HoldfastError, StateReader
+from holdfast import AsyncState, HoldfastError
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import AsyncReadableState, AsyncStateReader, open_store_async
 from holdfast.client.state import open_store
+from holdfast.errors import Closed
 from holdfast.testing.clock import FrozenClock, SeededIds
+from holdfast.types import AsyncStateStore, StateReader
 from tests.conversations.looped import counted, play
 from tests.stores.opened import KINDS, Opened
 

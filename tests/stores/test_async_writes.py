@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncState, Conflict, KeyReused
+from holdfast import AsyncState, Conflict
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.state import State
+from holdfast.errors import KeyReused
 from holdfast.flow.state import write as state_write
 from holdfast.flow.state.journal_store import JournalStore
 from holdfast.testing.clock import FrozenClock

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import ERASED, Holdfast
+from holdfast import Holdfast
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.journal_contract import dump_projections
+from holdfast.types import ERASED
 
 
 @pytest.fixture(params=["memory:", "sqlite"])
@@ -70,7 +71,7 @@ def test_a_key_that_stands_for_something_else_is_refused(hf: Holdfast, other: ob
     state = hf.state("user/1")
     state.write("n", 1, key="a")
     before = dump_projections(hf._env.journal)
-    with pytest.raises(holdfast.KeyReused):
+    with pytest.raises(holdfast.errors.KeyReused):
         other(state)  # type: ignore[operator]
     assert dump_projections(hf._env.journal) == before
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Message, ModelFailed, ToolCallRequest, ToolCallResult, tool
+from holdfast import Message, ToolCallRequest, ToolCallResult, tool
 from holdfast.core.sessions import tokens
 from holdfast.core.sessions.tokens import Framing, message_tokens
 from holdfast.core.wire import anthropic, openai_chat, openai_responses, tools
 from holdfast.core.wire import calls as wire_calls
 from holdfast.core.wire.tools import sendable_tool_name
+from holdfast.errors import ModelFailed
 from holdfast.model.providers import ADAPTERS
 from tests.conversations.generated import INVENTED
 from tests.conversations.name_rules import tool_problems
@@ -40,7 +41,7 @@ def refund(order: int) -> str:
 def quiet(fails: bool) -> str:
     """Say nothing."""
     if fails:
-        raise holdfast.ToolFailed(" ")
+        raise holdfast.errors.ToolFailed(" ")
     return " \n"
 
 

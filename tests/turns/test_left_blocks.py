@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CallModel, CallTool, Done, TurnLeft
+from holdfast import CallModel, CallTool, Done
 from holdfast.client.turn import Turn
+from holdfast.errors import TurnLeft
 from holdfast.flow.turns import calls, turns
 from tests.turns.agent_world import Gated
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take

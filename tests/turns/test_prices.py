@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, Message, Usage
+from holdfast import Holdfast, Message, Usage
 from holdfast.connect import make_price_function
+from holdfast.errors import InvalidValue
 from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.model import prices

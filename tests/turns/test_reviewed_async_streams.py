@@ -11,11 +11,11 @@ import openai
 import pytest
 
 import holdfast
-from holdfast import CallModel, ModelFailed
+from holdfast import CallModel
 from holdfast.aio import turn as aio_turn
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.turn import Turn
-from holdfast.errors import InvalidValue
+from holdfast.errors import InvalidValue, ModelFailed
 from tests.model_server import Fault, model_server
 from tests.turns.agent_world import SESSION
 from tests.turns.stream_kit import AsyncSource, Broken, Source

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CallModel, Holdfast, InvalidValue, Message, ModelFailed, ModelReply, Refused, Usage, tool
+from holdfast import CallModel, Holdfast, Message, Refused, Usage, tool
 from holdfast.client.turn_model import TurnCost
+from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.flow.turns import calls, outcome
 from holdfast.flow.turns.open import TurnOpener, TurnTerms
 from holdfast.model.scripted import Scripted, call
+from holdfast.models import ModelReply
 from holdfast.records.models import Delta, ModelCall
 from holdfast.testing import kill_everywhere
 from tests.turns.agent_world import Counted, facts

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ActorBusy, Holdfast, Limits, ModelFailed, ModelReply, Usage
+from holdfast import Holdfast, Limits, Usage
+from holdfast.errors import ActorBusy, ModelFailed
 from holdfast.flow.turns import outcome
 from holdfast.flow.turns.open import TurnOpener
+from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.testing.clock import FrozenClock
 

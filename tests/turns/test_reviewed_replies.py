@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Done, Holdfast, ModelReply, Scripted
+from holdfast import Done, Holdfast, Scripted
 from holdfast.client import turn_model
 from holdfast.flow.turns import outcome
 from holdfast.model.providers import ADAPTERS
+from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.runtime import reply as runtime_reply
 from holdfast.runtime.reply import ReplyOutput

@@ -16,10 +16,11 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import ModelReply, Scripted, tool
+from holdfast import Scripted, tool
 from holdfast.aio import executor as async_pool
 from holdfast.aio.executor import THREADS, CallbackPool
 from holdfast.errors import Closed, InvalidValue, ModelFailed, ToolFailed
+from holdfast.models import ModelReply
 from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime import loop_thread, tasks
 from holdfast.runtime.driver import TurnDriver

@@ -11,21 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import (
-    BudgetExhausted,
-    BudgetGuard,
-    CallModel,
-    Holdfast,
-    InvalidValue,
-    Message,
-    ModelReply,
-    Scripted,
-    Usage,
-    tool,
-)
+from holdfast import CallModel, Holdfast, Message, Scripted, Usage, tool
 from holdfast.client import turn_model
+from holdfast.compaction import BudgetGuard
 from holdfast.core.journal import project_sessions
+from holdfast.errors import BudgetExhausted, InvalidValue
 from holdfast.model.scripted import call
+from holdfast.models import ModelReply
 from holdfast.records.models import Delta, ModelCall
 from holdfast.records.usage import NANO_USD
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, MessagesOver, Rule, Scripted, tool
+from holdfast import Holdfast, Scripted, tool
 from holdfast.aio.executor import THREADS
+from holdfast.compaction import MessagesOver, Rule
 from holdfast.errors import Closed, Refused
 from holdfast.flow.turns import deadlock, outcome, turns
 from holdfast.flow.turns.turns import TurnView

@@ -204,7 +204,7 @@ def test_tenants_do_not_see_each_others_turns(hf: Holdfast) -> None:
     assert spoken(other) == [("user", "Hello"), ("assistant", "Hi.")]
     assert list(other.questions()) == []
     ask = take(hf, "Refund.", replies(), key="k")
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(holdfast.errors.NotFound):
         other.answer(ask.id, approve=True)
 
 

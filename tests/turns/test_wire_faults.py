@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ModelFailed, Usage
+from holdfast import Usage
 from holdfast.client.turn import CORRECTIONS
+from holdfast.errors import ModelFailed
 from holdfast.model.providers import ADAPTERS
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock

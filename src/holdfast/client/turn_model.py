@@ -237,7 +237,8 @@ class TurnCost:
             return None
         model = usage.model or self._turn._model.name or "its model"
         if is_reported(usage) and not usage.estimated:
-            return f"no price is known for {model}; give one with holdfast.open(prices=…) or holdfast.register_price."
+            given = "holdfast.open(prices=…) or holdfast.models.register_price"
+            return f"no price is known for {model}; give one with {given}."
         if type == "model.failed":  # Most failed calls are not billed, and report nothing.
             return None
         return f"{model} did not report what it used, so what it costs is not known; give its replies a usage."
