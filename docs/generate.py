@@ -28,12 +28,14 @@ from holdfast.aio.journal import AsyncJournalView
 from holdfast.aio.session import AsyncSession
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import EXIT_CODES, exit_code, find_command, make_app
+from holdfast.client import options
 from holdfast.client.effects import Effects
 from holdfast.client.frame import Frame
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.session import Session
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.core.sessions.shorten import Cut
 from holdfast.extras.dual_write import RefusedEntry
 from holdfast.records import frames as frame_records
@@ -327,10 +329,10 @@ embedders may be async; an operator that is gets an `AsyncStateReader`.
 
 `await hf.session(…)` gives an `AsyncSession` with the members of `Session`, of which {read} are
 methods to be awaited; `len(chat)` is `await chat.length()`, and `async for message in chat` reads
-all messages. A pack is complete when it is returned, so rendering it is not awaited. `history_tools`,
-which a frame awaits and a session does not, gives an `AsyncHistoryTools` with the members of
-`HistoryTools`, of which `run` is awaited. A summarizer and a memory may be async and are awaited on
-the loop.
+all messages. The members of `session.packs`, `session.compaction` and `session.details` are awaited
+too. A pack is complete when it is returned, so rendering it is not awaited. `history_tools` gives an
+`AsyncHistoryTools` with the members of `HistoryTools`, of which `run` is awaited. A summarizer and a
+memory may be async and are awaited on the loop.
 
 Each operation runs in a thread of the client's own, as a whole. Cancelling an `await` does not
 cancel the write: its key finds out what happened.
@@ -360,6 +362,21 @@ that was journaled. It renders itself in a notebook. See [Context packs](../buil
 [Windows](../build/windows.md), [Briefs](../build/briefs.md) and
 [Evidence](../build/evidence.md).
 """
+
+OPTIONS = """
+Keyword arguments that several methods take as `**options`; the asyncio client takes the same ones. An option that is
+left out has its default, and an unknown one raises a `TypeError`.
+"""
+
+OPTION_SETS: tuple[Any, ...] = (
+    options.OpenOptions,
+    options.StoreOptions,
+    options.SessionOptions,
+    options.PackOptions,
+    options.TurnOptions,
+    options.QuestionOptions,
+    options.AgentOptions,
+)
 
 REQUESTS = """
 The requests that a pack renders to, each a `TypedDict` to be passed on with `**`:
@@ -566,7 +583,11 @@ def python() -> str:
         ENV,
         _methods("Holdfast", Holdfast),
         _methods("Session", Session, TALK),
+        _methods("session.packs", SessionPacks),
+        _methods("session.compaction", SessionCompaction),
+        _methods("session.details", SessionDetails),
         _methods("ContextPack", holdfast.ContextPack, PACK),
+        _options(),
         _requests(),
         _methods("HistoryTools", types_.HistoryTools, AGENT),
         _methods("Turn", holdfast.Turn, TURN),
@@ -643,6 +664,18 @@ def _asyncio() -> tuple[str, str]:
     read = [f"`{name}`" for name in _awaited(Session, AsyncSession)]
     said = ASYNC.format(iterators=", ".join(iterators), awaited=", ".join(awaited), read=", ".join(read))
     return f"## AsyncHoldfast\n\n{summary(AsyncHoldfast)}", said
+
+
+def _options() -> str:
+    """The keyword options that methods share, each set in its order."""
+    parts = [f"## Options\n\n{OPTIONS.strip()}"]
+    for kind in OPTION_SETS:
+        sets = [one for one in vars(options).values() if typing.is_typeddict(one)]
+        parts_of = [one for one in sets if set(one.__annotations__) <= set(kind.__annotations__)]
+        described = {name: text for one in parts_of for name, text in _attribute_docs(one).items()}
+        rows = [[f"`{name}`", described[name]] for name in kind.__annotations__]
+        parts.append(f"### {kind.__name__}\n\n{summary(kind)}\n\n{table(['option', ''], rows)}")
+    return "\n\n".join(parts)
 
 
 def _requests() -> str:

@@ -56,11 +56,11 @@ async def _appends_arrive(hf: AsyncHoldfast, rng: random.Random, id: str) -> Non
     whole = await chat.messages()
     assert len(whole) == len(before) + 6 + len(told)
     assert whole[: len(before)] == before
-    covered = [await chat.expand(one) for one in await chat.summaries()]
+    covered = [await chat.compaction.expand(one) for one in await chat.compaction.summaries()]
     assert covered == told
     behind = [message.id for part in covered for message in part]
     assert behind == [one.id for one in whole[: len(behind)]]
-    assert [one for one in (made, again) if one is not None] == await chat.summaries()
+    assert [one for one in (made, again) if one is not None] == await chat.compaction.summaries()
     shown = (await chat.pack()).messages
     assert _texts(shown[len(told) :]) == _texts(whole[len(behind) :])
 
@@ -111,7 +111,7 @@ def test_a_range_that_changes_is_summarised_again_and_given_up_in_the_end() -> N
         with pytest.raises(Conflict):
             await chat.compact(0, summarizer=unsettled)
         assert seen == [20, 19, 5, 4, 3]
-        assert await chat.summaries() == [made]
+        assert await chat.compaction.summaries() == [made]
 
     play(test)
 
@@ -245,7 +245,7 @@ def test_cancelled_while_it_summarises_nothing_is_written(plain: bool) -> None:
         go_on.set()
         if plain:
             await asyncio.to_thread(done.wait, 10)
-        assert await chat.summaries() == []
+        assert await chat.compaction.summaries() == []
         assert await chat.compact(0) is not None
 
     play(test)

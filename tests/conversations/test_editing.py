@@ -82,7 +82,7 @@ def test_a_fork_goes_on_from_any_message_and_neither_line_sees_the_other(hf: Hol
     assert texts(side) == ["one", "two", "else"]
     assert texts(chat) == ["one", "two", "three", "four", "five"]
     assert side.messages()[0] == found[0]
-    assert chat.threads == ("main", "side")
+    assert chat.details.threads == ("main", "side")
     assert texts(hf.session("alice", thread="side", create=False)) == ["one", "two", "else"]
 
 
@@ -141,7 +141,7 @@ def test_a_pinned_message_stays_in_every_pack(hf: Holdfast) -> None:
     assert chat.pack(200).messages[0].text == fact.text
     chat.unpin(fact)
     assert fact.text not in [message.text for message in chat.pack(200).messages]
-    assert chat.append("kept", pinned=True).pinned
+    assert chat.append("kept", policy="pinned").pinned
 
 
 def test_an_empty_session_can_be_forked_and_packed(hf: Holdfast) -> None:

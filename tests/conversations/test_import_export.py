@@ -64,7 +64,7 @@ def test_real_conversations_survive_the_other_forms(tmp_path: Path) -> None:
                 report = again.import_messages(chat.export(form), form)
                 assert report.repairs == ()
                 assert [(m.role, m.text) for m in again] == [(m.role, m.text) for m in chat]
-                assert again.system == chat.system
+                assert again.details.system == chat.details.system
             assert anthropic_problems(chat.pack().to_anthropic()) == []
 
 
@@ -104,11 +104,15 @@ def test_the_system_prompt_and_tools_of_a_request_become_the_sessions(hf: Holdfa
     }
     chat = hf.session("alice")
     chat.import_messages(request)
-    assert (chat.system, chat.model, [tool.name for tool in chat.tools]) == ("Be terse.", "gpt-4o", ["find"])
+    assert (chat.details.system, chat.model, [tool.name for tool in chat.details.tools]) == (
+        "Be terse.",
+        "gpt-4o",
+        ["find"],
+    )
     assert chat.export()["messages"] == request["messages"]
     kept = hf.session("bob", system="Mine.")
     kept.import_messages(request)
-    assert kept.system == "Mine."
+    assert kept.details.system == "Mine."
     assert len(kept) == 2, "a system prompt that cannot be the session's stays a message"
 
 

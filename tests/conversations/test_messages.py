@@ -229,7 +229,7 @@ def test_erased_content_leaves_a_valid_conversation(tmp_path: Path) -> None:
         assert "hidden" not in str(hf.session("s").messages())
         assert [message.role for message in chat] == ["user", "assistant", "tool", "tool"]
         assert all(message.erased for message in chat)
-        assert (chat.system, chat.title) == (None, None)
+        assert (chat.details.system, chat.title) == (None, None)
         assert hf.journal.verify().findings == ()
         assert b"hidden" not in (tmp_path / "a.db").read_bytes()
 
@@ -254,11 +254,11 @@ def test_tokens_are_counted_once_and_by_another_tokenizer_remembered(hf: Holdfas
     first = chat.pack(4_000)
     assert first.tokenizer == "cl100k_base"
     assert hf.journal.position() == before, "a pack is a read"
-    chat.begin_model_call(first)
+    chat.packs.begin_model_call(first)
     noted = [event.type for event in hf.journal.events(after=before)]
     assert noted == ["tokens.counted", "context.packed"]
     second = chat.pack(4_000)
-    chat.begin_model_call(second)
+    chat.packs.begin_model_call(second)
     noted = [event.type for event in hf.journal.events(after=before)]
     assert noted == ["tokens.counted", "context.packed", "context.packed"]
     assert first.tokens == second.tokens

@@ -29,7 +29,7 @@ def test_an_existing_list_is_stored_and_both_grow() -> None:
     log.append({"role": "user", "content": "And 18?"})
     assert len(log) == 6
     assert log.behind == 0
-    assert log.session.system == "You are terse."
+    assert log.session.details.system == "You are terse."
     assert log.to_openai()["messages"] == log.list
 
 

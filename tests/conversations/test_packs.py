@@ -117,16 +117,16 @@ def test_a_summary_stands_for_what_it_covers_and_can_be_expanded(hf: Holdfast) -
     assert pack.messages[0].role == "user", "users were heard in it, so it has no more say than they have"
     assert [message.text for message in pack.messages[1:]] == [message.text for message in given[35:]]
     assert pack.conversation.truncated_count == 0
-    assert chat.expand(made) == given[:35]
+    assert chat.compaction.expand(made) == given[:35]
     assert chat.messages() == given
     assert chat.compact(keep=5) is None
     chat.append([f"Later {number}" for number in range(10)])
     second = chat.compact(keep=5, max_tokens=80)
-    assert [summary.id for summary in chat.summaries()] == [made.id, second.id]
+    assert [summary.id for summary in chat.compaction.summaries()] == [made.id, second.id]
     whole = chat.compact(keep=2, whole=True, max_tokens=80)
-    assert [summary.id for summary in chat.summaries()] == [whole.id]
-    assert chat.expand(whole) == chat.messages()[:48]
-    assert chat.expand(made.id) == given[:35]
+    assert [summary.id for summary in chat.compaction.summaries()] == [whole.id]
+    assert chat.compaction.expand(whole) == chat.messages()[:48]
+    assert chat.compaction.expand(made.id) == given[:35]
 
 
 def test_a_failed_or_empty_summary_changes_nothing(hf: Holdfast) -> None:
@@ -163,15 +163,15 @@ def test_a_fork_summarises_what_it_shares_as_well(hf: Holdfast) -> None:
     side.append([f"own {number}" for number in range(5)])
     made = side.compact(keep=3)
     assert made.messages == 17
-    assert side.expand(made) == side.messages()[:17]
+    assert side.compaction.expand(made) == side.messages()[:17]
     assert [message.text for message in side.pack().messages[1:]] == ["own 2", "own 3", "own 4"]
     assert len(chat.pack().messages) == 20, "the line that it was forked from is not touched"
     side.rewind(to=given[3])
-    assert side.summaries() == []
+    assert side.compaction.summaries() == []
     assert len(side.pack().messages) == 4
     inherited = chat.compact(keep=5)
     later = chat.fork()
-    assert [summary.id for summary in later.summaries()] == [inherited.id]
+    assert [summary.id for summary in later.compaction.summaries()] == [inherited.id]
 
 
 @pytest.mark.parametrize("budget", [0, -1, True, "many", 1.5])
@@ -206,7 +206,7 @@ def test_instructions_at_the_beginning_of_a_line_stay_in_every_pack_and_out_of_s
         "Be terse.",
         "Be kind.",
     ]
-    assert chat.summaries()[0].messages == 45
+    assert chat.compaction.summaries()[0].messages == 45
 
 
 def test_a_change_of_model_counts_anew_what_it_counts_differently(hf: Holdfast) -> None:

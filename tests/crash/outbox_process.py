@@ -106,7 +106,7 @@ def operator(number: int) -> Callable[[Any, Any], OperatorOutput]:
 def run_order(hf: holdfast.Holdfast, number: int) -> holdfast.effects.OperatorResult:
     """Order `number`, once."""
     stream = STREAMS[number % len(STREAMS)]
-    return hf.operate(operator(number), scope=stream, key=f"order-{number}", name="order")
+    return hf.effects.operate(operator(number), scope=stream, key=f"order-{number}", name="order")
 
 
 def opened(path: str, sink: str, killer: Killer, clock: FrozenClock) -> holdfast.Holdfast:

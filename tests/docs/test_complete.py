@@ -23,8 +23,10 @@ from holdfast.client.frame import Frame
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
+from holdfast.client.options import OpenOptions
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.extras.dual_write import DualWrite
 from holdfast.records.catalogue import CATALOGUE
 from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES
@@ -131,6 +133,9 @@ def test_every_public_name_is_documented(public: str) -> None:
         ("hf.index", IndexView),
         ("Frame", Frame),
         ("Session", Session),
+        ("session.packs", SessionPacks),
+        ("session.compaction", SessionCompaction),
+        ("session.details", SessionDetails),
         ("ContextPack", ContextPack),
         ("DualWrite", DualWrite),
         ("hf.state", holdfast.types.StateStore),
@@ -189,7 +194,7 @@ def test_every_name_of_compaction_is_documented_with_its_numbers() -> None:
 
 
 def test_everything_that_a_client_may_be_given_is_explained() -> None:
-    env = [name for name in inspect.signature(holdfast.open).parameters if name not in BESIDE]
+    env = [name for name in OpenOptions.__annotations__ if name not in BESIDE]
     opening = section("Opening")
     assert [port for port in env if f"\n- `{port}`: " not in opening] == []
 

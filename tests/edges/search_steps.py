@@ -65,7 +65,9 @@ def reduce(world: World) -> None:
 def operate(world: World) -> None:
     place, key, user, client = _scope(world), world.one(KEYS), world.one(USERS), world.number()
     text, options = world.text(), {"ttl": 30.0}
-    world.view(client, place[0], user).operate(lambda given, view: written(place, key, text, options), name="write")
+    world.view(client, place[0], user).effects.operate(
+        lambda given, view: written(place, key, text, options), name="write"
+    )
     world.keep(client, place, key, Kept(text, _owner(place, user), world.clock.now_ms() + 30_000))
 
 

@@ -16,12 +16,16 @@ import holdfast
 from holdfast.client.effects import Effects
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.runtime.agent import Agent
 from tests.edges.tenant_actor import Actor
 
 OWNERS: dict[str, type] = {
     "Holdfast": holdfast.Holdfast,
     "Session": holdfast.Session,
+    "packs": SessionPacks,
+    "compaction": SessionCompaction,
+    "details": SessionDetails,
     "Agent": Agent,
     "ContextPack": holdfast.ContextPack,
     "Frame": holdfast.Frame,

@@ -100,9 +100,9 @@ def operate_once(actor: Actor, operate: Any) -> Any:
     return done
 
 
-@call("Holdfast", "operate effects", "effects", "operate")
+@call("Holdfast", "effects", "effects", "operate")
 def operate(actor: Actor) -> Any:
-    return operate_once(actor, actor.someone().operate)
+    return operate_once(actor, actor.someone().effects.operate)
 
 
 @call("effects", "operate add_middleware")

@@ -128,20 +128,20 @@ def ask(actor: Actor) -> QuestionReceipt:
     )
 
 
-@call("index", "suspend_frame question questions reissue_token", "Holdfast", "questions")
+@call("index", "suspend_frame question reissue_token", "Holdfast", "questions")
 def questions(actor: Actor) -> Any:
     asked = actor.note("asked", ask(actor))
     index = actor.hf.index
     token = index.reissue_token(asked.question) if actor.maybe(True, 0.3) else None
     actor.known["asked"][-1] = asked if token is None else QuestionReceipt(**{**_fields(asked), "token": token})
-    return asked, index.question(asked.question), list(index.questions()), list(actor.hf.questions()), token is None
+    return asked, index.question(asked.question), list(actor.hf.questions()), token is None
 
 
 def _fields(asked: QuestionReceipt) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in asked.__struct_fields__}
 
 
-@call("Holdfast", "answer", "index", "answer answer_to")
+@call("Holdfast", "answer", "index", "answer_to")
 def answer(actor: Actor) -> Any:
     asked = actor.recent("asked", lambda: ask(actor))
     scope = actor.hf.index.get_frame(asked.frame).scope
@@ -149,7 +149,7 @@ def answer(actor: Actor) -> Any:
         if actor.maybe(True):
             done = actor.hf.answer(asked.question, approve=True, by=actor.one(USERS), note=actor.text())
         else:
-            done = actor.hf.index.answer(token=asked.token, approve=False, payload=actor.text())
+            done = actor.hf.answer(token=asked.token, approve=False, payload=actor.text())
     except HoldfastError as error:
         return error, actor.hf.index.answer_to(scope, asked.question)
     return done, actor.hf.index.answer_to(scope, asked.question)

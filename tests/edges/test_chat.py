@@ -156,7 +156,7 @@ def test_arguments_say_where_and_how(chat: Chat) -> None:
     chat(arguments=("b.db", "--session", "s", "--system", "Be terse.", "--say", "hi", "--say", "/quit", "--say", "no"))
     with holdfast.open("b.db") as hf:
         session = hf.session("s", create=False)
-        assert (session.system, session.model, len(session)) == ("Be terse.", "scripted", 2)
+        assert (session.details.system, session.model, len(session)) == ("Be terse.", "scripted", 2)
     result = chat("hi", arguments=("b.db", "--tenant", "acme", "--thread", "side"))
     assert result.code == 0
     with holdfast.open("b.db") as hf:

@@ -9,19 +9,28 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import holdfast
 from holdfast.aio.effects import AsyncEffects
-from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast, AsyncOpenOptions
 from holdfast.aio.journal import AsyncJournalView
-from holdfast.aio.state import AsyncReadableState, AsyncState, AsyncStateReader, AsyncStateStore
+from holdfast.aio.session_views import AsyncSessionPacks
+from holdfast.aio.state import (
+    AsyncReadableState,
+    AsyncState,
+    AsyncStateReader,
+    AsyncStateStore,
+    AsyncStoreOptions,
+)
 from holdfast.client import holdfast as client
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.journal import JournalView
+from holdfast.client.options import OpenOptions, StoreOptions
+from holdfast.client.session_views import SessionPacks
 from holdfast.client.state import ReadableState, State, StateReader, StateStore
 from holdfast.runtime.agent import Agent, AsyncAgent
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -47,6 +56,7 @@ EITHER = {("operate", "operator"), ("add_sink", "sink")}
     [
         (Holdfast, AsyncHoldfast),
         (JournalView, AsyncJournalView),
+        (SessionPacks, AsyncSessionPacks),
         (ReadableState, AsyncReadableState),
         (State, AsyncState),
         (StateReader, AsyncStateReader),
@@ -70,15 +80,16 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters(sync: type,
 @pytest.mark.parametrize(
     ("sync", "colour", "either"),
     [
-        (holdfast.open, holdfast.open_async, {"memory", "summarizer", "embedder"}),
-        (holdfast.open_store, holdfast.open_store_async, {"embedder"}),
+        (OpenOptions, AsyncOpenOptions, {"memory", "summarizer", "embedder"}),
+        (StoreOptions, AsyncStoreOptions, {"embedder"}),
     ],
 )
 def test_both_clients_are_opened_with_the_same_and_a_loop_takes_async_functions_too(
     sync: Any, colour: Any, either: set[str]
 ) -> None:
-    one, other = (inspect.signature(function).parameters for function in (sync, colour))
-    assert [(p.name, p.kind, p.default) for p in one.values()] == [(p.name, p.kind, p.default) for p in other.values()]
+    assert sync.__annotations__.keys() == colour.__annotations__.keys()
+    assert sync.__optional_keys__ == colour.__optional_keys__ == frozenset(sync.__annotations__)
+    one, other = get_type_hints(sync), get_type_hints(colour)
     assert {name for name in one if one[name] != other[name]} == either
 
 
@@ -94,6 +105,16 @@ def test_everything_public_is_listed_and_everything_listed_is_there() -> None:
         assert all(hasattr(module, name) for name in module.__all__)
         with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
             module.Nothing  # noqa: B018
+
+
+def test_a_session_has_few_members_of_its_own() -> None:
+    assert len([name for name in dir(holdfast.Session) if not name.startswith("_")]) <= 26
+
+
+def test_the_plain_async_twins_are_those_that_the_generator_writes() -> None:
+    generator = Path(__file__).parent.parent.parent / "tools" / "generate_aio.py"
+    done = subprocess.run([sys.executable, generator, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_name_is_in_one_module_or_also_at_the_root_and_every_error_in_errors() -> None:
@@ -332,7 +353,7 @@ def test_a_relative_path_and_a_link_mean_the_same_file_for_ever(
     with holdfast.open("link.db") as hf:
         hf.journal.append("s", "app.noted", files=[b"x" * 300_000])
         monkeypatch.chdir("/")
-        hf._env.journal.connections.drop_writer(suspect=True)  # type: ignore[attr-defined]
+        hf.env.journal.connections.drop_writer(suspect=True)  # type: ignore[attr-defined]
         hf.journal.append("s", "app.noted")
         assert hf.journal.verify().ok
     with holdfast.open(tmp_path / "data" / "a.db") as hf:

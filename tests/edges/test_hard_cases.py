@@ -27,7 +27,7 @@ BIG = b"big" * 100_000
 
 
 def _journal(hf: holdfast.Holdfast) -> SqliteJournal:
-    journal = hf._env.journal
+    journal = hf.env.journal
     assert isinstance(journal, SqliteJournal)
     return journal
 
@@ -103,7 +103,7 @@ def test_the_older_of_two_rebuilds_stops_and_nothing_is_lost(tmp_path: Path, mon
     with holdfast.open(tmp_path / "a.db") as hf:
         for number in range(60):
             hf.journal.append("s", "app.noted", files=[b"%d" % number])
-        before = dump_projections(hf._env.journal)
+        before = dump_projections(hf.env.journal)
         calls = itertools.count()
         original = rebuild._ProjectionRebuild._newest_seq
 
@@ -115,7 +115,7 @@ def test_the_older_of_two_rebuilds_stops_and_nothing_is_lost(tmp_path: Path, mon
         monkeypatch.setattr(rebuild._ProjectionRebuild, "_newest_seq", overtaken)
         with pytest.raises(holdfast.errors.Busy, match="Another rebuild"):
             hf.journal.rebuild()
-        assert dump_projections(hf._env.journal) == before
+        assert dump_projections(hf.env.journal) == before
         assert hf.journal.verify().findings == ()
 
 
@@ -229,7 +229,7 @@ def test_a_fork_while_another_thread_holds_the_cache_does_no_harm() -> None:
         held, go = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with hf._env.states._mutex.lock, hf._env.journal._lock.lock:  # type: ignore[attr-defined]
+            with hf.env.states._mutex.lock, hf.env.journal._lock.lock:  # type: ignore[attr-defined]
                 held.set()
                 go.wait(20)
 

@@ -35,9 +35,9 @@ def answers(hf: holdfast.Holdfast, *effects: Any, key: str = "k") -> list[holdfa
     def operator(given: Any, view: Any) -> OperatorOutput:
         return OperatorOutput(None, list(effects))
 
-    hf.operate(operator, key=key, name="x")
+    hf.effects.operate(operator, key=key, name="x")
     hf.effects.dispatch()
-    return list(hf.operate(operator, key=key, name="x").outcomes)
+    return list(hf.effects.operate(operator, key=key, name="x").outcomes)
 
 
 def test_a_frame_is_pushed_under_the_effects_id(hf: holdfast.Holdfast) -> None:
@@ -208,7 +208,7 @@ def test_each_happens_once_even_if_its_outcome_is_lost(
     assert hf.effects.dispatch().applied == 1
     after = [event.id for event in hf.journal.events() if not event.type.startswith(("lease.", "effect."))]
     assert after == before
-    assert settling.find_effect_row(hf._env, id) is None
+    assert settling.find_effect_row(hf.env, id) is None
 
 
 def test_an_actor_that_another_process_works_on_is_waited_for(tmp_path: Path, clock: FrozenClock) -> None:

@@ -50,7 +50,7 @@ def order_kept(one: holdfast.Holdfast, other: holdfast.Holdfast, clock: FrozenCl
 
 
 def _sign(client: holdfast.Holdfast) -> None:
-    journal, place = client._env.journal, sink_lease_stream("crm")
+    journal, place = client.env.journal, sink_lease_stream("crm")
     head = journal.head("default", place)
     assert head is not None
     journal.renew_lease("default", place, head.epoch)
@@ -139,12 +139,12 @@ def test_what_somebody_decides_while_a_sink_works_stands(
 def test_an_outcome_is_noted_only_for_what_was_seen(hf: holdfast.Holdfast) -> None:
     hf.effects.add_sink("crm", Noting(lambda effect: ConnectionError("first")))
     (id,) = notes(hf, 1)
-    found = settling.find_effect_row(hf._env, id)
+    found = settling.find_effect_row(hf.env, id)
     assert found is not None
     stream, seen = found
     hf.effects.dispatch()
     before = hf.journal.position()
-    assert settling.settle_effect(hf._env, stream, seen, "applied", attempts=1) is None
+    assert settling.settle_effect(hf.env, stream, seen, "applied", attempts=1) is None
     assert hf.journal.position() == before
     assert hf.effects.get(id).status == "failed"
     assert is_retry_due(seen, 0)

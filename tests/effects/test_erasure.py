@@ -39,7 +39,7 @@ def _tell(hf: holdfast.Holdfast, scope: str, first: int) -> None:
             ],
         )
 
-    hf.operate(operator, scope=scope, name="tell")
+    hf.effects.operate(operator, scope=scope, name="tell")
 
 
 def _story(folder: Path) -> holdfast.Holdfast:

@@ -78,9 +78,9 @@ def test_rebuilt_equals_live_after_a_schedule(tmp_path: Path) -> None:
         for _ in range(60):
             world.step()
         before = [list(hf.effects.pending()), list(hf.effects.dead())]
-        rows = list(hf._env.journal.rows("effects"))
+        rows = list(hf.env.journal.rows("effects"))
         hf.journal.rebuild()
-        assert list(hf._env.journal.rows("effects")) == rows
+        assert list(hf.env.journal.rows("effects")) == rows
         assert [list(hf.effects.pending()), list(hf.effects.dead())] == before
         assert hf.journal.verify().findings == ()
 

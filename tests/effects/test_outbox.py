@@ -74,7 +74,7 @@ def test_waiting_grows_up_to_a_limit_and_is_a_little_random(hf: holdfast.Holdfas
     hf.effects.add_sink("crm", Noting(broken))
     (id,) = notes(hf, 1)
     waits = []
-    for _ in range(hf._env.settings.effect_attempts - 1):
+    for _ in range(hf.env.settings.effect_attempts - 1):
         assert hf.effects.dispatch().failed == 1
         at = hf.effects.get(id).retry_at
         assert at is not None
@@ -221,7 +221,7 @@ def test_only_what_waits_for_approval_can_be_approved_or_rejected(hf: holdfast.H
 def test_a_discarded_effect_is_out_of_the_way(hf: holdfast.Holdfast) -> None:
     sink = Noting(lambda effect: EffectRefused("never") if effect.payload == 1 else None)
     hf.effects.add_sink("crm", sink)
-    done = hf.operate(
+    done = hf.effects.operate(
         lambda given, view: holdfast.effects.OperatorOutput(
             1, [holdfast.effects.Custom("n", n, "crm") for n in (1, 2)]
         ),
@@ -231,7 +231,7 @@ def test_a_discarded_effect_is_out_of_the_way(hf: holdfast.Holdfast) -> None:
     hf.effects.dispatch()
     hf.effects.discard(done.outcomes[0].effect, reason="nobody needs it")
     assert hf.effects.dispatch().applied == 1
-    again = hf.operate(lambda given, view: None, key="k", name="x")
+    again = hf.effects.operate(lambda given, view: None, key="k", name="x")
     assert [(one.outcome, one.reason) for one in again.outcomes] == [("skipped", "nobody needs it"), ("applied", None)]
 
 
@@ -295,7 +295,7 @@ def test_what_a_sink_answers_is_kept_if_it_can_be(hf: holdfast.Holdfast) -> None
     hf.effects.add_sink("crm", lambda effect: answers[effect.payload])
     effects = [holdfast.effects.Custom("n", n, "crm") for n in range(len(answers))]
     for _ in range(2):
-        done = hf.operate(lambda given, view: holdfast.effects.OperatorOutput(1, effects), key="k", name="x")
+        done = hf.effects.operate(lambda given, view: holdfast.effects.OperatorOutput(1, effects), key="k", name="x")
         hf.effects.dispatch()
     assert [one.outcome for one in done.outcomes] == ["applied"] * 5
     assert [one.answer for one in done.outcomes] == [{"id": 7}, None, None, None, None]

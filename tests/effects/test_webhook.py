@@ -43,14 +43,14 @@ def test_an_effect_is_posted_signed_under_its_id(hf: holdfast.Holdfast, clock: F
     with Receiver() as receiver:
         sink = WebhookSink(receiver.url, secret=SECRET, headers={"authorization": "Bearer t"}, clock=clock)
         hf.effects.add_sink("crm", sink)
-        done = hf.operate(
+        done = hf.effects.operate(
             lambda given, view: holdfast.effects.OperatorOutput(1, [Custom("crm.note", {"naïve": "ü"}, "crm")]),
             key="k",
             name="x",
         )
         assert hf.effects.dispatch().applied == 1
         ((path, headers, body),) = receiver.posted
-    (outcome,) = hf.operate(lambda given, view: None, key="k", name="x").outcomes
+    (outcome,) = hf.effects.operate(lambda given, view: None, key="k", name="x").outcomes
     assert outcome.answer == {"status": 200}
     assert path == "/hook?from=holdfast"
     assert headers["content-type"] == "application/json"

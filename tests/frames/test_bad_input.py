@@ -101,5 +101,5 @@ def test_without_a_lease_another_owner_is_respected(hf: holdfast.Holdfast) -> No
 
 def _second_client(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
-    env: Any = hf._env
+    env: Any = hf.env
     return holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)

@@ -17,7 +17,7 @@ from tests.frames.conftest import ACTOR
 
 def _another(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
-    env: Any = hf._env
+    env: Any = hf.env
     return holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
 
 
@@ -33,7 +33,7 @@ def test_two_blocks_do_not_work_on_one_frame(hf: holdfast.Holdfast) -> None:
 
 def test_a_journal_that_cannot_be_written_fails_no_frame(hf: holdfast.Holdfast, monkeypatch: Any) -> None:
     ran = []
-    env: Any = hf._env
+    env: Any = hf.env
     append = env.journal.append
 
     def full(batch: Any) -> Any:
@@ -63,7 +63,7 @@ def test_a_block_that_lost_its_lease_leaves_a_newer_one_alone(hf: holdfast.Holdf
     with hf.frame("second") as second:
         first.leave(KeyboardInterrupt())
         second.spend(1)
-        assert hf.index.resume_actor(ACTOR).holder == hf._env.leases.name
+        assert hf.index.resume_actor(ACTOR).holder == hf.env.leases.name
     assert hf.index.get_frame(second.id).status == "completed"
     assert hf.index.get_frame(first.id).status == "active"
 

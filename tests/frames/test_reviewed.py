@@ -107,7 +107,7 @@ def test_a_torn_step_beside_a_child_elsewhere_is_asked_about(hf: holdfast.Holdfa
 
 
 def test_the_sweep_works_where_the_last_owner_is_gone(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
-    env: Any = hf._env
+    env: Any = hf.env
     dead = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
     timer = dead.index.push_frame("timer", scope=ACTOR)
     late = dead.index.push_frame("late", scope=ACTOR)
@@ -191,7 +191,7 @@ def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
             thread.join(20)
         assert not any(thread.is_alive() for thread in threads)
         assert errors == []
-        assert hf._env.leases.count_users() == 0
+        assert hf.env.leases.count_users() == 0
         hf.on("frame.popped", lambda event: hf.frame("after", actor="c", key="once").open())
         with hf.frame("again", actor="c"):
             pass
@@ -407,7 +407,7 @@ def test_a_child_elsewhere_ends_also_after_the_lease_of_its_parents_scope_was_lo
     hf.index.suspend_frame(hf.index.push_frame("asks", parent=root), "?")
     away = hf.index.push_frame("away", parent=root, scope="actor/away")
     hf.index.resume_actor(ACTOR, incarnation="1")
-    env: Any = hf._env
+    env: Any = hf.env
     other = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
     other.index.resume_actor(ACTOR, incarnation="2")
     other.index.release_actor(ACTOR)

@@ -61,7 +61,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder, self.page = folder, Page()
         self.hf = opened(folder, fetcher=self.page)
-        self.guest = Holdfast(replace(self.hf._env, tenant="default", trust="external"), owner=False)
+        self.guest = Holdfast(replace(self.hf.env, tenant="default", trust="external"), owner=False)
         self.number = 0
 
     def put(self, text: str) -> tuple[str, Session]:

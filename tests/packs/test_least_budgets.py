@@ -70,7 +70,7 @@ def test_nothing_at_all_takes_what_a_provider_puts_around_it(hf: Holdfast) -> No
 def test_a_number_of_messages_that_is_too_small_is_refused_with_what_it_takes(hf: Holdfast) -> None:
     chat = hf.session("s", model="gpt-4o")
     chat.append({"role": "system", "content": "First."})
-    chat.append(["one", "two"], pinned=True)
+    chat.append(["one", "two"], policy="pinned")
     calls = chat.append(Message(role="assistant", tool_calls=(ToolCallRequest(name="f"), ToolCallRequest(name="f"))))
     for call in calls.tool_calls:
         chat.append_result(call, "found")

@@ -51,7 +51,7 @@ def test_what_was_said_next_is_found_with_what_was_asked(hf: Holdfast) -> None:
 
 def test_a_day_is_found_by_its_name(hf: Holdfast) -> None:
     chat = hf.session("alice")
-    clock = hf._env.clock
+    clock = hf.env.clock
     assert isinstance(clock, FrozenClock)
     for text in ("Went swimming.", "Went climbing.", "Went sailing."):
         chat.append(text)

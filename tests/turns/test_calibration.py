@@ -153,7 +153,7 @@ def test_a_clients_own_tokenizer_is_calibrated_unless_it_says_that_it_is_exact()
 
 def note(hf: Holdfast, pack: ContextPack, reported: int) -> None:
     """What whoever calls a model does when it has answered."""
-    models = hf._env.models
+    models = hf.env.models
     assert models is not None
     models.note(pack.model, pack.tokens, reported, pack.tokenizer, tenant=DEFAULT_TENANT)
 
@@ -243,7 +243,7 @@ def calls(hf: Holdfast, model: str, share: Callable[[], float], count: int) -> l
     for number in range(count):
         chat.append(f"{number} " + "some words and more " * 90)
         pack = chat.pack()
-        chat.begin_model_call(pack)
+        chat.packs.begin_model_call(pack)
         found.append((pack, round(pack.tokens * share())))
         note(hf, *found[-1])
     return found
@@ -268,7 +268,7 @@ def window_stays(hf: Holdfast, model: str) -> None:
     packs = [pack for pack, _ in calls(hf, model, lambda: next(shares) / 100, 20)]
     assert len({pack.budget for pack in packs}) > 10
     line = "session/long/thread/main"
-    asked = [event.facts.asked for event in iter_packs(hf._env, line)]
+    asked = [event.facts.asked for event in iter_packs(hf.env, line)]
     assert asked == [holdfast.models.model_info(model).input_budget] * len(packs)
 
 

@@ -121,7 +121,7 @@ def test_what_was_shown_is_shown_again_and_exported_as_the_model_wrote_it(hf: Ho
     agent = hf.agent("a", model=model, tools=[refund], history=False)
     chat = hf.session(SESSION)
     assert [agent.send(SESSION, text).status for text in ("One", "Two")] == ["done", "done"]
-    packs = [chat.pack_at(info.call) for info in reversed(chat.packs())]
+    packs = [chat.pack_at(info.call) for info in reversed(chat.packs.list())]
     for asked, again in zip(model.requests, packs, strict=True):
         assert again.digest == asked.pack.digest
         assert (again.to_openai(), again.to_anthropic()) == (asked.pack.to_openai(), asked.pack.to_anthropic())

@@ -237,7 +237,7 @@ def test_a_model_may_fail_for_a_while() -> None:
 @pytest.mark.parametrize("wait", [-1, -0.1, float("nan"), float("inf"), 10**400, True, "1"])
 def test_a_wait_that_is_no_time_is_refused(hf: Holdfast, wait: Any) -> None:
     with pytest.raises(InvalidValue, match="wait must be seconds"):
-        TurnOpener(hf._env, f"session/{SESSION}/thread/main", TurnTerms(wait=wait), lambda: None)  # type: ignore[arg-type,return-value]  # not asked for
+        TurnOpener(hf.env, f"session/{SESSION}/thread/main", TurnTerms(wait=wait), lambda: None)  # type: ignore[arg-type,return-value]  # not asked for
     with pytest.raises(InvalidValue, match="wait must be seconds"):
         take(hf, "Go.", replies("no"), wait=wait)
     assert take(hf, "Go.", replies("Hi."), wait=0).text == "Hi."

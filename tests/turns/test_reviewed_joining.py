@@ -166,7 +166,7 @@ class Chat:
         raise AssertionError(f"it took too long: {self.began} {self.ended}")
 
     def waiting(self) -> int:
-        return sum(map(len, self.hf._env.queues._waiting.values()))  # type: ignore[union-attr]
+        return sum(map(len, self.hf.env.queues._waiting.values()))  # type: ignore[union-attr]
 
 
 @pytest.fixture

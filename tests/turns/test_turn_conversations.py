@@ -236,7 +236,7 @@ def test_a_live_turn_whose_words_were_erased_comes_to_an_end(hf: Holdfast, at: A
             break
         hf.answer(last.id, approve=True)
     assert last.status in ("done", "stopped")
-    assert hf.session(SESSION).open_calls() == []
+    assert hf.session(SESSION).details.open_calls() == []
     assert hf.index.resume_actor(place()).frames == ()
     assert take(hf, "Hello", replies("Hi.")).text == "Hi."
 

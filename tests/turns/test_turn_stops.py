@@ -53,7 +53,7 @@ def test_what_was_shown_is_kept_when_the_stop_button_is_pressed(hf: Holdfast) ->
 
 
 def test_another_client_may_ask_for_it(hf: Holdfast, clock: FrozenClock) -> None:
-    other = Holdfast(hf._env)
+    other = Holdfast(hf.env)
     seen: list[str] = []
     with hf.session(SESSION).turn("Tell me.") as turn:
         (step,) = turn.steps()

@@ -117,7 +117,7 @@ class AsyncAgent(Generic[T]):
     async def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
         """Stop the live turn; text that was shown is kept. Returns False if there is none."""
         client = self._hf._client
-        found = Session(client._env, check_id(session, "session"), thread)
+        found = Session(client.env, check_id(session, "session"), thread)
         return await self._hf._threads.run(found.stop, reason)
 
     def recovering(
@@ -136,7 +136,7 @@ class AsyncAgent(Generic[T]):
         """
 
         def take_up(tenant: str, session: str, thread: str) -> Awaitable[Reply[T]]:
-            own = tenant == self._hf._client._env.tenant
+            own = tenant == self._hf.env.tenant
             return (self if own else self.tenant(tenant))._resume(session, thread)
 
         return Recovery(
@@ -167,7 +167,7 @@ class AsyncAgent(Generic[T]):
     ) -> AgentSend[T]:
         """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
         sending: AgentSend[T] = AgentSend(self._hf, self._made, terms, session, thread, begun)
-        with inherit_caller_turns(self._hf._client._env, asyncio.current_task()):
+        with inherit_caller_turns(self._hf.env, asyncio.current_task()):
             sending.task = self._crew.start(sending.run())
         return sending
 
@@ -175,25 +175,25 @@ class AsyncAgent(Generic[T]):
         return await self._crew.await_outcome(self._start_send(terms, session, thread), goes_on=goes_on)
 
     async def _resume(self, session: str, thread: str) -> Reply[T]:
-        wait = self._hf._client._env.settings.lease_ms / 1000 * 1.5
+        wait = self._hf.env.settings.lease_ms / 1000 * 1.5
         return await self._send(self._build_terms(None, None, "queue", wait), session, thread)
 
     def _thread(self, session: str, thread: str) -> str:
         client = self._hf._client
-        return Session(client._env, check_id(session, "session"), thread)._thread_stream
+        return Session(client.env, check_id(session, "session"), thread)._thread_stream
 
     def _thread_place(self, session: str, thread: str) -> tuple[str, str]:
-        return self._hf._client._env.tenant, self._thread(session, thread)
+        return self._hf.env.tenant, self._thread(session, thread)
 
     def _make_tail(self, thread: str) -> Tail:
         client = self._hf._client
-        return Tail(client._env, turns.turns_place(thread))
+        return Tail(client.env, turns.turns_place(thread))
 
     def _prepare_tail(self, thread: str, terms: TurnTerms) -> tuple[Tail, bool]:
         """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
         tail, client = self._make_tail(thread), self._hf._client
         wanted = turns.TurnRequest(messages=terms.messages, key=terms.key, limits=FrameLimits())
-        known = turns.find_turn_by_key(client._env, turns.turns_place(thread), wanted)
+        known = turns.find_turn_by_key(client.env, turns.turns_place(thread), wanted)
         if known is not None:
             tail.follow_turn(known.place, again=True)
         elif not terms.messages:
@@ -243,7 +243,7 @@ class Agent(Generic[T]):
             # unseen.
             return await agent._send(terms, session, thread, goes_on=False)
 
-        with inherit_caller_turns(self._hf._env):
+        with inherit_caller_turns(self._hf.env):
             return loop.run(sent())
 
     def stream(
@@ -259,7 +259,7 @@ class Agent(Generic[T]):
         """Send like `send`, and yield every event on the way. Closing the iterator does not stop the work."""
         loop = get_loop_thread(self._hf)
         return _iterate_events(
-            self._hf._env,
+            self._hf.env,
             loop,
             lambda: self._async_agent(loop).stream(
                 session, message, key=key, thread=thread, if_busy=if_busy, wait=wait
@@ -269,11 +269,11 @@ class Agent(Generic[T]):
     def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> Iterator[AgentEvent]:
         """Yield the events of a conversation, from any process: after an event, or from the start of the live turn."""
         loop = get_loop_thread(self._hf)
-        return _iterate_events(self._hf._env, loop, lambda: self._async_agent(loop).tail(session, after, thread=thread))
+        return _iterate_events(self._hf.env, loop, lambda: self._async_agent(loop).tail(session, after, thread=thread))
 
     def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
         """Stop the live turn; text that was shown is kept. Returns False if there is none."""
-        return Session(self._hf._env, check_id(session, "session"), thread).stop(reason)
+        return Session(self._hf.env, check_id(session, "session"), thread).stop(reason)
 
     @contextmanager
     def recovering(

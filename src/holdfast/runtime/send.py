@@ -56,8 +56,8 @@ class AgentSend(Generic[T]):
         self._hf, self._made, self._terms, self._begun = hf, made, terms, begun
         self._crew, self._threads = get_agent_tasks(hf), hf._threads
         self._session, self._thread = session, thread
-        self._stream = Session(hf._client._env, check_id(session, "session"), thread)._thread_stream
-        self._place = (hf._client._env.tenant, self._stream)
+        self._stream = Session(hf.env, check_id(session, "session"), thread)._thread_stream
+        self._place = (hf.env.tenant, self._stream)
         self._tools: dict[str, AnyTool] = {}
         self._state = "waiting"
         self._unwanted = False
@@ -80,10 +80,10 @@ class AgentSend(Generic[T]):
 
     def _hold_queue_wait(self) -> AbstractContextManager[None]:
         """Return the context for waiting behind earlier sends; it refuses to wait if that would be a deadlock."""
-        client, who = self._hf._client, current_caller(self._hf._client._env, asyncio.current_task())
+        client, who = self._hf._client, current_caller(self._hf.env, asyncio.current_task())
         if not who.list_held_turns():
             return nullcontext()
-        return wait_graph.hold_wait(who, wait_graph.node(client._env, self._stream), self._terms.if_busy)
+        return wait_graph.hold_wait(who, wait_graph.node(client.env, self._stream), self._terms.if_busy)
 
     def set_waiting(self, is_so: bool) -> None:
         """Note whether the send waits for others. While it opens its turn, it cannot know whether that was written."""
@@ -150,7 +150,7 @@ class AgentSend(Generic[T]):
         return {**(history_tools() if self._made.history else {}), **{one.name: one for one in own}}
 
     async def _has_thread(self) -> bool:
-        env = self._hf._client._env
+        env = self._hf.env
         session = read.session_stream(self._stream)
         known = env.states.get(env.tenant, session)
         if not _state_has_thread(known, self._thread):  # A thread never disappears, but may have been created since.
@@ -162,7 +162,7 @@ class AgentSend(Generic[T]):
         defined = None if tools is None else [tool.definition for tool in tools.values()]
         given = SessionSettings(system=self._made.system, tools=defined, model=model.name, agent=True)
         client = self._hf._client
-        await self._threads.run(sessions.open_session, client._env, self._session, self._thread, given)
+        await self._threads.run(sessions.open_session, client.env, self._session, self._thread, given)
 
     def _make_driver(self, turn: AsyncTurn, model: Model) -> TurnDriver:
         hub, place, made = self._crew.hub, self._place, self._made
@@ -182,7 +182,7 @@ class AgentSend(Generic[T]):
         client = self._hf._client
         made, rules = self._made, AgentRules(self._tools)
         turn = Turn(
-            client._env,
+            client.env,
             self._stream,
             self._terms,
             rules=rules,
