@@ -19,11 +19,12 @@ $(READY): pyproject.toml requirements/dev.txt
 demo: setup           ## an agent is killed while it pays, and pays once
 	@$(BIN)/holdfast demo
 
-lint: setup           ## style, security, types, layers
+lint: setup           ## style, security, types, layers, async twins
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/generate_aio.py --check
 
 test: lint            ## lint and every behaviour, at test volume
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal

@@ -25,7 +25,7 @@ from holdfast.ports import Env
 FIRST = "first pack, nothing remembered"
 SECOND = "second pack, after one new round"
 APPEND = "session.append of one message"
-JOURNALED = "session.begin_model_call(pack)"
+JOURNALED = "session.packs.begin_model_call(pack)"
 REBUILT = "session.pack_at(call)"
 EVIDENCE = 20
 HANDLES = f"frame.pack({BUDGET:,}) with {EVIDENCE} handles"
@@ -71,7 +71,7 @@ class Loop:
     def journaled(self) -> float:
         """The manifest and the call, one commit."""
         pack = self._pack()
-        took = _seconds(lambda: self._calls.append(self._session.begin_model_call(pack)))
+        took = _seconds(lambda: self._calls.append(self._session.packs.begin_model_call(pack)))
         if hasattr(self._session, "end_model_call"):
             self._session.end_model_call(self._calls[-1])
         return took

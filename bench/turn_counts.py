@@ -31,7 +31,7 @@ def counted(way: Way, turns: int) -> Counts:
     numbers = itertools.count(1)
     for _ in range(WARM_UP):
         way.turn(asked(next(numbers)))
-    with counting(way.hf._env.journal) as counts:
+    with counting(way.hf.env.journal) as counts:
         for _ in range(turns):
             assert way.turn(asked(next(numbers))) == REPLY
     return counts.per(turns)

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast import errors
+from holdfast import compaction, effects, errors, models
+from holdfast import types as types_
 from holdfast.aio.frame import AsyncFrame
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.index import AsyncIndexView
@@ -27,12 +28,14 @@ from holdfast.aio.journal import AsyncJournalView
 from holdfast.aio.session import AsyncSession
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import EXIT_CODES, exit_code, find_command, make_app
+from holdfast.client import options
 from holdfast.client.effects import Effects
 from holdfast.client.frame import Frame
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.session import Session
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.core.sessions.shorten import Cut
 from holdfast.extras.dual_write import RefusedEntry
 from holdfast.records import frames as frame_records
@@ -236,7 +239,7 @@ def _attribute_docs(record: type[Any]) -> dict[str, str]:
 # errors
 
 ERRORS_INTRO = """
-Every error is a `HoldfastError` and can be imported from `holdfast`. They are grouped by what the
+Every error is a `HoldfastError` and can be imported from `holdfast.errors`. They are grouped by what the
 caller can do. The message says what to do; no error of a database driver reaches you.
 """
 
@@ -326,10 +329,10 @@ embedders may be async; an operator that is gets an `AsyncStateReader`.
 
 `await hf.session(…)` gives an `AsyncSession` with the members of `Session`, of which {read} are
 methods to be awaited; `len(chat)` is `await chat.length()`, and `async for message in chat` reads
-all messages. A pack is complete when it is returned, so rendering it is not awaited. `history_tools`,
-which a frame awaits and a session does not, gives an `AsyncHistoryTools` with the members of
-`HistoryTools`, of which `run` is awaited. A summarizer and a memory may be async and are awaited on
-the loop.
+all messages. The members of `session.packs`, `session.compaction` and `session.details` are awaited
+too. A pack is complete when it is returned, so rendering it is not awaited. `history_tools` gives an
+`AsyncHistoryTools` with the members of `HistoryTools`, of which `run` is awaited. A summarizer and a
+memory may be async and are awaited on the loop.
 
 Each operation runs in a thread of the client's own, as a whole. Cancelling an `await` does not
 cancel the write: its key finds out what happened.
@@ -359,6 +362,21 @@ that was journaled. It renders itself in a notebook. See [Context packs](../buil
 [Windows](../build/windows.md), [Briefs](../build/briefs.md) and
 [Evidence](../build/evidence.md).
 """
+
+OPTIONS = """
+Keyword arguments that several methods take as `**options`; the asyncio client takes the same ones. An option that is
+left out has its default, and an unknown one raises a `TypeError`.
+"""
+
+OPTION_SETS: tuple[Any, ...] = (
+    options.OpenOptions,
+    options.StoreOptions,
+    options.SessionOptions,
+    options.PackOptions,
+    options.TurnOptions,
+    options.QuestionOptions,
+    options.AgentOptions,
+)
 
 REQUESTS = """
 The requests that a pack renders to, each a `TypedDict` to be passed on with `**`:
@@ -459,84 +477,84 @@ SLOTS = {
 """What is an attribute and nothing more has no docstring of its own."""
 
 RECORDS = (
-    holdfast.Event,
-    holdfast.AppendResult,
-    holdfast.VerificationReport,
-    holdfast.Finding,
-    holdfast.Erasure,
+    types_.Event,
+    types_.AppendResult,
+    types_.VerificationReport,
+    types_.Finding,
+    types_.Erasure,
     holdfast.Usage,
-    holdfast.TokenBudget,
+    types_.TokenBudget,
     holdfast.Limits,
-    holdfast.FrameLimits,
-    holdfast.FrameInfo,
-    holdfast.QuestionInfo,
-    holdfast.QuestionReceipt,
-    holdfast.Answer,
-    holdfast.ActorResumeState,
-    holdfast.PendingWork,
-    holdfast.SweepReport,
+    types_.FrameLimits,
+    types_.FrameInfo,
+    types_.QuestionInfo,
+    types_.QuestionReceipt,
+    types_.Answer,
+    types_.ActorResumeState,
+    types_.PendingWork,
+    types_.SweepReport,
     holdfast.Message,
     holdfast.ToolCallRequest,
     holdfast.ToolCallResult,
     holdfast.ToolDef,
-    holdfast.SessionInfo,
-    holdfast.SessionSweepReport,
-    holdfast.EndedConversation,
-    holdfast.BriefContext,
-    holdfast.Segment,
-    holdfast.ConversationSlice,
-    holdfast.FrameBreadcrumb,
-    holdfast.RetrievedEvidence,
-    holdfast.TokenSummary,
-    holdfast.TokenBreakdown,
-    holdfast.ContextPackMetadata,
-    holdfast.Decision,
-    holdfast.PackDiff,
-    holdfast.PackInfo,
-    holdfast.Trace,
-    holdfast.Appearance,
-    holdfast.CompactionConfig,
-    holdfast.CompactionResult,
-    holdfast.Rule,
-    holdfast.MessagesOver,
-    holdfast.TokensOver,
-    holdfast.PackOverBudget,
-    holdfast.Always,
-    holdfast.BudgetGuard,
-    holdfast.TelemetryRecorder,
-    holdfast.Occasion,
-    holdfast.Summary,
-    holdfast.Window,
-    holdfast.ImportReport,
-    holdfast.Repair,
-    holdfast.ModelInfo,
+    types_.SessionInfo,
+    types_.SessionSweepReport,
+    types_.EndedConversation,
+    types_.BriefContext,
+    types_.Segment,
+    types_.ConversationSlice,
+    types_.FrameBreadcrumb,
+    types_.RetrievedEvidence,
+    types_.TokenSummary,
+    types_.TokenBreakdown,
+    types_.ContextPackMetadata,
+    types_.Decision,
+    types_.PackDiff,
+    types_.PackInfo,
+    types_.Trace,
+    types_.Appearance,
+    compaction.CompactionConfig,
+    compaction.CompactionResult,
+    compaction.Rule,
+    compaction.MessagesOver,
+    compaction.TokensOver,
+    compaction.PackOverBudget,
+    compaction.Always,
+    compaction.BudgetGuard,
+    compaction.TelemetryRecorder,
+    compaction.Occasion,
+    compaction.Summary,
+    types_.Window,
+    types_.ImportReport,
+    types_.Repair,
+    models.ModelInfo,
     holdfast.Reply,
     holdfast.AgentEvent,
-    holdfast.ModelCall,
-    holdfast.ModelReply,
-    holdfast.Delta,
+    models.ModelCall,
+    models.ModelReply,
+    models.Delta,
     holdfast.Bytes,
-    holdfast.Entry,
-    holdfast.Revision,
-    holdfast.SearchResult,
-    holdfast.Edge,
-    holdfast.TraversalResult,
-    holdfast.OperatorOutput,
-    holdfast.OperatorResult,
-    holdfast.EffectOutcome,
-    holdfast.WriteState,
-    holdfast.DeleteState,
-    holdfast.LinkState,
-    holdfast.UnlinkState,
-    holdfast.PushFrame,
-    holdfast.Delegate,
-    holdfast.Handoff,
-    holdfast.RequestApproval,
-    holdfast.Signal,
-    holdfast.Custom,
-    holdfast.DeclaredEffect,
-    holdfast.EffectInfo,
-    holdfast.DispatchReport,
+    types_.Entry,
+    types_.Revision,
+    types_.SearchResult,
+    types_.Edge,
+    types_.TraversalResult,
+    effects.OperatorOutput,
+    effects.OperatorResult,
+    effects.EffectOutcome,
+    effects.WriteState,
+    effects.DeleteState,
+    effects.LinkState,
+    effects.UnlinkState,
+    effects.PushFrame,
+    effects.Delegate,
+    effects.Handoff,
+    effects.RequestApproval,
+    effects.Signal,
+    effects.Custom,
+    effects.DeclaredEffect,
+    effects.EffectInfo,
+    effects.DispatchReport,
 )
 
 PARTS = (
@@ -560,13 +578,18 @@ def python() -> str:
     return page(
         "Python",
         "Everything that `import holdfast` offers. Names that are not on this page are not public.",
+        _modules(),
         _functions("Opening", "", holdfast.open, holdfast.open_async, holdfast.restore, *STORES),
         ENV,
         _methods("Holdfast", Holdfast),
         _methods("Session", Session, TALK),
+        _methods("session.packs", SessionPacks),
+        _methods("session.compaction", SessionCompaction),
+        _methods("session.details", SessionDetails),
         _methods("ContextPack", holdfast.ContextPack, PACK),
+        _options(),
         _requests(),
-        _methods("HistoryTools", holdfast.HistoryTools, AGENT),
+        _methods("HistoryTools", types_.HistoryTools, AGENT),
         _methods("Turn", holdfast.Turn, TURN),
         _methods("CallModel", holdfast.CallModel),
         _methods("CallTool", holdfast.CallTool),
@@ -581,14 +604,14 @@ def python() -> str:
         _methods("OpenAIResponses", holdfast.OpenAIResponses, made=True),
         _methods("AnthropicMessages", holdfast.AnthropicMessages, made=True),
         _methods("Scripted", holdfast.Scripted, made=True),
-        _methods("Recorded", holdfast.Recorded, made=True),
-        _methods("hf.state", holdfast.StateStore, KEPT),
+        _methods("Recorded", models.Recorded, made=True),
+        _methods("hf.state", types_.StateStore, KEPT),
         _methods("State", holdfast.State, ENTRIES),
-        f"## StateReader\n\n{summary(holdfast.StateReader)} It has the reading methods of `State`.",
+        f"## StateReader\n\n{summary(types_.StateReader)} It has the reading methods of `State`.",
         _functions("Types of values", TYPES, holdfast.register_type),
         _methods("hf.effects", Effects, DECLARED),
-        _methods("WebhookSink", holdfast.WebhookSink, made=True),
-        _functions("Receiving webhooks", "", holdfast.verify_webhook),
+        _methods("WebhookSink", effects.WebhookSink, made=True),
+        _functions("Receiving webhooks", "", effects.verify_webhook),
         _methods("hf.journal", JournalView),
         _methods("Frame", Frame, BLOCK),
         _methods("hf.index", IndexView, LOW_LEVEL),
@@ -600,20 +623,39 @@ def python() -> str:
         _functions(
             "Windows over a list", LISTS, holdfast.slide_window, holdfast.summarise_window, holdfast.count_tokens
         ),
-        _functions("Models", MODELS, holdfast.model_info, holdfast.register_model, holdfast.register_price),
-        _methods("ModelSummarizer", holdfast.ModelSummarizer, made=True),
+        _functions("Models", MODELS, models.model_info, models.register_model, models.register_price),
+        _methods("ModelSummarizer", compaction.ModelSummarizer, made=True),
         _methods("DualWrite", holdfast.DualWrite, MIGRATING, made=True),
         _methods("Scope", holdfast.Scope),
         "## Records\n\nFrozen, plain records.",
         *(_record(kind) for kind in RECORDS),
-        f"### CompactionLevel\n\n{summary(holdfast.CompactionLevel)}\n\n{_levels()}",
-        f"### Erased\n\n{summary(holdfast.Erased)} `holdfast.ERASED` is its only instance, and it is false.",
+        f"### CompactionLevel\n\n{summary(compaction.CompactionLevel)}\n\n{_levels()}",
+        f"### Erased\n\n{summary(types_.Erased)} `holdfast.types.ERASED` is its only instance, and it is false.",
         f"### Settings\n\n{summary(holdfast.Settings)} See [Settings](settings.md).",
         "## Parts of records\n\nFound in the fields of others; there is no need to construct or import one.",
         *(_record(kind) for kind in PARTS),
         "## Errors\n\nSee [Errors](errors.md): " + ", ".join(f"`{kind.__name__}`" for kind in _errors()) + ".",
         "## Version\n\n`holdfast.__version__` is the release that is installed, as text.",
     )
+
+
+PUBLIC = (compaction, effects, errors, models, types_)
+"""The public modules beside the root."""
+
+
+def _modules() -> str:
+    """The public modules and the names that each of them has."""
+    rows = [["`holdfast`", ", ".join(f"`{name}`" for name in ["open", *holdfast.__all__])]]
+    for module in PUBLIC:
+        names = [kind.__name__ for kind in _errors()] if module is errors else module.__all__
+        rows.append([f"`{module.__name__}`", ", ".join(f"`{name}`" for name in names)])
+    return "## Modules\n\n" + table(["module", "names"], rows)
+
+
+def _home(name: str) -> str:
+    """The public module of a name."""
+    found = [module for module in PUBLIC if module is not errors and name in module.__all__]
+    return "holdfast" if name == "open" or name in holdfast.__all__ else found[0].__name__
 
 
 def _asyncio() -> tuple[str, str]:
@@ -624,10 +666,22 @@ def _asyncio() -> tuple[str, str]:
     return f"## AsyncHoldfast\n\n{summary(AsyncHoldfast)}", said
 
 
+def _options() -> str:
+    """The keyword options that methods share, each set in its order."""
+    parts = [f"## Options\n\n{OPTIONS.strip()}"]
+    for kind in OPTION_SETS:
+        sets = [one for one in vars(options).values() if typing.is_typeddict(one)]
+        parts_of = [one for one in sets if set(one.__annotations__) <= set(kind.__annotations__)]
+        described = {name: text for one in parts_of for name, text in _attribute_docs(one).items()}
+        rows = [[f"`{name}`", described[name]] for name in kind.__annotations__]
+        parts.append(f"### {kind.__name__}\n\n{summary(kind)}\n\n{table(['option', ''], rows)}")
+    return "\n\n".join(parts)
+
+
 def _requests() -> str:
     """The keyword arguments that a pack becomes, by their names and types."""
     parts = [f"## Requests\n\n{REQUESTS.strip()}"]
-    for kind in (holdfast.OpenAIRequest, holdfast.ResponsesRequest, holdfast.AnthropicRequest):
+    for kind in (types_.OpenAIRequest, types_.ResponsesRequest, types_.AnthropicRequest):
         hints = typing.get_type_hints(kind, include_extras=True)
         rows = [[f"`{key}`", *_key(hint)] for key, hint in hints.items()]
         parts.append(f"### {kind.__name__}\n\n{summary(kind)}\n\n{table(['key', 'type', ''], rows)}")
@@ -649,9 +703,9 @@ def _compaction() -> str:
     return "\n\n".join(["## Compaction", COMPACTING.strip(), table(["", ""], named)])
 
 
-def _changed(config: holdfast.CompactionConfig) -> str:
+def _changed(config: compaction.CompactionConfig) -> str:
     """How a configuration differs from one that says nothing."""
-    plain = holdfast.CompactionConfig()
+    plain = compaction.CompactionConfig()
     shown = [(n, getattr(config, n)) for n in config.__struct_fields__ if getattr(config, n) != getattr(plain, n)]
     return f"`CompactionConfig({', '.join(f'{name}={value!r}' for name, value in shown)})`"
 
@@ -677,7 +731,8 @@ def _awaited(plain: type[Any], awaited: type[Any]) -> list[str]:
     return [name for name, member in found.items() if inspect.iscoroutinefunction(member)]
 
 
-def _callable(function: Callable[..., Any], owner: str = "holdfast.", *, method: bool = False) -> list[str]:
+def _callable(function: Callable[..., Any], owner: str | None = None, *, method: bool = False) -> list[str]:
+    owner = f"{_home(function.__name__)}." if owner is None else owner
     names: list[str] = []
     for name, parameter in list(inspect.signature(function).parameters.items())[method:]:
         if parameter.kind is parameter.KEYWORD_ONLY and not any(before.startswith("*") for before in names):

@@ -115,7 +115,7 @@ def make_app(url: str = "agent.db", *, model: Any = None, shop: Shop | None = No
     return app
 
 
-STATUS = {holdfast.NotFound: 404, holdfast.Conflict: 409, holdfast.Refused: 422, holdfast.Unavailable: 503}
+STATUS = {holdfast.errors.NotFound: 404, holdfast.Conflict: 409, holdfast.Refused: 422, holdfast.Unavailable: 503}
 
 
 async def streamed(events: AsyncGenerator[str]) -> StreamingResponse:

@@ -148,7 +148,7 @@ class OwnState(StateStore):
     """`hf.state` that takes its client with it, so that it can be closed and opened again like every other store."""
 
     def __init__(self, client: holdfast.Holdfast) -> None:
-        super().__init__(client.state._storage)
+        super().__init__(client.state.storage)
         self._client = client
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ def test_a_pack_with_files_is_rendered_without_another_read(monkeypatch: pytest.
 
 
 def test_iterators_go_on_past_a_page_and_hold_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.aio.session.PAGE", 4)
+    monkeypatch.setattr("holdfast.aio.executor.PAGE", 4)
     monkeypatch.setattr("holdfast.flow.sessions.read.PAGE", 4)
 
     async def test(hf: AsyncHoldfast) -> None:
@@ -65,7 +65,7 @@ class Gate:
 
     def __init__(self, hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
-        journal = hf._client._env.journal
+        journal = hf._client.env.journal
         append = journal.append
 
         def held(batch: Any) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import EndedConversation, Refused
+from holdfast import Refused
 from holdfast.aio import callbacks
 from holdfast.aio.callbacks import LoopMemory, wrap_memory
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.types import EndedConversation
 from tests.conversations.looped import count, play
 
 MANY = 20
@@ -51,13 +52,13 @@ def test_a_memory_that_is_awaited_takes_each_conversation_once() -> None:
         await chat.append(["one", "two"])
         await chat.reset()
         assert memory.took == [("alice", ["one", "two"])]
-        assert await chat.status() == "ended"
+        assert await chat.details.status() == "ended"
         await chat.append("three")
         await chat.close()
         assert memory.took[1:] == [("alice", ["three"])]
-        assert await chat.status() == "closed"
+        assert await chat.details.status() == "closed"
         assert memory.loops == {asyncio.get_running_loop()}
-        assert await hf.sweep_sessions() == holdfast.SessionSweepReport(ended=0, handed_over=0)
+        assert await hf.sweep_sessions() == holdfast.types.SessionSweepReport(ended=0, handed_over=0)
         assert len(set(memory.keys)) == len(memory.keys) == 2
 
     play(test, memory=memory)
@@ -70,10 +71,10 @@ def test_a_memory_that_fails_is_offered_the_same_again_by_a_sweep() -> None:
         chat = await hf.session("alice")
         await chat.append("one")
         await chat.close()
-        assert (memory.took, await chat.status()) == ([], "closing")
+        assert (memory.took, await chat.details.status()) == ([], "closing")
         assert (await hf.sweep_sessions()).handed_over == 0
         assert (await hf.sweep_sessions()).handed_over == 1
-        assert (memory.took, await chat.status()) == ([("alice", ["one"])], "closed")
+        assert (memory.took, await chat.details.status()) == ([("alice", ["one"])], "closed")
         assert len(memory.keys) == 3
         assert len(set(memory.keys)) == 1
 
@@ -93,7 +94,7 @@ def test_a_cancelled_close_is_carried_out_and_hands_over_once() -> None:
         with pytest.raises(asyncio.CancelledError):
             await closing
         memory.free.set()
-        while await chat.status() != "closed":
+        while await chat.details.status() != "closed":
             await asyncio.sleep(0)
         assert memory.took == [("alice", ["one"])]
 
@@ -127,7 +128,7 @@ async def _all_at_once(hf: AsyncHoldfast, memory: Noting) -> None:
     await asyncio.gather(*(chat.append(f"I am {chat.id}") for chat in chats))
     await asyncio.gather(*(chat.close() for chat in chats))
     for chat in chats:
-        assert await chat.status() == "closed"
+        assert await chat.details.status() == "closed"
         assert [one.text async for one in await hf.session(f"about {chat.id}")] == [f"I am {chat.id}"]
 
 
@@ -167,7 +168,7 @@ def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatc
         memory.free = asyncio.Event()
         memory.free.set()
         assert (await hf.sweep_sessions()).handed_over == 1
-        assert await (await hf.session("alice")).status() == "closed"
+        assert await (await hf.session("alice")).details.status() == "closed"
         await hf.close()
 
     kept: list[asyncio.Task[None]] = []

@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncSession, ContextPack, Session
+from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.client.holdfast import Holdfast
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import count, counted
@@ -48,7 +49,7 @@ class Taking:
     def __init__(self) -> None:
         self.took: list[Any] = []
 
-    def take(self, ended: holdfast.EndedConversation) -> None:
+    def take(self, ended: holdfast.types.EndedConversation) -> None:
         self.took.append((ended.session, ended.cause, [one.text for one in ended.messages()]))
 
 
@@ -64,13 +65,15 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(chat, "append", "Refund order 17", key="k")
     said = yield op(chat, "append", REPLY)
     yield op(chat, "append_result", said.tool_calls[0], {"found": True})
-    yield op(chat, "open_calls")
+    yield op(chat.details, "open_calls")
     yield op(chat, "append_result", "c2", "no such order", is_error=True)
     yield op(chat, "append_result", "never", "called")
     sent = yield op(chat, "append", "see", files=[("a.png", b"\x89PNG"), ("a.txt", b"text")])
     several = yield op(chat, "append", ["one", {"role": "assistant", "content": "two"}, "three"])
-    for name in ("status", "model", "system", "title", "metadata", "tools", "threads", "usage", "length", "id"):
+    for name in ("model", "title", "usage", "length", "id", "packs", "compaction", "details"):
         yield op(chat, name)
+    for name in ("status", "system", "metadata", "tools", "threads"):
+        yield op(chat.details, name)
     yield op(chat, "messages", 3, before=several[-1])
     yield op(chat, "__iter__")
     yield op(chat, "search", "refund of an order", limit=3)
@@ -79,18 +82,18 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(chat, "pack")
     yield op(chat, "pack", 6000, max_messages=4)
     yield op(chat, "pack", 1)
-    yield op(chat, "set_brief", "planner", system_prompt="Plan only.", key="b")
-    yield op(chat, "brief", "planner")
+    yield op(chat.packs, "set_brief", "planner", system_prompt="Plan only.", key="b")
+    yield op(chat.packs, "brief", "planner")
     packed = yield op(chat, "pack", 6000)
-    call = yield op(chat, "begin_model_call", packed, key="c")
+    call = yield op(chat.packs, "begin_model_call", packed, key="c")
     yield op(chat, "pack_at", call)
     yield op(chat, "pack_at", "nothing")
-    yield op(chat, "packs")
-    yield op(chat, "packs", -1)
+    yield op(chat.packs, "list")
+    yield op(chat.packs, "list", -1)
     yield op(chat, "why", "order 17")
     yield op(chat, "why", "never said")
     yield op(chat, "why", "")
-    yield op(chat, "history_tools", max_tokens=300)
+    yield op(chat.packs, "history_tools", max_tokens=300)
     yield op(chat, "compact", 0, max_tokens=0)
     summary = yield op(chat, "compact", 2)
     yield op(chat, "compact", 2)
@@ -98,10 +101,10 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(chat, "compact", summarizer=3)
     yield op(chat, "compact", 1, strategy="sliding_window", store=True)
     yield op(chat, "compact", strategy="by magic")
-    yield op(chat, "add_rule", "by magic")
-    yield op(chat, "rules")
-    yield op(chat, "summaries")
-    yield op(chat, "expand", summary)
+    yield op(chat.compaction, "add_rule", "by magic")
+    yield op(chat.compaction, "rules")
+    yield op(chat.compaction, "summaries")
+    yield op(chat.compaction, "expand", summary)
     yield op(chat, "unpin", sent)
     branch = yield op(chat, "fork", several[0], thread="other")
     yield op(branch, "thread")
@@ -159,7 +162,7 @@ def _comparable(value: Any) -> str:
         value = value, value.messages, value.to_openai(), value.to_responses(), value.to_anthropic()
     # Artifacts are named with a secret that every journal has of its own.
     plain = re.sub("[0-9a-f]{64}", "artifact", repr(value))
-    return re.sub(r"Async(Session|HistoryTools|Turn)\(", r"\1(", plain)
+    return re.sub(r"Async(Session\w*|HistoryTools|Turn)\(", r"\1(", plain)
 
 
 async def _told(hf: Any, crossings: Callable[[], int]) -> list[Any]:
@@ -197,13 +200,14 @@ def test_every_operation_gives_the_same_and_crosses_once(
             assert one == async_one, name
         assert same["memory"].took == beside["memory"].took
         assert len(same["memory"].took) == 2
-        once = {"id", "thread", "turn"}
+        once = {"id", "thread", "turn", "packs", "compaction", "details"}
         # A list that is refused is refused before anything is read.
         seldom = {"compact", "sessions", *once}
         assert {crossed for name, crossed, _ in told if name not in seldom} == {1}
         assert {crossed for name, crossed, _ in told if name == "sessions"} == {0, 1}
         assert {crossed for name, crossed, _ in told if name in once} == {0}
-        everything = {name for name in dir(AsyncSession) if not name.startswith("_")}
+        kinds = (AsyncSession, AsyncSessionPacks, AsyncSessionCompaction, AsyncSessionDetails)
+        everything = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
         everything |= {name for name in dir(Holdfast) if "session" in name}
         of_turns = {"open", "steps", "done", "ask", "leave"}
         assert {name for name, _, _ in told} - {"__iter__"} - of_turns == everything

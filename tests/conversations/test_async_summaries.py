@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Conflict, Message, SummaryFailed
+from holdfast import Conflict, Message
 from holdfast.aio.callbacks import AsyncCompaction
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.session import AsyncSession
+from holdfast.errors import SummaryFailed
 from tests.conversations.looped import play
 from tests.scale import seeded, volume
 
@@ -55,11 +56,11 @@ async def _appends_arrive(hf: AsyncHoldfast, rng: random.Random, id: str) -> Non
     whole = await chat.messages()
     assert len(whole) == len(before) + 6 + len(told)
     assert whole[: len(before)] == before
-    covered = [await chat.expand(one) for one in await chat.summaries()]
+    covered = [await chat.compaction.expand(one) for one in await chat.compaction.summaries()]
     assert covered == told
     behind = [message.id for part in covered for message in part]
     assert behind == [one.id for one in whole[: len(behind)]]
-    assert [one for one in (made, again) if one is not None] == await chat.summaries()
+    assert [one for one in (made, again) if one is not None] == await chat.compaction.summaries()
     shown = (await chat.pack()).messages
     assert _texts(shown[len(told) :]) == _texts(whole[len(behind) :])
 
@@ -110,7 +111,7 @@ def test_a_range_that_changes_is_summarised_again_and_given_up_in_the_end() -> N
         with pytest.raises(Conflict):
             await chat.compact(0, summarizer=unsettled)
         assert seen == [20, 19, 5, 4, 3]
-        assert await chat.summaries() == [made]
+        assert await chat.compaction.summaries() == [made]
 
     play(test)
 
@@ -141,7 +142,7 @@ def test_summarizers_of_every_kind_are_used_and_noted() -> None:
         (Asked(), "asked"),
         (lambda messages: bare(messages), "function"),
         (lambda messages, max_tokens: "plain", "function"),
-        (holdfast.ModelSummarizer(answer, name="gpt"), "gpt"),
+        (holdfast.compaction.ModelSummarizer(answer, name="gpt"), "gpt"),
         (None, "bare"),
     ]
 
@@ -244,7 +245,7 @@ def test_cancelled_while_it_summarises_nothing_is_written(plain: bool) -> None:
         go_on.set()
         if plain:
             await asyncio.to_thread(done.wait, 10)
-        assert await chat.summaries() == []
+        assert await chat.compaction.summaries() == []
         assert await chat.compact(0) is not None
 
     play(test)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, MessageNotFound
+from holdfast import Holdfast
 from holdfast.client.session import Session
+from holdfast.errors import MessageNotFound
 
 CALL = {
     "role": "assistant",
@@ -48,7 +49,7 @@ def test_a_message_is_edited_by_rewinding_before_it(hf: Holdfast) -> None:
     assert texts(chat) == ["What is 2+3?"]
     assert chat.rewind(to=chat.messages()[0]) == 0
     for wrong in ({}, {"to": question, "before": question}):
-        with pytest.raises(holdfast.InvalidValue, match="where to go back"):
+        with pytest.raises(holdfast.errors.InvalidValue, match="where to go back"):
             chat.rewind(**wrong)
 
 
@@ -66,7 +67,7 @@ def test_rewinding_behind_a_call_forgets_it(hf: Holdfast) -> None:
     first = chat.append("one")
     call = chat.append(CALL).tool_calls[0]
     chat.rewind(to=first)
-    with pytest.raises(holdfast.ToolPairingError):
+    with pytest.raises(holdfast.errors.ToolPairingError):
         chat.append_result(call, "late")
 
 
@@ -81,7 +82,7 @@ def test_a_fork_goes_on_from_any_message_and_neither_line_sees_the_other(hf: Hol
     assert texts(side) == ["one", "two", "else"]
     assert texts(chat) == ["one", "two", "three", "four", "five"]
     assert side.messages()[0] == found[0]
-    assert chat.threads == ("main", "side")
+    assert chat.details.threads == ("main", "side")
     assert texts(hf.session("alice", thread="side", create=False)) == ["one", "two", "else"]
 
 
@@ -127,7 +128,7 @@ def test_forks_and_rewinds_to_messages_that_do_not_exist_are_refused(hf: Holdfas
             chat.pin(wrong)
     assert hf.journal.position() == before
     chat.fork(thread="side")
-    with pytest.raises(holdfast.InvalidValue, match="already"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="already"):
         chat.fork(thread="side")
 
 
@@ -140,7 +141,7 @@ def test_a_pinned_message_stays_in_every_pack(hf: Holdfast) -> None:
     assert chat.pack(200).messages[0].text == fact.text
     chat.unpin(fact)
     assert fact.text not in [message.text for message in chat.pack(200).messages]
-    assert chat.append("kept", pinned=True).pinned
+    assert chat.append("kept", policy="pinned").pinned
 
 
 def test_an_empty_session_can_be_forked_and_packed(hf: Holdfast) -> None:

@@ -75,7 +75,7 @@ def test_memory_is_given_the_whole_history_once(cause: str) -> None:
     hf = client(journal, engine, later=HOUR)
     ENDS[cause](hf)
     assert only(engine) == ("a", cause, said)
-    assert hf.session("a").status == ("closed" if cause == "close" else "ended")
+    assert hf.session("a").details.status == ("closed" if cause == "close" else "ended")
     for again in (hf, client(journal, engine, later=2 * HOUR)):
         assert again.sweep_sessions().handed_over == 0
     assert engine.asked == 1
@@ -94,7 +94,7 @@ def test_a_session_in_which_nothing_was_said_is_not_offered() -> None:
     chat = hf.session("a")
     chat.rewind(before=chat.append("never mind"))
     chat.close()
-    assert (chat.status, engine.asked) == ("closed", 0)
+    assert (chat.details.status, engine.asked) == ("closed", 0)
 
 
 def test_what_is_said_after_a_reset_is_not_in_the_old_history() -> None:
@@ -146,10 +146,10 @@ def test_memory_that_fails_is_asked_again_and_given_up_at_last() -> None:
     with pytest.raises(SessionClosed):
         chat.close()
     for attempts in (1, 2):
-        assert (chat.status, engine.asked) == ("closing", attempts)
+        assert (chat.details.status, engine.asked) == ("closing", attempts)
         assert [info.id for info in hf.sessions(status="closing")] == ["a"]
         hf.sweep_sessions()
-    assert (chat.status, engine.asked) == ("closed", 3)
+    assert (chat.details.status, engine.asked) == ("closed", 3)
     engine.fails = False
     assert hf.sweep_sessions().handed_over == 0
     assert _offers(hf) == [(1, False, False), (2, False, False), (3, False, True)]
@@ -167,7 +167,7 @@ def test_memory_that_recovers_takes_it() -> None:
     hf.sweep_sessions()
     engine.fails = False
     assert hf.sweep_sessions().handed_over == 1
-    assert (chat.status, _offers(hf)[-1]) == ("ended", (3, True, False))
+    assert (chat.details.status, _offers(hf)[-1]) == ("ended", (3, True, False))
 
 
 def _offers(hf: Holdfast) -> list[tuple[int, bool, bool]]:

@@ -94,14 +94,14 @@ def torture(cause: str, make: Callable[[], Journal], kind: str = "") -> None:
     outcomes = set()
     for point, journal, engine, said in deaths(cause, make, kind):
         hf = client(journal, engine, later=2 * HOUR)
-        status = hf.session("a").status
+        status = hf.session("a").details.status
         outcomes.add(status)
         assert status in ("open", "closing", "closed", "ended"), point
         hf.sweep_sessions()  # What was not ended yet was idle all the time.
         ended = "timeout" if status == "open" else cause
         assert only(engine) == ("a", ended, said), point
         assert engine.asked <= 2, point
-        assert hf.session("a").status == ("closed" if ended == "close" else "ended"), point
+        assert hf.session("a").details.status == ("closed" if ended == "close" else "ended"), point
         assert hf.sweep_sessions().handed_over == 0, point
         assert hf.journal.verify().findings == (), point
         journal.close()
@@ -148,7 +148,7 @@ def test_a_process_that_slept_while_memory_worked_is_not_in_the_way() -> None:
     chat = hf.session("a")
     chat.append("one")
     chat.close()
-    assert (chat.status, engine.asked, len(engine.taken)) == ("closed", 2, 1)
+    assert (chat.details.status, engine.asked, len(engine.taken)) == ("closed", 2, 1)
     assert hf.journal.verify().findings == ()
 
 
@@ -210,7 +210,7 @@ def raced(number: int, mine: Callable[[Holdfast], object], theirs: Callable[[Hol
     shown = [message.text for message in hf.session("a").messages()]
     # It was said in time, so that the session was not idle; or it begins the next conversation.
     assert [*handed, *shown] == ["one", "two", "late"]
-    assert (hf.session("a").status, len(handed)) in {("open", 0), ("open", 2)}
+    assert (hf.session("a").details.status, len(handed)) in {("open", 0), ("open", 2)}
     client(journal, engine, later=3 * HOUR).sweep_sessions()
     assert [text for _, _, said in engine.taken.values() for text in said["main"]] == ["one", "two", "late"]
     assert hf.journal.verify().findings == ()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import EndedConversation
+from holdfast.types import EndedConversation
 
 
 class Slow:
@@ -32,12 +32,12 @@ def test_while_one_thread_offers_a_conversation_no_other_does(tmp_path: Path) ->
         closing = threading.Thread(target=chat.close)
         closing.start()
         assert memory.inside.wait(10)
-        assert chat.status == "closing"
+        assert chat.details.status == "closing"
         assert hf.sweep_sessions().handed_over == 0
         memory.go_on.set()
         closing.join()
         assert len(memory.taken) == 1
-        assert chat.status == "closed"
+        assert chat.details.status == "closed"
 
 
 def test_a_memory_that_must_be_awaited_is_refused_where_nobody_awaits(tmp_path: Path) -> None:
@@ -45,6 +45,6 @@ def test_a_memory_that_must_be_awaited_is_refused_where_nobody_awaits(tmp_path: 
         async def take(self, ended: EndedConversation) -> None: ...
 
     for wrong in (Awaited(), "memory", object()):
-        with pytest.raises(holdfast.InvalidValue, match="memory must have"):
+        with pytest.raises(holdfast.errors.InvalidValue, match="memory must have"):
             holdfast.open(tmp_path / "a.db", memory=wrong)
     assert not (tmp_path / "a.db").exists()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidMessage
+from holdfast import Holdfast
+from holdfast.errors import InvalidMessage
 from tests.conversations.generated import airline
 from tests.conversations.provider_rules import anthropic_problems
 from tests.scale import volume
@@ -63,7 +64,7 @@ def test_real_conversations_survive_the_other_forms(tmp_path: Path) -> None:
                 report = again.import_messages(chat.export(form), form)
                 assert report.repairs == ()
                 assert [(m.role, m.text) for m in again] == [(m.role, m.text) for m in chat]
-                assert again.system == chat.system
+                assert again.details.system == chat.details.system
             assert anthropic_problems(chat.pack().to_anthropic()) == []
 
 
@@ -103,11 +104,15 @@ def test_the_system_prompt_and_tools_of_a_request_become_the_sessions(hf: Holdfa
     }
     chat = hf.session("alice")
     chat.import_messages(request)
-    assert (chat.system, chat.model, [tool.name for tool in chat.tools]) == ("Be terse.", "gpt-4o", ["find"])
+    assert (chat.details.system, chat.model, [tool.name for tool in chat.details.tools]) == (
+        "Be terse.",
+        "gpt-4o",
+        ["find"],
+    )
     assert chat.export()["messages"] == request["messages"]
     kept = hf.session("bob", system="Mine.")
     kept.import_messages(request)
-    assert kept.system == "Mine."
+    assert kept.details.system == "Mine."
     assert len(kept) == 2, "a system prompt that cannot be the session's stays a message"
 
 
@@ -125,9 +130,9 @@ def test_garbage_is_refused_or_reported_never_a_traceback(hf: Holdfast, form: st
     chat = hf.session("alice")
     with contextlib.suppress(holdfast.Refused):
         chat.import_messages(garbage, form)
-    with pytest.raises(holdfast.InvalidValue, match="is not a format"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="is not a format"):
         chat.import_messages([], "xml")
-    with pytest.raises(holdfast.InvalidValue, match="is not a format"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="is not a format"):
         chat.export("xml")
 
 

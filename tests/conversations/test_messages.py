@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidMessage, Message, ToolCallRequest, ToolCallResult, ToolPairingError
+from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult
+from holdfast.errors import InvalidMessage, ToolPairingError
 
 CALLS = Message(
     role="assistant",
@@ -110,7 +111,7 @@ def test_a_key_stands_for_one_append(hf: Holdfast) -> None:
     assert again == first
     result = chat.append_result(first[1].tool_calls[0], "x", key="r")
     assert chat.append_result(first[1].tool_calls[0], "x", key="r") == result
-    with pytest.raises(holdfast.KeyReused):
+    with pytest.raises(holdfast.errors.KeyReused):
         chat.append("other", key="k")
     assert len(chat) == 3
 
@@ -125,7 +126,7 @@ def test_files_become_artifacts_and_come_back_in_requests(hf: Holdfast, tmp_path
     request = chat.pack().to_openai()["messages"][0]["content"]
     assert request[1]["image_url"]["url"].startswith("data:image/png;base64,")
     assert chat.messages() == [message]
-    with pytest.raises(holdfast.NotFound, match="cannot be read"):
+    with pytest.raises(holdfast.errors.NotFound, match="cannot be read"):
         chat.append("look", files=[tmp_path / "no.png"])
     with pytest.raises(InvalidMessage, match="A file is"):
         chat.append("look", files=[5])
@@ -146,7 +147,7 @@ def test_large_texts_and_results_are_artifacts_and_read_as_what_they_were(hf: Ho
 
 def test_a_message_beyond_all_measure_is_refused(hf: Holdfast) -> None:
     chat = hf.session("alice")
-    with pytest.raises(holdfast.TooLarge, match="Attach it as a file"):
+    with pytest.raises(holdfast.errors.TooLarge, match="Attach it as a file"):
         chat.append("x" * 50_000_000)
     assert len(chat) == 0
 
@@ -208,9 +209,9 @@ def test_pages_go_both_ways_without_gaps(hf: Holdfast) -> None:
         forth = page[-1]
     assert seen == texts
     assert chat.messages(0) == []
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         chat.messages(-1)
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         chat.messages(before=seen[0], after=seen[0])
 
 
@@ -228,7 +229,7 @@ def test_erased_content_leaves_a_valid_conversation(tmp_path: Path) -> None:
         assert "hidden" not in str(hf.session("s").messages())
         assert [message.role for message in chat] == ["user", "assistant", "tool", "tool"]
         assert all(message.erased for message in chat)
-        assert (chat.system, chat.title) == (None, None)
+        assert (chat.details.system, chat.title) == (None, None)
         assert hf.journal.verify().findings == ()
         assert b"hidden" not in (tmp_path / "a.db").read_bytes()
 
@@ -239,7 +240,7 @@ def test_a_raising_tokenizer_is_named_and_nothing_is_written(tmp_path: Path) -> 
 
     with holdfast.open(tmp_path / "a.db", tokenizer=counter) as hf:
         chat = hf.session("alice")
-        with pytest.raises(holdfast.InvalidValue, match="counter"):
+        with pytest.raises(holdfast.errors.InvalidValue, match="counter"):
             chat.append("hello")
         assert len(chat) == 0
 
@@ -253,11 +254,11 @@ def test_tokens_are_counted_once_and_by_another_tokenizer_remembered(hf: Holdfas
     first = chat.pack(4_000)
     assert first.tokenizer == "cl100k_base"
     assert hf.journal.position() == before, "a pack is a read"
-    chat.begin_model_call(first)
+    chat.packs.begin_model_call(first)
     noted = [event.type for event in hf.journal.events(after=before)]
     assert noted == ["tokens.counted", "context.packed"]
     second = chat.pack(4_000)
-    chat.begin_model_call(second)
+    chat.packs.begin_model_call(second)
     noted = [event.type for event in hf.journal.events(after=before)]
     assert noted == ["tokens.counted", "context.packed", "context.packed"]
     assert first.tokens == second.tokens

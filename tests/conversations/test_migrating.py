@@ -29,7 +29,7 @@ def test_an_existing_list_is_stored_and_both_grow() -> None:
     log.append({"role": "user", "content": "And 18?"})
     assert len(log) == 6
     assert log.behind == 0
-    assert log.session.system == "You are terse."
+    assert log.session.details.system == "You are terse."
     assert log.to_openai()["messages"] == log.list
 
 
@@ -78,11 +78,11 @@ def test_what_the_session_refuses_is_named_and_the_rest_goes_on() -> None:
     log = holdfast.DualWrite([OLD[1], orphan, OLD[4]], hf, "alice", on_missing="fallback")
     assert [refused.index for refused in log.refused] == [1]
     assert [message.text for message in log.session] == ["Where is order 17?", "In Lyon."]
-    with pytest.raises(holdfast.ToolPairingError):
+    with pytest.raises(holdfast.errors.ToolPairingError):
         holdfast.DualWrite([OLD[1], orphan], hf, "bob")
 
 
 @pytest.mark.parametrize(("messages", "options"), [((), {}), ([], {"on_missing": "maybe"})])
 def test_a_wrong_start_is_refused_in_words(messages: Any, options: Any) -> None:
-    with pytest.raises(holdfast.InvalidValue, match="must be"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="must be"):
         holdfast.DualWrite(messages, holdfast.open("memory:"), "alice", **options)

@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast import BudgetTooSmall, Holdfast, Message, ToolCallRequest
+from holdfast import Holdfast, Message, ToolCallRequest
 from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import framing_of, request_tokens
+from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import resolve_tokenizer
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.scale import seeded, volume
@@ -82,7 +83,7 @@ def test_every_pack_fits_and_is_valid_for_every_provider(hf: Holdfast, seed: int
 def test_the_default_budget_is_the_models_window_less_its_reply(hf: Holdfast) -> None:
     chat = hf.session("alice", model="gpt-4o")
     chat.append("hello")
-    info = holdfast.model_info("gpt-4o")
+    info = holdfast.models.model_info("gpt-4o")
     assert chat.pack().budget == info.window - info.reply_reserve
     assert chat.pack().exact
     with hf.frame("work", session="alice") as frame:
@@ -116,16 +117,16 @@ def test_a_summary_stands_for_what_it_covers_and_can_be_expanded(hf: Holdfast) -
     assert pack.messages[0].role == "user", "users were heard in it, so it has no more say than they have"
     assert [message.text for message in pack.messages[1:]] == [message.text for message in given[35:]]
     assert pack.conversation.truncated_count == 0
-    assert chat.expand(made) == given[:35]
+    assert chat.compaction.expand(made) == given[:35]
     assert chat.messages() == given
     assert chat.compact(keep=5) is None
     chat.append([f"Later {number}" for number in range(10)])
     second = chat.compact(keep=5, max_tokens=80)
-    assert [summary.id for summary in chat.summaries()] == [made.id, second.id]
+    assert [summary.id for summary in chat.compaction.summaries()] == [made.id, second.id]
     whole = chat.compact(keep=2, whole=True, max_tokens=80)
-    assert [summary.id for summary in chat.summaries()] == [whole.id]
-    assert chat.expand(whole) == chat.messages()[:48]
-    assert chat.expand(made.id) == given[:35]
+    assert [summary.id for summary in chat.compaction.summaries()] == [whole.id]
+    assert chat.compaction.expand(whole) == chat.messages()[:48]
+    assert chat.compaction.expand(made.id) == given[:35]
 
 
 def test_a_failed_or_empty_summary_changes_nothing(hf: Holdfast) -> None:
@@ -137,7 +138,7 @@ def test_a_failed_or_empty_summary_changes_nothing(hf: Holdfast) -> None:
         raise RuntimeError("no model today")
 
     for summarizer in (failing, lambda messages: "", lambda messages: None, lambda messages: "   "):
-        with pytest.raises(holdfast.SummaryFailed):
+        with pytest.raises(holdfast.errors.SummaryFailed):
             chat.compact(summarizer=summarizer)
     assert hf.journal.position() == before
     assert len(chat.pack().messages) == 30
@@ -162,24 +163,24 @@ def test_a_fork_summarises_what_it_shares_as_well(hf: Holdfast) -> None:
     side.append([f"own {number}" for number in range(5)])
     made = side.compact(keep=3)
     assert made.messages == 17
-    assert side.expand(made) == side.messages()[:17]
+    assert side.compaction.expand(made) == side.messages()[:17]
     assert [message.text for message in side.pack().messages[1:]] == ["own 2", "own 3", "own 4"]
     assert len(chat.pack().messages) == 20, "the line that it was forked from is not touched"
     side.rewind(to=given[3])
-    assert side.summaries() == []
+    assert side.compaction.summaries() == []
     assert len(side.pack().messages) == 4
     inherited = chat.compact(keep=5)
     later = chat.fork()
-    assert [summary.id for summary in later.summaries()] == [inherited.id]
+    assert [summary.id for summary in later.compaction.summaries()] == [inherited.id]
 
 
 @pytest.mark.parametrize("budget", [0, -1, True, "many", 1.5])
 def test_a_budget_that_is_none_is_refused(hf: Holdfast, budget: object) -> None:
     chat = hf.session("alice")
     chat.append("hello")
-    with pytest.raises(holdfast.InvalidValue, match="budget must be"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="budget must be"):
         chat.pack(budget)
-    with pytest.raises(holdfast.InvalidValue, match="max_messages must be"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="max_messages must be"):
         chat.pack(max_messages=budget)
 
 
@@ -205,7 +206,7 @@ def test_instructions_at_the_beginning_of_a_line_stay_in_every_pack_and_out_of_s
         "Be terse.",
         "Be kind.",
     ]
-    assert chat.summaries()[0].messages == 45
+    assert chat.compaction.summaries()[0].messages == 45
 
 
 def test_a_change_of_model_counts_anew_what_it_counts_differently(hf: Holdfast) -> None:

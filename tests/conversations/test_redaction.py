@@ -77,17 +77,17 @@ def test_reasoning_that_cannot_be_changed_is_dropped_if_it_says_too_much() -> No
 @pytest.mark.parametrize("hook", [lambda text: None, lambda text: 1 / 0])
 def test_a_hook_that_fails_is_named_and_nothing_is_written(hook: object) -> None:
     with holdfast.open("memory:", redact=hook) as hf:
-        with pytest.raises(holdfast.RedactionFailed, match="hook"):
+        with pytest.raises(holdfast.errors.RedactionFailed, match="hook"):
             hf.session("alice", system="x")
         chat = hf.session("alice")
         before = hf.journal.position()
-        with pytest.raises(holdfast.RedactionFailed, match="hook"):
+        with pytest.raises(holdfast.errors.RedactionFailed, match="hook"):
             chat.append("hello")
         assert hf.journal.position() == before
 
 
 def test_something_that_is_no_hook_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(holdfast.InvalidValue, match="redact must be"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="redact must be"):
         holdfast.open(tmp_path / "a.db", redact="yes")
     assert not (tmp_path / "a.db").exists()
 

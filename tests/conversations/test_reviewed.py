@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidMessage, InvalidValue, Message, ToolCallRequest, ToolCallResult, Usage
+from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult, Usage
 from holdfast.core.wire.jsonl import write_lines
+from holdfast.errors import InvalidMessage, InvalidValue
 from tests.conversations.provider_rules import anthropic_problems
 
 
@@ -59,7 +60,7 @@ def test_a_large_note_in_the_middle_does_not_crowd_out_the_newest_message(hf: Ho
     chat.append([f"hello {number}" for number in range(30)])
     chat.append([{"role": "system", "content": "note " * 3_000}, "What now?"])
     assert [message.text for message in chat.pack(1_000).conversation.messages] == ["What now?"]
-    with pytest.raises(holdfast.BudgetTooSmall) as small:
+    with pytest.raises(holdfast.errors.BudgetTooSmall) as small:
         chat.pack(5)
     assert chat.pack(small.value.required).messages[-1].text
 
@@ -85,7 +86,7 @@ def test_results_of_own_types_and_repeated_arguments_are_redacted() -> None:
 def test_what_pins_and_first_instructions_cost_does_not_follow_the_history(tmp_path: Path) -> None:
     read: list[int] = []
     with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
-        journal = hf._env.journal
+        journal = hf.env.journal
         real = journal.read
         for count in (500, 4_000):
             chat = hf.session(f"s{count}")
@@ -179,7 +180,7 @@ def test_a_list_can_be_kept_while_the_file_cannot_be_opened(tmp_path: Path) -> N
 def test_a_list_that_was_changed_between_two_processes_is_noticed(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
         holdfast.DualWrite([{"role": "user", "content": "one"}], hf, "alice")
-        with pytest.raises(holdfast.KeyReused):
+        with pytest.raises(holdfast.errors.KeyReused):
             holdfast.DualWrite([{"role": "user", "content": "two"}], hf, "alice")
         for wrong in (None, 5):
             log = holdfast.DualWrite([], hf, f"s{wrong}")
@@ -223,7 +224,7 @@ def test_a_call_far_back_waits_again_in_a_fork(hf: Holdfast) -> None:
     far = chat.append([f"message {number}" for number in range(70)])[-1]
     chat.append_result(call, "sun")
     side = chat.fork(at=far)
-    assert [one.id for one in side.open_calls()] == [call.id]
+    assert [one.id for one in side.details.open_calls()] == [call.id]
     side.append_result(call, "rain")
 
 
@@ -232,11 +233,11 @@ def test_open_calls_are_named_so_that_a_torn_one_can_be_settled(hf: Holdfast) ->
     chat.append(["hi", calls("Rome"), *[f"message {number}" for number in range(30)]])
     assert chat.compact(5).messages == 1
     assert chat.compact(5) is None
-    (torn,) = chat.open_calls()
+    (torn,) = chat.details.open_calls()
     chat.append_result(torn, "Never came back.", is_error=True)
     chat.append([f"later {number}" for number in range(10)])
     assert chat.compact(5).messages > 30
-    assert chat.open_calls() == []
+    assert chat.details.open_calls() == []
 
 
 def test_what_a_provider_does_not_know_is_kept_for_export_and_not_sent(hf: Holdfast) -> None:
@@ -269,14 +270,14 @@ def test_a_memory_that_gives_something_to_await_has_not_taken_it(tmp_path: Path)
     class Sneaky:
         async def _later(self) -> None: ...
 
-        def take(self, ended: holdfast.EndedConversation) -> Any:
+        def take(self, ended: holdfast.types.EndedConversation) -> Any:
             return self._later()
 
     with holdfast.open(tmp_path / "a.db", memory=Sneaky()) as hf:
         chat = hf.session("a")
         chat.append("hello")
         chat.close()
-        assert chat.status == "closing"
+        assert chat.details.status == "closing"
 
 
 def test_files_keep_everything_else_of_their_message(hf: Holdfast) -> None:
@@ -292,9 +293,9 @@ def test_wrong_arguments_are_refused_at_the_door_in_words(hf: Holdfast, tmp_path
         lambda: hf.sessions(limit="x"),  # type: ignore[arg-type]
         lambda: hf.sessions(limit=-1),
         lambda: hf.sessions(title=5),  # type: ignore[arg-type]
-        lambda: chat.expand(5),  # type: ignore[arg-type]
+        lambda: chat.compaction.expand(5),  # type: ignore[arg-type]
         lambda: chat.append("x", files=["a\0b"]),
-        lambda: holdfast.register_model(5, window=10),  # type: ignore[arg-type]
+        lambda: holdfast.models.register_model(5, window=10),  # type: ignore[arg-type]
         lambda: holdfast.open(tmp_path / "n.db", tokenizer=5),  # type: ignore[arg-type]
         lambda: holdfast.open(tmp_path / "n.db", summarizer=5),  # type: ignore[arg-type]
     ):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, Message, SessionClosed, SessionNotFound
+from holdfast import Holdfast, Message
+from holdfast.errors import InvalidValue, SessionClosed, SessionNotFound
 from holdfast.testing.clock import FrozenClock
 
 
@@ -20,9 +21,9 @@ def test_a_session_is_made_once_and_found_again_with_its_settings(tmp_path: Path
         chat.append("hello")
     with holdfast.open(tmp_path / "a.db") as hf:
         found = hf.session("alice")
-        assert (found.system, found.model, found.title) == ("Be terse.", "gpt-4o", "Nuts")
-        assert found.metadata == {"plan": "free"}
-        assert [tool.name for tool in found.tools] == ["find"]
+        assert (found.details.system, found.model, found.title) == ("Be terse.", "gpt-4o", "Nuts")
+        assert found.details.metadata == {"plan": "free"}
+        assert [tool.name for tool in found.details.tools] == ["find"]
         assert [message.text for message in found] == ["hello"]
 
 
@@ -37,7 +38,7 @@ def test_asking_again_with_the_same_settings_writes_nothing(hf: Holdfast) -> Non
 def test_new_settings_are_stored_and_others_keep_their_value(hf: Holdfast) -> None:
     hf.session("alice", system="Be terse.", model="gpt-4o")
     chat = hf.session("alice", model="gpt-5")
-    assert (chat.system, chat.model) == ("Be terse.", "gpt-5")
+    assert (chat.details.system, chat.model) == ("Be terse.", "gpt-5")
 
 
 def test_an_unknown_session_is_an_error_where_it_must_exist(hf: Holdfast) -> None:
@@ -61,7 +62,7 @@ def test_tenants_do_not_see_each_other(hf: Holdfast) -> None:
     with pytest.raises(SessionNotFound):
         hf.session("s", create=False)
     foreign = hf.tenant("b").session("s").messages()[0]
-    with pytest.raises(holdfast.MessageNotFound):
+    with pytest.raises(holdfast.errors.MessageNotFound):
         hf.tenant("a").session("s").fork(at=foreign)
 
 
@@ -90,7 +91,7 @@ def test_a_closed_session_takes_no_more_messages_and_keeps_those_it_has(hf: Hold
     chat = hf.session("alice")
     chat.append("hello")
     chat.close()
-    assert chat.status == "closed"
+    assert chat.details.status == "closed"
     first = chat.messages()[0]
     for late in (lambda: chat.append("late"), chat.close, chat.fork, lambda: chat.rewind(before=first)):
         with pytest.raises(SessionClosed):
@@ -110,10 +111,10 @@ def test_a_reset_begins_anew_under_the_same_id(hf: Holdfast) -> None:
     assert len(chat) == 0
     chat.append("new")
     assert [message.text for message in chat] == ["new"]
-    assert chat.status == "open"
-    assert chat.system == "Be terse."
+    assert chat.details.status == "open"
+    assert chat.details.system == "Be terse."
     assert [message["content"] for message in chat.pack().to_openai()["messages"]] == ["Be terse.", "new"]
-    with pytest.raises(holdfast.MessageNotFound):
+    with pytest.raises(holdfast.errors.MessageNotFound):
         chat.rewind(to=old)
 
 
@@ -151,7 +152,7 @@ def test_an_idle_session_ends_by_the_sweep_and_begins_anew(hf: Holdfast, clock: 
     clock.advance(1)
     assert hf.sweep_sessions().ended == 1
     assert hf.sweep_sessions().ended == 0
-    assert chat.status == "ended"
+    assert chat.details.status == "ended"
     chat.append("back")
     assert [message.text for message in chat] == ["back"]
     assert [message.text for message in other] == ["hello"]

@@ -235,7 +235,7 @@ def test_what_a_request_costs_is_known_before_it_is_sent() -> None:
     window = holdfast.slide_window(history, max_tokens=before, model="gpt-4o")
     assert window == history
     assert window.window.tokens == before
-    with pytest.raises(holdfast.BudgetTooSmall):
+    with pytest.raises(holdfast.errors.BudgetTooSmall):
         holdfast.slide_window(history[:1], max_tokens=5, model="gpt-4o")
     tools = [{"name": "find", "input_schema": {"type": "object"}}]
     assert holdfast.count_tokens(history, model="gpt-4o", tools=tools) > before

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CompactionConfig, Holdfast
+from holdfast import Holdfast
+from holdfast.compaction import CompactionConfig
 from holdfast.flow.compaction import summaries as compaction_summaries
 from tests.scale import volume
 
@@ -27,13 +28,13 @@ def hf() -> Any:
 @pytest.mark.parametrize("rule", ["eko", CompactionConfig(threshold=10, keep=5, max_messages=15)])
 def test_a_rule_leaves_as_many_summaries_as_a_number_has_digits(hf: Holdfast, rule: Any) -> None:
     chat, plain = hf.session("a", model="gpt-4o"), hf.session("b", model="gpt-4o")
-    chat.add_rule(rule)
+    chat.compaction.add_rule(rule)
     for number in range(ROUNDS):
         chat.append(said(number))
         plain.append(said(number))
-    summaries = chat.summaries()
+    summaries = chat.compaction.summaries()
     assert 1 < len(summaries) <= 7 * len(f"{ROUNDS // 5:o}"), "seven of each size at most"
-    told = [message.text for summary in summaries for message in chat.expand(summary)]
+    told = [message.text for summary in summaries for message in chat.compaction.expand(summary)]
     assert told == [said(number) for number in range(len(told))], "each message is covered once, in order"
     assert chat.pack(budget=60_000).tokens < plain.pack(budget=60_000).tokens / 2
 
@@ -60,20 +61,20 @@ def test_whole_makes_one_of_all_and_shows_nothing_again(hf: Holdfast) -> None:
         chat.append(said(number))
         if number % 6 == 5:
             chat.compact(keep=2)
-    before = sum(one.messages for one in chat.summaries())
-    assert len(chat.summaries()) == 5
+    before = sum(one.messages for one in chat.compaction.summaries())
+    assert len(chat.compaction.summaries()) == 5
     made = chat.compact(keep=10, whole=True)
     assert made is not None
-    assert (made.messages, len(chat.summaries())) == (before, 1), "what was covered stays covered"
+    assert (made.messages, len(chat.compaction.summaries())) == (before, 1), "what was covered stays covered"
     assert chat.compact(keep=10, whole=True) is None, "there is nothing to make one"
 
 
 def test_what_was_flushed_is_not_flushed_again_when_summaries_become_one(hf: Holdfast) -> None:
     chat = hf.session("a", model="gpt-4o")
-    chat.add_rule(CompactionConfig(threshold=4, keep=2, store=True))
+    chat.compaction.add_rule(CompactionConfig(threshold=4, keep=2, store=True))
     for number in range(60):
         chat.append(f"The word of day {number} is {number}xyzzy{number}.")
-    assert len(chat.summaries()) < 10
+    assert len(chat.compaction.summaries()) < 10
     kept = [entry for entry in hf.state("session/a").entries("holdfast/") if " 7xyzzy7." in str(entry.value)]
     assert len(kept) == 1
 

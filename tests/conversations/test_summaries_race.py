@@ -159,7 +159,7 @@ class Race(Walk):
         """Every summary that was made gives back what was said, byte for byte; and all threads are what they were."""
         session = self.session("a", self.line.name)
         for note in (note for note in self.made if note.home == self.line.name):
-            found = [replace(message, pinned=False) for message in session.expand(note.id)]
+            found = [replace(message, pinned=False) for message in session.compaction.expand(note.id)]
             assert found == [self.bodies[said.id] for said in note.said], "not what was said"
         for line in self.talk.lines.values():
             look.at_line(self, "a", line)
@@ -286,7 +286,7 @@ def _nothing_lost(chat: Session, talking: int, turns: int) -> None:
     for number in range(talking):
         said = [text for text in texts if text.startswith(f"t{number} ")]
         assert said == [f"t{number} {turn}" for turn in range(turns)]
-    summaries = chat.summaries()
-    covered = [message.text for summary in summaries for message in chat.expand(summary)]
+    summaries = chat.compaction.summaries()
+    covered = [message.text for summary in summaries for message in chat.compaction.expand(summary)]
     assert covered == texts[: len(covered)]
     assert len({summary.text for summary in summaries}) == len(summaries)

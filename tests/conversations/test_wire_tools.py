@@ -100,7 +100,7 @@ def test_no_tool_can_be_defined_under_a_name_that_providers_refuse(name: str) ->
         with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
             hf.session("s", tools=[ToolDef(name=name)])
         with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
-            hf.session("t").set_brief(tools=[ToolDef(name=name)])
+            hf.session("t").packs.set_brief(tools=[ToolDef(name=name)])
     with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
         holdfast.tool(name=name)(lambda: None)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import Custom, DeclaredEffect, OperatorOutput, RetryLater, WriteState
+from holdfast.effects import Custom, DeclaredEffect, OperatorOutput, WriteState
+from holdfast.errors import RetryLater
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
 
@@ -102,10 +103,10 @@ def operator(number: int) -> Callable[[Any, Any], OperatorOutput]:
     return order
 
 
-def run_order(hf: holdfast.Holdfast, number: int) -> holdfast.OperatorResult:
+def run_order(hf: holdfast.Holdfast, number: int) -> holdfast.effects.OperatorResult:
     """Order `number`, once."""
     stream = STREAMS[number % len(STREAMS)]
-    return hf.operate(operator(number), scope=stream, key=f"order-{number}", name="order")
+    return hf.effects.operate(operator(number), scope=stream, key=f"order-{number}", name="order")
 
 
 def opened(path: str, sink: str, killer: Killer, clock: FrozenClock) -> holdfast.Holdfast:

@@ -118,7 +118,7 @@ def test_after_a_release_it_is_asked_about_and_paid_once(folder: Path, release: 
 
 def test_a_yes_with_arguments_that_fit_pays_under_the_same_key(folder: Path) -> None:
     send(folder, without)
-    with pytest.raises(holdfast.InvalidValue, match="note"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="note"):
         send(folder, without, answer={"approve": True, "args": CHANGED})
     reply, results = send(folder, without, answer={"approve": True, "args": {"order": 17, "amount": 100}})
     assert (reply.text, len(results)) == ("Done.", 1)

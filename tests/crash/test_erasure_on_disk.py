@@ -25,7 +25,7 @@ def test_a_hundred_canaries_leave_every_byte(tmp_path: Path) -> None:
     random = seeded("canaries")
     canaries = [b"canary-%016x" % random.getrandbits(64) for _ in range(CANARIES)]
     hf = holdfast.open(tmp_path / "a.db")
-    writer = Writer(hf._env.journal)
+    writer = Writer(hf.env.journal)
     story = FrameGenerator(random, writer.env.ids, subjects=("bob",))
     person = "alice.the.person@example.org"
     for number, canary in enumerate(canaries):
@@ -35,14 +35,14 @@ def test_a_hundred_canaries_leave_every_byte(tmp_path: Path) -> None:
         hf.journal.append("s", "app.noted", {"text": canary.decode() * (1 + number % 40)}, subject=person, files=files)
     everything = [*canaries, person.encode()]
     assert _on_disk(tmp_path, everything) == everything
-    live = dump_projections(hf._env.journal)
+    live = dump_projections(hf.env.journal)
     erasure = hf.journal.erase(person)
     assert erasure.events == CANARIES
     # With the client still open, in the database, its log, its index and the files.
     assert _on_disk(tmp_path, everything) == []
     assert hf.journal.verify().findings == ()
     hf.journal.rebuild()
-    assert dump_projections(hf._env.journal) == live
+    assert dump_projections(hf.env.journal) == live
     assert hf.journal.verify().findings == ()
     hf.close()
     assert _on_disk(tmp_path, everything) == []
@@ -84,7 +84,7 @@ def test_a_file_left_by_a_crash_during_erasure_goes_when_the_journal_is_opened(t
     path = tmp_path / "a.db"
     with holdfast.open(path) as hf:
         hf.journal.append("s", "app.noted", subject="alice", files=[b"secret" * 100_000])
-        journal = hf._env.journal
+        journal = hf.env.journal
         assert isinstance(journal, SqliteJournal)
         journal.files.remove = lambda tenant, name: (_ for _ in ()).throw(holdfast.Unavailable)  # type: ignore[method-assign]
         try:
@@ -104,10 +104,10 @@ def test_a_reader_that_keeps_the_log_is_named_and_erasing_again_finishes(tmp_pat
         hf.journal.append("s", "app.noted", {"text": "canary"}, subject="alice")
         hf.journal.append("s", "app.noted", {"text": "other"}, subject="bob")
         reader = holdfast.open(path)
-        with reader._env.journal.reader() as connection:  # type: ignore[attr-defined]
+        with reader.env.journal.reader() as connection:  # type: ignore[attr-defined]
             connection.execute("SELECT count(*) FROM events").fetchall()
             hf.journal.append("s", "app.noted")
-            with pytest.raises(holdfast.Busy, match="erasure is committed"):
+            with pytest.raises(holdfast.errors.Busy, match="erasure is committed"):
                 hf.journal.erase("alice")
         reader.close()
         hf.journal.erase("bob")

@@ -33,14 +33,14 @@ def _program(hf: holdfast.Holdfast, folder: Path) -> None:
     journal = hf.journal
     journal.append("s", "app.noted", {"n": 1}, key="one", files=[b"x" * 300_000])
 
-    decide_and_append(hf._env, ["session/t"], lambda states: {"session/t": [make_note("t")]}, key="two")
+    decide_and_append(hf.env, ["session/t"], lambda states: {"session/t": [make_note("t")]}, key="two")
     list(journal.events())
     journal.rebuild()
     journal.backup(folder / "backup.db")
     journal.export(folder / "export.jsonl")
     try:
         journal.erase("alice")
-    except holdfast.NotFound:
+    except holdfast.errors.NotFound:
         assert list(journal.events("global")), "only who was erased before may be unknown"
     journal.collect()
 
@@ -65,9 +65,9 @@ def test_every_flow_leaves_the_state_before_or_after(tmp_path: Path) -> None:
         with holdfast.open(folder / "a.db") as hf:
             assert hf.journal.verify().findings == (), point
             assert [event.key for event in hf.journal.events("s")] in ([], ["one"])
-            before = dump_projections(hf._env.journal)
+            before = dump_projections(hf.env.journal)
             hf.journal.rebuild()
-            assert dump_projections(hf._env.journal) == before
+            assert dump_projections(hf.env.journal) == before
         # Whatever was left, the same program finishes when it is run again.
         for name in ("backup.db", "export.jsonl"):
             (folder / name).unlink(missing_ok=True)

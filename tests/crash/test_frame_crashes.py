@@ -59,7 +59,7 @@ def client(journal: Any, later: int = 0) -> Holdfast:
 
 def bury(hf: Holdfast, *, known: bool) -> None:
     """The process is dead: its thread is still. It is `known` if others can see that at once."""
-    leases: Any = hf._env.leases
+    leases: Any = hf.env.leases
     leases._wake.set()
     if known:
         leases._process.name = f"{system._machine_id()}:{2**22 + 1}:1:dead"
@@ -127,9 +127,9 @@ def landed(hf: Holdfast, scope: str = SCOPE) -> str:
 
 def _agrees(hf: Holdfast, scope: str) -> None:
     """What comes next follows from the journal: each torn call says beforehand what is to be done with it."""
-    state = hf._env.journal.load("default", scope)
+    state = hf.env.journal.load("default", scope)
     for frame in state.frames.values():
-        for step in next_steps(frame, live_children=False, now=hf._env.clock.now_ms()):
+        for step in next_steps(frame, live_children=False, now=hf.env.clock.now_ms()):
             assert step.call is None or step.next == step.call.if_interrupted
 
 
@@ -259,7 +259,7 @@ def _ask(hf: Holdfast, frame: str, reason: str, key: str, call: str | None = Non
     answer = hf.index.answer_to(SCOPE, asked.question)
     if answer is None:
         raise Waiting(question=asked.question)
-    if any(question.id == asked.question for question in hf.index.questions()):
+    if any(question.id == asked.question for question in hf.questions()):
         hf.index.resume_frame(asked.question)
     return answer
 
@@ -368,7 +368,7 @@ def settled(policy: str) -> Callable[[Holdfast, World, str], None]:
     return check
 
 
-def _frames(hf: Holdfast) -> list[holdfast.FrameInfo]:
+def _frames(hf: Holdfast) -> list[holdfast.types.FrameInfo]:
     pushed: list[Any] = [event.facts for event in hf.journal.events(SCOPE, types=["frame.pushed"])]
     return [hf.index.get_frame(facts.frame) for facts in pushed]
 
@@ -510,7 +510,7 @@ def asked(hf: Holdfast) -> Known:
 
 def answered(hf: Holdfast) -> Known:
     known = asked(hf)
-    hf.index.answer(known["question"], approve=True)
+    hf.answer(known["question"], approve=True)
     return known
 
 
@@ -581,7 +581,7 @@ def _resume_by_token(hf: Holdfast, known: Known) -> None:
 
 
 def _answer_by_token(hf: Holdfast, known: Known) -> None:
-    hf.index.answer(token=known["token"], approve=True)
+    hf.answer(token=known["token"], approve=True)
 
 
 def _fail_orphan(hf: Holdfast, known: Known) -> None:
@@ -636,7 +636,7 @@ OPS: dict[str, Op] = {
     "end_tool_call": Op(tool_begun, lambda hf, k: hf.index.end_tool_call(k["frame"], k["call"], value=[1])),
     "suspend_frame": Op(root, lambda hf, k: hf.index.suspend_frame(k["frame"], "Well?", key="k")),
     "suspend_frame subtree": Op(subtree, lambda hf, k: hf.index.suspend_frame(k["frame"], "?", subtree=True, key="k")),
-    "answer": Op(asked, lambda hf, k: hf.index.answer(k["question"], approve=True, payload={"a": 1})),
+    "answer": Op(asked, lambda hf, k: hf.answer(k["question"], approve=True, payload={"a": 1})),
     "answer token": Op(asked, _answer_by_token, _unless_over(_answer_by_token)),
     "resume_frame": Op(asked, _resume, _unless_over(_resume)),
     "resume_frame token": Op(asked, _resume_by_token, _unless_over(_resume_by_token)),
@@ -645,7 +645,7 @@ OPS: dict[str, Op] = {
         lambda hf, k: hf.index.resume_frame(k["question"]),
         _unless_over(lambda hf, k: hf.index.resume_frame(k["question"])),
     ),
-    "questions": Op(asked, lambda hf, k: list(hf.index.questions())),
+    "questions": Op(asked, lambda hf, k: list(hf.questions())),
     "question": Op(asked, lambda hf, k: hf.index.question(k["question"])),
     "answer_to": Op(answered, lambda hf, k: hf.index.answer_to(SCOPE, k["question"])),
     "resume_actor": Op(tool_begun, lambda hf, k: hf.index.resume_actor(SCOPE)),

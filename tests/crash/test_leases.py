@@ -130,7 +130,7 @@ def _one_sleep(hf: holdfast.Holdfast, zombie: Other, key: str) -> None:
         hf.frame("job", key=key).open()
     stop(zombie, hf)
     with hf.frame("job", key=key) as mine:
-        assert (mine.id, holder(hf)) == (frame, hf._env.leases.name)
+        assert (mine.id, holder(hf)) == (frame, hf.env.leases.name)
         assert mine.run(lambda: "mine", key="after") == "mine"
         before = hf.journal.version(SCOPE)
         zombie.signal(signal.SIGCONT)
@@ -139,7 +139,7 @@ def _one_sleep(hf: holdfast.Holdfast, zombie: Other, key: str) -> None:
         assert zombie.do("note") == f"ok {before + 1}"
         assert zombie.do(f"answer {question}") == f"ok {question}"
         assert zombie.do("leave") == "StaleEpoch"
-        assert holder(hf) == hf._env.leases.name, "exactly one owner"
+        assert holder(hf) == hf.env.leases.name, "exactly one owner"
         assert hf.journal.version(SCOPE) == before + 1
         assert mine.run(lambda: "lost", key="before") == "done"
     assert mine.status == "completed"
@@ -208,7 +208,7 @@ def test_a_question_survives_whoever_asked_it_before_the_token_was_shown(
         old = _token_id(hf, lost)
         new = hf.index.reissue_token(lost)
         assert (
-            hf._env.journal.select("default", RowQuery(table="suspended_frames", column="token_id", value=old, limit=1))
+            hf.env.journal.select("default", RowQuery(table="suspended_frames", column="token_id", value=old, limit=1))
             == []
         )
         assert _token_id(hf, lost) != old
@@ -240,7 +240,7 @@ def _newest(hf: holdfast.Holdfast) -> str:
 
 
 def _token_id(hf: holdfast.Holdfast, question: str) -> bytes:
-    rows = hf._env.journal.select("default", RowQuery(table="suspended_frames", limit=100))
+    rows = hf.env.journal.select("default", RowQuery(table="suspended_frames", limit=100))
     raw = next(row["token_id"] for _, row in rows if row["frame_id"] == _frame_id(hf, question))
     assert isinstance(raw, bytes)
     return raw

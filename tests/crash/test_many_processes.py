@@ -30,7 +30,7 @@ def _write(path: str, writer: int, count: int, results: Queue[Any]) -> None:
                             stream, "app.noted", {"saw": version}, facts={"w": writer, "n": number}, expected=version
                         )
                         break
-                    except holdfast.VersionConflict:
+                    except holdfast.errors.VersionConflict:
                         conflicts += 1
     except BaseException as error:
         errors.append(repr(error))

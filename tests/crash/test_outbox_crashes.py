@@ -240,7 +240,7 @@ def test_a_process_that_was_stopped_and_thought_to_be_dead_sends_nothing_more(qu
     asked.touch()
 
     def sends(name: str) -> None:
-        def deliver(effect: holdfast.DeclaredEffect) -> str:
+        def deliver(effect: holdfast.effects.DeclaredEffect) -> str:
             with asked.open("a", encoding="ascii") as out:
                 out.write(f"{name} {effect.id}\n")
             if name == "first":

@@ -16,12 +16,12 @@ def test_an_import_by_another_client_replaces_the_secret_of_an_empty_journal(tmp
     path = str(tmp_path / "a.db")
     with holdfast.open("memory:") as full, holdfast.open(path) as one, holdfast.open(path) as two:
         full.session("s").append("Hello.")
-        before, secret = one._env.journal.secret, full._env.journal.secret
-        assert before == two._env.journal.secret != secret
-        two._env.journal.restore(secret, transfer.read_items(full._env))
-        assert one._env.journal.secret == two._env.journal.secret == secret
-        with counting(one._env.journal) as counts:
-            assert one._env.journal.secret == secret
+        before, secret = one.env.journal.secret, full.env.journal.secret
+        assert before == two.env.journal.secret != secret
+        two.env.journal.restore(secret, transfer.read_items(full.env))
+        assert one.env.journal.secret == two.env.journal.secret == secret
+        with counting(one.env.journal) as counts:
+            assert one.env.journal.secret == secret
         assert counts.statements == 0, "what was written under it cannot be had under another"
 
 
@@ -29,7 +29,7 @@ def test_a_secret_that_was_exchanged_in_the_file_is_found_by_whoever_has_it_open
     path, other = str(tmp_path / "a.db"), b"o" * 32
     with holdfast.open(path) as hf:
         hf.session("s").append("Hello.")
-        assert hf._env.journal.secret != other
+        assert hf.env.journal.secret != other
         apsw.Connection(path).execute(
             "UPDATE meta SET value = ?, digest = ? WHERE name = 'secret'", (other, meta_digest("secret", other))
         )

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.errors import InvalidValue, SessionClosed
 from holdfast.flow.journal import artifacts
@@ -162,8 +163,10 @@ OPS: dict[str, Op] = {
     "reset": Op(branched, lambda hf: chat(hf).reset()),
     "import": Op(made, lambda hf: chat(hf).import_messages({"messages": OPENAI, "tools": OPENAI_TOOLS}, key="k")),
     "import into": Op(talked, lambda hf: chat(hf).import_messages(OPENAI, key="k")),
-    "begin_model_call": Op(summarised, lambda hf: chat(hf).begin_model_call(chat(hf).pack(400), key="k")),
-    "set_brief": Op(opened, lambda hf: chat(hf).set_brief("planner", system_prompt="Plan.", tools=TOOLS, key="k")),
+    "begin_model_call": Op(summarised, lambda hf: chat(hf).packs.begin_model_call(chat(hf).pack(400), key="k")),
+    "set_brief": Op(
+        opened, lambda hf: chat(hf).packs.set_brief("planner", system_prompt="Plan.", tools=TOOLS, key="k")
+    ),
     "stop": Op(at_work, lambda hf: chat(hf).stop("enough"), several=True),
     "pack": Op(summarised, lambda hf: chat(hf).pack(400).to_openai()),
 }
@@ -194,13 +197,24 @@ def shown(hf: Holdfast) -> list[Any]:
     """Everything that a person can see of every session."""
     found: list[Any] = []
     for info in sorted(hf.sessions(), key=lambda one: one.id):
-        session = hf.session(info.id, thread=next(iter(hf.session(info.id, create=True).threads)))
-        found.append((info.id, info.status, session.system, session.title, session.metadata, len(session.tools)))
-        for thread in session.threads:
+        session = hf.session(info.id, thread=next(iter(hf.session(info.id, create=True).details.threads)))
+        found.append(
+            (
+                info.id,
+                info.status,
+                session.details.system,
+                session.title,
+                session.details.metadata,
+                len(session.details.tools),
+            )
+        )
+        for thread in session.details.threads:
             line = hf.session(info.id, thread=thread)
             bodies = [(one.role, one.content, one.pinned, len(one.tool_calls)) for one in line.messages()]
             results = [result.result for one in line.messages() for result in one.tool_results]
-            found.append((thread, _plain(bodies), results, [one.text for one in line.summaries()], len(line)))
+            found.append(
+                (thread, _plain(bodies), results, [one.text for one in line.compaction.summaries()], len(line))
+            )
             found.append(line.pack(100_000).tokens)
     return found
 
@@ -294,10 +308,11 @@ def test_what_a_session_does_happens_or_does_not_on_a_file(name: str, quick_path
 
 def test_every_operation_that_writes_is_killed_here() -> None:
     reads = {"messages", "summaries", "expand", "export", "status", "model", "system", "title", "metadata", "tools"}
-    reads |= {"add_rule", "rules", "brief", "history_tools", "pack_at", "packs", "why"}
+    reads |= {"add_rule", "rules", "brief", "history_tools", "pack_at", "packs", "why", "list", "compaction", "details"}
     others = {"search", "threads", "usage", "id", "thread", "import_messages", "unpin", "open_calls"}
     others |= {"turn"}  # Many commits, killed between each two where turns are.
-    every = {name for name in dir(Session) if not name.startswith("_")} - reads - others
+    kinds = (Session, SessionPacks, SessionCompaction, SessionDetails)
+    every = {name for kind in kinds for name in dir(kind) if not name.startswith("_")} - reads - others
     assert every <= {name.split()[0] for name in OPS} | {"append_result"}
 
 

@@ -47,14 +47,14 @@ def numbers(*values: int) -> list[str]:
     "model", re.findall(r"^\| `([\w.-]+)` \| `(?:o200k|cl100k|estimate)", text("build/tokens.md"), re.MULTILINE)
 )
 def test_the_table_of_models_says_what_is_known(model: str) -> None:
-    info = holdfast.model_info(model)
+    info = holdfast.models.model_info(model)
     assert info.known
     shown = numbers(info.window, info.reply_reserve, info.input_budget)
     assert cells("build/tokens.md", f"`{model}`") == [info.tokenizer, *shown]
 
 
 def test_the_table_of_models_says_what_is_assumed_of_others() -> None:
-    info = holdfast.model_info("a-model-that-nobody-knows")
+    info = holdfast.models.model_info("a-model-that-nobody-knows")
     shown = numbers(info.window, info.reply_reserve, info.input_budget)
     assert cells("build/tokens.md", "any other") == [info.tokenizer, *shown]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import NotFound, Session
+from holdfast import Session
+from holdfast.errors import NotFound
 from tests.edges.search_world import KEYS, SCOPES, TENANTS, USERS, Kept, Place, World, written
 
 SESSIONS = ("s", "t")
@@ -64,7 +65,9 @@ def reduce(world: World) -> None:
 def operate(world: World) -> None:
     place, key, user, client = _scope(world), world.one(KEYS), world.one(USERS), world.number()
     text, options = world.text(), {"ttl": 30.0}
-    world.view(client, place[0], user).operate(lambda given, view: written(place, key, text, options), name="write")
+    world.view(client, place[0], user).effects.operate(
+        lambda given, view: written(place, key, text, options), name="write"
+    )
     world.keep(client, place, key, Kept(text, _owner(place, user), world.clock.now_ms() + 30_000))
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast import Holdfast, Message, OperatorOutput, Session, Settings, State, WriteState
+from holdfast import Holdfast, Message, Session, Settings, State
 from holdfast.connect import ClientExtensions, assemble_env
+from holdfast.effects import OperatorOutput, WriteState
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.edges.tenant_actor import WORDS, SteadyIds, by_words, count_fours, shorter

@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast import ContextPack, DeclaredEffect, Event, Frame, HoldfastError, Session, Settings
+from holdfast import ContextPack, Frame, HoldfastError, Session, Settings
+from holdfast.effects import DeclaredEffect
 from holdfast.ports import EndedConversation
 from holdfast.testing.clock import SeededIds
+from holdfast.types import Event
 from tests.model.frames_walk import StillClock
 
 SESSIONS = ("s", "t", "u")
@@ -110,7 +112,7 @@ class Actor:
         self.asked.append(effect)
         self.between()
         if effect.payload == "never":
-            raise holdfast.EffectRefused("not this one")
+            raise holdfast.errors.EffectRefused("not this one")
         if effect.payload == "later" and effect.attempt < 3:
             raise ConnectionError("nobody there")
         return {"taken": len(self.asked)}
@@ -152,7 +154,7 @@ class Actor:
         if make is not None and (not kept or self.random.random() < 0.4):
             return self.note(kind, make())
         if not kept:
-            raise holdfast.NotFound(f"nothing of kind {kind} yet")
+            raise holdfast.errors.NotFound(f"nothing of kind {kind} yet")
         return self.one(kept)
 
     def someone(self) -> holdfast.Holdfast:
@@ -163,7 +165,7 @@ class Actor:
     def talk(self) -> Session:
         """A session that takes messages."""
         session = self.someone().session(self.one(SESSIONS), thread=self.one(("main", "main", "b")))
-        if session.status in ("closing", "closed"):
+        if session.details.status in ("closing", "closed"):
             session.reset()
         return session
 
@@ -215,7 +217,7 @@ class Plain:
 
     def text(self, text: str) -> str:
         """A text without what was minted."""
-        text = text.replace(self._hf._env.leases.name, "this process")
+        text = text.replace(self._hf.env.leases.name, "this process")
         text = ULID.sub(lambda found: self._named("id", found[0].upper()), text)
         text = _CUT.sub("cut", text)
         text = _MARK.sub(lambda found: self._named("mark", found[0]), text)

@@ -16,21 +16,25 @@ import holdfast
 from holdfast.client.effects import Effects
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.runtime.agent import Agent
 from tests.edges.tenant_actor import Actor
 
 OWNERS: dict[str, type] = {
     "Holdfast": holdfast.Holdfast,
     "Session": holdfast.Session,
+    "packs": SessionPacks,
+    "compaction": SessionCompaction,
+    "details": SessionDetails,
     "Agent": Agent,
     "ContextPack": holdfast.ContextPack,
     "Frame": holdfast.Frame,
     "journal": JournalView,
     "index": IndexView,
     "effects": Effects,
-    "StateStore": holdfast.StateStore,
+    "StateStore": holdfast.types.StateStore,
     "State": holdfast.State,
-    "StateReader": holdfast.StateReader,
+    "StateReader": holdfast.types.StateReader,
     "DualWrite": holdfast.DualWrite,
 }
 """Everything that a tenant's view hands out and that can be asked something."""
@@ -113,4 +117,6 @@ def members() -> Iterator[tuple[str, type, str]]:
 
 def functions() -> set[str]:
     """Every public function of the package."""
-    return {name for name in holdfast.__all__ if inspect.isroutine(getattr(holdfast, name))}
+    modules = (holdfast, holdfast.compaction, holdfast.effects, holdfast.models, holdfast.types)
+    found = {name for module in modules for name in module.__all__ if inspect.isroutine(getattr(module, name))}
+    return found | {"open"}

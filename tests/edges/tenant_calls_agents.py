@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Message, ModelReply, Usage
+from holdfast import Message, Usage
 from holdfast.model.scripted import Scripted
 from holdfast.model.scripted import call as tool_call
+from holdfast.models import ModelReply
 from holdfast.runtime.tools.tool import tool
 from tests.edges.tenant_actor import SESSIONS, Actor
 from tests.edges.tenant_calls import call

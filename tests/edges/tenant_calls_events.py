@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import (
-    Custom,
-    Delegate,
-    Event,
-    Handoff,
-    HoldfastError,
-    OperatorOutput,
-    PushFrame,
-    RequestApproval,
-    Signal,
-    StateReader,
-    WriteState,
-)
+from holdfast import HoldfastError
+from holdfast.effects import Custom, Delegate, Handoff, OperatorOutput, PushFrame, RequestApproval, Signal, WriteState
+from holdfast.types import Event, StateReader
 from tests.edges.tenant_actor import NAMES, SCOPES, USERS, Actor
 from tests.edges.tenant_calls import call
 
@@ -110,9 +100,9 @@ def operate_once(actor: Actor, operate: Any) -> Any:
     return done
 
 
-@call("Holdfast", "operate effects", "effects", "operate")
+@call("Holdfast", "effects", "effects", "operate")
 def operate(actor: Actor) -> Any:
-    return operate_once(actor, actor.someone().operate)
+    return operate_once(actor, actor.someone().effects.operate)
 
 
 @call("effects", "operate add_middleware")

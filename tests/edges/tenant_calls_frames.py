@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import HoldfastError, Limits, QuestionReceipt, Usage
+from holdfast import HoldfastError, Limits, Usage
 from holdfast.records.ids import ulid_text
+from holdfast.types import QuestionReceipt
 from tests.edges.tenant_actor import FRAME_IDS, USERS, Actor
 from tests.edges.tenant_calls import call
 
@@ -127,20 +128,20 @@ def ask(actor: Actor) -> QuestionReceipt:
     )
 
 
-@call("index", "suspend_frame question questions reissue_token", "Holdfast", "questions")
+@call("index", "suspend_frame question reissue_token", "Holdfast", "questions")
 def questions(actor: Actor) -> Any:
     asked = actor.note("asked", ask(actor))
     index = actor.hf.index
     token = index.reissue_token(asked.question) if actor.maybe(True, 0.3) else None
     actor.known["asked"][-1] = asked if token is None else QuestionReceipt(**{**_fields(asked), "token": token})
-    return asked, index.question(asked.question), list(index.questions()), list(actor.hf.questions()), token is None
+    return asked, index.question(asked.question), list(actor.hf.questions()), token is None
 
 
 def _fields(asked: QuestionReceipt) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in asked.__struct_fields__}
 
 
-@call("Holdfast", "answer", "index", "answer answer_to")
+@call("Holdfast", "answer", "index", "answer_to")
 def answer(actor: Actor) -> Any:
     asked = actor.recent("asked", lambda: ask(actor))
     scope = actor.hf.index.get_frame(asked.frame).scope
@@ -148,7 +149,7 @@ def answer(actor: Actor) -> Any:
         if actor.maybe(True):
             done = actor.hf.answer(asked.question, approve=True, by=actor.one(USERS), note=actor.text())
         else:
-            done = actor.hf.index.answer(token=asked.token, approve=False, payload=actor.text())
+            done = actor.hf.answer(token=asked.token, approve=False, payload=actor.text())
     except HoldfastError as error:
         return error, actor.hf.index.answer_to(scope, asked.question)
     return done, actor.hf.index.answer_to(scope, asked.question)

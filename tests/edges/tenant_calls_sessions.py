@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Ask, CallModel, CallTool, CompactionConfig, DualWrite, HoldfastError, Message, Session, Usage
+from holdfast import Ask, CallModel, CallTool, DualWrite, HoldfastError, Message, Session, Usage
+from holdfast.compaction import CompactionConfig
 from tests.edges.tenant_actor import SESSIONS, USERS, Actor
 from tests.edges.tenant_calls import call
 
@@ -62,18 +63,24 @@ def sweep_sessions(actor: Actor) -> Any:
     return actor.hf.sweep_sessions(), actor.place.told[actor.tenant]
 
 
-@call("Session", "status model system title metadata tools threads usage __len__ __repr__ _repr_html_")
+@call(
+    "Session",
+    "model title usage details __len__ __repr__ _repr_html_",
+    "details",
+    "status system metadata tools threads __repr__",
+)
 def look_at_session(actor: Actor) -> Any:
     one = actor.talk()
-    shown = [one.status, one.model, one.system, one.title, one.metadata, one.tools, one.threads, one.usage]
-    return [*shown, len(one), repr(one), one._repr_html_()]
+    shown = [one.details.status, one.model, one.details.system, one.title, one.details.metadata, one.details.tools]
+    shown += [one.details.threads, one.usage]
+    return [*shown, len(one), repr(one), repr(one.details), one._repr_html_()]
 
 
-@call("Session", "brief set_brief")
+@call("Session", "packs", "packs", "brief set_brief __repr__")
 def brief_a_session(actor: Actor) -> Any:
     session = actor.talk()
-    before = session.brief()
-    session.set_brief(
+    before = session.packs.brief()
+    session.packs.set_brief(
         actor.one(("main", "planner")),
         system_prompt=actor.maybe(actor.text()),
         invariants=actor.maybe([actor.text()]),
@@ -81,7 +88,7 @@ def brief_a_session(actor: Actor) -> Any:
         tools=actor.maybe([TOOL]),
         key=actor.key("brief"),
     )
-    return before, session.brief(), session.brief("planner")
+    return repr(session.packs), before, session.packs.brief(), session.packs.brief("planner")
 
 
 @call("Session", "append")
@@ -91,19 +98,19 @@ def say(actor: Actor) -> Any:
     if actor.maybe(True, 0.3):
         given = [given, {"role": "assistant", "content": actor.text(), "name": actor.one(USERS)}]
     files = [("note.txt", actor.text().encode())] if actor.maybe(True, 0.3) and isinstance(given, str) else []
-    return session.append(given, files=files, pinned=bool(actor.maybe(True, 0.1)), key=actor.key("say"))
+    return session.append(given, files=files, policy=actor.maybe("pinned", 0.1), key=actor.key("say"))
 
 
-@call("Session", "append append_result open_calls")
+@call("Session", "append append_result details", "details", "open_calls")
 def call_a_tool(actor: Actor) -> Any:
     session = actor.talk()
     made = {"id": "c1", "function": {"name": "look", "arguments": '{"at": "it"}'}}
     usage = {"prompt_tokens": 7, "completion_tokens": actor.random.randint(1, 9)}
     asked = session.append({"role": "assistant", "content": None, "tool_calls": [made], "usage": usage})
-    waiting = session.open_calls()
+    waiting = session.details.open_calls()
     if actor.maybe(True, 0.2):
         return asked, waiting
-    return asked, waiting, session.append_result(waiting[-1], {"seen": actor.text()}), session.open_calls()
+    return asked, waiting, session.append_result(waiting[-1], {"seen": actor.text()}), session.details.open_calls()
 
 
 @call("Session", "turn")
@@ -123,7 +130,7 @@ def take_a_turn(actor: Actor) -> Any:
                 step.done({"seen": actor.text()})
             elif isinstance(step, Ask) and actor.maybe(True):
                 actor.hf.answer(step.id, approve=bool(actor.maybe(True)))
-    return told, turn.usage, turn.text, session.open_calls()
+    return told, turn.usage, turn.text, session.details.open_calls()
 
 
 @call("Session", "stop")
@@ -162,36 +169,42 @@ def pack(actor: Actor) -> Any:
     return packed, forms, repr(packed), packed._repr_html_(), packed.load_files().digest
 
 
-@call("Session", "begin_model_call pack_at history_tools", "ContextPack", "diff")
+@call("Session", "pack_at packs", "packs", "begin_model_call history_tools", "ContextPack", "diff")
 def model_call(actor: Actor) -> Any:
     session = actor.talk()
     stored(actor, session)
     packed = session.pack(4_000)
-    call = session.begin_model_call(packed, key=actor.key("pack"))
-    tools = session.history_tools()
+    call = session.packs.begin_model_call(packed, key=actor.key("pack"))
+    tools = session.packs.history_tools()
     read = [tools.run("search_history", {"query": actor.text()}), tools.run("expand", {"handle": "m3"})]
     return session.pack_at(call), session.pack(4_000).cached_share, packed.diff(session.pack_at(call)), read
 
 
-@call("Session", "packs why")
+@call("Session", "packs why", "packs", "list")
 def ask_why(actor: Actor) -> Any:
     session = actor.talk()
     said = stored(actor, session)
     asked = (said.text[:40] or "x", actor.text(), "nothing of that kind")
-    return [session.why(text) for text in asked], session.packs(5)
+    return [session.why(text) for text in asked], session.packs.list(5)
 
 
-@call("Session", "add_rule rules compact summaries expand")
+@call("Session", "compaction compact", "compaction", "add_rule rules summaries expand __repr__")
 def compact(actor: Actor) -> Any:
     session = actor.talk()
-    undo = session.add_rule(CompactionConfig(threshold=2, keep=1, store=True))
+    undo = session.compaction.add_rule(CompactionConfig(threshold=2, keep=1, store=True))
     for _ in range(3):
         session.append(actor.text())
-    rules = session.rules
+    rules = session.compaction.rules
     undo()
     summary = session.compact(keep=actor.one((1, 2)), whole=bool(actor.maybe(True, 0.2)))
-    kept = session.summaries()
-    return rules, summary, kept, [session.expand(actor.one((one, one.id))) for one in kept]
+    kept = session.compaction.summaries()
+    return (
+        repr(session.compaction),
+        rules,
+        summary,
+        kept,
+        [session.compaction.expand(actor.one((one, one.id))) for one in kept],
+    )
 
 
 @call("Session", "rewind")
@@ -223,10 +236,10 @@ def end_session(actor: Actor) -> Any:
         session.close()
     except HoldfastError as error:
         return error
-    closed = session.status
+    closed = session.details.status
     if actor.maybe(True, 0.7):
         session.reset()
-    return closed, session.status, actor.place.told[actor.tenant]
+    return closed, session.details.status, actor.place.told[actor.tenant]
 
 
 @call("Session", "import_messages export")

@@ -91,13 +91,13 @@ def edges(actor: Actor) -> Any:
     "State",
     "reader",
     "StateStore",
-    "reader capabilities __repr__",
+    "capabilities __repr__",
     "StateReader",
     "read require entry list entries history neighbours traverse __call__ __repr__",
 )
 def read_only(actor: Actor) -> Any:
     store, name = actor.hf.state, actor.one(NAMES)
-    view = actor.one((store.reader(), store("user/1").reader()))(actor.one(SCOPES))
+    view = actor.one((store("user/2").reader(), store("user/1").reader()))(actor.one(SCOPES))
     store(view.scope).reader()
     try:
         required = view.require(name)

@@ -57,7 +57,7 @@ def test_a_bad_append_is_refused_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     with holdfast.open(url) as hf:
         call = {"scope": "s", "type": "app.noted", **bad}
-        with pytest.raises(holdfast.InvalidValue) as caught:
+        with pytest.raises(holdfast.errors.InvalidValue) as caught:
             hf.journal.append(call.pop("scope"), call.pop("type"), call.pop("content", None), **call)
         assert len(str(caught.value)) > 20
         assert hf.journal.position() == 0
@@ -74,11 +74,11 @@ def test_ten_thousand_levels_and_a_payload_over_the_limit_are_refused(
     for _ in range(10_000):
         deep = [deep]
     with holdfast.open(url) as hf:
-        with pytest.raises(holdfast.InvalidValue, match="nested deeper"):
+        with pytest.raises(holdfast.errors.InvalidValue, match="nested deeper"):
             hf.journal.append("s", "app.noted", deep)
-        with pytest.raises(holdfast.TooLarge, match="artifact"):
+        with pytest.raises(holdfast.errors.TooLarge, match="artifact"):
             hf.journal.append("s", "app.noted", "x" * 1_000_001)
-        with pytest.raises(holdfast.TooLarge, match="HOLDFAST_ARTIFACT_BYTES"):
+        with pytest.raises(holdfast.errors.TooLarge, match="HOLDFAST_ARTIFACT_BYTES"):
             hf.journal.append("s", "app.noted", files=[bytes(64_000_001)])
         assert hf.journal.position() == 0
         assert list(tmp_path.glob("a.db-artifacts/*/*")) == []
@@ -87,18 +87,18 @@ def test_ten_thousand_levels_and_a_payload_over_the_limit_are_refused(
 def test_a_bad_query_is_refused() -> None:
     with holdfast.open("memory:") as hf:
         for bad in ({"after": -1}, {"until": "x"}, {"after": True}):
-            with pytest.raises(holdfast.InvalidValue):
+            with pytest.raises(holdfast.errors.InvalidValue):
                 list(hf.journal.events(**bad))  # type: ignore[arg-type]
-        with pytest.raises(holdfast.NotFound):
+        with pytest.raises(holdfast.errors.NotFound):
             hf.journal.artifact("not hexadecimal")
-        with pytest.raises(holdfast.NotFound):
+        with pytest.raises(holdfast.errors.NotFound):
             hf.journal.artifact("ab" * 32)
-        with pytest.raises(holdfast.NotFound):
+        with pytest.raises(holdfast.errors.NotFound):
             hf.journal.erase("nobody")
 
 
 def test_a_folder_is_not_a_journal(tmp_path: Path) -> None:
-    with pytest.raises(holdfast.NotAJournal, match="folder"):
+    with pytest.raises(holdfast.errors.NotAJournal, match="folder"):
         holdfast.open(tmp_path)
     with pytest.raises(holdfast.Refused, match="Create it first"):
         holdfast.open(tmp_path / "missing" / "a.db")
@@ -107,7 +107,7 @@ def test_a_folder_is_not_a_journal(tmp_path: Path) -> None:
 def test_a_file_that_is_not_sqlite_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary, " * 100)
-    with pytest.raises(holdfast.NotAJournal):
+    with pytest.raises(holdfast.errors.NotAJournal):
         holdfast.open(path)
     assert path.read_text() == "dear diary, " * 100
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
@@ -118,7 +118,7 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
     other = apsw.Connection(str(path))
     other.execute("CREATE TABLE t (x)")
     other.close()
-    with pytest.raises(holdfast.NotAJournal, match="something else"):
+    with pytest.raises(holdfast.errors.NotAJournal, match="something else"):
         holdfast.open(path)
     other = apsw.Connection(str(path))
     assert [row[0] for row in other.execute("SELECT name FROM sqlite_schema")] == ["t"]
@@ -131,7 +131,7 @@ def test_a_journal_of_a_later_release_is_refused_and_left_alone(tmp_path: Path) 
     later = apsw.Connection(str(path))
     later.pragma("user_version", 99)
     later.close()
-    with pytest.raises(holdfast.NewerSchema, match="Upgrade"):
+    with pytest.raises(holdfast.errors.NewerSchema, match="Upgrade"):
         holdfast.open(path)
 
 
@@ -168,7 +168,7 @@ def test_a_locked_journal_says_who_to_look_for_and_recovers(tmp_path: Path) -> N
         hf.journal.append("s", "app.noted")
         blocker = apsw.Connection(str(path))
         blocker.execute("BEGIN IMMEDIATE")
-        with pytest.raises(holdfast.Busy, match="write lock"):
+        with pytest.raises(holdfast.errors.Busy, match="write lock"):
             hf.journal.append("s", "app.noted")
         assert hf.journal.version("s") == 1
         blocker.execute("ROLLBACK")
@@ -204,12 +204,12 @@ def test_an_old_sqlite_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.mark.parametrize(
     ("url", "error"),
     [
-        ("", holdfast.InvalidValue),
-        (":memory:", holdfast.InvalidValue),
-        ("a\0b", holdfast.InvalidValue),
-        ("sqlite://", holdfast.InvalidValue),
-        ("sqlite:///", holdfast.InvalidValue),
-        ("sqlite://host/a.db", holdfast.InvalidValue),
+        ("", holdfast.errors.InvalidValue),
+        (":memory:", holdfast.errors.InvalidValue),
+        ("a\0b", holdfast.errors.InvalidValue),
+        ("sqlite://", holdfast.errors.InvalidValue),
+        ("sqlite:///", holdfast.errors.InvalidValue),
+        ("sqlite://host/a.db", holdfast.errors.InvalidValue),
         ("postgresql://localhost/x", holdfast.Unsupported),
         ("redis://x", holdfast.Unsupported),
     ],
@@ -220,7 +220,7 @@ def test_a_bad_url_is_refused(url: str, error: type[Exception]) -> None:
 
 
 def test_a_bad_durability_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(holdfast.InvalidValue, match="full, fast"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="full, fast"):
         holdfast.open(tmp_path / "a.db", durability="yolo")
 
 
@@ -228,7 +228,7 @@ def test_settings_come_from_the_environment_and_bad_ones_are_named() -> None:
     assert connect.settings_from_environment({"HOLDFAST_CACHED_STREAMS": "5", "OTHER": "x"}).cached_streams == 5
     assert connect.settings_from_environment({"HOLDFAST_CACHED_STREAMS": " "}) == Settings()
     for bad in ("many", "-1", "1.5"):
-        with pytest.raises(holdfast.InvalidValue, match="HOLDFAST_NESTING"):
+        with pytest.raises(holdfast.errors.InvalidValue, match="HOLDFAST_NESTING"):
             connect.settings_from_environment({"HOLDFAST_NESTING": bad})
 
 
@@ -241,13 +241,13 @@ def test_copies_never_overwrite_and_say_what_is_missing(tmp_path: Path) -> None:
                 copy(tmp_path / "there")
         with pytest.raises(holdfast.HoldfastError):
             hf.journal.export(tmp_path / "no" / "folder.jsonl")
-        with pytest.raises(holdfast.NotFound):
+        with pytest.raises(holdfast.errors.NotFound):
             hf.journal.import_(tmp_path / "missing.jsonl")
         hf.journal.backup(tmp_path / "b.db")
         for seq in (99, -1):
             with pytest.raises(holdfast.Refused):
                 holdfast.restore(tmp_path / "b.db", tmp_path / "c.db", seq=seq)
-        with pytest.raises(holdfast.NotFound):
+        with pytest.raises(holdfast.errors.NotFound):
             holdfast.restore(tmp_path / "missing.db", tmp_path / "c.db")
         with pytest.raises(holdfast.Refused, match="exists already"):
             holdfast.restore(tmp_path / "b.db", tmp_path / "there")

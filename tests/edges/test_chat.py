@@ -156,7 +156,7 @@ def test_arguments_say_where_and_how(chat: Chat) -> None:
     chat(arguments=("b.db", "--session", "s", "--system", "Be terse.", "--say", "hi", "--say", "/quit", "--say", "no"))
     with holdfast.open("b.db") as hf:
         session = hf.session("s", create=False)
-        assert (session.system, session.model, len(session)) == ("Be terse.", "scripted", 2)
+        assert (session.details.system, session.model, len(session)) == ("Be terse.", "scripted", 2)
     result = chat("hi", arguments=("b.db", "--tenant", "acme", "--thread", "side"))
     assert result.code == 0
     with holdfast.open("b.db") as hf:
@@ -324,7 +324,7 @@ def test_answers_are_read_as_they_are_meant() -> None:
 
 @pytest.mark.parametrize("words", ["", "maybe", "yes please", "yes [1]", "42", "{}"])
 def test_a_torn_call_is_never_run_again_by_an_unclear_answer(words: str) -> None:
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         parse_answer(question(call="C", options=["run again", "do not"]), words)
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast import Custom, PushFrame, WriteState, verify_webhook
 from holdfast.cli import effects
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.output import escape_text
+from holdfast.effects import Custom, PushFrame, WriteState, verify_webhook
 from holdfast.system import SystemClock
 from tests.effects.receiver import Receiver
 from tests.effects.sinks import declare
@@ -53,12 +53,12 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     return call
 
 
-def out_of_order(effect: holdfast.DeclaredEffect) -> None:
-    raise holdfast.RetryLater(HOSTILE, retry_after=1_000)
+def out_of_order(effect: holdfast.effects.DeclaredEffect) -> None:
+    raise holdfast.errors.RetryLater(HOSTILE, retry_after=1_000)
 
 
-def never(effect: holdfast.DeclaredEffect) -> None:
-    raise holdfast.EffectRefused("it is nonsense")
+def never(effect: holdfast.effects.DeclaredEffect) -> None:
+    raise holdfast.errors.EffectRefused("it is nonsense")
 
 
 @pytest.fixture(scope="module")

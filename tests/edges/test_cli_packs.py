@@ -62,14 +62,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
         chat.append("My daughter is allergic to nuts.")
         for turn in range(CALLS):
             pack = chat.pack(300)
-            calls.append(chat.begin_model_call(pack))
+            calls.append(chat.packs.begin_model_call(pack))
             digests.append(pack.digest)
             chat.append({"role": "assistant", "content": f"Reply {turn} {'bla ' * 20}"})
             chat.append(f"Question {turn} {'hm ' * 20}")
         chat.fork(thread="other").append("Only in the branch.")
         bob = hf.session("bob", system=HOSTILE)
         bob.append(HOSTILE)
-        bob.begin_model_call(bob.pack(4_000))
+        bob.packs.begin_model_call(bob.pack(4_000))
         hf.session("empty")
         hf.tenant("acme").session("theirs").append("Of another tenant")
     return Made(path, calls, digests)
@@ -207,7 +207,7 @@ def test_a_journal_whose_tokenizer_is_not_known_here_is_shown(cli: Cli, tmp_path
         chat = hf.session("s")
         chat.append(["hello", "and again"])
         pack = chat.pack(900)
-        chat.begin_model_call(pack)
+        chat.packs.begin_model_call(pack)
         digest = pack.digest
     shown = cli("pack", tmp_path / "own.db", "s", "--call", "1", "--json").json
     assert (shown["digest"], shown["tokens"]["used"]) == (digest, pack.tokens)
@@ -263,7 +263,7 @@ def test_the_summary_that_covers_it_is_named(cli: Cli, made: Made) -> None:
         chat = hf.session("alice")
         summary = chat.compact(keep=2, summarizer=lambda messages: "They spoke.")
         assert summary is not None
-        chat.begin_model_call(chat.pack(300))
+        chat.packs.begin_model_call(chat.pack(300))
     shown = cli("why", made.path, "alice", NUTS).out
     assert f"covered by: s{summary.version}" in shown
     assert "a summary stands for it" in shown

@@ -80,7 +80,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
         ids["torn"] = alice.append(Message(role="tool", tool_results=(gone,), synthetic=True)).id
         ids["cut"] = alice.append({"role": "assistant", "content": "I was just"}, partial=True).id
         used = Usage(input=1_000, output=234, cost=12_300_000)
-        ids["last"] = alice.append(Message(role="assistant", content="Done.", usage=used), pinned=True).id
+        ids["last"] = alice.append(Message(role="assistant", content="Done.", usage=used), policy="pinned").id
         clock.advance(30 * MINUTE)
         ids["hostile"] = (
             hf.as_user("bea").session("bob").append(Message(role="user", content=HOSTILE, name="eve\x1b[2J")).id
@@ -344,7 +344,7 @@ def test_a_fork_goes_on_where_it_was_told_to_and_says_how(cli: Cli, made: Made) 
     again = cli("fork", made.path, "alice", "--thread", "other way", "--json").json
     assert again | {"session": "alice", "from": "other way", "at": made.ids["asked"], "messages": 2} == again
     with holdfast.open(made.path) as hf:
-        assert set(hf.session("alice", create=False).threads) == {"main", "other way", again["thread"]}
+        assert set(hf.session("alice", create=False).details.threads) == {"main", "other way", again["thread"]}
     assert cli("verify", made.path).code == 0
 
 

@@ -9,19 +9,28 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import holdfast
 from holdfast.aio.effects import AsyncEffects
-from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast, AsyncOpenOptions
 from holdfast.aio.journal import AsyncJournalView
-from holdfast.aio.state import AsyncReadableState, AsyncState, AsyncStateReader, AsyncStateStore
+from holdfast.aio.session_views import AsyncSessionPacks
+from holdfast.aio.state import (
+    AsyncReadableState,
+    AsyncState,
+    AsyncStateReader,
+    AsyncStateStore,
+    AsyncStoreOptions,
+)
 from holdfast.client import holdfast as client
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.journal import JournalView
+from holdfast.client.options import OpenOptions, StoreOptions
+from holdfast.client.session_views import SessionPacks
 from holdfast.client.state import ReadableState, State, StateReader, StateStore
 from holdfast.runtime.agent import Agent, AsyncAgent
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -35,6 +44,9 @@ def _public(kind: type) -> dict[str, inspect.Signature]:
     }
 
 
+PUBLIC = (holdfast.compaction, holdfast.effects, holdfast.models, holdfast.types)
+"""Modules of names beyond the root; `holdfast.errors` has all errors."""
+
 EITHER = {("operate", "operator"), ("add_sink", "sink")}
 """Parameters that take more through asyncio: what may be a coroutine function there."""
 
@@ -44,6 +56,7 @@ EITHER = {("operate", "operator"), ("add_sink", "sink")}
     [
         (Holdfast, AsyncHoldfast),
         (JournalView, AsyncJournalView),
+        (SessionPacks, AsyncSessionPacks),
         (ReadableState, AsyncReadableState),
         (State, AsyncState),
         (StateReader, AsyncStateReader),
@@ -67,15 +80,16 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters(sync: type,
 @pytest.mark.parametrize(
     ("sync", "colour", "either"),
     [
-        (holdfast.open, holdfast.open_async, {"memory", "summarizer", "embedder"}),
-        (holdfast.open_store, holdfast.open_store_async, {"embedder"}),
+        (OpenOptions, AsyncOpenOptions, {"memory", "summarizer", "embedder"}),
+        (StoreOptions, AsyncStoreOptions, {"embedder"}),
     ],
 )
 def test_both_clients_are_opened_with_the_same_and_a_loop_takes_async_functions_too(
     sync: Any, colour: Any, either: set[str]
 ) -> None:
-    one, other = (inspect.signature(function).parameters for function in (sync, colour))
-    assert [(p.name, p.kind, p.default) for p in one.values()] == [(p.name, p.kind, p.default) for p in other.values()]
+    assert sync.__annotations__.keys() == colour.__annotations__.keys()
+    assert sync.__optional_keys__ == colour.__optional_keys__ == frozenset(sync.__annotations__)
+    one, other = get_type_hints(sync), get_type_hints(colour)
     assert {name for name in one if one[name] != other[name]} == either
 
 
@@ -84,8 +98,46 @@ def test_everything_public_is_listed_and_everything_listed_is_there() -> None:
         name for name in vars(holdfast) if not name.startswith("_") and not inspect.ismodule(vars(holdfast)[name])
     }
     listed = set(holdfast.__all__)
-    assert visible - {"TYPE_CHECKING", "Any"} <= listed
-    assert all(hasattr(holdfast, name) for name in listed)
+    assert visible - {"TYPE_CHECKING", "Any", "open"} <= listed
+    assert len(listed) <= 62
+    for module in (holdfast, *PUBLIC):
+        assert list(module.__all__) == sorted(set(module.__all__))
+        assert all(hasattr(module, name) for name in module.__all__)
+        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+            module.Nothing  # noqa: B018
+
+
+def test_a_session_has_few_members_of_its_own() -> None:
+    assert len([name for name in dir(holdfast.Session) if not name.startswith("_")]) <= 26
+
+
+def test_the_plain_async_twins_are_those_that_the_generator_writes() -> None:
+    generator = Path(__file__).parent.parent.parent / "tools" / "generate_aio.py"
+    done = subprocess.run([sys.executable, generator, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_is_in_one_module_or_also_at_the_root_and_every_error_in_errors() -> None:
+    homes = [name for module in PUBLIC for name in module.__all__]
+    assert len(homes) == len(set(homes))
+    assert set(homes) & set(holdfast.__all__) == {"AnthropicMessages", "OpenAIChat", "OpenAIResponses", "Scripted"}
+    for name in {*holdfast.__all__, *homes}:
+        assert not hasattr(holdfast.errors, name) or name in holdfast.__all__
+
+
+def test_importing_everything_leaves_the_builtin_open_alone() -> None:
+    code = "import builtins; from holdfast import *; print(open is builtins.open, Turn.__name__, AsyncAgent.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "Turn", "AsyncAgent"]
+    assert callable(holdfast.open)
+
+
+def test_public_modules_are_reached_from_the_root_and_load_nothing_slow() -> None:
+    heavy = ("asyncio", "ssl", "http.client")
+    for module in PUBLIC:
+        code = f"import sys, holdfast; {module.__name__}; print([name for name in {heavy} if name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]", module.__name__
 
 
 def _round_trip(hf: Holdfast) -> list[Any]:
@@ -239,7 +291,7 @@ def test_a_cancelled_task_still_closes_what_it_opened(tmp_path: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        with pytest.raises((holdfast.Closed, RuntimeError)):
+        with pytest.raises((holdfast.errors.Closed, RuntimeError)):
             await opened[0].journal.position()
 
     asyncio.run(main())
@@ -272,9 +324,9 @@ def test_views_of_a_tenant_see_nothing_else_and_close_nothing() -> None:
         assert list(hf.journal.events()) == []
         assert "acme" in repr(acme)
         for name in ("", "a\nb"):
-            with pytest.raises(holdfast.InvalidValue):
+            with pytest.raises(holdfast.errors.InvalidValue):
                 hf.tenant(name)
-            with pytest.raises(holdfast.InvalidValue):
+            with pytest.raises(holdfast.errors.InvalidValue):
                 hf.as_user(name)
 
 
@@ -301,7 +353,7 @@ def test_a_relative_path_and_a_link_mean_the_same_file_for_ever(
     with holdfast.open("link.db") as hf:
         hf.journal.append("s", "app.noted", files=[b"x" * 300_000])
         monkeypatch.chdir("/")
-        hf._env.journal.connections.drop_writer(suspect=True)  # type: ignore[attr-defined]
+        hf.env.journal.connections.drop_writer(suspect=True)  # type: ignore[attr-defined]
         hf.journal.append("s", "app.noted")
         assert hf.journal.verify().ok
     with holdfast.open(tmp_path / "data" / "a.db") as hf:

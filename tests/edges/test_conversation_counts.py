@@ -171,10 +171,10 @@ def test_a_page_of_sessions_costs_the_same_among_few_and_among_many(tmp_path: Pa
             for number in range(first, last):
                 users[1].session(f"of bob {number}")
             for name, wanted in (("all", SessionQuery(limit=10)), ("of a user", SessionQuery(limit=10, user="ann"))):
-                with counting(hf._env.journal) as counts:
-                    assert len(hf._env.journal.sessions("default", wanted)) == 10
+                with counting(hf.env.journal) as counts:
+                    assert len(hf.env.journal.sessions("default", wanted)) == 10
                 found.setdefault(name, []).append(counts)
-            with counting(hf._env.journal) as counts:
+            with counting(hf.env.journal) as counts:
                 assert hf.sweep_sessions().ended == 0
             found.setdefault("idle", []).append(counts)
     for name, (few, many) in found.items():

@@ -45,7 +45,7 @@ def test_a_child_forked_in_the_middle_of_something_refuses(tmp_path: Path, monke
     path = tmp_path / "a.db"
     with holdfast.open(path) as hf:
         hf.journal.append("s", "app.noted")
-        journal = hf._env.journal
+        journal = hf.env.journal
         assert isinstance(journal, SqliteJournal)
         with journal.reader():
             assert in_child(lambda: hf.journal.append("s", "app.noted")).startswith("Refused: This process was forked")

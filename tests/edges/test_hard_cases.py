@@ -27,7 +27,7 @@ BIG = b"big" * 100_000
 
 
 def _journal(hf: holdfast.Holdfast) -> SqliteJournal:
-    journal = hf._env.journal
+    journal = hf.env.journal
     assert isinstance(journal, SqliteJournal)
     return journal
 
@@ -103,7 +103,7 @@ def test_the_older_of_two_rebuilds_stops_and_nothing_is_lost(tmp_path: Path, mon
     with holdfast.open(tmp_path / "a.db") as hf:
         for number in range(60):
             hf.journal.append("s", "app.noted", files=[b"%d" % number])
-        before = dump_projections(hf._env.journal)
+        before = dump_projections(hf.env.journal)
         calls = itertools.count()
         original = rebuild._ProjectionRebuild._newest_seq
 
@@ -113,9 +113,9 @@ def test_the_older_of_two_rebuilds_stops_and_nothing_is_lost(tmp_path: Path, mon
             return original(self)
 
         monkeypatch.setattr(rebuild._ProjectionRebuild, "_newest_seq", overtaken)
-        with pytest.raises(holdfast.Busy, match="Another rebuild"):
+        with pytest.raises(holdfast.errors.Busy, match="Another rebuild"):
             hf.journal.rebuild()
-        assert dump_projections(hf._env.journal) == before
+        assert dump_projections(hf.env.journal) == before
         assert hf.journal.verify().findings == ()
 
 
@@ -157,7 +157,7 @@ def test_one_erasure_does_not_call_another_one_done(tmp_path: Path, monkeypatch:
             monkeypatch.setattr(erase, "_truncate_log", original)
             with monkeypatch.context() as patch:
                 patch.setattr(erase, "finish_erasures", lambda journal: (_ for _ in ()).throw(holdfast.Unavailable))
-                with pytest.raises(holdfast.Busy, match="committed"):
+                with pytest.raises(holdfast.errors.Busy, match="committed"):
                     hf.journal.erase("bob")
 
         monkeypatch.setattr(erase, "_truncate_log", meanwhile)
@@ -187,7 +187,7 @@ def test_a_retry_after_an_erasure_brings_no_file_back(tmp_path: Path) -> None:
         alice.append("s", "app.noted", key="k", files=[BIG])
         hf.journal.erase("alice")
         assert alice.append("s", "app.noted", key="k", files=[BIG]).repeated
-        with pytest.raises(holdfast.VersionConflict):
+        with pytest.raises(holdfast.errors.VersionConflict):
             alice.append("s", "app.noted", expected=9, files=[BIG + b"other"])
         assert _files(tmp_path) == []
         assert hf.journal.verify().ok
@@ -219,7 +219,7 @@ def test_a_fork_during_a_rebuild_is_refused_clearly(tmp_path: Path, monkeypatch:
         hf.journal.rebuild(progress=fork)
         assert said[0].startswith("This process was forked")
         hf.close()
-        with pytest.raises(holdfast.Closed):
+        with pytest.raises(holdfast.errors.Closed):
             hf.journal.rebuild()
 
 
@@ -229,7 +229,7 @@ def test_a_fork_while_another_thread_holds_the_cache_does_no_harm() -> None:
         held, go = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with hf._env.states._mutex.lock, hf._env.journal._lock.lock:  # type: ignore[attr-defined]
+            with hf.env.states._mutex.lock, hf.env.journal._lock.lock:  # type: ignore[attr-defined]
                 held.set()
                 go.wait(20)
 
@@ -252,7 +252,7 @@ def test_an_async_client_can_be_closed_twice_and_says_that_it_is_closed(tmp_path
         hf = await holdfast.open_async(tmp_path / "a.db")
         await hf.close()
         await hf.close()
-        with pytest.raises(holdfast.Closed):
+        with pytest.raises(holdfast.errors.Closed):
             await hf.journal.position()
 
     asyncio.run(main())
@@ -278,7 +278,7 @@ def test_looking_does_not_wait_for_a_writer(tmp_path: Path) -> None:
         blocker.execute("BEGIN IMMEDIATE")
         with holdfast.open(path, settings=holdfast.Settings(busy_ms=0)) as other:
             assert [event.version for event in other.journal.events("s")] == [1]
-            with pytest.raises(holdfast.Busy):
+            with pytest.raises(holdfast.errors.Busy):
                 other.journal.append("s", "app.noted")
         blocker.execute("ROLLBACK")
         blocker.close()
@@ -325,7 +325,7 @@ def test_odd_arguments_are_refused_by_name(tmp_path: Path) -> None:
             lambda: holdfast.open(tmp_path / "b.db", settings=holdfast.Settings(group_members=0)),
             lambda: holdfast.open(tmp_path / "b.db", settings=holdfast.Settings(busy_ms="x")),  # type: ignore[arg-type]
         ):
-            with pytest.raises(holdfast.InvalidValue):
+            with pytest.raises(holdfast.errors.InvalidValue):
                 call()
         assert hf.journal.position() == 0
         assert not (tmp_path / "x").exists()

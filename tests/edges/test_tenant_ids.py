@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Custom, Delegate, Handoff, Holdfast, NotFound, OperatorOutput, RequestApproval, ToolPairingError
+from holdfast import Holdfast
+from holdfast.effects import Custom, Delegate, Handoff, OperatorOutput, RequestApproval
+from holdfast.errors import NotFound, ToolPairingError
 from holdfast.journal.memory import tables as memory_tables
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.ids import ulid_text
@@ -45,7 +47,7 @@ class Things(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def declare(hf: Holdfast, *effects: Any) -> list[str]:
-    done = hf.operate(lambda given, view: OperatorOutput(None, effects), name="test")
+    done = hf.effects.operate(lambda given, view: OperatorOutput(None, effects), name="test")
     return [one.effect for one in done.outcomes]
 
 
@@ -74,7 +76,7 @@ def made_by(hf: Holdfast) -> Things:
         question=asked.question,
         token=asked.token,
         call=index.begin_tool_call(frame, "look"),
-        pack=hf.session("s").begin_model_call(hf.session("s").pack(1_000)),
+        pack=hf.session("s").packs.begin_model_call(hf.session("s").pack(1_000)),
         handle=handle,
         removal=removal,
         message=first.id,
@@ -130,8 +132,8 @@ ASKS: dict[str, Ask] = {
     "index.end_tool_call call": lambda hf, of, own: hf.index.end_tool_call(own.frame, of.call),
     "index.suspend_frame frame": lambda hf, of, own: hf.index.suspend_frame(of.frame, "?"),
     "index.suspend_frame call": lambda hf, of, own: asked_about(hf, of.call),
-    "index.answer question": lambda hf, of, own: hf.index.answer(of.question, approve=True),
-    "index.answer token": lambda hf, of, own: hf.index.answer(token=of.token, approve=True),
+    "index.answer question": lambda hf, of, own: hf.answer(of.question, approve=True),
+    "index.answer token": lambda hf, of, own: hf.answer(token=of.token, approve=True),
     "index.resume_frame question": lambda hf, of, own: hf.index.resume_frame(of.question, approve=True),
     "index.resume_frame token": lambda hf, of, own: hf.index.resume_frame(token=of.token, approve=True),
     "index.reissue_token question": lambda hf, of, own: hf.index.reissue_token(of.question),
@@ -144,7 +146,7 @@ ASKS: dict[str, Ask] = {
     "Session.append_result call": lambda hf, of, own: hf.session("s").append_result(of.said_call, "r"),
     "Session.messages before": lambda hf, of, own: hf.session("s").messages(before=of.message),
     "Session.messages after": lambda hf, of, own: hf.session("s").messages(after=of.message),
-    "Session.expand summary": lambda hf, of, own: hf.session("s").expand(of.summary),
+    "Session.expand summary": lambda hf, of, own: hf.session("s").compaction.expand(of.summary),
     "Session.rewind to": lambda hf, of, own: hf.session("s").rewind(to=of.message),
     "Session.rewind before": lambda hf, of, own: hf.session("s").rewind(before=of.message),
     "Session.fork at": lambda hf, of, own: hf.session("s").fork(of.message),

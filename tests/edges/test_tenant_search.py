@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import SearchResult
 from holdfast.core.search.words import flatten_value
+from holdfast.types import SearchResult
 from tests.edges.search_steps import STEPS
 from tests.edges.search_world import SCOPES, TENANTS, WORDS, World
 from tests.scale import seeded, volume

@@ -184,6 +184,6 @@ def test_what_one_tenant_keeps_for_a_moment_takes_no_room_from_another() -> None
     with opened(Path(), "memory") as place:
         for number in range(2):
             place.hf.tenant("globex").state("global").write(f"k{number}", 1, lifetime="transient")
-        with pytest.raises(holdfast.TooLarge):
+        with pytest.raises(holdfast.errors.TooLarge):
             place.hf.tenant("globex").state("user/1").write("k", 1, lifetime="transient")
         assert place.hf.tenant("acme").state("global").write("k", 1, lifetime="transient") == 0

@@ -26,7 +26,7 @@ def busy(hf: holdfast.Holdfast) -> Iterator[None]:
 
     def work(number: int) -> None:
         try:
-            writer = Writer(hf._env.journal)
+            writer = Writer(hf.env.journal)
             story = FrameGenerator(seeded(f"busy {number}"), writer.env.ids, ("alice", "bob"))
             for count in itertools.count():
                 if stop.is_set():

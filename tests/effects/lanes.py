@@ -6,7 +6,8 @@ from collections.abc import Callable
 from random import Random
 
 import holdfast
-from holdfast import Custom, DeclaredEffect, EffectRefused, OperatorOutput, RetryLater
+from holdfast.effects import Custom, DeclaredEffect, OperatorOutput
+from holdfast.errors import EffectRefused, RetryLater
 from holdfast.testing.clock import FrozenClock
 
 STREAMS = ("operator/a", "operator/b", "operator/c")
@@ -48,7 +49,7 @@ class World:
         stream = self.random.choice(STREAMS)
         sinks = self.random.choices(SINKS, k=self.random.randrange(1, 5))
         effects = [Custom("note", number, sink) for number, sink in enumerate(sinks)]
-        done = self.hf.operate(lambda given, view: OperatorOutput(None, effects), scope=stream, name="x")
+        done = self.hf.effects.operate(lambda given, view: OperatorOutput(None, effects), scope=stream, name="x")
         for one in done.outcomes:
             self.declared.setdefault((stream, str(one.sink)), []).append(one.effect)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import AsyncStateReader, Custom, OperatorOutput, StateReader, WriteState
+from holdfast.effects import Custom, OperatorOutput, WriteState
+from holdfast.types import AsyncStateReader, StateReader
 
 MANY = 20
 """More than there are threads of a kind."""

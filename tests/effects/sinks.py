@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast
-from holdfast import Custom, DeclaredEffect, OperatorOutput
+from holdfast.effects import Custom, DeclaredEffect, OperatorOutput
 
 
 class Noting:
@@ -34,7 +34,9 @@ class Noting:
 
 def declare(hf: holdfast.Holdfast, *effects: Any, scope: str = "operator/test", key: str | None = None) -> list[str]:
     """Have an operator declare effects; gives their ids."""
-    done = hf.operate(lambda given, view: OperatorOutput(None, list(effects)), scope=scope, key=key, name="test")
+    done = hf.effects.operate(
+        lambda given, view: OperatorOutput(None, list(effects)), scope=scope, key=key, name="test"
+    )
     return [one.effect for one in done.outcomes]
 
 

@@ -12,25 +12,16 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    Closed,
-    Custom,
-    DeclaredEffect,
-    DispatchReport,
-    EffectRefused,
-    HoldfastError,
-    InvalidValue,
-    OperatorOutput,
-    RetryLater,
-    StateReader,
-    WriteState,
-)
+from holdfast import HoldfastError
 from holdfast.aio import effects as async_effects
 from holdfast.aio.effects import AsyncEffects, LoopSink
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import open_store_async
+from holdfast.effects import Custom, DeclaredEffect, DispatchReport, OperatorOutput, WriteState
+from holdfast.errors import Closed, EffectRefused, InvalidValue, RetryLater
 from holdfast.testing.clock import FrozenClock, SeededIds
+from holdfast.types import StateReader
 from tests.conversations.looped import counted, play
 from tests.effects.operators import MANY, tidy, tidy_async
 from tests.effects.sinks import Noting
@@ -55,13 +46,13 @@ def _story(hf: Any, clock: FrozenClock, crm: Noting) -> Generator[Op, Any, None]
         return target, member, args, kwargs
 
     effects = hf.effects
-    yield op(hf, "operate", tidy if isinstance(hf, holdfast.Holdfast) else tidy_async, 1, key="k", name="tidy")
-    yield op(hf, "operate", tidy, 1, key="k")
+    yield op(effects, "operate", tidy if isinstance(hf, holdfast.Holdfast) else tidy_async, 1, key="k", name="tidy")
+    yield op(effects, "operate", tidy, 1, key="k")
     yield op(effects, "operate", tidy, 2, scope="operator/other")
-    yield op(hf, "operate", _approval, 2, key="k", scope="operator/tidy")
-    yield op(hf, "operate", lambda given, view: OperatorOutput(None, [3]), name="wrong")
-    yield op(hf, "operate", 3)
-    yield op(hf, "operate", tidy, 2, name="no\nname")
+    yield op(effects, "operate", _approval, 2, key="k", scope="operator/tidy")
+    yield op(effects, "operate", lambda given, view: OperatorOutput(None, [3]), name="wrong")
+    yield op(effects, "operate", 3)
+    yield op(effects, "operate", tidy, 2, name="no\nname")
     yield op(effects, "pending")
     yield op(effects, "dispatch")
     undo = yield op(effects, "add_sink", "crm", crm)
@@ -79,11 +70,11 @@ def _story(hf: Any, clock: FrozenClock, crm: Noting) -> Generator[Op, Any, None]
     dead = yield op(effects, "dead")
     yield op(effects, "discard", dead[0].id, reason="who needs it")
     yield op(effects, "get", dead[0].id)
-    undo_middleware = yield op(effects, "middleware", _suppress)
-    yield op(effects, "middleware", 3)
-    yield op(hf, "operate", _approval, "secret")
+    undo_middleware = yield op(effects, "add_middleware", _suppress)
+    yield op(effects, "add_middleware", 3)
+    yield op(effects, "operate", _approval, "secret")
     undo_middleware()
-    asked = yield op(hf, "operate", _approval, "to be approved")
+    asked = yield op(effects, "operate", _approval, "to be approved")
     yield op(effects, "approve", asked.outcomes[0].effect)
     yield op(effects, "reject", asked.outcomes[1].effect, reason="no")
     yield op(effects, "reject", asked.outcomes[1].effect)
@@ -163,7 +154,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
         for one, async_one, (name, _) in zip(expected, told, crossed, strict=True):
             assert one == async_one, name
         assert [one.id for one in same.asked] == [one.id for one in crm.asked]
-        at_once = {"add_sink", "middleware"}
+        at_once = {"add_sink", "add_middleware"}
         assert crossed[0] == ("operate", 3), "an async operator runs between two crossings, and reads once"
         assert {times for name, times in crossed[1:] if name not in at_once} == {1}
         assert {times for name, times in crossed if name in at_once} == {0}
@@ -198,7 +189,7 @@ class Taking:
 
 async def _declare(hf: AsyncHoldfast, *payloads: Any, sink: str = "crm", key: str | None = None) -> list[str]:
     wanted = [Custom("note", payload, sink) for payload in payloads]
-    done = await hf.operate(lambda given, view: OperatorOutput(None, wanted), name="test", key=key)
+    done = await hf.effects.operate(lambda given, view: OperatorOutput(None, wanted), name="test", key=key)
     return [one.effect for one in done.outcomes]
 
 
@@ -229,9 +220,9 @@ def test_a_sink_of_any_kind_takes_each_effect_once_in_order(kind: str) -> None:
 def test_what_a_sink_answers_is_kept() -> None:
     async def test(hf: AsyncHoldfast) -> None:
         hf.effects.add_sink("crm", Taking())
-        await hf.operate(tidy_async, 1, key="k")
+        await hf.effects.operate(tidy_async, 1, key="k")
         await hf.effects.dispatch()
-        again = await hf.operate(tidy_async, 1, key="k")
+        again = await hf.effects.operate(tidy_async, 1, key="k")
         assert (again.outcomes[1].outcome, again.outcomes[1].answer) == ("applied", {"taken": {"order": 1}})
 
     play(test)
@@ -337,7 +328,7 @@ def test_a_store_of_asyncio_is_a_sink(tmp_path: Path) -> None:
             hf.effects.add_sink("elsewhere", store)
             wanted = [WriteState("user/42", "count", 2, reducer="sum", store="elsewhere")]
             for _ in range(2):
-                await hf.operate(lambda given, view: OperatorOutput(None, wanted), name="count", key="k")
+                await hf.effects.operate(lambda given, view: OperatorOutput(None, wanted), name="count", key="k")
                 await hf.effects.dispatch()
             assert await store("user/42").read("count") == 2
             assert [one.key for one in await store("user/42").search("anything")] == ["count"]
@@ -365,8 +356,8 @@ def test_a_closed_client_says_so() -> None:
         async with holdfast.open_async("memory:") as hf:
             effects = hf.effects
         for call in (
-            lambda: hf.operate(tidy, 1),
-            lambda: hf.operate(tidy_async, 1),
+            lambda: hf.effects.operate(tidy, 1),
+            lambda: hf.effects.operate(tidy_async, 1),
             effects.dispatch,
             lambda: anext(effects.pending()),
             lambda: effects.get("0" * 26),

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncStateReader, Custom, InvalidValue, OperatorOutput, StateReader, WriteState
 from holdfast.aio import effects as async_effects
 from holdfast.aio.effects import AsyncEffects
 from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.effects import Custom, OperatorOutput, WriteState
+from holdfast.errors import InvalidValue
+from holdfast.types import AsyncStateReader, StateReader
 from tests.conversations.looped import play
 from tests.effects.operators import MANY, declared, tidy, tidy_async
 from tests.scale import seeded, volume
@@ -46,8 +48,8 @@ def test_an_operator_of_any_kind_runs_once_for_its_key_under_its_name(operator: 
     async def test(hf: AsyncHoldfast) -> None:
         await hf.state("user/42").write("seen", 6)
         given = name if name == "mine" else None
-        done = await hf.operate(operator, 1, key="k", name=given)
-        again = await hf.operate(operator, 1, key="k", name=given)
+        done = await hf.effects.operate(operator, 1, key="k", name=given)
+        again = await hf.effects.operate(operator, 1, key="k", name=given)
         assert (done.output, done.repeated) == ({"order": 1, "seen": 6}, False)
         assert (again.output, again.outcomes, again.repeated) == (done.output, done.outcomes, True)
         assert [(one.kind, one.outcome) for one in done.outcomes] == [("write", "applied"), ("note", "pending")]
@@ -75,7 +77,7 @@ def test_an_async_operator_is_awaited_on_the_loop_and_searches_with_an_async_emb
 
         await hf.state("user/42").write("a", "something long")
         for operator in (plain, awaited):
-            assert (await hf.operate(operator, "quite another thing")).output == ["a"]  # type: ignore[arg-type]
+            assert (await hf.effects.operate(operator, "quite another thing")).output == ["a"]  # type: ignore[arg-type]
 
     play(test, embedder=lengths)
 
@@ -94,10 +96,10 @@ def test_an_operator_that_raises_writes_nothing_and_is_heard_as_it_is() -> None:
         position = await hf.journal.position()
         for operator in (fails, fails_in_a_thread):
             with pytest.raises(TimeoutError, match="no answer") as told:
-                await hf.operate(operator, key="k")
+                await hf.effects.operate(operator, key="k")
             assert told.value.__context__ is None
         with pytest.raises(InvalidValue, match="effects"):
-            await hf.operate(odd, key="k")
+            await hf.effects.operate(odd, key="k")
         assert await hf.journal.position() == position
 
     play(test)
@@ -114,7 +116,7 @@ async def _cancelled_operator(hf: AsyncHoldfast) -> None:
         return await tidy_async(given, view)
 
     position = await hf.journal.position()
-    running = asyncio.create_task(hf.operate(slow, 1, key="k"))
+    running = asyncio.create_task(hf.effects.operate(slow, 1, key="k"))
     await asked.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -124,7 +126,7 @@ async def _cancelled_operator(hf: AsyncHoldfast) -> None:
         await asyncio.sleep(0)
     assert went_on == []
     assert await hf.journal.position() == position
-    assert not (await hf.operate(slow, 1, key="k")).repeated
+    assert not (await hf.effects.operate(slow, 1, key="k")).repeated
     assert await hf.state("user/42").read("seen") == 1
 
 
@@ -161,7 +163,7 @@ async def _cancelled_anywhere(hf: AsyncHoldfast, rng: random.Random, times: int)
             return OperatorOutput(given, [WriteState(user, "count", 1, reducer="sum"), Custom("note", given, "crm")])
 
         def run(key: str, n: int = n, operators: tuple[Any, Any] = (awaited, plain)) -> Any:
-            return hf.operate(operators[n % 2], key, key=key, name="count")
+            return hf.effects.operate(operators[n % 2], key, key=key, name="count")
 
         running = [asyncio.create_task(run(key)) for key in keys]
         for _ in range(rng.randrange(20)):
@@ -191,9 +193,9 @@ async def _meeting(hf: AsyncHoldfast, seconds: float) -> None:
     async def meets(given: int, view: AsyncStateReader) -> Any:
         async with asyncio.timeout(seconds):
             await all_here.wait()
-        return (await hf.operate(inner, given)).output
+        return (await hf.effects.operate(inner, given)).output
 
-    done = await asyncio.gather(*(hf.operate(meets, n) for n in range(MANY)))
+    done = await asyncio.gather(*(hf.effects.operate(meets, n) for n in range(MANY)))
     assert [one.output for one in done] == list(range(MANY))
 
 
@@ -219,7 +221,7 @@ def test_a_plain_operator_runs_in_a_thread_and_the_loop_goes_on() -> None:
             loop.call_soon_threadsafe(begun.set)
             return turned.wait(10)
 
-        running = asyncio.create_task(hf.operate(slow))
+        running = asyncio.create_task(hf.effects.operate(slow))
         await begun.wait()
         await hf.state("user/42").write("meanwhile", 1)
         turned.set()

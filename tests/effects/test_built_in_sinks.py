@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
+from holdfast import Limits
+from holdfast.effects import (
     Delegate,
     DeleteState,
-    FrameLimits,
     Handoff,
-    Limits,
     LinkState,
     OperatorOutput,
     PushFrame,
@@ -26,18 +25,19 @@ from holdfast import (
 from holdfast.flow.effects import outbox
 from holdfast.flow.effects import settle as settling
 from holdfast.testing.clock import FrozenClock
+from holdfast.types import FrameLimits
 from tests.effects.sinks import declare
 
 
-def answers(hf: holdfast.Holdfast, *effects: Any, key: str = "k") -> list[holdfast.EffectOutcome]:
+def answers(hf: holdfast.Holdfast, *effects: Any, key: str = "k") -> list[holdfast.effects.EffectOutcome]:
     """Declare, dispatch, and what came of it."""
 
     def operator(given: Any, view: Any) -> OperatorOutput:
         return OperatorOutput(None, list(effects))
 
-    hf.operate(operator, key=key, name="x")
+    hf.effects.operate(operator, key=key, name="x")
     hf.effects.dispatch()
-    return list(hf.operate(operator, key=key, name="x").outcomes)
+    return list(hf.effects.operate(operator, key=key, name="x").outcomes)
 
 
 def test_a_frame_is_pushed_under_the_effects_id(hf: holdfast.Holdfast) -> None:
@@ -110,7 +110,7 @@ def test_effects_may_go_to_the_stream_that_declares_them(hf: holdfast.Holdfast) 
         scope="actor/main",
     )
     hf.effects.approve(ids[4])
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=len(ids))
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=len(ids))
     assert hf.state("actor/main").read("n") == 1
     assert {frame.id for frame in hf.index.stack("actor/main")} == {frame, ids[1], ids[2], ids[3], ids[5]}
 
@@ -198,17 +198,17 @@ def test_each_happens_once_even_if_its_outcome_is_lost(
         hf.effects.approve(id)
 
     def lost(*given: Any, **named: Any) -> None:
-        raise holdfast.Busy("the outcome is not noted")
+        raise holdfast.errors.Busy("the outcome is not noted")
 
     with monkeypatch.context() as patch:
         patch.setattr(outbox, "settle_effect", lost)
-        with pytest.raises(holdfast.Busy):
+        with pytest.raises(holdfast.errors.Busy):
             hf.effects.dispatch()
     before = [event.id for event in hf.journal.events() if not event.type.startswith(("lease.", "effect."))]
     assert hf.effects.dispatch().applied == 1
     after = [event.id for event in hf.journal.events() if not event.type.startswith(("lease.", "effect."))]
     assert after == before
-    assert settling.find_effect_row(hf._env, id) is None
+    assert settling.find_effect_row(hf.env, id) is None
 
 
 def test_an_actor_that_another_process_works_on_is_waited_for(tmp_path: Path, clock: FrozenClock) -> None:
@@ -230,4 +230,4 @@ def test_what_a_sink_does_for_a_user_is_theirs(hf: holdfast.Holdfast) -> None:
     (id,) = declare(alice, PushFrame("main", "for alice"))
     hf.effects.dispatch()
     hf.journal.erase("alice")
-    assert hf.index.get_frame(id).goal is holdfast.ERASED
+    assert hf.index.get_frame(id).goal is holdfast.types.ERASED

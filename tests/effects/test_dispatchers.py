@@ -32,7 +32,7 @@ def order_kept(one: holdfast.Holdfast, other: holdfast.Holdfast, clock: FrozenCl
     seen: list[Any] = []
     busy: list[bool] = []
 
-    def slow(effect: holdfast.DeclaredEffect) -> None:
+    def slow(effect: holdfast.effects.DeclaredEffect) -> None:
         seen.append(("begins", effect.payload))
         if not busy:
             busy.append(True)
@@ -50,7 +50,7 @@ def order_kept(one: holdfast.Holdfast, other: holdfast.Holdfast, clock: FrozenCl
 
 
 def _sign(client: holdfast.Holdfast) -> None:
-    journal, place = client._env.journal, sink_lease_stream("crm")
+    journal, place = client.env.journal, sink_lease_stream("crm")
     head = journal.head("default", place)
     assert head is not None
     journal.renew_lease("default", place, head.epoch)
@@ -102,7 +102,7 @@ def test_a_silent_owner_is_taken_over_and_what_it_says_later_counts_for_nothing(
     zombie, heir = two
     sink, sent = Noting(), []
 
-    def sleeps(effect: holdfast.DeclaredEffect) -> str:
+    def sleeps(effect: holdfast.effects.DeclaredEffect) -> str:
         sent.append(effect.payload)
         assert heir.effects.dispatch().applied == 3
         return "too late"
@@ -125,13 +125,13 @@ def test_what_somebody_decides_while_a_sink_works_stands(
 ) -> None:
     one, other = two
 
-    def discarded(effect: holdfast.DeclaredEffect) -> None:
+    def discarded(effect: holdfast.effects.DeclaredEffect) -> None:
         if effect.payload == 1:
             other.effects.discard(effect.id, reason="never mind")
 
     one.effects.add_sink("crm", discarded)
     notes(one, 1, 2)
-    assert one.effects.dispatch() == holdfast.DispatchReport(applied=1)
+    assert one.effects.dispatch() == holdfast.effects.DispatchReport(applied=1)
     settled = [event for event in one.journal.events("operator/test") if event.type == "effect.settled"]
     assert [event.facts.outcome for event in settled] == ["skipped", "applied"]
 
@@ -139,12 +139,12 @@ def test_what_somebody_decides_while_a_sink_works_stands(
 def test_an_outcome_is_noted_only_for_what_was_seen(hf: holdfast.Holdfast) -> None:
     hf.effects.add_sink("crm", Noting(lambda effect: ConnectionError("first")))
     (id,) = notes(hf, 1)
-    found = settling.find_effect_row(hf._env, id)
+    found = settling.find_effect_row(hf.env, id)
     assert found is not None
     stream, seen = found
     hf.effects.dispatch()
     before = hf.journal.position()
-    assert settling.settle_effect(hf._env, stream, seen, "applied", attempts=1) is None
+    assert settling.settle_effect(hf.env, stream, seen, "applied", attempts=1) is None
     assert hf.journal.position() == before
     assert hf.effects.get(id).status == "failed"
     assert is_retry_due(seen, 0)

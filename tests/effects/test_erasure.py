@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom, LinkState, OperatorOutput, PushFrame, Signal, WriteState
 from holdfast.core import effects as rules
+from holdfast.effects import Custom, LinkState, OperatorOutput, PushFrame, Signal, WriteState
 from holdfast.flow.effects import default_sinks, operators, settle
 from tests.effects.sinks import Noting, declare, notes
 
@@ -25,7 +25,7 @@ def _on_disk(folder: Path) -> set[bytes]:
 def _tell(hf: holdfast.Holdfast, scope: str, first: int) -> None:
     """Somebody declares everything there is, with words that are looked for later."""
 
-    def operator(given: Any, view: holdfast.StateReader) -> OperatorOutput:
+    def operator(given: Any, view: holdfast.types.StateReader) -> OperatorOutput:
         words = [f"canary{number};" for number in range(first, first + 7)]
         return OperatorOutput(
             {"about": words[0]},
@@ -39,7 +39,7 @@ def _tell(hf: holdfast.Holdfast, scope: str, first: int) -> None:
             ],
         )
 
-    hf.operate(operator, scope=scope, name="tell")
+    hf.effects.operate(operator, scope=scope, name="tell")
 
 
 def _story(folder: Path) -> holdfast.Holdfast:
@@ -96,7 +96,7 @@ def test_what_was_erased_before_it_was_sent_is_never_sent(tmp_path: Path) -> Non
         hf.effects.add_sink("later", sink)
         with holdfast.open_store("memory:") as store:
             hf.effects.add_sink("beside", store)
-            assert hf.effects.dispatch() == holdfast.DispatchReport(skipped=len(ids))
+            assert hf.effects.dispatch() == holdfast.effects.DispatchReport(skipped=len(ids))
             assert store("user/42").list() == []
         assert sink.asked == []
         assert [event.type for event in hf.journal.events("user/42")].count("app.signal.ping") == 0
@@ -108,7 +108,7 @@ def test_what_was_erased_before_it_was_sent_is_never_sent(tmp_path: Path) -> Non
 def test_an_erased_effect_is_done_with_even_where_nobody_knows_its_sink(hf: holdfast.Holdfast) -> None:
     notes(hf.as_user("42"), 1, sink="nowhere")
     hf.journal.erase("42")
-    assert hf.effects.dispatch() == holdfast.DispatchReport(skipped=1)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(skipped=1)
 
 
 def test_who_acts_owns_what_they_declare_elsewhere(hf: holdfast.Holdfast) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom
 from holdfast.core.journal import project
+from holdfast.effects import Custom
 from holdfast.flow.effects import outbox
 from holdfast.records.batches import RowQuery
 from holdfast.testing.clock import FrozenClock
@@ -78,9 +78,9 @@ def test_rebuilt_equals_live_after_a_schedule(tmp_path: Path) -> None:
         for _ in range(60):
             world.step()
         before = [list(hf.effects.pending()), list(hf.effects.dead())]
-        rows = list(hf._env.journal.rows("effects"))
+        rows = list(hf.env.journal.rows("effects"))
         hf.journal.rebuild()
-        assert list(hf._env.journal.rows("effects")) == rows
+        assert list(hf.env.journal.rows("effects")) == rows
         assert [list(hf.effects.pending()), list(hf.effects.dead())] == before
         assert hf.journal.verify().findings == ()
 
@@ -141,7 +141,7 @@ def test_planted_an_id_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
     def renamed(env: Any, lane: Any, row: Any, event: Any) -> Any:
         effect = real(env, lane, row, event)
-        return holdfast.DeclaredEffect(**{**_fields(effect), "id": f"{effect.id[:-1]}{effect.attempt}"})
+        return holdfast.effects.DeclaredEffect(**{**_fields(effect), "id": f"{effect.id[:-1]}{effect.attempt}"})
 
     monkeypatch.setattr(outbox, "_build_declared_effect", renamed)
     with pytest.raises(AssertionError, match="out of order"):

@@ -9,26 +9,23 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import (
+from holdfast.effects import (
     Custom,
     DeleteState,
-    InvalidValue,
-    KeyReused,
     LinkState,
     OperatorOutput,
     PushFrame,
-    RedactionFailed,
     RequestApproval,
     Signal,
     UnlinkState,
-    VersionConflict,
     WriteState,
 )
+from holdfast.errors import InvalidValue, KeyReused, RedactionFailed, VersionConflict
 from holdfast.flow.effects import operators
 from tests.effects.sinks import Noting, declare
 
 
-def tidy(order: dict[str, Any], view: holdfast.StateReader) -> OperatorOutput:
+def tidy(order: dict[str, Any], view: holdfast.types.StateReader) -> OperatorOutput:
     """The operator of most tests."""
     seen = view("user/42").read("seen", default=0)
     return OperatorOutput(
@@ -43,7 +40,7 @@ def tidy(order: dict[str, Any], view: holdfast.StateReader) -> OperatorOutput:
 
 def test_the_output_and_the_effects_are_one_append(hf: holdfast.Holdfast) -> None:
     before = hf.journal.position()
-    done = hf.operate(tidy, {"id": 17}, scope="operator/tidy", key="order-17")
+    done = hf.effects.operate(tidy, {"id": 17}, scope="operator/tidy", key="order-17")
     assert done.output == {"seen": 0}
     assert not done.repeated
     assert [(one.kind, one.sink, one.outcome) for one in done.outcomes] == [
@@ -64,15 +61,15 @@ def test_the_output_and_the_effects_are_one_append(hf: holdfast.Holdfast) -> Non
 def test_a_repeated_key_gives_the_first_answer_without_running_it_again(hf: holdfast.Holdfast) -> None:
     runs = []
 
-    def counted(given: Any, view: holdfast.StateReader) -> OperatorOutput:
+    def counted(given: Any, view: holdfast.types.StateReader) -> OperatorOutput:
         runs.append(given)
         return tidy(given, view)
 
     hf.effects.add_sink("crm", Noting())
-    first = hf.operate(counted, {"id": 1}, key="k")
-    assert hf.operate(counted, {"id": 1}, key="k").outcomes[2].outcome == "pending"
+    first = hf.effects.operate(counted, {"id": 1}, key="k")
+    assert hf.effects.operate(counted, {"id": 1}, key="k").outcomes[2].outcome == "pending"
     hf.effects.dispatch()
-    again = hf.operate(counted, {"id": 1}, key="k")
+    again = hf.effects.operate(counted, {"id": 1}, key="k")
     assert len(runs) == 1
     assert again.repeated
     assert again.output == first.output
@@ -83,24 +80,24 @@ def test_a_repeated_key_gives_the_first_answer_without_running_it_again(hf: hold
 
 
 def test_a_key_that_stands_for_something_else_is_refused(hf: holdfast.Holdfast) -> None:
-    hf.operate(tidy, {"id": 1}, scope="operator/x", key="k")
+    hf.effects.operate(tidy, {"id": 1}, scope="operator/x", key="k")
     with pytest.raises(KeyReused, match="something else"):
-        hf.operate(lambda given, view: None, scope="operator/x", key="k", name="other")
+        hf.effects.operate(lambda given, view: None, scope="operator/x", key="k", name="other")
     hf.journal.append("operator/x", "app.noted", key="n")
     with pytest.raises(KeyReused, match="something else"):
-        hf.operate(tidy, {"id": 1}, scope="operator/x", key="n")
+        hf.effects.operate(tidy, {"id": 1}, scope="operator/x", key="n")
 
 
 def test_whoever_has_the_same_key_and_is_quicker_is_the_one_that_ran(hf: holdfast.Holdfast) -> None:
     runs = iter(["slow", "quick"])
 
-    def slow(given: Any, view: holdfast.StateReader) -> OperatorOutput:
+    def slow(given: Any, view: holdfast.types.StateReader) -> OperatorOutput:
         who = next(runs)
         if who == "slow":
-            hf.operate(slow, scope="operator/x", key="k")
+            hf.effects.operate(slow, scope="operator/x", key="k")
         return OperatorOutput(who, [WriteState("user/1", "who", who, expected_version=0)])
 
-    done = hf.operate(slow, scope="operator/x", key="k")
+    done = hf.effects.operate(slow, scope="operator/x", key="k")
     assert (done.output, done.repeated) == ("quick", True)
     assert [event.type for event in hf.journal.events("operator/x")] == ["operator.ran"]
     assert hf.state("user/1").read("who") == "quick"
@@ -111,21 +108,21 @@ def test_what_is_no_operator_output_is_an_output_without_effects(hf: holdfast.Ho
     class Answer:
         text: str
 
-    assert hf.operate(lambda given, view: given + 1, 1, name="add").output == 2
-    assert hf.operate(lambda given, view: Answer("yes"), name="say").output == {"text": "yes"}
-    assert hf.operate(lambda given, view: None, name="nothing").outcomes == ()
+    assert hf.effects.operate(lambda given, view: given + 1, 1, name="add").output == 2
+    assert hf.effects.operate(lambda given, view: Answer("yes"), name="say").output == {"text": "yes"}
+    assert hf.effects.operate(lambda given, view: None, name="nothing").outcomes == ()
 
 
 def test_an_operator_that_raises_writes_nothing_and_its_error_is_the_callers(hf: holdfast.Holdfast) -> None:
     class Broken(Exception):
         pass
 
-    def broken(given: Any, view: holdfast.StateReader) -> None:
+    def broken(given: Any, view: holdfast.types.StateReader) -> None:
         raise Broken("as it is")
 
     before = hf.journal.position()
     with pytest.raises(Broken, match="as it is"):
-        hf.operate(broken, key="k")
+        hf.effects.operate(broken, key="k")
     assert hf.journal.position() == before
 
 
@@ -179,7 +176,7 @@ def test_a_wrong_effect_refuses_everything(effect: Any, words: str) -> None:
 def test_effects_must_be_a_list(hf: holdfast.Holdfast) -> None:
     wrong: Any = Custom("note", 1, sink="crm")
     with pytest.raises(InvalidValue, match="list of effects"):
-        hf.operate(lambda given, view: OperatorOutput(1, wrong), name="x")
+        hf.effects.operate(lambda given, view: OperatorOutput(1, wrong), name="x")
     assert hf.journal.position() == 0
 
 
@@ -187,12 +184,12 @@ def test_operators_that_must_be_awaited_are_refused(hf: holdfast.Holdfast) -> No
     async def later(given: Any, view: Any) -> None: ...
 
     with pytest.raises(InvalidValue, match="open_async"):
-        hf.operate(later)
+        hf.effects.operate(later)
     with pytest.raises(InvalidValue, match="open_async"):
-        hf.operate(lambda given, view: later(given, view), name="x")
+        hf.effects.operate(lambda given, view: later(given, view), name="x")
     wrong: Any = "tidy"
     with pytest.raises(InvalidValue, match="function"):
-        hf.operate(wrong)
+        hf.effects.operate(wrong)
 
 
 def test_one_refused_write_refuses_everything(hf: holdfast.Holdfast) -> None:
@@ -253,7 +250,7 @@ def test_a_view_cannot_write(hf: holdfast.Holdfast) -> None:
         view("user/1")._run_flow(holdfast.State.write, "n", 1)
 
     with pytest.raises(TypeError, match="only reads"):
-        hf.operate(sly)
+        hf.effects.operate(sly)
 
 
 def test_values_of_registered_types_keep_their_type(hf: holdfast.Holdfast) -> None:
@@ -286,8 +283,8 @@ def test_middleware_may_suppress_an_effect_and_that_is_noted(hf: holdfast.Holdfa
     hf.effects.add_middleware(lambda effect: None if isinstance(effect, Custom) else effect)
     hf.effects.add_middleware(lambda effect: effect)
     effects = [WriteState("user/1", "a", 1), Custom("crm.note", {}, sink="crm")]
-    done = hf.operate(lambda given, view: OperatorOutput(1, effects), key="k", scope="operator/x", name="x")
-    again = hf.operate(lambda given, view: OperatorOutput(1, effects), key="k", scope="operator/x", name="x")
+    done = hf.effects.operate(lambda given, view: OperatorOutput(1, effects), key="k", scope="operator/x", name="x")
+    again = hf.effects.operate(lambda given, view: OperatorOutput(1, effects), key="k", scope="operator/x", name="x")
     for one in (done, again):
         assert [(out.kind, out.outcome) for out in one.outcomes] == [("write", "applied"), ("crm.note", "skipped")]
     (ran,) = hf.journal.events_by_key("operator/x", "k")
@@ -321,7 +318,7 @@ def test_tenants_do_not_see_each_others_effects_sinks_or_middleware(hf: holdfast
     hf.effects.add_sink("crm", everybodys)
     acme.effects.add_middleware(lambda effect: None if isinstance(effect, WriteState) else effect)
     for view in (acme, other):
-        declare(view, WriteState("user/1", "a", 1), Custom("note", view._env.tenant, sink="crm"))
+        declare(view, WriteState("user/1", "a", 1), Custom("note", view.env.tenant, sink="crm"))
     assert (acme.state("user/1").list(), other.state("user/1").list()) == ([], ["a"])
     assert list(hf.effects.pending()) == []
     assert hf.effects.dispatch().attempts == 0
@@ -339,12 +336,12 @@ def test_erasing_a_user_erases_what_was_to_be_sent_about_them(hf: holdfast.Holdf
     hf.effects.dispatch(limit=1)
     hf.journal.erase("alice")
     (info,) = hf.effects.pending()
-    assert info.payload is holdfast.ERASED
+    assert info.payload is holdfast.types.ERASED
     assert hf.effects.dispatch().skipped == 1
     assert len(sink.taken) == 1
     done = [event for event in hf.journal.events("operator/test") if event.type == "effect.settled"]
     assert [event.facts.outcome for event in done] == ["applied", "skipped"]
-    assert done[0].content is holdfast.ERASED
+    assert done[0].content is holdfast.types.ERASED
 
 
 def test_what_is_redacted_changes_what_an_effect_says_and_never_where_it_goes() -> None:

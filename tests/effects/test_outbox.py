@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import EffectNotFound, EffectRefused, InvalidValue, Refused, RetryLater
+from holdfast import Refused
 from holdfast.core.effects import MAX_REQUESTED_DELAY_MS, compute_retry_delay
+from holdfast.errors import EffectNotFound, EffectRefused, InvalidValue, RetryLater
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, declare, notes
 
 
-def broken(effect: holdfast.DeclaredEffect) -> Exception:
+def broken(effect: holdfast.effects.DeclaredEffect) -> Exception:
     """Why a sink that is out of order takes nothing."""
     return ConnectionError("out of order")
 
@@ -23,19 +24,19 @@ def test_effects_of_one_stream_come_to_a_sink_in_order(hf: holdfast.Holdfast) ->
     hf.effects.add_sink("crm", sink)
     ids = notes(hf, 1, 2) + notes(hf, 3)
     assert [info.id for info in hf.effects.pending()] == ids
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=3)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=3)
     assert sink.payloads == [1, 2, 3]
     assert list(hf.effects.pending()) == []
     assert hf.effects.dispatch().attempts == 0
 
 
 def test_a_sink_is_told_everything_about_an_effect(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
-    given: list[holdfast.DeclaredEffect] = []
+    given: list[holdfast.effects.DeclaredEffect] = []
     hf.effects.add_sink("crm", given.append)
     (id,) = notes(hf, {"n": 1}, scope="operator/x")
     hf.effects.dispatch()
     assert given == [
-        holdfast.DeclaredEffect(
+        holdfast.effects.DeclaredEffect(
             id=id,
             kind="note",
             sink="crm",
@@ -56,7 +57,7 @@ def test_a_failing_effect_stops_its_lane_alone_and_is_tried_again(hf: holdfast.H
     (bad, _) = notes(hf, "bad", "behind it")
     notes(hf, "beside it", scope="operator/other")
     notes(hf, "elsewhere", sink="mail")
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=2, failed=1)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=2, failed=1)
     assert (crm.payloads, mail.payloads) == (["beside it"], ["elsewhere"])
     info = hf.effects.get(bad)
     assert (info.status, info.attempts, info.reason) == ("failed", 1, "ConnectionError: out of order")
@@ -73,7 +74,7 @@ def test_waiting_grows_up_to_a_limit_and_is_a_little_random(hf: holdfast.Holdfas
     hf.effects.add_sink("crm", Noting(broken))
     (id,) = notes(hf, 1)
     waits = []
-    for _ in range(hf._env.settings.effect_attempts - 1):
+    for _ in range(hf.env.settings.effect_attempts - 1):
         assert hf.effects.dispatch().failed == 1
         at = hf.effects.get(id).retry_at
         assert at is not None
@@ -118,7 +119,7 @@ def test_what_a_sink_refuses_for_good_is_dead_at_once(hf: holdfast.Holdfast, err
     sink = Noting(lambda effect: error if effect.payload == "bad" else None)
     hf.effects.add_sink("crm", sink)
     bad, behind = notes(hf, "bad", "behind it")
-    assert hf.effects.dispatch() == holdfast.DispatchReport(dead=1)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(dead=1)
     assert hf.effects.dispatch().attempts == 0
     assert [(info.id, info.attempts) for info in hf.effects.dead()] == [(bad, 1)]
     assert "never" in next(hf.effects.dead()).reason
@@ -150,10 +151,10 @@ def test_a_sink_may_go_on_past_its_dead(hf: holdfast.Holdfast) -> None:
     sink = Noting(lambda effect: EffectRefused("odd") if effect.payload % 2 else None)
     hf.effects.add_sink("crm", sink, when_dead="go_on")
     notes(hf, *range(40))
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=20, dead=20)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=20, dead=20)
     assert sink.payloads == list(range(0, 40, 2))
     notes(hf, 100)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1)
     assert [info.payload for info in hf.effects.dead()] == list(range(1, 40, 2))
 
 
@@ -162,14 +163,14 @@ def test_an_effect_without_a_sink_waits_for_one(hf: holdfast.Holdfast) -> None:
     hf.effects.add_sink("mail", mail)
     first, _ = notes(hf, 1, 2)
     notes(hf, 3, sink="mail")
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, deferred=1)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1, deferred=1)
     assert hf.effects.dispatch().attempts == 0
     info = hf.effects.get(first)
     assert (info.status, info.attempts) == ("deferred", 0)
     assert "No sink" in info.reason
     crm = Noting()
     hf.effects.add_sink("crm", crm)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=2)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=2)
     assert crm.payloads == [1, 2]
 
 
@@ -190,8 +191,8 @@ def test_a_sink_that_is_taken_away_takes_nothing(hf: holdfast.Holdfast) -> None:
 def test_what_needs_approval_waits_for_it_and_stops_its_lane(hf: holdfast.Holdfast) -> None:
     sink = Noting()
     hf.effects.add_sink("crm", sink)
-    risky = holdfast.Custom("note", "risky", "crm", needs_approval=True)
-    one, two, _ = declare(hf, risky, risky, holdfast.Custom("note", "harmless", "crm"))
+    risky = holdfast.effects.Custom("note", "risky", "crm", needs_approval=True)
+    one, two, _ = declare(hf, risky, risky, holdfast.effects.Custom("note", "harmless", "crm"))
     assert hf.effects.dispatch().attempts == 0
     assert hf.effects.get(one).status == "approval"
     with pytest.raises(Refused, match="approve or reject"):
@@ -220,15 +221,17 @@ def test_only_what_waits_for_approval_can_be_approved_or_rejected(hf: holdfast.H
 def test_a_discarded_effect_is_out_of_the_way(hf: holdfast.Holdfast) -> None:
     sink = Noting(lambda effect: EffectRefused("never") if effect.payload == 1 else None)
     hf.effects.add_sink("crm", sink)
-    done = hf.operate(
-        lambda given, view: holdfast.OperatorOutput(1, [holdfast.Custom("n", n, "crm") for n in (1, 2)]),
+    done = hf.effects.operate(
+        lambda given, view: holdfast.effects.OperatorOutput(
+            1, [holdfast.effects.Custom("n", n, "crm") for n in (1, 2)]
+        ),
         key="k",
         name="x",
     )
     hf.effects.dispatch()
     hf.effects.discard(done.outcomes[0].effect, reason="nobody needs it")
     assert hf.effects.dispatch().applied == 1
-    again = hf.operate(lambda given, view: None, key="k", name="x")
+    again = hf.effects.operate(lambda given, view: None, key="k", name="x")
     assert [(one.outcome, one.reason) for one in again.outcomes] == [("skipped", "nobody needs it"), ("applied", None)]
 
 
@@ -276,7 +279,7 @@ def test_lanes_take_turns(hf: holdfast.Holdfast) -> None:
 def test_what_a_sink_declares_is_sent_by_the_next_dispatch(hf: holdfast.Holdfast) -> None:
     given = []
 
-    def echo(effect: holdfast.DeclaredEffect) -> None:
+    def echo(effect: holdfast.effects.DeclaredEffect) -> None:
         given.append(effect.payload)
         notes(hf, effect.payload + 1)
 
@@ -290,9 +293,9 @@ def test_what_a_sink_declares_is_sent_by_the_next_dispatch(hf: holdfast.Holdfast
 def test_what_a_sink_answers_is_kept_if_it_can_be(hf: holdfast.Holdfast) -> None:
     answers: list[Any] = [{"id": 7}, None, object(), "x" * 600_000, float("inf")]
     hf.effects.add_sink("crm", lambda effect: answers[effect.payload])
-    effects = [holdfast.Custom("n", n, "crm") for n in range(len(answers))]
+    effects = [holdfast.effects.Custom("n", n, "crm") for n in range(len(answers))]
     for _ in range(2):
-        done = hf.operate(lambda given, view: holdfast.OperatorOutput(1, effects), key="k", name="x")
+        done = hf.effects.operate(lambda given, view: holdfast.effects.OperatorOutput(1, effects), key="k", name="x")
         hf.effects.dispatch()
     assert [one.outcome for one in done.outcomes] == ["applied"] * 5
     assert [one.answer for one in done.outcomes] == [{"id": 7}, None, None, None, None]

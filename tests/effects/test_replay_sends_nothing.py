@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom, EffectRefused, OperatorOutput, PushFrame, WriteState
+from holdfast.effects import Custom, OperatorOutput, PushFrame, WriteState
+from holdfast.errors import EffectRefused
 from tests.effects.sinks import Noting
 
 
@@ -28,9 +29,11 @@ def filled(path: Path) -> dict[str, Any]:
             Custom("note", 5, "crm", needs_approval=True),
             Custom("note", 6, "crm"),
         ]
-        hf.operate(lambda given, view: OperatorOutput(None, effects), key="k", scope="operator/x", name="x")
+        hf.effects.operate(lambda given, view: OperatorOutput(None, effects), key="k", scope="operator/x", name="x")
         hf.effects.dispatch()
-        hf.operate(lambda given, view: OperatorOutput(None, [PushFrame("main", "later")]), scope="operator/y", name="x")
+        hf.effects.operate(
+            lambda given, view: OperatorOutput(None, [PushFrame("main", "later")]), scope="operator/y", name="x"
+        )
         return waiting(hf)
 
 
@@ -52,7 +55,9 @@ def replay(hf: holdfast.Holdfast, folder: Path) -> None:
     hf.journal.rebuild()
     assert hf.journal.verify().findings == ()
     list(hf.journal.events())
-    hf.operate(lambda given, view: OperatorOutput(None, [Custom("n", 1, "crm")]), key="k", scope="operator/x", name="x")
+    hf.effects.operate(
+        lambda given, view: OperatorOutput(None, [Custom("n", 1, "crm")]), key="k", scope="operator/x", name="x"
+    )
     waiting(hf)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom, EffectNotFound, InvalidValue, KeyReused, OperatorOutput, UnlinkState, WriteState
+from holdfast.effects import Custom, OperatorOutput, UnlinkState, WriteState
+from holdfast.errors import EffectNotFound, InvalidValue, KeyReused
 from holdfast.flow.effects import operators, outbox
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
@@ -18,7 +19,7 @@ from tests.effects.sinks import Noting, declare, notes
 # keys
 
 
-def op(given: Any, view: holdfast.StateReader) -> Any:
+def op(given: Any, view: holdfast.types.StateReader) -> Any:
     """An operator with a name of its own."""
     return {"given": repr(given)}
 
@@ -26,10 +27,10 @@ def op(given: Any, view: holdfast.StateReader) -> Any:
 @pytest.mark.parametrize("operator", [lambda given, view: 1, functools.partial(op)])
 def test_a_key_needs_an_operator_with_a_name_of_its_own(hf: holdfast.Holdfast, operator: Any) -> None:
     with pytest.raises(InvalidValue, match="name="):
-        hf.operate(operator, key="k")
+        hf.effects.operate(operator, key="k")
     assert hf.journal.position() == 0
-    hf.operate(operator, key="k", name="mine")
-    hf.operate(operator)
+    hf.effects.operate(operator, key="k", name="mine")
+    hf.effects.operate(operator)
 
 
 def test_a_key_needs_a_name_with_asyncio_too() -> None:
@@ -40,32 +41,32 @@ def test_a_key_needs_a_name_with_asyncio_too() -> None:
 
         async with holdfast.open_async("memory:") as hf:
             with pytest.raises(InvalidValue, match="name="):
-                await hf.operate(lambda given, view: operator(given, view), {}, key="k")
+                await hf.effects.operate(lambda given, view: operator(given, view), {}, key="k")
             with pytest.raises(InvalidValue, match="name="):
-                await hf.operate(functools.partial(operator), {}, key="k")
+                await hf.effects.operate(functools.partial(operator), {}, key="k")
             # What it does to its input while it runs is not what it was asked with.
-            await hf.operate(operator, {"a": 1}, key="k")
-            assert (await hf.operate(operator, {"a": 1}, key="k")).repeated
+            await hf.effects.operate(operator, {"a": 1}, key="k")
+            assert (await hf.effects.operate(operator, {"a": 1}, key="k")).repeated
             with pytest.raises(KeyReused):
-                await hf.operate(operator, {"a": 2}, key="k")
+                await hf.effects.operate(operator, {"a": 2}, key="k")
 
     asyncio.run(test())
 
 
 def _key_with_another_input(hf: holdfast.Holdfast) -> None:
-    first = hf.operate(op, {"id": 17, "b": [1, 2]}, key="k")
-    again = hf.operate(op, {"b": [1, 2], "id": 17}, key="k")
+    first = hf.effects.operate(op, {"id": 17, "b": [1, 2]}, key="k")
+    again = hf.effects.operate(op, {"b": [1, 2], "id": 17}, key="k")
     assert (again.output, again.repeated) == (first.output, True)
     for other in ({"id": 18, "b": [1, 2]}, None, "17", object()):
         with pytest.raises(KeyReused, match="input"):
-            hf.operate(op, other, key="k")
+            hf.effects.operate(op, other, key="k")
 
 
 def test_a_key_with_another_input_is_another_call(hf: holdfast.Holdfast) -> None:
     _key_with_another_input(hf)
     (ran,) = hf.journal.events("operator/op")
     assert len(ran.facts.given) == 64
-    assert hf.operate(op, {"id": 17}).repeated is False  # Without a key nothing is compared, or kept.
+    assert hf.effects.operate(op, {"id": 17}).repeated is False  # Without a key nothing is compared, or kept.
     assert list(hf.journal.events("operator/op"))[-1].facts.given is None
 
 
@@ -76,8 +77,8 @@ def test_planted_inputs_that_are_not_compared_are_noticed(monkeypatch: pytest.Mo
 
 
 def test_an_input_that_is_not_plain_data_is_not_compared(hf: holdfast.Holdfast) -> None:
-    hf.operate(op, object(), key="k")
-    assert hf.operate(op, object(), key="k").repeated
+    hf.effects.operate(op, object(), key="k")
+    assert hf.effects.operate(op, object(), key="k").repeated
 
 
 def test_a_digest_differs_by_tenant_and_by_journal(tmp_path: Any) -> None:
@@ -85,7 +86,7 @@ def test_a_digest_differs_by_tenant_and_by_journal(tmp_path: Any) -> None:
     for name in ("a.db", "b.db"):
         with holdfast.open(tmp_path / name) as hf:
             for client in (hf, hf.tenant("other")):
-                found.add(operators.digest_input(client._env, {"id": 1}))
+                found.add(operators.digest_input(client.env, {"id": 1}))
     assert len(found) == 4
 
 
@@ -100,7 +101,7 @@ WRITE = WriteState("user/1", "b", 2)
 )
 def test_effects_that_are_given_as_an_output_are_refused(hf: holdfast.Holdfast, answer: Any) -> None:
     with pytest.raises(InvalidValue, match=r"OperatorOutput\(effects="):
-        hf.operate(lambda given, view: answer, name="forgot")
+        hf.effects.operate(lambda given, view: answer, name="forgot")
     assert hf.journal.position() == 0
 
 
@@ -108,7 +109,7 @@ def test_an_output_that_holds_itself_is_refused_in_time(hf: holdfast.Holdfast) -
     loop: list[Any] = []
     loop += [loop, loop]
     with pytest.raises(InvalidValue, match="holds itself"):
-        hf.operate(lambda given, view: loop, name="x")
+        hf.effects.operate(lambda given, view: loop, name="x")
 
 
 # answers
@@ -133,13 +134,13 @@ class EvilModel:
 def test_an_answer_that_cannot_be_looked_at_was_an_answer(hf: holdfast.Holdfast, kind: Any) -> None:
     asked = []
 
-    def sink(effect: holdfast.DeclaredEffect) -> Any:
+    def sink(effect: holdfast.effects.DeclaredEffect) -> Any:
         asked.append(effect.payload)
         return kind()
 
     hf.effects.add_sink("crm", sink)
     ids = notes(hf, 1, 2)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=2)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=2)
     assert asked == [1, 2]
     info = hf.effects.get(ids[0])
     assert (info.status, info.answer) == ("applied", None)
@@ -152,8 +153,8 @@ def test_the_asyncio_client_keeps_to_that_too() -> None:
     async def test() -> None:
         async with holdfast.open_async("memory:") as hf:
             hf.effects.add_sink("crm", lambda effect: Evil())
-            await hf.operate(lambda given, view: OperatorOutput(None, [Custom("n", 1, "crm")]), name="x")
-            assert await hf.effects.dispatch() == holdfast.DispatchReport(applied=1)
+            await hf.effects.operate(lambda given, view: OperatorOutput(None, [Custom("n", 1, "crm")]), name="x")
+            assert await hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1)
 
     asyncio.run(test())
 
@@ -203,15 +204,15 @@ def test_a_sink_that_is_taken_away_during_a_dispatch_defers_what_is_left(
         real(*given)
 
     monkeypatch.setattr(outbox, "_check_owner", checked)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(deferred=1)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(deferred=1)
     assert hf.effects.get(ids[0]).status == "deferred"
 
 
 def test_stopped_lanes_cost_a_dispatch_one_question(
     hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
 ) -> None:
-    def refuses(effect: holdfast.DeclaredEffect) -> None:
-        raise holdfast.EffectRefused("no") if effect.payload % 2 else holdfast.RetryLater("later")
+    def refuses(effect: holdfast.effects.DeclaredEffect) -> None:
+        raise holdfast.errors.EffectRefused("no") if effect.payload % 2 else holdfast.errors.RetryLater("later")
 
     hf.effects.add_sink("bad", refuses)
     good = Noting()
@@ -219,9 +220,9 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
     for number in range(20):
         notes(hf, number, sink="bad", scope=f"user/{number}")
     notes(hf, 1, sink="good")
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, failed=10, dead=10)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1, failed=10, dead=10)
     asked: list[str] = []
-    journal = hf._env.journal
+    journal = hf.env.journal
 
     def noting(name: str, real: Any) -> Any:
         def ask(*given: Any, **named: Any) -> Any:
@@ -232,16 +233,16 @@ def test_stopped_lanes_cost_a_dispatch_one_question(
 
     for name in ("select", "lanes", "head"):
         monkeypatch.setattr(journal, name, noting(name, getattr(journal, name)))
-    assert hf.effects.dispatch() == holdfast.DispatchReport()
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport()
     assert asked == ["lanes"]
     monkeypatch.undo()
     clock.advance(1_300)
-    assert hf.effects.dispatch() == holdfast.DispatchReport(failed=10)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(failed=10)
 
 
 def test_the_lanes_of_one_sink_are_found_without_those_of_others(tmp_path: Any) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
-        journal = hf._env.journal
+        journal = hf.env.journal
         assert isinstance(journal, SqliteJournal)
         notes(hf, 1, 2, sink="b")
         notes(hf, 3, sink="a", scope="user/1")
@@ -259,7 +260,7 @@ def test_an_edge_is_taken_away_however_many_its_key_has(hf: holdfast.Holdfast, m
     for number in range(4):
         graph.link("hub", "knows", f"n{number}")
     # As if there were more edges than one question gives.
-    journal = hf._env.journal
+    journal = hf.env.journal
     real = journal.edges
     monkeypatch.setattr(journal, "edges", lambda tenant, query: real(tenant, query)[:2])
     declare(hf, UnlinkState("custom/crm/id/p", "hub", "knows", "n3"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom, DeleteState, LinkState, UnlinkState, WriteState
+from holdfast.effects import Custom, DeleteState, LinkState, UnlinkState, WriteState
 from holdfast.flow.effects import outbox, sinks
 from tests.effects.sinks import Noting, declare
 
@@ -21,7 +21,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         yield opened
 
 
-def test_state_effects_go_to_the_store_that_they_name(hf: holdfast.Holdfast, store: holdfast.StateStore) -> None:
+def test_state_effects_go_to_the_store_that_they_name(hf: holdfast.Holdfast, store: holdfast.types.StateStore) -> None:
     hf.effects.add_sink("beside", store)
     declare(
         hf,
@@ -41,7 +41,7 @@ def test_state_effects_go_to_the_store_that_they_name(hf: holdfast.Holdfast, sto
 
 
 def test_a_second_delivery_changes_nothing(
-    hf: holdfast.Holdfast, store: holdfast.StateStore, monkeypatch: pytest.MonkeyPatch
+    hf: holdfast.Holdfast, store: holdfast.types.StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf.effects.add_sink("beside", store)
     there = store("user/1")
@@ -55,20 +55,20 @@ def test_a_second_delivery_changes_nothing(
     ]
 
     def lost(*given: Any, **named: Any) -> None:
-        raise holdfast.Busy("the outcome is not noted")
+        raise holdfast.errors.Busy("the outcome is not noted")
 
     for effect in effects:
         declare(hf, effect)
         with monkeypatch.context() as patch:
             patch.setattr(outbox, "settle_effect", lost)
             for _ in range(3):
-                with pytest.raises(holdfast.Busy):
+                with pytest.raises(holdfast.errors.Busy):
                     hf.effects.dispatch()
         assert hf.effects.dispatch().applied == 1
     assert (there.read("n"), there.read("list"), there.read("new"), there.read("gone")) == (5, ["a"], 1, None)
 
 
-def test_what_a_store_will_never_take_is_dead_at_once(hf: holdfast.Holdfast, store: holdfast.StateStore) -> None:
+def test_what_a_store_will_never_take_is_dead_at_once(hf: holdfast.Holdfast, store: holdfast.types.StateStore) -> None:
     hf.effects.add_sink("beside", store, when_dead="go_on")
     store("user/1").write("n", "text")
     declare(
@@ -78,7 +78,7 @@ def test_what_a_store_will_never_take_is_dead_at_once(hf: holdfast.Holdfast, sto
         Custom("note", 1, sink="beside"),
         WriteState("user/1", "m", 1, store="beside"),
     )
-    assert hf.effects.dispatch() == holdfast.DispatchReport(applied=1, dead=3)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1, dead=3)
     assert store("user/1").read("n") == "text"
 
 
@@ -92,13 +92,13 @@ def test_a_function_may_stand_where_a_store_would(hf: holdfast.Holdfast) -> None
     assert effect.payload == {"scope": "user/1", "key": "n", "value": {"a": 1}, "ttl": 60.0, "store": "beside"}
 
 
-def test_a_store_takes_effects_of_one_tenant_alone(hf: holdfast.Holdfast, store: holdfast.StateStore) -> None:
+def test_a_store_takes_effects_of_one_tenant_alone(hf: holdfast.Holdfast, store: holdfast.types.StateStore) -> None:
     hf.effects.add_sink("beside", store)
     other = hf.tenant("other")
     declare(hf, WriteState("user/1", "n", "ours", store="beside"))
     declare(other, WriteState("user/1", "n", "theirs", store="beside"))
     assert hf.effects.dispatch().applied == 1
-    assert other.effects.dispatch() == holdfast.DispatchReport(deferred=1)
+    assert other.effects.dispatch() == holdfast.effects.DispatchReport(deferred=1)
     assert store("user/1").read("n") == "ours"
 
 
@@ -133,7 +133,7 @@ def _seen(there: holdfast.State, name: str) -> Any:
     return there.read("list" if name == "append" else "n")
 
 
-def _begin(hf: holdfast.Holdfast, store: holdfast.StateStore) -> holdfast.State:
+def _begin(hf: holdfast.Holdfast, store: holdfast.types.StateStore) -> holdfast.State:
     hf.effects.add_sink("beside", store)
     there = store("user/1")
     there.write("n", 10)
@@ -151,7 +151,7 @@ def _crash_at(hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, point: tup
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_crash_at_any_step_leaves_one_change(
-    hf: holdfast.Holdfast, store: holdfast.StateStore, name: str, monkeypatch: pytest.MonkeyPatch
+    hf: holdfast.Holdfast, store: holdfast.types.StateStore, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = _begin(hf, store)
     wanted, after = CHANGES[name]
@@ -178,13 +178,13 @@ def _others_write(there: holdfast.State, name: str) -> Any:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_others_wrote_after_a_delivery_stays_however_often_it_is_delivered(
-    hf: holdfast.Holdfast, store: holdfast.StateStore, name: str, monkeypatch: pytest.MonkeyPatch
+    hf: holdfast.Holdfast, store: holdfast.types.StateStore, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _crash_after_delivery(hf, store, name, monkeypatch)
 
 
 def _crash_after_delivery(
-    hf: holdfast.Holdfast, store: holdfast.StateStore, name: str, monkeypatch: pytest.MonkeyPatch
+    hf: holdfast.Holdfast, store: holdfast.types.StateStore, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = _begin(hf, store)
     (id,) = declare(hf, CHANGES[name][0])
@@ -206,7 +206,7 @@ def test_planted_a_store_that_notes_nothing_is_noticed(name: str, monkeypatch: p
 
 
 def test_what_a_store_noted_has_an_end_and_is_found_by_nobody(
-    hf: holdfast.Holdfast, store: holdfast.StateStore
+    hf: holdfast.Holdfast, store: holdfast.types.StateStore
 ) -> None:
     hf.effects.add_sink("beside", store)
     ids = declare(hf, WriteState("user/1", "n", 1, store="beside"), WriteState("user/1", "n", 2, store="beside"))

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Custom, InvalidValue, WebhookSink, verify_webhook
 from holdfast.core.effects import MAX_REQUESTED_DELAY_MS
+from holdfast.effects import Custom, WebhookSink, verify_webhook
+from holdfast.errors import InvalidValue
 from holdfast.extras import webhook as module
 from holdfast.testing.clock import FrozenClock
 from tests.effects.receiver import Receiver
@@ -42,14 +43,14 @@ def test_an_effect_is_posted_signed_under_its_id(hf: holdfast.Holdfast, clock: F
     with Receiver() as receiver:
         sink = WebhookSink(receiver.url, secret=SECRET, headers={"authorization": "Bearer t"}, clock=clock)
         hf.effects.add_sink("crm", sink)
-        done = hf.operate(
-            lambda given, view: holdfast.OperatorOutput(1, [Custom("crm.note", {"naïve": "ü"}, "crm")]),
+        done = hf.effects.operate(
+            lambda given, view: holdfast.effects.OperatorOutput(1, [Custom("crm.note", {"naïve": "ü"}, "crm")]),
             key="k",
             name="x",
         )
         assert hf.effects.dispatch().applied == 1
         ((path, headers, body),) = receiver.posted
-    (outcome,) = hf.operate(lambda given, view: None, key="k", name="x").outcomes
+    (outcome,) = hf.effects.operate(lambda given, view: None, key="k", name="x").outcomes
     assert outcome.answer == {"status": 200}
     assert path == "/hook?from=holdfast"
     assert headers["content-type"] == "application/json"

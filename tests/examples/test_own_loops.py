@@ -173,7 +173,7 @@ def test_the_loop_that_moved_from_a_list_is_killed_everywhere(openai_client: ope
         assert asked in (["Oslo"], ["Oslo", "Oslo"]), "it only reads, so it may run again"
         old = [message["content"] for message in OLD[1:] if message.get("content")]
         whole(hf, "alice", *old, OSLO, "It is sunny.")
-        assert hf.session("alice").system == "Be brief."
+        assert hf.session("alice").details.system == "Be brief."
 
     killed(run, world=list, check=check)
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import HoldfastError, InvalidValue, Limits, Usage
+from holdfast import HoldfastError, Limits, Usage
 from holdfast.connect import assemble_env
+from holdfast.errors import InvalidValue
 from tests.frames.conftest import ACTOR
 
 UNKNOWN = "01" + "A" * 24
@@ -35,22 +36,22 @@ BAD: dict[str, tuple[type[HoldfastError], Act]] = {
     "an id that is none": (InvalidValue, lambda hf, f: hf.index.get_frame("frame-1")),
     "an id of a number": (InvalidValue, lambda hf, f: hf.index.get_frame(7)),  # type: ignore[arg-type]
     "a new id that is none": (InvalidValue, lambda hf, f: hf.index.push_frame("x", scope=ACTOR, frame_id="mine")),
-    "unknown frame": (holdfast.FrameNotFound, lambda hf, f: hf.index.get_frame(UNKNOWN)),
-    "pop of an unknown frame": (holdfast.FrameNotFound, lambda hf, f: hf.index.pop_frame(UNKNOWN)),
-    "unknown parent": (holdfast.ParentNotFound, lambda hf, f: hf.index.push_frame("x", parent=UNKNOWN)),
-    "unknown question": (holdfast.QuestionNotFound, lambda hf, f: hf.answer(UNKNOWN, approve=True)),
+    "unknown frame": (holdfast.errors.FrameNotFound, lambda hf, f: hf.index.get_frame(UNKNOWN)),
+    "pop of an unknown frame": (holdfast.errors.FrameNotFound, lambda hf, f: hf.index.pop_frame(UNKNOWN)),
+    "unknown parent": (holdfast.errors.ParentNotFound, lambda hf, f: hf.index.push_frame("x", parent=UNKNOWN)),
+    "unknown question": (holdfast.errors.QuestionNotFound, lambda hf, f: hf.answer(UNKNOWN, approve=True)),
     "question and token": (InvalidValue, lambda hf, f: hf.answer(UNKNOWN, token="t", approve=True)),
     "neither": (InvalidValue, lambda hf, f: hf.answer(approve=True)),
     "approval by word": (InvalidValue, lambda hf, f: hf.answer(UNKNOWN, approve="yes")),  # type: ignore[arg-type]
-    "resume of an active frame": (holdfast.QuestionNotFound, lambda hf, f: hf.index.resume_frame(UNKNOWN)),
-    "unknown call": (holdfast.CallNotFound, lambda hf, f: hf.index.end_tool_call(f, UNKNOWN)),
+    "resume of an active frame": (holdfast.errors.QuestionNotFound, lambda hf, f: hf.index.resume_frame(UNKNOWN)),
+    "unknown call": (holdfast.errors.CallNotFound, lambda hf, f: hf.index.end_tool_call(f, UNKNOWN)),
     "unknown policy": (InvalidValue, lambda hf, f: hf.index.begin_tool_call(f, "t", if_interrupted="pray")),
     "tool without a name": (InvalidValue, lambda hf, f: hf.index.begin_tool_call(f, "")),
     "a pack that cannot be": (InvalidValue, lambda hf, f: hf.index.begin_model_call(f, object())),
     "a scope that is none": (InvalidValue, lambda hf, f: hf.index.stack("actor/")),
     "a key that is none": (InvalidValue, lambda hf, f: hf.index.reserve(f, "p", 1, key="")),
     "a purpose that is none": (InvalidValue, lambda hf, f: hf.index.reserve(f, "", 1)),
-    "unknown reservation": (holdfast.NotFound, lambda hf, f: hf.index.release_reservation(f, "p")),
+    "unknown reservation": (holdfast.errors.NotFound, lambda hf, f: hf.index.release_reservation(f, "p")),
     "on_error of a word": (InvalidValue, lambda hf, f: hf.frame("x", on_error="explode")),
     "incarnation of nothing": (InvalidValue, lambda hf, f: hf.index.resume_actor(ACTOR, incarnation="")),
 }
@@ -77,7 +78,7 @@ def test_a_stale_owner_is_told_to_stop(hf: holdfast.Holdfast) -> None:
     usurper.index.resume_actor(ACTOR, incarnation="b")
     before = hf.journal.position()
     for _ in range(2):
-        with pytest.raises(holdfast.StaleEpoch, match="Stop"):
+        with pytest.raises(holdfast.errors.StaleEpoch, match="Stop"):
             hf.index.record_usage(frame, 1)
     assert hf.journal.position() == before
     hf.journal.append(ACTOR, "app.noted", {"inbox": "still arrives"})
@@ -89,7 +90,7 @@ def test_without_a_lease_another_owner_is_respected(hf: holdfast.Holdfast) -> No
     frame = hf.index.push_frame("f", scope=ACTOR)
     owner = _second_client(hf)
     owner.index.resume_actor(ACTOR, incarnation="b")
-    with pytest.raises(holdfast.NotOwner, match="resume_actor"):
+    with pytest.raises(holdfast.errors.NotOwner, match="resume_actor"):
         hf.index.record_usage(frame, 1)
     question = owner.index.suspend_frame(frame, "?").question
     hf.answer(question, approve=True)
@@ -100,5 +101,5 @@ def test_without_a_lease_another_owner_is_respected(hf: holdfast.Holdfast) -> No
 
 def _second_client(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
-    env: Any = hf._env
+    env: Any = hf.env
     return holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)

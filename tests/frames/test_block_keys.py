@@ -55,7 +55,7 @@ def test_the_key_of_a_failed_frame_is_refused_with_help(status: str) -> None:
     with pytest.raises(FrameEnded, match=rf"{status} \(it broke\)\. Use a new key.*on_error='leave'"):
         hf.frame("job", key="job").open()
     assert hf.journal.position() == before
-    assert (holder(hf), hf._env.leases.count_users()) == (None, 0)
+    assert (holder(hf), hf.env.leases.count_users()) == (None, 0)
 
 
 def test_a_key_that_stands_for_something_else_is_refused() -> None:

@@ -34,7 +34,7 @@ def test_threads_share_the_lease_and_the_last_one_gives_it_back() -> None:
     for thread in threads:
         thread.start()
     inside.wait(10)
-    assert (hf._env.leases.count_users(), holder(hf)) == (2, name(hf))
+    assert (hf.env.leases.count_users(), holder(hf)) == (2, name(hf))
     done.set()
     for thread in threads:
         thread.join(10)
@@ -68,7 +68,7 @@ def test_a_thread_that_enters_while_another_leaves_gets_a_lease_of_its_own(monke
         pass
     thread.join(10)
     assert errors == []
-    assert (holder(hf), hf._env.leases.count_users()) == (None, 0)
+    assert (holder(hf), hf.env.leases.count_users()) == (None, 0)
 
 
 def test_two_threads_that_leave_at_once_leave_no_lease_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_whoever_was_quicker_is_not_robbed(monkeypatch: pytest.MonkeyPatch) -> N
 
     def overtaken(env: Any, stream: str) -> None:
         original(env, stream)
-        if env is slow._env:
+        if env is slow.env:
             block.open()  # Both saw that nobody was there; this one came first.
 
     monkeypatch.setattr(takeover, "await_free_stream", overtaken)
@@ -172,7 +172,7 @@ def test_a_forked_child_owns_nothing_of_its_parent_s(tmp_path: Path) -> None:
 
 
 def _check_child(hf: Holdfast, frame: holdfast.Frame) -> None:
-    assert in_child(lambda: hf._env.leases.count_users()) == "0"
+    assert in_child(lambda: hf.env.leases.count_users()) == "0"
     assert in_child(lambda: frame.run(never, key="a")).startswith("NotOwner")
     assert in_child(lambda: frame.leave()).startswith("NotOwner")
     assert frame.run(lambda: 1, key="a") == 1

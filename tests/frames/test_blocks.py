@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ActorBusy, Draining, KeyReused, Limits, StaleEpoch, StorageFull
+from holdfast import Limits
 from holdfast.connect import assemble_env
+from holdfast.errors import ActorBusy, Draining, KeyReused, StaleEpoch, StorageFull
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
 
 def _another(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
-    env: Any = hf._env
+    env: Any = hf.env
     return holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
 
 
@@ -32,7 +33,7 @@ def test_two_blocks_do_not_work_on_one_frame(hf: holdfast.Holdfast) -> None:
 
 def test_a_journal_that_cannot_be_written_fails_no_frame(hf: holdfast.Holdfast, monkeypatch: Any) -> None:
     ran = []
-    env: Any = hf._env
+    env: Any = hf.env
     append = env.journal.append
 
     def full(batch: Any) -> Any:
@@ -46,7 +47,7 @@ def test_a_journal_that_cannot_be_written_fails_no_frame(hf: holdfast.Holdfast, 
     monkeypatch.setattr(env.journal, "append", append)
     assert hf.index.get_frame(frame.id).status == "active"
     assert hf.index.resume_actor(ACTOR).holder is None
-    with pytest.raises(holdfast.Waiting), hf.frame("A", key="k") as frame:
+    with pytest.raises(holdfast.errors.Waiting), hf.frame("A", key="k") as frame:
         frame.run(lambda: ran.append(2), key="pay")
     assert ran == [1]
 
@@ -62,7 +63,7 @@ def test_a_block_that_lost_its_lease_leaves_a_newer_one_alone(hf: holdfast.Holdf
     with hf.frame("second") as second:
         first.leave(KeyboardInterrupt())
         second.spend(1)
-        assert hf.index.resume_actor(ACTOR).holder == hf._env.leases.name
+        assert hf.index.resume_actor(ACTOR).holder == hf.env.leases.name
     assert hf.index.get_frame(second.id).status == "completed"
     assert hf.index.get_frame(first.id).status == "active"
 
@@ -98,7 +99,7 @@ def test_a_token_answers_and_resumes_in_one_append(hf: holdfast.Holdfast) -> Non
     events = list(hf.journal.events(after=before))
     assert [event.type for event in events] == ["question.answered", "frame.resumed"]
     assert events[0].facts.via == "token"
-    with pytest.raises(holdfast.TokenNotFound):
+    with pytest.raises(holdfast.errors.TokenNotFound):
         hf.index.resume_frame(token=asked.token)
 
 
@@ -129,14 +130,14 @@ def test_a_step_is_not_retried_in_a_suspended_or_late_frame(hf: holdfast.Holdfas
         frame.run(torn, key="s", if_interrupted="retry")
     question = hf.index.suspend_frame(frame.id, "?").question
     with (
-        pytest.raises(holdfast.FrameSuspended),
+        pytest.raises(holdfast.errors.FrameSuspended),
         hf.frame("A", key="k", limits=Limits(timeout_ms=1000)) as frame,
     ):
         frame.run(lambda: ran.append(1), key="s", if_interrupted="retry")
     hf.index.resume_frame(question, approve=True)
     clock.advance(1001)
     with (
-        pytest.raises(holdfast.DeadlineExceeded),
+        pytest.raises(holdfast.errors.DeadlineExceeded),
         hf.frame("A", key="k", limits=Limits(timeout_ms=1000), on_error="leave") as frame,
     ):
         frame.run(lambda: ran.append(1), key="s", if_interrupted="retry")
@@ -152,7 +153,7 @@ def test_repeating_a_completed_frame_waits_for_nobody(hf: holdfast.Holdfast) -> 
         with hf.frame("A", key="k") as again:
             assert again.value() == 5
             assert again.result(5) == 5
-            with pytest.raises(holdfast.FrameEnded):
+            with pytest.raises(holdfast.errors.FrameEnded):
                 again.result(6)
         assert hf.journal.position() == before
 
@@ -164,7 +165,7 @@ def test_keys_inside_a_frame_are_its_own(hf: holdfast.Holdfast) -> None:
                 frame.spend(10, key="read")
                 frame.reserve("reply", 5, key="read reply")
                 frame.attach("document", handle="d", key="doc")
-            assert frame.tokens == holdfast.TokenBudget(granted=100, used=10, reserved=5)
+            assert frame.tokens == holdfast.types.TokenBudget(granted=100, used=10, reserved=5)
             with frame.frame("child") as child:
                 child.spend(1, key="read")
         assert hf.index.get_frame(frame.id).tokens.used == 11
@@ -173,7 +174,7 @@ def test_keys_inside_a_frame_are_its_own(hf: holdfast.Holdfast) -> None:
 def test_asking_again_neither_moves_nor_revives_an_expiry(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
 
-    def ask() -> holdfast.QuestionReceipt:
+    def ask() -> holdfast.types.QuestionReceipt:
         return hf.index.suspend_frame(frame, "?", token=True, expires_ms=1000, on_expiry="fail", key="q")
 
     first = ask()
@@ -182,7 +183,7 @@ def test_asking_again_neither_moves_nor_revives_an_expiry(hf: holdfast.Holdfast,
     assert hf.index.question(first.question).expires_at == clock.now_ms() + 100
     clock.advance(101)
     assert ask().token is None
-    with pytest.raises(holdfast.QuestionExpired):
+    with pytest.raises(holdfast.errors.QuestionExpired):
         hf.index.reissue_token(first.question)
     hf.answer(token=hf.index.reissue_token(first.question, expires_ms=50), approve=True)
 
@@ -193,9 +194,9 @@ def test_an_expiry_without_a_policy_ends_the_token_and_not_the_question(
     frame = hf.index.push_frame("f", scope=ACTOR)
     asked = hf.index.suspend_frame(frame, "?", token=True, expires_ms=10)
     clock.advance(11)
-    with pytest.raises(holdfast.QuestionExpired):
+    with pytest.raises(holdfast.errors.QuestionExpired):
         hf.answer(token=asked.token, approve=True)
-    assert hf.index.sweep() == holdfast.SweepReport()
+    assert hf.index.sweep() == holdfast.types.SweepReport()
     assert hf.index.resume_frame(asked.question, approve=True) == frame
 
 
@@ -219,7 +220,7 @@ def test_a_result_is_given_as_it_will_be_read(hf: holdfast.Holdfast) -> None:
 
 def test_who_answered_is_told_to_who_listens(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
-        heard: list[holdfast.Event] = []
+        heard: list[holdfast.types.Event] = []
         hf.on("question.*", heard.append)
         frame = hf.index.push_frame("f", scope=ACTOR)
         hf.answer(hf.index.suspend_frame(frame, "?").question, approve=True, note="ok", by="alice")

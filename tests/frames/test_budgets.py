@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import BudgetExhausted, InsufficientTokens, TokenBudget, Usage
+from holdfast import Usage
+from holdfast.errors import BudgetExhausted, InsufficientTokens
+from holdfast.types import TokenBudget
 from tests.frames.conftest import ACTOR
 
 
@@ -64,7 +66,7 @@ def test_reservations_have_names_and_are_spent_or_given_back(hf: holdfast.Holdfa
         lambda: hf.index.release_reservation(frame, "reply"),
         lambda: hf.index.spend_reserved(frame, "reply", 1),
     ):
-        with pytest.raises(holdfast.NotFound, match="reply"):
+        with pytest.raises(holdfast.errors.NotFound, match="reply"):
             act()
 
 
@@ -119,7 +121,7 @@ def test_a_child_takes_a_number_a_fraction_or_what_is_left(hf: holdfast.Holdfast
     assert hf.index.get_frame(root).tokens.available == 250
     free = hf.index.push_frame("counted only", scope=ACTOR)
     assert hf.index.get_frame(hf.index.push_frame("as free", parent=free)).tokens.granted is None
-    with pytest.raises(holdfast.InvalidValue, match="fraction"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="fraction"):
         hf.index.push_frame("fraction of nothing", parent=free, tokens=0.5)
 
 

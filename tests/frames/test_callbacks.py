@@ -88,7 +88,7 @@ def test_draining_ends_as_soon_as_the_last_block_does() -> None:
     block = hf.frame("job")
     block.open()
     assert hf.drain() == 0
-    assert hf._env.clock.monotonic() < 1
+    assert hf.env.clock.monotonic() < 1
 
 
 def test_work_that_is_stopped_by_draining_stays_live_for_the_next_process() -> None:

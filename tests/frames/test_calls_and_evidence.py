@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import CallNotFound, DeadlineExceeded, HasOpenCalls, Limits, ToolCallLimitExceeded, Usage
+from holdfast import Limits, Usage
+from holdfast.errors import CallNotFound, DeadlineExceeded, HasOpenCalls, ToolCallLimitExceeded
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -46,7 +47,7 @@ def test_a_call_has_one_outcome(hf: holdfast.Holdfast) -> None:
     with pytest.raises(CallNotFound):
         hf.index.end_model_call(frame, call)
     other = hf.index.begin_model_call(frame)
-    with pytest.raises(holdfast.InvalidValue, match="model call"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="model call"):
         hf.index.end_tool_call(frame, other)
     assert hf.journal.position() == before + 1
 
@@ -55,7 +56,7 @@ def test_a_begun_call_with_a_key_is_begun_once(hf: holdfast.Holdfast) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR, limits=Limits(tool_calls=1))
     call = hf.index.begin_tool_call(frame, "t", arguments={"a": 1}, key="k")
     assert hf.index.begin_tool_call(frame, "t", arguments={"a": 1}, key="k") == call
-    with pytest.raises(holdfast.KeyReused):
+    with pytest.raises(holdfast.errors.KeyReused):
         hf.index.begin_tool_call(frame, "t", arguments={"a": 2}, key="k")
     assert hf.index.get_frame(frame).tool_calls == 1
 
@@ -88,7 +89,7 @@ def test_no_work_begins_after_the_deadline_and_what_was_begun_is_recorded(
     hf.index.record_usage(frame, 5)
     swept = hf.index.sweep()
     assert set(swept.overdue) == {root, frame}
-    assert hf.index.sweep() == holdfast.SweepReport()
+    assert hf.index.sweep() == holdfast.types.SweepReport()
     assert hf.index.pop_frame(root, "failed", error="late").status == "failed"
 
 
@@ -162,11 +163,11 @@ def test_detaching_is_reversible(hf: holdfast.Holdfast) -> None:
     removal = hf.index.remove_handle(frame, names[:2], reason="too long")
     assert removal is not None
     assert [h.removed for h in hf.index.handles(frame)] == [removal, removal, None]
-    with pytest.raises(holdfast.NotFound, match="h0"):
+    with pytest.raises(holdfast.errors.NotFound, match="h0"):
         hf.index.remove_handle(frame, "h0")
     assert set(hf.index.restore_handles(frame, removal)) == set(names[:2])
     assert [h.removed for h in hf.index.handles(frame)] == [None] * 3
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(holdfast.errors.NotFound):
         hf.index.restore_handles(frame, removal)
 
 
@@ -197,6 +198,6 @@ def test_results_are_kept_in_order_also_after_the_end(hf: holdfast.Holdfast) -> 
 def test_evidence_that_makes_no_sense_is_refused(hf: holdfast.Holdfast, how: dict[str, object]) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     before = hf.journal.position()
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         hf.index.add_handle(frame, **how)  # type: ignore[arg-type]
     assert hf.journal.position() == before

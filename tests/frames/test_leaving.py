@@ -41,7 +41,7 @@ def leave_root(error: BaseException, on_error: str, status: str) -> None:
     assert any(frame.id in note for note in getattr(error, "__notes__", [])) == isinstance(error, Exception)
     assert frame.status == status
     assert holder(hf) is None
-    assert not hf._env.leases.count_users()
+    assert not hf.env.leases.count_users()
     assert frame.info().error == ("ValueError: no" if status == "failed" else None)
 
 
@@ -187,7 +187,7 @@ def test_a_block_whose_end_fails_keeps_the_first_error(error: BaseException) -> 
     assert any("could not be" in note and "disk is full" in note for note in error.__notes__)
     journal.error = None
     assert frame.status == "active"
-    assert not hf._env.leases.count_users(), "no sign of life for a block that is over"
+    assert not hf.env.leases.count_users(), "no sign of life for a block that is over"
     with client(journal).frame("job", key="job") as again:
         assert again.id == frame.id
     assert again.status == "completed"
@@ -234,4 +234,4 @@ def test_an_interrupt_while_entering_leaves_no_lease_behind(monkeypatch: pytest.
         hf.index.suspend_frame(hf.index.push_frame("job", scope=SCOPE, key="job"), "Well?")
         with pytest.raises(KeyboardInterrupt), hf.frame("job", key="job"):
             pass
-    assert (holder(hf), hf._env.leases.count_users()) == (None, 0)
+    assert (holder(hf), hf.env.leases.count_users()) == (None, 0)

@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import (
-    FrameEnded,
-    FrameLimits,
-    FrameNotFound,
-    HasLiveChildren,
-    InvalidTransition,
-    Limits,
-    MaxDepthExceeded,
-)
+from holdfast import Limits
+from holdfast.errors import FrameEnded, FrameNotFound, HasLiveChildren, InvalidTransition, MaxDepthExceeded
 from holdfast.testing.clock import FrozenClock
+from holdfast.types import FrameLimits
 from tests.frames.conftest import ACTOR
 
 
@@ -25,7 +19,7 @@ def test_a_new_frame_is_active_empty_and_at_depth_zero(hf: holdfast.Holdfast, cl
     assert (frame.handles, frame.results, frame.completed_at, frame.context_hash) == ((), (), None, None)
     assert frame.created_at == clock.now_ms()
     assert frame.limits == FrameLimits(context_tokens=4000, tool_calls=10, depth=3, timeout_ms=120_000)
-    assert frame.tokens == holdfast.TokenBudget(granted=None)
+    assert frame.tokens == holdfast.types.TokenBudget(granted=None)
 
 
 def test_a_push_makes_the_parent_wait_and_the_last_pop_wakes_it(hf: holdfast.Holdfast) -> None:
@@ -140,7 +134,7 @@ def test_failing_or_cancelling_cancels_everything_below_leaf_first(hf: holdfast.
     assert [facts.frame for facts in popped] == [right, below, left, root]
     assert [facts.status for facts in popped] == ["cancelled", "cancelled", "cancelled", status]
     assert [facts.cascade for facts in popped] == [True, True, True, False]
-    assert hf.index.get_frame(root).tokens == holdfast.TokenBudget(granted=1000, used=80)
+    assert hf.index.get_frame(root).tokens == holdfast.types.TokenBudget(granted=1000, used=80)
     assert hf.index.stack(ACTOR) == []
 
 
@@ -159,7 +153,7 @@ def test_popping_twice_in_the_same_way_is_done_once(hf: holdfast.Holdfast) -> No
 @pytest.mark.parametrize("status", ["active", "waiting", "suspended", "done", ""])
 def test_a_frame_ends_in_one_of_three_ways(hf: holdfast.Holdfast, status: str) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
-    with pytest.raises(holdfast.InvalidValue, match="completed, failed or cancelled"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="completed, failed or cancelled"):
         hf.index.pop_frame(frame, status)
 
 
@@ -170,7 +164,7 @@ def test_the_transition_table(hf: holdfast.Holdfast) -> None:
     for status in ("completed", "failed", "cancelled", "suspended"):
         with pytest.raises(InvalidTransition):
             hf.index.update_frame(frame, status=status)
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         hf.index.update_frame(frame, status="sleeping")
     question = hf.index.suspend_frame(frame, "?").question
     for status in ("active", "waiting"):
@@ -201,9 +195,9 @@ def test_texts_can_be_changed_and_an_expected_version_is_kept_to(hf: holdfast.Ho
     changed = hf.index.update_frame(frame, goal="after", expected_version=version)
     assert (changed.goal, changed.inputs) == ("after", {"n": 1})
     before = hf.journal.position()
-    with pytest.raises(holdfast.VersionConflict):
+    with pytest.raises(holdfast.errors.VersionConflict):
         hf.index.update_frame(frame, goal="late", expected_version=version)
-    with pytest.raises(holdfast.VersionConflict):
+    with pytest.raises(holdfast.errors.VersionConflict):
         hf.index.pop_frame(frame, expected_version=version)
     assert hf.journal.position() == before
     assert hf.index.pop_frame(frame, expected_version=changed.version).status == "completed"
@@ -216,7 +210,7 @@ def test_a_push_with_a_key_happens_once_whatever_became_of_the_parent(hf: holdfa
     assert hf.index.push_frame("child", parent=root, tokens=0.5, key="c") == child
     hf.index.pop_frame(root, "cancelled")
     assert hf.index.push_frame("child", parent=root, tokens=0.5, key="c") == child
-    with pytest.raises(holdfast.KeyReused):
+    with pytest.raises(holdfast.errors.KeyReused):
         hf.index.push_frame("another", parent=root, tokens=0.5, key="c")
     assert hf.journal.position() == before + 2
 
@@ -226,7 +220,7 @@ def test_a_push_with_an_id_of_the_callers_happens_once(hf: holdfast.Holdfast) ->
     assert hf.index.push_frame("mine", scope=ACTOR, frame_id=mine) == mine
     before = hf.journal.position()
     assert hf.index.push_frame("mine", scope=ACTOR, frame_id=mine) == mine
-    with pytest.raises(holdfast.DuplicateFrame):
+    with pytest.raises(holdfast.errors.DuplicateFrame):
         hf.index.push_frame("not mine", scope=ACTOR, frame_id=mine)
     assert hf.journal.position() == before
 
@@ -237,7 +231,7 @@ def test_a_child_may_live_in_another_scope(hf: holdfast.Holdfast) -> None:
     assert hf.index.push_frame("helper", parent=root, scope="actor/helper", tokens=400, key="k") == child
     assert hf.index.get_frame(child).parent == root
     assert hf.index.get_frame(child).depth == 1
-    assert hf.index.get_frame(root).tokens == holdfast.TokenBudget(granted=1000, lent=400)
+    assert hf.index.get_frame(root).tokens == holdfast.types.TokenBudget(granted=1000, lent=400)
     assert hf.index.get_frame(root).children_elsewhere == {child: "actor/helper"}
     assert [frame.id for frame in hf.index.ancestry(child)] == [root, child]
     with pytest.raises(HasLiveChildren):
@@ -245,7 +239,7 @@ def test_a_child_may_live_in_another_scope(hf: holdfast.Holdfast) -> None:
     hf.index.record_usage(child, 150)
     hf.index.pop_frame(child)
     after = hf.index.get_frame(root)
-    assert (after.status, after.tokens) == ("active", holdfast.TokenBudget(granted=1000, used=150))
+    assert (after.status, after.tokens) == ("active", holdfast.types.TokenBudget(granted=1000, used=150))
     (settled,) = hf.journal.events(ACTOR, types=["child.settled"])
     assert (settled.facts.child, settled.facts.used, settled.facts.wakes_parent) == (child, 150, True)
 
@@ -259,7 +253,7 @@ def test_cancelling_reaches_into_other_scopes(hf: holdfast.Holdfast) -> None:
     assert hf.index.pop_frame(root, "failed", error="x") == hf.index.get_frame(root)
     for frame in (further, away, here):
         assert hf.index.get_frame(frame).status == "cancelled"
-    assert hf.index.get_frame(root).tokens == holdfast.TokenBudget(granted=1000, used=70)
+    assert hf.index.get_frame(root).tokens == holdfast.types.TokenBudget(granted=1000, used=70)
     assert list(hf.index.stacks()) == []
 
 
@@ -277,7 +271,7 @@ def test_frames_of_other_tenants_do_not_exist(hf: holdfast.Holdfast) -> None:
     theirs = hf.tenant("acme").index.push_frame("theirs", scope=ACTOR)
     with pytest.raises(FrameNotFound):
         hf.index.get_frame(theirs)
-    with pytest.raises(holdfast.ParentNotFound):
+    with pytest.raises(holdfast.errors.ParentNotFound):
         hf.index.push_frame("mine", parent=theirs)
     assert hf.index.stack(ACTOR) == []
 
@@ -286,7 +280,7 @@ def test_an_erased_goal_leaves_the_frame_whole(hf: holdfast.Holdfast) -> None:
     frame = hf.as_user("alice").index.push_frame("about Alice", scope=ACTOR, tokens=10)
     hf.journal.erase("alice")
     found = hf.index.get_frame(frame)
-    assert found.goal is holdfast.ERASED
+    assert found.goal is holdfast.types.ERASED
     assert found.tokens.granted == 10
     assert hf.index.resume_actor(ACTOR).frames == (found,)
     assert hf.index.update_frame(frame, inputs={"n": 2}).goal is None

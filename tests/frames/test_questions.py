@@ -7,7 +7,8 @@ import hashlib
 import pytest
 
 import holdfast
-from holdfast import AlreadyAnswered, FrameSuspended, Limits, QuestionExpired, QuestionNotFound, TokenNotFound
+from holdfast import Limits
+from holdfast.errors import AlreadyAnswered, FrameSuspended, QuestionExpired, QuestionNotFound, TokenNotFound
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -124,12 +125,12 @@ def test_a_question_expires_as_agreed(hf: holdfast.Holdfast, clock: FrozenClock,
     frame = hf.index.push_frame("f", scope=ACTOR)
     asked = hf.index.suspend_frame(frame, "?", token=True, expires_ms=1_000, on_expiry=policy)
     clock.advance(1_000)
-    assert hf.index.sweep() == holdfast.SweepReport()
+    assert hf.index.sweep() == holdfast.types.SweepReport()
     clock.advance(1)
     with pytest.raises(QuestionExpired):
         hf.answer(token=asked.token, approve=True)
     if policy == "keep":
-        assert hf.index.sweep() == holdfast.SweepReport()
+        assert hf.index.sweep() == holdfast.types.SweepReport()
         assert hf.index.get_frame(frame).status == status
         hf.answer(token=hf.index.reissue_token(asked.question, expires_ms=5), approve=True)
         return
@@ -144,7 +145,7 @@ def test_a_question_expires_as_agreed(hf: holdfast.Holdfast, clock: FrozenClock,
 def test_a_timer_rings(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     question = hf.index.suspend_frame(frame, "later", kind="timer", until=clock.now_ms() + 500).question
-    assert hf.index.sweep() == holdfast.SweepReport()
+    assert hf.index.sweep() == holdfast.types.SweepReport()
     clock.advance(500)
     assert hf.index.sweep().resumed == (frame,)
     assert hf.index.get_frame(frame).status == "active"
@@ -157,13 +158,13 @@ def test_a_deadline_stands_still_while_suspended(hf: holdfast.Holdfast, clock: F
     clock.advance(500)
     question = hf.index.suspend_frame(child, "?").question
     clock.advance(86_400_000)
-    assert hf.index.sweep() == holdfast.SweepReport()
+    assert hf.index.sweep() == holdfast.types.SweepReport()
     hf.index.resume_frame(question, approve=True)
     for frame, left in ((root, 500), (child, 100)):
         assert hf.index.get_frame(frame).deadline == clock.now_ms() + left
     hf.index.begin_tool_call(child, "in time")
     clock.advance(101)
-    with pytest.raises(holdfast.DeadlineExceeded):
+    with pytest.raises(holdfast.errors.DeadlineExceeded):
         hf.index.begin_tool_call(child, "late")
 
 
@@ -190,18 +191,18 @@ def test_unused_tokens_go_back_while_suspended_and_are_taken_again(hf: holdfast.
     assert hf.index.get_frame(root).tokens.available == 900
     other = hf.index.push_frame("meanwhile", parent=root, tokens=500)
     hf.answer(question, approve=True)
-    with pytest.raises(holdfast.InsufficientTokens):
+    with pytest.raises(holdfast.errors.InsufficientTokens):
         hf.index.resume_frame(question)
     assert hf.index.get_frame(child).status == "suspended"
     hf.index.pop_frame(other)
     hf.index.resume_frame(question)
-    assert hf.index.get_frame(root).tokens == holdfast.TokenBudget(granted=1000, lent=800)
+    assert hf.index.get_frame(root).tokens == holdfast.types.TokenBudget(granted=1000, lent=800)
     held = hf.index.suspend_frame(child, "hold it", release_budget=False).question
     assert hf.index.get_frame(root).tokens.lent == 800
     hf.index.resume_frame(held, approve=True)
     hf.index.suspend_frame(child, "?")
     hf.index.pop_frame(child, "cancelled")
-    assert hf.index.get_frame(root).tokens == holdfast.TokenBudget(granted=1000, used=100)
+    assert hf.index.get_frame(root).tokens == holdfast.types.TokenBudget(granted=1000, used=100)
 
 
 def test_a_subtree_is_suspended_leaf_first_and_resumed_root_first(hf: holdfast.Holdfast) -> None:
@@ -210,18 +211,18 @@ def test_a_subtree_is_suspended_leaf_first_and_resumed_root_first(hf: holdfast.H
     grandchild = hf.index.push_frame("grandchild", parent=child, tokens=200)
     waits = hf.index.push_frame("waits already", parent=child, tokens=100)
     own = hf.index.suspend_frame(waits, "own question").question
-    with pytest.raises(holdfast.HasLiveChildren, match="subtree"):
+    with pytest.raises(holdfast.errors.HasLiveChildren, match="subtree"):
         hf.index.suspend_frame(child, "?")
     question = hf.index.suspend_frame(child, "all of it?", subtree=True).question
     assert [q.id for q in hf.questions()] == [question, own] or [q.id for q in hf.questions()] == [own, question]
-    assert hf.index.get_frame(root).tokens == holdfast.TokenBudget(granted=1000)
+    assert hf.index.get_frame(root).tokens == holdfast.types.TokenBudget(granted=1000)
     assert {hf.index.get_frame(frame).status for frame in (child, grandchild, waits)} == {"suspended"}
     nested = hf.index.get_frame(grandchild).question
     assert nested is not None
     assert nested.within == question
     with pytest.raises(holdfast.Refused, match=question):
         hf.answer(nested.id, approve=True)
-    with pytest.raises(holdfast.ParentNotActive):
+    with pytest.raises(holdfast.errors.ParentNotActive):
         hf.index.push_frame("below", parent=child)
     hf.index.resume_frame(question, approve=True)
     resumed = [event.facts.frame for event in hf.journal.events(ACTOR, types=["frame.resumed"])]
@@ -254,7 +255,7 @@ def test_who_listens_hears_of_a_suspension_after_it_is_stored(hf: holdfast.Holdf
     hf.index.resume_frame(question, approve=True)
     hf.index.suspend_frame(frame, "?")
     assert len(heard) == 1
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         hf.on("frame.exploded", print)
 
 
@@ -274,6 +275,6 @@ def test_who_listens_hears_of_a_suspension_after_it_is_stored(hf: holdfast.Holdf
 def test_terms_that_cannot_be_meant_are_refused(hf: holdfast.Holdfast, terms: dict[str, object]) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     before = hf.journal.position()
-    with pytest.raises(holdfast.InvalidValue):
+    with pytest.raises(holdfast.errors.InvalidValue):
         hf.index.suspend_frame(frame, **{"reason": "?", **terms})  # type: ignore[arg-type]
     assert hf.journal.position() == before

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ActorBusy, InvalidValue, Limits, TokenBudget, Usage, Waiting
+from holdfast import Limits, Usage
 from holdfast.connect import assemble_env
+from holdfast.errors import ActorBusy, InvalidValue, Waiting
 from holdfast.flow.frames import run_once
 from holdfast.testing.clock import FrozenClock
+from holdfast.types import TokenBudget
 from tests.frames.conftest import ACTOR
 
 Act = Callable[[holdfast.Holdfast, str], object]
@@ -105,7 +107,7 @@ def test_a_torn_step_beside_a_child_elsewhere_is_asked_about(hf: holdfast.Holdfa
 
 
 def test_the_sweep_works_where_the_last_owner_is_gone(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
-    env: Any = hf._env
+    env: Any = hf.env
     dead = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
     timer = dead.index.push_frame("timer", scope=ACTOR)
     late = dead.index.push_frame("late", scope=ACTOR)
@@ -141,7 +143,7 @@ def test_an_erased_value_says_so(hf: holdfast.Holdfast) -> None:
 
     assert work() == {"paid": 17}
     hf.journal.erase("u-1")
-    assert work() is holdfast.ERASED
+    assert work() is holdfast.types.ERASED
     assert ran == [1]
 
 
@@ -167,7 +169,7 @@ def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
         both = threading.Barrier(2, timeout=5)
         errors: list[BaseException] = []
 
-        def entered(event: holdfast.Event) -> None:
+        def entered(event: holdfast.types.Event) -> None:
             if event.content.goal == "work":
                 both.wait()
                 with hf.frame("told", actor="b" if event.stream == "actor/a" else "a", key=f"of {event.stream}"):
@@ -189,7 +191,7 @@ def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
             thread.join(20)
         assert not any(thread.is_alive() for thread in threads)
         assert errors == []
-        assert hf._env.leases.count_users() == 0
+        assert hf.env.leases.count_users() == 0
         hf.on("frame.popped", lambda event: hf.frame("after", actor="c", key="once").open())
         with hf.frame("again", actor="c"):
             pass
@@ -228,7 +230,7 @@ def test_ancestors_clocks_move_by_exactly_as_long_as_all_below_waited(
     clock.advance(5_000)
     hf.index.pop_frame(waits, "cancelled")
     assert hf.index.get_frame(root).deadline == first + 6_000
-    with pytest.raises(holdfast.QuestionNotFound):
+    with pytest.raises(holdfast.errors.QuestionNotFound):
         hf.answer(again, approve=True)
 
 
@@ -248,7 +250,7 @@ def test_a_parent_whose_clock_stands_still_may_work(hf: holdfast.Holdfast, clock
     assert hf.index.stack(ACTOR) == []
     late = hf.index.push_frame("late", scope=ACTOR, limits=Limits(timeout_ms=10))
     clock.advance(11)
-    with pytest.raises(holdfast.DeadlineExceeded):
+    with pytest.raises(holdfast.errors.DeadlineExceeded):
         hf.index.push_frame("child", parent=late)
 
 
@@ -258,7 +260,7 @@ def test_what_was_given_back_is_not_there_twice(hf: holdfast.Holdfast) -> None:
     question = hf.index.suspend_frame(child, "?").question
     assert hf.index.get_frame(child).tokens == TokenBudget(granted=800, released=800)
     assert hf.index.get_frame(child).tokens.available == 0
-    with pytest.raises(holdfast.InsufficientTokens):
+    with pytest.raises(holdfast.errors.InsufficientTokens):
         hf.index.reserve(child, "reply", 1)
     hf.index.resume_frame(question, approve=True)
     call = hf.index.begin_model_call(child)
@@ -283,7 +285,7 @@ def test_a_key_stands_for_everything_that_was_asked_for(hf: holdfast.Holdfast) -
         lambda: hf.index.add_handle(frame, "document", handle="h", priority="high", key="h"),
         lambda: hf.index.begin_tool_call(frame, "t", if_interrupted="fail", key="t"),
     ):
-        with pytest.raises(holdfast.KeyReused):
+        with pytest.raises(holdfast.errors.KeyReused):
             act()
     hf.index.update_frame(frame, limits=Limits(depth=2), key="u")
     assert hf.index.begin_tool_call(frame, "t", if_interrupted="retry", key="t") == call
@@ -311,7 +313,7 @@ def test_an_error_of_any_words_is_journaled(hf: holdfast.Holdfast, error: Except
 
 def test_a_token_of_odd_text_opens_nothing(hf: holdfast.Holdfast) -> None:
     for token in ("\udcff", "\0", "x" * 100_000):
-        with pytest.raises(holdfast.TokenNotFound):
+        with pytest.raises(holdfast.errors.TokenNotFound):
             hf.answer(token=token, approve=True)
 
 
@@ -376,7 +378,7 @@ def test_the_same_answer_by_another_way_is_the_same_answer(hf: holdfast.Holdfast
     asked = hf.index.suspend_frame(frame, "?", token=True)
     hf.answer(token=asked.token, approve=True)
     assert hf.answer(asked.question, approve=True) == asked.question
-    with pytest.raises(holdfast.AlreadyAnswered):
+    with pytest.raises(holdfast.errors.AlreadyAnswered):
         hf.answer(asked.question, approve=False)
 
 
@@ -396,7 +398,7 @@ def test_the_same_status_again_under_its_key_is_the_same_request(hf: holdfast.Ho
     hf.index.update_frame(frame, status="active", key="k")
     hf.index.update_frame(frame, status="waiting")
     assert hf.index.update_frame(frame, status="active", key="k").status == "waiting"
-    with pytest.raises(holdfast.KeyReused):
+    with pytest.raises(holdfast.errors.KeyReused):
         hf.index.update_frame(frame, status="waiting", key="k")
 
 
@@ -405,11 +407,11 @@ def test_a_child_elsewhere_ends_also_after_the_lease_of_its_parents_scope_was_lo
     hf.index.suspend_frame(hf.index.push_frame("asks", parent=root), "?")
     away = hf.index.push_frame("away", parent=root, scope="actor/away")
     hf.index.resume_actor(ACTOR, incarnation="1")
-    env: Any = hf._env
+    env: Any = hf.env
     other = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
     other.index.resume_actor(ACTOR, incarnation="2")
     other.index.release_actor(ACTOR)
-    with pytest.raises(holdfast.StaleEpoch):
+    with pytest.raises(holdfast.errors.StaleEpoch):
         hf.index.record_usage(root, 1)
     assert hf.index.pop_frame(away).status == "completed"
 

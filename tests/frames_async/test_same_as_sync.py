@@ -16,9 +16,11 @@ from holdfast.aio.frame import AsyncFrame
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.index import AsyncIndexView
 from holdfast.aio.session import AsyncSession
+from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.client.frame import Frame
 from holdfast.client.index import IndexView
 from holdfast.client.session import Session
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.errors import Refused
 from holdfast.records.recovery import ActorResumeState, FrameInfo, QuestionReceipt
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -43,9 +45,12 @@ def _without_parentheses(member: Any) -> bool:
 @pytest.mark.parametrize(
     ("sync", "colour", "names", "iterated", "instead"),
     [
-        (IndexView, AsyncIndexView, set(), {"questions", "stacks"}, set()),
+        (IndexView, AsyncIndexView, set(), {"stacks"}, set()),
         (Frame, AsyncFrame, {"id", "scope"}, set(), set()),
-        (Session, AsyncSession, {"id", "thread"}, set(), {"length"}),
+        (Session, AsyncSession, {"id", "thread", "packs", "compaction", "details"}, set(), {"length"}),
+        (SessionPacks, AsyncSessionPacks, set(), set(), set()),
+        (SessionCompaction, AsyncSessionCompaction, set(), set(), set()),
+        (SessionDetails, AsyncSessionDetails, set(), set(), set()),
     ],
 )
 def test_both_sides_have_the_same_members_with_the_same_parameters(
@@ -104,11 +109,9 @@ def _story() -> Generator[Said, Any, None]:
     call = yield op("begin_tool_call", child, "search", arguments={"q": 1})
     yield op("end_tool_call", child, call, value=[1, 2])
     asked = yield op("suspend_frame", child, "may I?", token=True)
-    yield op("questions")
     yield op("question", asked.question)
     yield op("reissue_token", asked.question)
-    yield op("answer", asked.question, approve=True, note="go on")
-    yield op("resume_frame", asked.question)
+    yield op("resume_frame", asked.question, approve=True, note="go on")
     yield op("answer_to", ACTOR, asked.question)
     yield op("set_brief", ACTOR, "planner", system_prompt="Plan.", invariants=["Be brief."], working_context={"n": 1})
     yield op("brief", ACTOR, "planner")
@@ -175,7 +178,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
 
 
 def test_iterators_go_on_past_a_page(play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.aio.index.PAGE", 2)
+    monkeypatch.setattr("holdfast.aio.executor.PAGE", 2)
 
     async def test(hf: AsyncHoldfast) -> None:
         for n in range(5):

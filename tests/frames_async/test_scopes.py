@@ -152,7 +152,7 @@ def test_closing_a_coroutine_that_is_leaving_waits_until_it_has_left(play: Calla
         await reached.wait()
         threading.Timer(0.02, gate.set).start()
         coroutine.close()
-        assert hf._client._env.leases.count_users() == 0
+        assert hf._client.env.leases.count_users() == 0
         task.cancel()
         with pytest.raises(RuntimeError):
             await task

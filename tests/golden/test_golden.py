@@ -25,7 +25,7 @@ def test_an_export_of_every_release_gives_the_rows_it_gave(
     monkeypatch.chdir(tmp_path)
     with holdfast.open(url) as hf:
         hf.journal.import_(FOLDER / f"{release}.jsonl")
-        assert digest(hf._env.journal) == (FOLDER / f"{release}.digest").read_text().strip()
+        assert digest(hf.env.journal) == (FOLDER / f"{release}.digest").read_text().strip()
         assert hf.journal.verify().findings == ()
 
 
@@ -34,10 +34,10 @@ def test_a_database_of_every_release_opens_verifies_and_takes_more(release: str,
     path = tmp_path / "a.db"
     path.write_bytes(gzip.decompress((FOLDER / f"{release}.db.gz").read_bytes()))
     with holdfast.open(path) as hf:
-        assert digest(hf._env.journal) == (FOLDER / f"{release}.digest").read_text().strip()
+        assert digest(hf.env.journal) == (FOLDER / f"{release}.digest").read_text().strip()
         assert hf.journal.verify().findings == ()
         hf.journal.rebuild()
-        assert digest(hf._env.journal) == (FOLDER / f"{release}.digest").read_text().strip()
+        assert digest(hf.env.journal) == (FOLDER / f"{release}.digest").read_text().strip()
         hf.journal.append("s1", "app.noted", {"n": 1})
 
 

@@ -118,7 +118,7 @@ def test_events_are_append_only_for_everybody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("fast", 1)])
 def test_every_connection_has_every_pragma_in_force(tmp_path: Path, durability: str, synchronous: int) -> None:
     with holdfast.open(tmp_path / "a.db", durability=durability) as hf:
-        journal = hf._env.journal
+        journal = hf.env.journal
         assert isinstance(journal, SqliteJournal)
         wanted = {
             "journal_mode": "wal",
@@ -161,7 +161,7 @@ def test_a_file_is_brought_up_step_by_step_and_a_broken_step_changes_nothing(
     with holdfast.open(path) as hf:
         assert hf.journal.version("s") == 1
     monkeypatch.undo()
-    with pytest.raises(holdfast.NewerSchema):
+    with pytest.raises(holdfast.errors.NewerSchema):
         holdfast.open(path)
 
 

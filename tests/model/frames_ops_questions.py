@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from tests.model import frames_look as look
 from tests.model.frames_pick import scope_of, some_frame
@@ -87,7 +88,9 @@ def answer(walk: Walk) -> Op | None:
         {"question": question, "token": token, "approve": approve, "payload": payload, "note": note},
         "",
         lambda: walk.model.answer(question, token, words),
-        lambda index, key: index.answer(question, token=token, approve=approve, payload=payload, note=note),
+        lambda index, key: Holdfast(index.env, owner=False).answer(
+            question, token=token, approve=approve, payload=payload, note=note
+        ),
         after=lambda answered: walk.said.append((answered, token, words)),
         repeatable=token is None,
     )

@@ -80,7 +80,7 @@ class Client:
         return self.hf.index
 
     def end(self, close: bool) -> None:
-        self.hf._env.leases.close()
+        self.hf.env.leases.close()
         if close:
             self.journal.close()
 

@@ -11,6 +11,7 @@ from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import OTHER, message_tokens, system_tokens
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read
+from holdfast.flow.sessions.sessions import session_state
 from holdfast.records.messages import INTERRUPTED_RESULT, Message
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.model.sessions_life_model import Talk
@@ -51,10 +52,10 @@ def at_line(walk: Walk, id: str, line: Line, client: Client | None = None) -> No
 
 def at_summaries(session: Session, line: Line) -> None:
     """None stands for what another does; together they stand for the line from its beginning, but for instructions."""
-    found = session.summaries()
+    found = session.compaction.summaries()
     texts, expected = [one.text for one in found], [note.text for note in line.standing()]
     assert texts == expected, f"{line.name} has the summaries {texts}, not {expected}"
-    covered = [message.id for one in found for message in session.expand(one)]
+    covered = [message.id for one in found for message in session.compaction.expand(one)]
     rest = [said.id for said in line.said[len(line.first()) :]]
     assert covered == rest[: len(covered)], "the summaries do not stand for the beginning of the line"
     assert len(set(covered)) == len(covered), "two summaries stand for the same"
@@ -63,16 +64,17 @@ def at_summaries(session: Session, line: Line) -> None:
 def at_talk(walk: Walk, client: Client, id: str, talk: Talk) -> None:
     """A session's status, threads, settings and place in the list."""
     session = walk.session(id, next(iter(talk.lines)), client)
-    assert session.status == talk.status, f"{id} is {session.status}, not {talk.status}"
-    assert session._load_state().generation == talk.generation, f"{id} is in another generation"
-    assert session.threads == tuple(sorted(talk.lines))
-    assert (session.system, session.title) == (talk.settings.get("system"), talk.settings.get("title"))
-    assert session.metadata == talk.settings.get("metadata", {})
+    assert session.details.status == talk.status, f"{id} is {session.details.status}, not {talk.status}"
+    state = session_state(client.hf.env, id)
+    assert state.generation == talk.generation, f"{id} is in another generation"
+    assert session.details.threads == tuple(sorted(talk.lines))
+    assert (session.details.system, session.title) == (talk.settings.get("system"), talk.settings.get("title"))
+    assert session.details.metadata == talk.settings.get("metadata", {})
     (listed,) = [info for info in client.hf.sessions() if info.id == id]
     assert (listed.status, listed.threads) == (talk.status, len(talk.lines))
     assert listed.messages == sum(len(line.said) for line in talk.lines.values())
     assert listed.active_at == talk.active
-    handovers = session._load_state().handovers.values()
+    handovers = state.handovers.values()
     assert sorted(one.attempts for one in handovers) == sorted(one.attempts for one in talk.pending)
 
 

@@ -126,5 +126,5 @@ def expand(walk: Walk) -> None:
     if walk.notes:
         id, thread, note = walk.random.choice(walk.notes)
         walk.note(f"expand {note.text[:6]} in {id}/{thread}")
-        found = walk.session(id, thread).expand(note.id)
+        found = walk.session(id, thread).compaction.expand(note.id)
         assert [look.seen(message) for message in found] == [look.told(said) for said in note.said]

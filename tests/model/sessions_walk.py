@@ -75,7 +75,7 @@ class Client:
         self.hf = Holdfast(assemble_env(self.journal, settings, walk.clock, walk.ids, beside))
 
     def end(self, *, close: bool) -> None:
-        self.hf._env.leases.close()
+        self.hf.env.leases.close()
         if close:
             self.journal.close()
 
@@ -131,7 +131,7 @@ class Walk:
 
     def session(self, id: str, thread: str, client: Client | None = None) -> Session:
         hf = (client or self.client()).hf
-        return Session(hf._env, id, thread)
+        return Session(hf.env, id, thread)
 
     def word(self, *, long: bool = False) -> str:
         self.words += 1
@@ -189,5 +189,5 @@ class Walk:
         assert hf.journal.verify().findings == ()
         self.journal.rebuild()
         for client in self.clients:
-            client.hf._env.states.clear()
+            client.hf.env.states.clear()
         self.look(look)

@@ -80,9 +80,9 @@ def test_a_token_whose_answer_was_committed_in_doubt_was_not_refused(world: Worl
     asked = world.index.suspend_frame(frame, token=True)
     journal = world.clients[0].journal
     journal.times, journal.after = 1, True
-    assert world.index.answer(token=asked.token, approve=True) == asked.question
+    assert world.hf.answer(token=asked.token, approve=True) == asked.question
     with pytest.raises(TokenNotFound):
-        world.index.answer(token=asked.token, approve=True)
+        world.hf.answer(token=asked.token, approve=True)
 
 
 def test_a_token_stays_unknown_until_its_commit_can_be_asked_about(world: World) -> None:
@@ -91,8 +91,8 @@ def test_a_token_stays_unknown_until_its_commit_can_be_asked_about(world: World)
     journal = world.clients[0].journal
     journal.times, journal.after = 3, False
     with pytest.raises(OutcomeUnknown):
-        world.index.answer(token=asked.token, approve=True)
-    assert world.index.answer(token=asked.token, approve=True) == asked.question
+        world.hf.answer(token=asked.token, approve=True)
+    assert world.hf.answer(token=asked.token, approve=True) == asked.question
 
 
 def test_what_a_sweep_has_just_ended_is_not_said_to_be_late(world: World) -> None:

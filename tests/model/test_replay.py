@@ -116,8 +116,8 @@ def test_an_exported_conversation_reads_the_same_elsewhere(tmp_path: Path) -> No
     Holdfast(writer.env, owner=False).journal.export(tmp_path / "a.jsonl")
     with holdfast.open(tmp_path / "b.db", durability="fast") as hf:
         hf.journal.import_(tmp_path / "a.jsonl")
-        assert dump_projections(hf._env.journal) == dump_projections(journal)
-        check_session(hf._env, story)
+        assert dump_projections(hf.env.journal) == dump_projections(journal)
+        check_session(hf.env, story)
         assert hf.journal.verify().findings == ()
 
 

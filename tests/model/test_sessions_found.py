@@ -62,7 +62,7 @@ def test_a_reset_is_not_left_out_because_of_one_that_is_remembered(world: World)
     chat.reset()
     world.other.session("a").append("two")
     chat.reset()
-    assert (texts(chat), chat.status) == ([], "ended")
+    assert (texts(chat), chat.details.status) == ([], "ended")
 
 
 def test_a_sweep_ends_what_another_client_began_anew(world: World) -> None:
@@ -79,9 +79,9 @@ def test_a_thread_that_is_added_after_a_reset_begins_the_session_anew(world: Wor
     chat.append("one")
     chat.reset()
     added = world.hf.session("a", thread="added")
-    assert added.status == "ended"
+    assert added.details.status == "ended"
     added.append("two")
-    assert added.status == "open"
+    assert added.details.status == "open"
     chat.reset()
     assert texts(added) == []
 
@@ -91,9 +91,9 @@ def test_threads_can_be_added_after_a_reset_that_memory_has_not_taken(world: Wor
     chat.append("one")
     world.engine.fails = True
     chat.reset()
-    assert chat.status == "closing"
+    assert chat.details.status == "closing"
     world.hf.session("a", thread="added").append("two")
-    assert chat.status == "open"
+    assert chat.details.status == "open"
 
 
 def test_what_is_reset_and_not_handed_over_yet_can_be_closed(world: World) -> None:
@@ -114,7 +114,7 @@ def test_a_reset_after_a_close_counts_once_memory_has_taken_it(world: World) -> 
     chat.reset()
     world.engine.fails = False
     world.other.sweep_sessions()
-    assert chat.status == "ended"
+    assert chat.details.status == "ended"
 
 
 def test_an_end_is_done_when_an_older_one_is_handed_over(world: World) -> None:
@@ -126,7 +126,7 @@ def test_an_end_is_done_when_an_older_one_is_handed_over(world: World) -> None:
     chat.close()
     world.engine.fails = False
     world.hf.sweep_sessions()
-    assert chat.status == "closed"
+    assert chat.details.status == "closed"
 
 
 def test_nobody_is_refused_because_of_a_close_that_is_remembered(world: World) -> None:
@@ -144,7 +144,7 @@ def test_the_first_message_after_a_reset_opens_the_session_whatever_is_remembere
     world.other.session("a").reset()
     assert len(chat) == 0  # Of the thread it knows by now, of the session it does not.
     chat.append("three")
-    assert (chat.status, texts(branch)) == ("open", [])
+    assert (chat.details.status, texts(branch)) == ("open", [])
 
 
 def test_memory_is_given_what_only_a_branch_still_shows(world: World) -> None:
@@ -198,7 +198,7 @@ def test_a_call_and_its_result_in_a_branch_are_summarised_together(world: World)
     branch.append_result("p", "done")
     made = branch.compact(keep=1, summarizer=short)
     assert made is not None
-    assert [message.text for message in branch.expand(made)] == ["one", "two"]
+    assert [message.text for message in branch.compaction.expand(made)] == ["one", "two"]
     assert [message.role for message in branch.pack().messages] == ["user", "assistant", "tool"]
 
 
@@ -234,7 +234,7 @@ def test_a_summary_gives_back_what_its_line_no_longer_shares(world: World) -> No
     assert made is not None
     chat.rewind(to=said[0])
     branch.reset()
-    assert [message.text for message in branch.expand(made)] == ["one", "two", "three"]
+    assert [message.text for message in branch.compaction.expand(made)] == ["one", "two", "three"]
 
 
 # packs
@@ -297,7 +297,7 @@ def test_first_instructions_stay_after_what_came_before_them_is_taken_back(world
 
 def test_a_pinned_message_that_is_repeated_is_still_pinned(world: World) -> None:
     chat = world.hf.session("a")
-    assert [chat.append("one", pinned=True, key="k").pinned for _ in range(2)] == [True, True]
+    assert [chat.append("one", policy="pinned", key="k").pinned for _ in range(2)] == [True, True]
 
 
 def test_an_import_with_a_system_prompt_can_be_repeated(world: World) -> None:
@@ -305,4 +305,4 @@ def test_an_import_with_a_system_prompt_can_be_repeated(world: World) -> None:
     given = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "one"}]
     for _ in range(2):
         chat.import_messages(given, key="k")
-    assert (chat.system, texts(chat)) == ("Be terse.", ["one"])
+    assert (chat.details.system, texts(chat)) == ("Be terse.", ["one"])

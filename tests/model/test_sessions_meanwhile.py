@@ -118,13 +118,16 @@ def told(act: Act, hf: Holdfast) -> str:
 def seen(journal: MemoryJournal, engine: Engine) -> tuple[Any, ...]:
     """Everything that is left, without ids."""
     hf = client(journal, engine)
-    found: list[Any] = [main(hf).status, main(hf).title]
-    for thread in main(hf).threads:
+    found: list[Any] = [main(hf).details.status, main(hf).title]
+    for thread in main(hf).details.threads:
         chat = hf.session("a", thread=thread)
-        state = read.thread_state(hf._env, chat._thread_stream)
-        places = [place.row["position"] for place in read.iter_places_after(hf._env, chat._thread_stream)]
+        state = read.thread_state(hf.env, chat._thread_stream)
+        places = [place.row["position"] for place in read.iter_places_after(hf.env, chat._thread_stream)]
         said = [(label(message), message.pinned) for message in chat.messages()]
-        covered = [(one.text, [label(message) for message in chat.expand(one)]) for one in chat.summaries()]
+        covered = [
+            (one.text, [label(message) for message in chat.compaction.expand(one)])
+            for one in chat.compaction.summaries()
+        ]
         # Ids and marks are minted.
         shown = [MINTED.sub("…", label(message)) for message in chat.pack(10_000).messages]
         found.append((thread, said, places, len(chat), covered, len(state.calls), shown))

@@ -34,7 +34,7 @@ class Once:
     def all(self) -> list[Shown]:
         for number, model in enumerate(TOKENIZERS):
             chat = self.hf.session(f"once{number}", model=model, system="Be kind.", tools=[TOOL])
-            chat.set_brief("cook", invariants=["Never guess."])
+            chat.packs.set_brief("cook", invariants=["Never guess."])
             self._talk(chat)
             self._frames(chat)
         return self.calls
@@ -84,7 +84,7 @@ class Once:
 
     def _line(self, chat: Session, **how: Any) -> None:
         pack = chat.pack(**how)
-        self.calls.append(noted(chat.begin_model_call(pack), pack, lambda cursor: chat.pack(as_of=cursor, **how)))
+        self.calls.append(noted(chat.packs.begin_model_call(pack), pack, lambda cursor: chat.pack(as_of=cursor, **how)))
 
     def _frame(self, frame: str, **how: Any) -> None:
         make = self.hf.index.assemble_context_pack

@@ -24,7 +24,7 @@ class Evidence:
 
     def __init__(self, hf: holdfast.Holdfast, scope: str = ACTOR, **ports: Any) -> None:
         self.hf, self.scope = hf, scope
-        self.env: Env = replace(hf._env, **ports)
+        self.env: Env = replace(hf.env, **ports)
         self.frame = hf.index.push_frame("work", scope=scope)
 
     def attach(self, kind: str, target: str | None = None, **given: Any) -> HandleInfo:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import holdfast
-from holdfast import BudgetTooSmall, Holdfast, Message, Refused, SummaryFailed, ToolCallRequest, Unsupported
+from holdfast import Holdfast, Message, Refused, ToolCallRequest, Unsupported
+from holdfast.errors import BudgetTooSmall, SummaryFailed
 from tests.conversations.generated import text
 from tests.packs.pack_trials import NO_MEMORY
 
@@ -48,18 +49,21 @@ class Interleaved:
     def do_say(self, chat: Any, said: Any) -> None:
         roles = ["user", "assistant", "user", "assistant", "system", "developer"]
         for _ in range(self.rng.choice([1, 1, 3])):
-            chat.append({"role": self.rng.choice(roles), "content": self.words()}, pinned=self.rng.random() < 0.05)
+            chat.append(
+                {"role": self.rng.choice(roles), "content": self.words()},
+                policy="pinned" if self.rng.random() < 0.05 else None,
+            )
 
     def do_ask(self, chat: Any, said: Any) -> None:
         calls = tuple(ToolCallRequest(name="f", provider_id=f"c{nth}") for nth in range(self.rng.choice([1, 2])))
         chat.append(Message(role="assistant", tool_calls=calls))
 
     def do_answer(self, chat: Any, said: Any) -> None:
-        for call in chat.open_calls()[:1]:
+        for call in chat.details.open_calls()[:1]:
             chat.append_result(call, self.words())
 
     def do_call(self, chat: Any, said: Any) -> None:
-        chat.begin_model_call(chat.pack(self.rng.choice([250, 600])))
+        chat.packs.begin_model_call(chat.pack(self.rng.choice([250, 600])))
 
     def do_rewind(self, chat: Any, said: Any) -> None:
         chat.rewind(to=self.rng.choice(said[-6:]) if said else None)
@@ -83,7 +87,7 @@ class Interleaved:
             self.one.journal.erase(self.rng.choice(["ann", "bob"]))
 
     def do_brief(self, chat: Any, said: Any) -> None:
-        chat.set_brief(invariants=[text(self.rng, 5)])
+        chat.packs.set_brief(invariants=[text(self.rng, 5)])
 
     def do_prompt(self, chat: Any, said: Any) -> None:
         self.two.session("s", system=text(self.rng, 5))

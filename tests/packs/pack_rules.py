@@ -55,7 +55,7 @@ def size_problems(found: World, pack: ContextPack) -> Iterator[str]:
 
 def counting(found: World, pack: ContextPack) -> tuple[Any, Framing]:
     """The tokenizer that a pack names, and what its provider puts around messages."""
-    models = found.hf._env.models
+    models = found.hf.env.models
     assert models is not None
     info = models.info(pack.model)
     return models.tokenizer(pack.tokenizer).count, framing_of(info.provider, info.name)

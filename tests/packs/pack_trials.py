@@ -129,13 +129,13 @@ def _goes_on(found: World, step: int) -> None:
     elif kind == "evidence" and found.frame is not None:
         attach(found, 1, f"late{step}")
     elif kind == "brief":
-        session.set_brief(invariants=[text(rng, 3)])
+        session.packs.set_brief(invariants=[text(rng, 3)])
     elif kind == "erase":
         hf = found.hf.as_user("bob")
         hf.session("s").append("of Bob")
         hf.journal.erase("bob")
     elif found.frame is not None or len(said) < 3 or kind == "said":
-        found.append(text(rng), pinned=rng.random() < 0.2)
+        found.append(text(rng), policy="pinned" if rng.random() < 0.2 else None)
     elif kind in ("pin", "unpin"):
         getattr(session, kind)(rng.choice(said))
     elif kind == "rewind":

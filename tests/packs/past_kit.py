@@ -18,23 +18,23 @@ def shorter(messages: Any, *, max_tokens: int) -> str:
 
 def back(client: Holdfast, as_of: Any) -> Holdfast:
     """The client as it was."""
-    env = client._env
+    env = client.env
     assert env.past is not None
     return Holdfast(env.past(env, as_of), owner=False)
 
 
 def line(client: Holdfast, id: str, thread: str = "main") -> Session:
-    return Session(client._env, id, thread)
+    return Session(client.env, id, thread)
 
 
 def seen(client: Holdfast) -> dict[str, Any]:
     """Everything that somebody who looks can see, but for searches."""
     found: dict[str, Any] = {"sessions": sorted(client.sessions(), key=lambda one: one.id)}
     for info in found["sessions"]:
-        for thread in line(client, info.id).threads:
+        for thread in line(client, info.id).details.threads:
             told = line(client, info.id, thread)
-            found[f"{info.id}/{thread}"] = (told.messages(), told.summaries(), told.open_calls())
-        found[info.id] = (told.system, told.title, told.status, told.usage)
+            found[f"{info.id}/{thread}"] = (told.messages(), told.compaction.summaries(), told.details.open_calls())
+        found[info.id] = (told.details.system, told.title, told.details.status, told.usage)
     found["stacks"] = list(client.index.stacks())
     found["questions"] = list(client.questions())
     for scope in client.state.scopes():
@@ -87,7 +87,7 @@ class Walk:
 
     def say(self) -> None:
         text = self.words(60) if self.random.random() < 0.1 else self.words()
-        self.line().append(text, pinned=self.random.random() < 0.2)
+        self.line().append(text, policy="pinned" if self.random.random() < 0.2 else None)
 
     def call(self) -> None:
         said = self.line().append(
@@ -148,7 +148,7 @@ class Walk:
 def recorded(walk: Walk, steps: int, every: int) -> dict[int, dict[str, Any]]:
     """What was seen at cursors about `every` events apart."""
     found: dict[int, dict[str, Any]] = {}
-    journal = walk.hf._env.journal
+    journal = walk.hf.env.journal
     for _ in range(steps):
         walk.step()
         # The clock may have moved on since the last event; looking back, time stands at that event.

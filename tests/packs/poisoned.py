@@ -10,8 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast import ContextPack, Holdfast, InvalidValue, Session, ToolDef
+from holdfast import ContextPack, Holdfast, Session, ToolDef
 from holdfast.core.trust import TRUSTED_LEVELS
+from holdfast.errors import InvalidValue
 from holdfast.records.frames import Limits
 from tests.packs.journaled import opened
 from tests.packs.reserved import remember
@@ -60,7 +61,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder, self.page = folder, Page()
         self.hf = opened(folder, fetcher=self.page)
-        self.guest = Holdfast(replace(self.hf._env, tenant="default", trust="external"), owner=False)
+        self.guest = Holdfast(replace(self.hf.env, tenant="default", trust="external"), owner=False)
         self.number = 0
 
     def put(self, text: str) -> tuple[str, Session]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import BudgetTooSmall, CallModel, CallTool, ContextPack, Holdfast, Session, Turn
+from holdfast import CallModel, CallTool, ContextPack, Holdfast, Session, Turn
+from holdfast.errors import BudgetTooSmall
 from tests.packs.pack_rules import MARKER, validity_problems
 
 WORDS = ("parcel", "order", "Hull", "refund", "17", "nuts", "häuser", "value", "{'a': 1}", "row:", "数据", "- item")

@@ -14,7 +14,7 @@ from holdfast.flow.state.journal_store import internal_storage
 def write(hf: Holdfast, scope: str, key: str, value: Any, **options: Any) -> int:
     """An entry with the trust of this client."""
     wanted = state_write.EntryWrite(value=value, options=EntryOptions(**options))
-    return state_write.write_entry(internal_storage(hf._env), scope, key, wanted)
+    return state_write.write_entry(internal_storage(hf.env), scope, key, wanted)
 
 
 def remember(hf: Holdfast, scope: str, name: str, value: Any) -> int:

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Closed, Holdfast, InvalidValue, NotFound, SessionNotFound
+from holdfast import Holdfast
 from holdfast.aio.frame import AsyncHistoryTools
 from holdfast.client.history_tools import MIN_TOKENS, HistoryTools
 from holdfast.core.packs.history_tools import HISTORY_TOOLS
+from holdfast.errors import Closed, InvalidValue, NotFound, SessionNotFound
 from tests.model_server import ModelServer, model_server
 from tests.packs.history_kit import by_fours, name_of, texts, tools_of
 from tests.scale import volume
@@ -65,7 +66,7 @@ def test_whatever_a_model_writes_it_gets_a_short_answer(hf: Holdfast, name: str)
     chat = hf.session("s")
     chat.append("hello")
     with hf.frame("work") as frame:
-        for tools in (tools_of(chat), HistoryTools(hf._env, f"frame/{frame.id}", frame=frame.id)):
+        for tools in (tools_of(chat), HistoryTools(hf.env, f"frame/{frame.id}", frame=frame.id)):
             for arguments in GARBAGE:
                 answer = tools.run(name, arguments)
                 assert 10 < len(answer) < 600, (arguments[:60], answer)
@@ -113,11 +114,11 @@ def test_what_the_application_did_wrong_is_raised(tmp_path: Path) -> None:
     chat = client.session("s")
     said = chat.append("hello")
     frame = client.index.push_frame("work", scope="actor/main")
-    inside = HistoryTools(client._env, f"frame/{frame}", frame=frame)
+    inside = HistoryTools(client.env, f"frame/{frame}", frame=frame)
     with pytest.raises(SessionNotFound):
-        HistoryTools(client._env, "session/none/thread/main").run("expand", {"handle": "m1"})
+        HistoryTools(client.env, "session/none/thread/main").run("expand", {"handle": "m1"})
     with pytest.raises(NotFound):
-        HistoryTools(client._env, "frame/x", frame="0" * 26).run("expand", {"handle": "m1"})
+        HistoryTools(client.env, "frame/x", frame="0" * 26).run("expand", {"handle": "m1"})
     for wrong in (0, MIN_TOKENS - 1, True, "2000", None):
         with pytest.raises(InvalidValue, match="max_tokens"):
             tools_of(chat, max_tokens=wrong)

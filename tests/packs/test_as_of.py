@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, NotFound, ReadOnly, Settings
+from holdfast import Holdfast, Settings
+from holdfast.errors import InvalidValue, NotFound, ReadOnly
 from holdfast.flow.packs import past as past_flow
 from holdfast.flow.packs.past import PastJournal
 from holdfast.journal.memory.journal import MemoryJournal
@@ -50,7 +51,7 @@ def test_what_was_seen_when_the_journal_stood_at_a_cursor_is_seen_again(hf: Hold
     assert len(known) >= 10
     for cursor, before in known.items():
         assert seen(back(hf, cursor)) == before, f"at {cursor}"
-    assert seen(back(hf, hf._env.journal.position())) == seen(hf)
+    assert seen(back(hf, hf.env.journal.position())) == seen(hf)
 
 
 def test_every_cursor_can_be_gone_back_to_also_inside_an_append(hf: Holdfast, clock: FrozenClock) -> None:
@@ -58,9 +59,9 @@ def test_every_cursor_can_be_gone_back_to_also_inside_an_append(hf: Holdfast, cl
     for _ in range(30):
         walk.step()
     live = list(hf.journal.events())
-    for cursor in range(0, hf._env.journal.position() + 1, 3):
+    for cursor in range(0, hf.env.journal.position() + 1, 3):
         then = back(hf, cursor)
-        assert then._env.journal.position() == cursor
+        assert then.env.journal.position() == cursor
         assert list(then.journal.events()) == [event for event in live if event.seq <= cursor]
         # Others' events are missing, and that is all: every chain and every row is right.
         assert {finding.kind for finding in then.journal.verify().findings} <= {"events"}
@@ -72,12 +73,12 @@ def test_nothing_of_other_tenants_is_held(hf: Holdfast) -> None:
         chat = client.session("s")
         chat.append("mine, and long enough to be an artifact of its own " * 10)
         client.state("custom/notes/id/x").write("p", "x")
-    held = back(hf, hf._env.journal.position())._env.journal
+    held = back(hf, hf.env.journal.position()).env.journal
     assert held.tenants() == ["default"]
     assert {event.tenant for event in _all(held)} == {"default"}
     assert [subject.name for subject in held.subjects("default")] == ["me"]
     assert held.subjects("other") == []
-    theirs = [artifact.name for tenant, artifact in hf._env.journal.artifacts() if tenant == "other"]
+    theirs = [artifact.name for tenant, artifact in hf.env.journal.artifacts() if tenant == "other"]
     assert len(theirs) == 1
     for tenant in ("default", "other"):
         with pytest.raises(NotFound):
@@ -91,9 +92,9 @@ def _all(journal: Journal) -> list[Any]:
 
 def test_only_people_and_artifacts_of_then_are_known(hf: Holdfast) -> None:
     hf.as_user("first").session("s").append("early")
-    cursor = hf._env.journal.position()
+    cursor = hf.env.journal.position()
     hf.as_user("second").session("s").append("late and long " * 40)
-    held = back(hf, cursor)._env.journal
+    held = back(hf, cursor).env.journal
     assert [subject.name for subject in held.subjects("default")] == ["first"]
     assert list(held.artifacts()) == []
 
@@ -103,13 +104,13 @@ def test_what_was_erased_since_stays_erased(hf: Holdfast) -> None:
     chat.append("my secret")
     chat.append("a long secret " * 40)
     hf.as_user("ann").state("custom/notes/id/x").write("p", "secret")
-    cursor = hf._env.journal.position()
+    cursor = hf.env.journal.position()
     hf.journal.erase("ann")
     then = back(hf, cursor)
     assert [(one.text, one.erased) for one in line(then, "s").messages()] == [("[erased]", True)] * 2
     assert then.state("custom/notes/id/x").read("p") is None
     assert "secret" not in str(list(then.journal.events()))
-    assert [subject.name for subject in then._env.journal.subjects("default")] == [None]
+    assert [subject.name for subject in then.env.journal.subjects("default")] == [None]
     assert line(then, "s").search("secret") == []
     assert then.journal.verify().findings == ()
 
@@ -122,7 +123,7 @@ def test_bodies_of_artifacts_are_read_only_when_they_are_asked_for(
     for _ in range(3):
         chat.append(long)
     asked: list[bytes] = []
-    journal = hf._env.journal
+    journal = hf.env.journal
     read = journal.artifact
     monkeypatch.setattr(type(journal), "artifact", lambda _, tenant, name: asked.append(name) or read(tenant, name))
     then = back(hf, journal.position())
@@ -135,33 +136,33 @@ def test_time_stands_still_at_the_cursor(hf: Holdfast, clock: FrozenClock) -> No
     hf.state("user/1").write("p", "soon gone", ttl=10)
     clock.advance(9_999)
     hf.session("s").append("still there")
-    cursor = hf._env.journal.position()
+    cursor = hf.env.journal.position()
     clock.advance(3_600_000)
     assert hf.state("user/1").read("p") is None
     assert back(hf, cursor).state("user/1").read("p") == "soon gone"
     hf.session("s").append("an hour later")
-    assert back(hf, hf._env.journal.position()).state("user/1").read("p") is None
+    assert back(hf, hf.env.journal.position()).state("user/1").read("p") is None
 
 
 def test_searching_the_past_finds_what_stood_then(hf: Holdfast) -> None:
     chat = hf.session("s")
     first = chat.append("the red ferry leaves at nine")
     wrong = chat.append("the blue ferry leaves at ten")
-    cursor = hf._env.journal.position()
+    cursor = hf.env.journal.position()
     live = [(one.key, one.score) for one in chat.search("ferry leaves")]
     chat.rewind(to=first)
     chat.append("the green ferry leaves at noon")
     then = line(back(hf, cursor), "s")
     assert [(one.key, one.score) for one in then.search("ferry leaves")] == live
     assert {one.key for one in then.search("ferry")} == {first.id, wrong.id}
-    now = line(back(hf, hf._env.journal.position()), "s")
+    now = line(back(hf, hf.env.journal.position()), "s")
     assert wrong.id not in {one.key for one in now.search("blue ferry")}
 
 
 def test_a_journal_without_an_index_is_held_without_one(tmp_path: Path) -> None:
     with holdfast.open("memory:", settings=Settings(index_text=0)) as client:
         client.session("s").append("words")
-        assert line(back(client, client._env.journal.position()), "s").search("words") == []
+        assert line(back(client, client.env.journal.position()), "s").search("words") == []
 
 
 WRITES: dict[str, Callable[[Holdfast], object]] = {
@@ -184,26 +185,26 @@ def test_nothing_can_be_written_to_the_past(hf: Holdfast, name: str) -> None:
     chat = hf.as_user("ann").session("s")
     chat.append("one")
     chat.append("two")
-    before = hf._env.journal.position()
+    before = hf.env.journal.position()
     then = back(hf, before)
     with pytest.raises(ReadOnly, match="as it was"):
         WRITES[name](then)
-    assert then._env.journal.position() == before
-    assert hf._env.journal.position() == before
+    assert then.env.journal.position() == before
+    assert hf.env.journal.position() == before
     assert seen(then) == seen(hf)
 
 
 def test_the_past_has_no_caches_and_reaches_nothing_outside(hf: Holdfast) -> None:
     chat = hf.session("s")
     chat.append("x")
-    cursor = hf._env.journal.position()
+    cursor = hf.env.journal.position()
     hf.state("user/1").write("p", "only now", lifetime="transient")
-    env = back(hf, cursor)._env
+    env = back(hf, cursor).env
     for name in ("states", "leases", "observers", "transients", "vectors", "sinks", "journal"):
-        assert getattr(env, name) is not getattr(hf._env, name), name
+        assert getattr(env, name) is not getattr(hf.env, name), name
     assert (env.memory, env.summarizer, env.fetcher, env.recent) == (None, None, None, None)
     assert env.rules == {}
-    assert (env.ids, env.settings, env.models) == (hf._env.ids, hf._env.settings, hf._env.models)
+    assert (env.ids, env.settings, env.models) == (hf.env.ids, hf.env.settings, hf.env.models)
     assert back(hf, cursor).state("user/1").read("p") is None
     hf.on("*", lambda _: pytest.fail("a look at the past told somebody something"))
     seen(back(hf, cursor))
@@ -212,7 +213,7 @@ def test_the_past_has_no_caches_and_reaches_nothing_outside(hf: Holdfast) -> Non
 @pytest.mark.parametrize("wrong", [-1, 1_000, 2**70, 1.0, "1", True, None])
 def test_a_cursor_that_was_never_reached_is_refused_with_the_largest_one(hf: Holdfast, wrong: Any) -> None:
     hf.session("s").append("x")
-    with pytest.raises(InvalidValue, match=f"from 0 to {hf._env.journal.position()}, which is now"):
+    with pytest.raises(InvalidValue, match=f"from 0 to {hf.env.journal.position()}, which is now"):
         back(hf, wrong)
 
 
@@ -224,13 +225,13 @@ def test_before_anything_happened_there_is_nothing(hf: Holdfast) -> None:
 def test_the_past_of_the_past_can_be_looked_at(hf: Holdfast) -> None:
     chat = hf.session("s")
     chat.append("one")
-    first = hf._env.journal.position()
+    first = hf.env.journal.position()
     chat.append("two")
-    then = back(hf, hf._env.journal.position())
+    then = back(hf, hf.env.journal.position())
     chat.append("three")
     assert [one.text for one in line(back(then, first), "s").messages()] == ["one"]
     with pytest.raises(InvalidValue):
-        back(then, hf._env.journal.position())
+        back(then, hf.env.journal.position())
 
 
 def test_every_operation_of_a_journal_is_answered_or_refused() -> None:
@@ -243,9 +244,9 @@ def test_every_operation_of_a_journal_is_answered_or_refused() -> None:
 
 def test_a_copy_with_a_gap_is_still_refused_where_a_journal_is_to_go_on(hf: Holdfast) -> None:
     hf.session("s").append("x")
-    events = _all(hf._env.journal)
+    events = _all(hf.env.journal)
     with pytest.raises(holdfast.Refused, match="has a gap"):
-        MemoryJournal().restore(hf._env.journal.secret, [("default", event) for event in events[1:]])
+        MemoryJournal().restore(hf.env.journal.secret, [("default", event) for event in events[1:]])
 
 
 def _holds_everything(patch: pytest.MonkeyPatch) -> None:
@@ -288,7 +289,7 @@ def test_a_planted_bug_is_noticed(bug: Callable[[pytest.MonkeyPatch], None], tmp
         chat.append("two")
         chat.rewind(to=first)
         client.state("user/1").write("p", 1, ttl=10)
-        cursor, before = client._env.journal.position(), seen(client)
+        cursor, before = client.env.journal.position(), seen(client)
         clock.advance(60_000)
         chat.append("three")
         assert seen(back(client, cursor)) == before

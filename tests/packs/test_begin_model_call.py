@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import KeyReused
 from holdfast.core.packs.manifest import compute_digest
+from holdfast.errors import KeyReused
 from holdfast.flow.packs import manifest
 from tests.packs.calling_kit import LINE, SCOPE, At
 from tests.packs.journaled import sent
@@ -26,7 +26,7 @@ def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[At]:
 
 
 def test_the_pack_and_the_request_are_one_append_over_two_streams(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal: Any = at.hf._env.journal
+    journal: Any = at.hf.env.journal
     original, batches = journal.append, list[Any]()
     monkeypatch.setattr(journal, "append", lambda batch: batches.append(batch) or original(batch))
     pack, before = at.pack(), at.hf.journal.position()
@@ -72,18 +72,18 @@ def test_the_frame_knows_what_it_was_shown_last(at: At) -> None:
 def test_each_pack_of_a_line_names_the_one_before_it(at: At) -> None:
     calls = []
     for _ in range(3):
-        calls.append(at.chat.begin_model_call(at.chat.pack()))
+        calls.append(at.chat.packs.begin_model_call(at.chat.pack()))
         at.chat.append("and on")
         calls.append(at.hf.index.begin_model_call(at.frame, at.pack()))
         at.hf.index.end_model_call(at.frame, calls[-1])
-    found = list(manifest.iter_packs(at.hf._env, LINE))
+    found = list(manifest.iter_packs(at.hf.env, LINE))
     assert [event.facts.call for event in found] == calls[::-1]
     assert found[-1].facts.before == 0
 
 
 def test_a_session_s_own_call_has_the_id_of_its_pack(at: At) -> None:
     before = at.hf.journal.position()
-    call = at.chat.begin_model_call(at.chat.pack())
+    call = at.chat.packs.begin_model_call(at.chat.pack())
     (shown,) = at.new(before)
     assert (shown.id, shown.facts.call, shown.facts.frame, shown.stream) == (call, call, None, LINE)
 
@@ -137,13 +137,13 @@ def test_a_key_stands_for_one_call_whatever_happened_since(at: At) -> None:
 
 
 def test_a_session_s_key_stands_for_what_was_shown(at: At) -> None:
-    call = at.chat.begin_model_call(at.chat.pack(), key="k")
+    call = at.chat.packs.begin_model_call(at.chat.pack(), key="k")
     before = at.hf.journal.position()
-    assert at.chat.begin_model_call(at.chat.pack(), key="k") == call
+    assert at.chat.packs.begin_model_call(at.chat.pack(), key="k") == call
     assert at.hf.journal.position() == before
     at.chat.append("meanwhile")
     with pytest.raises(KeyReused):
-        at.chat.begin_model_call(at.chat.pack(), key="k")
+        at.chat.packs.begin_model_call(at.chat.pack(), key="k")
 
 
 def test_journaling_a_pack_does_not_change_the_next_one(at: At) -> None:
@@ -153,13 +153,13 @@ def test_journaling_a_pack_does_not_change_the_next_one(at: At) -> None:
         for how in ({}, {"stickiness": 0}, {"layout": "classic"}, {"min_compaction": "aggressive"}):
             pack = at.chat.pack(600, **how)  # type: ignore[arg-type]
             if number % 3 == 0:
-                at.chat.begin_model_call(pack)
+                at.chat.packs.begin_model_call(pack)
                 assert at.chat.pack(600, **how).digest == pack.digest  # type: ignore[arg-type]
 
 
 def test_a_digest_says_nothing_to_who_does_not_have_the_journal(at: At) -> None:
     made = at.pack()._packed
-    secret = at.hf._env.journal.secret
+    secret = at.hf.env.journal.secret
     names = {
         compute_digest(secret, "default", made),
         compute_digest(secret, "other", made),

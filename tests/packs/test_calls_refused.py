@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    BudgetExhausted,
-    DeadlineExceeded,
-    FrameEnded,
-    FrameSuspended,
-    Holdfast,
-    InvalidValue,
-    VersionConflict,
-)
+from holdfast import Holdfast
+from holdfast.errors import BudgetExhausted, DeadlineExceeded, FrameEnded, FrameSuspended, InvalidValue, VersionConflict
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.packs import manifest
 from holdfast.records.events.envelope import Draft
@@ -66,12 +59,12 @@ def test_a_pack_of_somebody_else_or_of_another_time_is_refused(at: At) -> None:
         lambda: begin(at.frame, pack._packed),  # type: ignore[arg-type]
         lambda: begin("no id", pack),
         lambda: begin(at.frame, pack, if_interrupted="maybe"),
-        lambda: at.chat.begin_model_call(foreign),
-        lambda: at.chat.begin_model_call(fork.pack()),
-        lambda: at.chat.begin_model_call(at.chat.pack_at(call)),
-        lambda: at.chat.begin_model_call(at.chat.pack(as_of=at.hf.journal.position())),
-        lambda: at.chat.begin_model_call(None),  # type: ignore[arg-type]
-        lambda: at.hf.session("t").begin_model_call(at.chat.pack()),
+        lambda: at.chat.packs.begin_model_call(foreign),
+        lambda: at.chat.packs.begin_model_call(fork.pack()),
+        lambda: at.chat.packs.begin_model_call(at.chat.pack_at(call)),
+        lambda: at.chat.packs.begin_model_call(at.chat.pack(as_of=at.hf.journal.position())),
+        lambda: at.chat.packs.begin_model_call(None),  # type: ignore[arg-type]
+        lambda: at.hf.session("t").packs.begin_model_call(at.chat.pack()),
     ):
         at.hf.session("t")
         refused(at, InvalidValue, wrong)
@@ -130,17 +123,17 @@ def test_a_copy_that_was_placed_for_a_refused_call_is_withdrawn(
 
 
 def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal: Any = at.hf._env.journal
+    journal: Any = at.hf.env.journal
     original, meanwhile = journal.append, iter(["four", "five"])
-    other = Holdfast(at.hf._env, owner=False)
-    first = at.chat.begin_model_call(at.chat.pack())
+    other = Holdfast(at.hf.env, owner=False)
+    first = at.chat.packs.begin_model_call(at.chat.pack())
 
     def append(batch: Any) -> Any:
         if any(event.type == "context.packed" for part in batch.parts for event in part.events):
             text = next(meanwhile, None)
             if text is not None:
                 monkeypatch.setattr(journal, "append", original)
-                at.hf._env.states.clear()
+                at.hf.env.states.clear()
                 _elsewhere(other, text)
                 monkeypatch.setattr(journal, "append", append)
                 raise VersionConflict(LINE, 0, 1)
@@ -150,7 +143,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
     pack = at.pack()
     call = at.hf.index.begin_model_call(at.frame, pack)
     assert [message.text for message in at.chat.messages()][-2:] == ["four", "five"]
-    found = list(manifest.iter_packs(at.hf._env, LINE))
+    found = list(manifest.iter_packs(at.hf.env, LINE))
     assert [event.facts.call for event in found] == [call, first]
     assert sent(at.hf.index.pack_at(call)) == sent(pack)
 
@@ -158,7 +151,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
 def _elsewhere(other: Holdfast, text: str) -> None:
     """As another process would: this one holds the stream's lock."""
     draft = Draft(type="message.appended", facts=MessageAppended(role="user"), content=MessageContent(text=text))
-    append_events(other._env, [StreamWrite(stream=LINE, events=(draft,))])
+    append_events(other.env, [StreamWrite(stream=LINE, events=(draft,))])
 
 
 def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
@@ -173,7 +166,7 @@ def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
             for number in range(volume(5, 40)):
                 chat.append(f"{name} {number}")
                 pack = chat.pack()
-                calls.append((chat.begin_model_call(pack), sent(pack)))
+                calls.append((chat.packs.begin_model_call(pack), sent(pack)))
         except BaseException as error:
             errors.append(error)
 
@@ -183,7 +176,7 @@ def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    found = [event.facts.call for event in manifest.iter_packs(clients[1]._env, LINE)]
+    found = [event.facts.call for event in manifest.iter_packs(clients[1].env, LINE)]
     assert sorted(found) == sorted(call for call, _ in calls)
     assert len(found) == 4 * volume(5, 40)
     for call, shown in calls:

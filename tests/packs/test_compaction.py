@@ -16,8 +16,17 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Session, StrategyFailed, SummaryFailed
-from holdfast.errors import BudgetTooSmall, FrameEnded, FrameNotFound, InvalidValue, KeyReused, Unsupported
+from holdfast import Holdfast, Session
+from holdfast.errors import (
+    BudgetTooSmall,
+    FrameEnded,
+    FrameNotFound,
+    InvalidValue,
+    KeyReused,
+    StrategyFailed,
+    SummaryFailed,
+    Unsupported,
+)
 from holdfast.flow.compaction import recall, summaries
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.records.compaction import STRATEGIES
@@ -108,7 +117,7 @@ def test_every_strategy_covers_whole_rounds_and_gives_them_back(hf: Holdfast, st
         told(chat, rng)
         for _ in range(2):
             before, at = chat.messages(), hf.journal.position()
-            waiting = {call.id for call in chat.open_calls()}
+            waiting = {call.id for call in chat.details.open_calls()}
             try:
                 summary = chat.compact(rng.randint(0, 4), strategy=strategy, max_tokens=rng.choice([20, 200]))
             except (SummaryFailed, StrategyFailed) as error:
@@ -121,18 +130,18 @@ def test_every_strategy_covers_whole_rounds_and_gives_them_back(hf: Holdfast, st
                 assert types(hf, after=at) == []
                 continue
             assert types(hf, after=at) == ["summary.made"]
-            *earlier, standing = chat.summaries()
+            *earlier, standing = chat.compaction.summaries()
             assert standing == summary
-            covered = {one.id for old in earlier for one in chat.expand(old)}
+            covered = {one.id for old in earlier for one in chat.compaction.expand(old)}
             known = [one for one in before if one.id not in covered]
-            check_whole(known, summary, chat.expand(summary), waiting)
+            check_whole(known, summary, chat.compaction.expand(summary), waiting)
             chat.append(["and then", {"role": "assistant", "content": "so it was"}])
 
 
 def test_a_note_stands_for_what_is_left_out_without_a_model(hf: Holdfast) -> None:
     chat = hf.session("a")
     chat.append([f"message {number}" for number in range(15)])
-    chat.append("stays", pinned=True)
+    chat.append("stays", policy="pinned")
     chat.append(["x", "y"])
     made = chat.compact(3, strategy="sliding_window")
     assert made is not None
@@ -164,7 +173,7 @@ def test_an_extracted_state_is_data_and_words(hf: Holdfast) -> None:
         "goals": ["I need a refund for order 8812."],
         "decisions": ["Agreed, it is refunded."],
     }
-    assert chat.summaries()[0].state == made.state
+    assert chat.compaction.summaries()[0].state == made.state
     assert made.text.startswith("Goals:\n- I need a refund for order 8812.")
 
 
@@ -196,8 +205,6 @@ def test_policies_of_messages_are_kept_and_say_what_goes_first(hf: Holdfast) -> 
     for wrong in ("keep", 3):
         with pytest.raises(InvalidValue, match="not a policy"):
             chat.append("x", policy=wrong)  # type: ignore[call-overload]
-    with pytest.raises(InvalidValue, match="contradict"):
-        chat.append("x", pinned=True, policy="normal")
 
 
 def test_an_open_call_is_never_covered_and_a_planted_bug_is_caught(
@@ -206,10 +213,10 @@ def test_an_open_call_is_never_covered_and_a_planted_bug_is_caught(
     def run(id: str) -> None:
         chat = hf.session(id)
         chat.append(["one", {"role": "assistant", "content": "look", "tool_calls": [CALL]}, "two", "three"])
-        waiting = {call.id for call in chat.open_calls()}
+        waiting = {call.id for call in chat.details.open_calls()}
         summary = chat.compact(0, strategy="sliding_window")
         assert summary is not None
-        check_whole(chat.messages(), summary, chat.expand(summary), waiting)
+        check_whole(chat.messages(), summary, chat.compaction.expand(summary), waiting)
 
     run("a")
     monkeypatch.setattr(summaries, "_count_older", lambda messages, keep: max(len(messages) - keep, 0))
@@ -342,7 +349,7 @@ def test_by_policy_what_is_done_goes_first_and_what_a_call_needs_stays(hf: Holdf
 
 
 def test_a_strategy_of_ones_own_must_keep_what_is_critical_or_needed(hf: Holdfast) -> None:
-    hf._env.strategies["nothing"] = lambda segments, budget: []
+    hf.env.strategies["nothing"] = lambda segments, budget: []
     frame = hf.index.push_frame("work", scope="actor/a")
     call = hf.index.begin_tool_call(frame, "look")
     hf.index.add_handle(frame, "document", handle="needed", body="x", tokens=100, call=call)
@@ -419,7 +426,7 @@ def test_a_frames_conversation_is_summarised_in_one_commit(hf: Holdfast) -> None
     done = hf.index.compact_context(frame, 500, "summarise_oldest", summarizer=short, max_tokens=60, key="k")
     assert sorted(types(hf)[len(before) :]) == ["frame.compacted", "summary.made"]
     assert done.summary is not None
-    assert chat.summaries() == [done.summary]
+    assert chat.compaction.summaries() == [done.summary]
     assert done.items_summarized == done.summary.messages >= 4
     assert done.compaction_level == CompactionLevel.MODERATE
     assert done.id is None, "nothing was detached"
@@ -436,7 +443,7 @@ def test_a_frames_conversation_is_made_to_fit_without_a_model(hf: Holdfast, stra
     done = hf.index.compact_context(frame, 300, strategy, max_tokens=60)
     assert done.reached_target
     assert done.summary is not None
-    assert chat.expand(done.summary) == chat.messages()[: done.items_summarized]
+    assert chat.compaction.expand(done.summary) == chat.messages()[: done.items_summarized]
     with pytest.raises(BudgetTooSmall):
         hf.index.compact_context(frame, 1, strategy, strict=True)
 
@@ -454,7 +461,7 @@ def test_a_summarizer_that_fails_changes_nothing_and_the_next_strategy_is_tried(
     assert done.note is not None
     assert reason in done.note
     assert done.strategy in ("extract_state", "sliding_window")
-    assert [one.text.strip() != "" for one in chat.summaries()] == [True]
+    assert [one.text.strip() != "" for one in chat.compaction.summaries()] == [True]
     events = types(hf)
     with pytest.raises(SummaryFailed):
         chat.compact(2, summarizer=summarizer)
@@ -475,7 +482,7 @@ def test_a_summarizer_that_hangs_is_not_waited_for(hf: Holdfast) -> None:
         hanging.set()
     assert done.note is not None
     assert "0.05 seconds" in done.note
-    assert [one.text != "too late" for one in chat.summaries()] == [True]
+    assert [one.text != "too late" for one in chat.compaction.summaries()] == [True]
     quick = hf.session("b")
     quick.append(["x"] * 20)
     other = hf.index.push_frame("work", scope="actor/main/session/b/thread/main")
@@ -489,7 +496,7 @@ def test_a_summary_of_nothing_is_noticed(hf: Holdfast, monkeypatch: pytest.Monke
         chat.append(["x"] * 4)
         with pytest.raises(SummaryFailed):
             chat.compact(1, summarizer=lambda messages: "")
-        assert chat.summaries() == []
+        assert chat.compaction.summaries() == []
 
     run("a")
     drafted = summaries.draft_summary
@@ -532,7 +539,7 @@ def test_what_is_compacted_is_written_in_the_same_commit(hf: Holdfast) -> None:
     keys = hf.state("user/u1").list()
     assert keys[0] == f"holdfast/context/{made.id}"
     text = "\n".join(hf.state("user/u1").read(key)["text"] for key in keys)
-    assert all(one.text.strip() in text for one in chat.expand(made))
+    assert all(one.text.strip() in text for one in chat.compaction.expand(made))
 
 
 def test_what_cannot_be_flushed_is_not_compacted(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ MOST = {"a session, again": 5, "a session, one message later": 6, "a frame, agai
 def _packed(hf: Holdfast, what: str, frame: str) -> None:
     chat = hf.session("s", create=False)
     if what == "a call":
-        chat.begin_model_call(chat.pack(600))
+        chat.packs.begin_model_call(chat.pack(600))
     elif what == "a frame, again":
         hf.index.assemble_context_pack(frame=frame)
     else:
@@ -70,6 +70,6 @@ def test_a_pack_asks_no_more_than_it_needs(tmp_path: Path, what: str) -> None:
         _packed(hf, what, frame)
         if "later" in what:
             chat.append(WORDS)
-        with counting(hf._env.journal) as counts:
+        with counting(hf.env.journal) as counts:
             _packed(hf, what, frame)
     assert counts.statements <= MOST[what], counts

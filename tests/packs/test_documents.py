@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import InvalidValue, NotFound, TooLarge, Unavailable
-from holdfast.errors import HoldfastError, Refused
+from holdfast import Unavailable
+from holdfast.errors import HoldfastError, InvalidValue, NotFound, Refused, TooLarge
 from holdfast.extras import documents as module
 from holdfast.extras.documents import DocumentRoot
 from tests.scale import volume

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from holdfast import ContextPack, EvidenceFailed, Frame, Holdfast, Limits, Settings
+from holdfast import ContextPack, Frame, Holdfast, Limits, Settings
+from holdfast.errors import EvidenceFailed
 from holdfast.testing.clock import FrozenClock
 from tests.conversations.generated import text
 from tests.packs.worlds import PLENTY, PRIORITIES, WIDE

@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import ContextPack, Holdfast, InvalidValue, PackInfo, Session
+from holdfast import ContextPack, Holdfast, Session
 from holdfast.cli.main import main
 from holdfast.core.packs import views
 from holdfast.core.packs.manifest import REASONS, describe_reason
 from holdfast.core.packs.views import COLOURS, FREE, render_html, token_shares
+from holdfast.errors import InvalidValue
 from holdfast.flow.packs import manifest, trace_packs, visibility
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import trace as pack_trace
 from holdfast.flow.packs.request import PackRequest
 from holdfast.records.packs import AssembledPack
+from holdfast.types import PackInfo
 from tests.packs.traced import by_fours, talk
 
 HOSTILE = '<script>alert("x")</script> & <b>bold</b>'
@@ -53,9 +55,9 @@ def test_packs_are_listed_newest_first_with_what_they_took(chat: Session) -> Non
     calls: list[str] = []
     for turn in range(10):
         packs.append(chat.pack(300))
-        calls.append(chat.begin_model_call(packs[-1]))
+        calls.append(chat.packs.begin_model_call(packs[-1]))
         chat.append(f"Question {turn} {'hm ' * 20}")
-    infos = chat.packs()
+    infos = chat.packs.list()
     assert [one.call for one in infos] == calls[::-1]
     for info, pack in zip(infos, packs[::-1], strict=True):
         assert info == PackInfo(
@@ -71,24 +73,24 @@ def test_packs_are_listed_newest_first_with_what_they_took(chat: Session) -> Non
             left_out=pack.conversation.truncated_count,
         )
         assert chat.pack_at(info.pack).digest == pack.digest
-    assert chat.packs(3) == infos[:3]
-    assert chat.packs(0) == []
-    assert chat.packs(99) == infos
+    assert chat.packs.list(3) == infos[:3]
+    assert chat.packs.list(0) == []
+    assert chat.packs.list(99) == infos
 
 
 def test_packs_of_another_line_are_not_listed(chat: Session) -> None:
     talk(chat, 2)
     branch = chat.fork(thread="b")
-    assert branch.packs() == []
+    assert branch.packs.list() == []
     (call,) = talk(branch, 1)
-    assert [one.call for one in branch.packs()] == [call]
-    assert len(chat.packs()) == 2
+    assert [one.call for one in branch.packs.list()] == [call]
+    assert len(chat.packs.list()) == 2
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "3", True])
 def test_a_limit_that_is_none_is_refused(chat: Session, limit: Any) -> None:
     with pytest.raises(InvalidValue):
-        chat.packs(limit)
+        chat.packs.list(limit)
 
 
 # looking changes nothing
@@ -96,7 +98,7 @@ def test_a_limit_that_is_none_is_refused(chat: Session, limit: Any) -> None:
 
 def looks(hf: Holdfast, chat: Session) -> dict[str, Callable[[], object]]:
     """Every way to look."""
-    first = chat.packs()[-1].call
+    first = chat.packs.list()[-1].call
     return {
         "pack": lambda: chat.pack(300),
         "larger pack": lambda: chat.pack(5_000),
@@ -107,7 +109,7 @@ def looks(hf: Holdfast, chat: Session) -> dict[str, Callable[[], object]]:
         "decisions": lambda: chat.pack(400).decisions,
         "difference": lambda: chat.pack(400).diff(chat.pack(600)),
         "pack_at": lambda: chat.pack_at(first),
-        "packs": lambda: chat.packs(),
+        "packs": lambda: chat.packs.list(),
         "as_of": lambda: chat.pack(400, as_of=hf.journal.position() - 3),
         "why": lambda: [chat.why(text) for text in (NUTS, "Question 3", "You are terse", "never said")],
     }
@@ -121,9 +123,9 @@ def prepared(client: Holdfast) -> Session:
 
 
 def assert_nothing_changes(hf: Holdfast, chat: Session, look: Callable[[], object]) -> None:
-    before = (chat.pack(400).digest, hf.journal.position(), len(chat.packs()))
+    before = (chat.pack(400).digest, hf.journal.position(), len(chat.packs.list()))
     look()
-    assert (chat.pack(400).digest, hf.journal.position(), len(chat.packs())) == before
+    assert (chat.pack(400).digest, hf.journal.position(), len(chat.packs.list())) == before
 
 
 def test_looking_changes_no_later_pack_and_writes_nothing(hf: Holdfast) -> None:
@@ -141,11 +143,11 @@ def test_a_run_with_somebody_looking_all_the_time_sends_the_same(hf: Holdfast) -
         sent = []
         for turn in range(14):
             if watched:
-                for look in looks(hf, chat).values() if chat.packs(1) else ():
+                for look in looks(hf, chat).values() if chat.packs.list(1) else ():
                     look()
             pack = chat.pack(400)
             sent.append((pack.to_openai(), pack.level, pack.cached_share))
-            chat.begin_model_call(pack)
+            chat.packs.begin_model_call(pack)
             chat.append({"role": "assistant", "content": f"Reply {turn} {'bla ' * 20}"})
             chat.append(f"Question {turn} {'hm ' * 20}")
         runs.append(sent)
@@ -198,13 +200,13 @@ def test_a_look_that_leaves_a_trace_is_caught(
     chat = prepared(hf)
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        assert_nothing_changes(hf, chat, lambda: [chat.why(NUTS), chat.packs()])
+        assert_nothing_changes(hf, chat, lambda: [chat.why(NUTS), chat.packs.list()])
 
 
 def test_a_trace_leaves_what_the_next_pack_goes_on_from(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = prepared(hf)
     chat.pack(400)
-    kept = hf._env.recent
+    kept = hf.env.recent
     assert kept is not None
     put: list[Any] = []
     monkeypatch.setattr(kept, "put", lambda *args: put.append(args))
@@ -246,7 +248,7 @@ def test_another_brief_and_a_cut_are_changes(chat: Session) -> None:
     chat.append("x" * 4_000)
     one, other = chat.pack(2_000), chat.pack(300)
     assert "m3" in {after.id for _, after in one.diff(other).changed}
-    chat.set_brief(system_prompt="You are kind.")
+    chat.packs.set_brief(system_prompt="You are kind.")
     changed = one.diff(chat.pack(2_000))
     assert [after.id for _, after in changed.changed] == ["brief"]
     assert changed.common_tokens == 0

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import InvalidValue, Refused, Unavailable
-from holdfast.errors import HoldfastError
+from holdfast import Refused, Unavailable
+from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.extras import https as module
 from holdfast.extras.https import HttpsFetcher, is_public
 from tests.packs.web_server import HOST, PUBLIC, URL, Sockets, fetcher

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import InvalidValue, NotFound, Refused, TooLarge, Unavailable
+from holdfast import Refused, Unavailable
+from holdfast.errors import InvalidValue, NotFound, TooLarge
 from holdfast.extras import https as module
 from holdfast.extras.https import HttpsFetcher
 from tests.packs.web_server import HOST, PUBLIC, URL, Sockets, WebServer, fetcher, page

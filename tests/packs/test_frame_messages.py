@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 import holdfast
 from bench.counting import counting
-from holdfast import FrameEnded, FrameNotFound, Holdfast, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
+from holdfast import Holdfast
+from holdfast.errors import FrameEnded, FrameNotFound, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
 from holdfast.flow.frames import ancestry
 from holdfast.flow.packs import visibility
 from holdfast.flow.sessions import frame_messages
@@ -86,7 +87,7 @@ def test_a_root_without_a_session_has_a_line_of_its_own(hf: Holdfast) -> None:
         one.append("mine")
         assert texts(one.messages()) == ["mine"]
         assert two.messages() == []
-        assert ancestry.frame_thread(hf._env, one.id) == f"frame/{one.id}"
+        assert ancestry.frame_thread(hf.env, one.id) == f"frame/{one.id}"
 
 
 def test_what_a_root_says_in_a_session_that_nobody_opened_is_refused(hf: Holdfast) -> None:
@@ -112,9 +113,9 @@ def test_messages_are_checked_and_calls_wait_for_their_results(hf: Holdfast) -> 
     with hf.frame("Work") as frame:
         call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         frame.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        with pytest.raises(holdfast.ToolPairingError):
+        with pytest.raises(holdfast.errors.ToolPairingError):
             frame.append({"role": "tool", "tool_call_id": "c2", "content": "?"})
-        frame.append({"role": "tool", "tool_call_id": "c1", "content": "seen"}, pinned=True)
+        frame.append({"role": "tool", "tool_call_id": "c1", "content": "seen"}, policy="pinned")
         frame.append("With a file.", files=[("a.txt", b"text")], partial=False)
         wrongs: list[Any] = [[], "", 7, {"no": "role"}]
         for wrong in wrongs:
@@ -150,13 +151,13 @@ def test_nothing_is_said_after_the_end_and_everything_can_be_read(hf: Holdfast) 
 def test_a_frame_that_another_process_ended_says_nothing_more(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as two:
         frame = one.index.push_frame("Work", scope=ACTOR)
-        frame_messages.append_frame_messages(one._env, frame, [holdfast.Message(role="user", content="hello")])
+        frame_messages.append_frame_messages(one.env, frame, [holdfast.Message(role="user", content="hello")])
         two.index.pop_frame(frame)
         with pytest.raises(FrameEnded):
             frame_messages.append_frame_messages(
-                one._env, frame, [holdfast.Message(role="user", content="still there?")]
+                one.env, frame, [holdfast.Message(role="user", content="still there?")]
             )
-        assert texts(frame_messages.read_frame_messages(two._env, frame)) == ["hello"]
+        assert texts(frame_messages.read_frame_messages(two.env, frame)) == ["hello"]
 
 
 def test_saying_and_ending_at_once_leaves_no_message_behind_the_end(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_saying_and_ending_at_once_leaves_no_message_behind_the_end(tmp_path: Pa
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MessagePreparer, "prepare", meanwhile)
             with pytest.raises(FrameEnded):
-                frame_messages.append_frame_messages(hf._env, frame, [holdfast.Message(role="user", content="late")])
+                frame_messages.append_frame_messages(hf.env, frame, [holdfast.Message(role="user", content="late")])
         assert types(hf, f"frame/{frame}") == []
 
 
@@ -180,8 +181,8 @@ def test_the_same_through_asyncio(tmp_path: Path) -> None:
     async def main() -> None:
         async with holdfast.open_async(tmp_path / "a.db") as hf:
             chat = await hf.session("s", system="Be kind.")
-            await chat.set_brief("planner", invariants=["Plan."])
-            assert (await chat.brief("planner")).invariants == ("Plan.",)
+            await chat.packs.set_brief("planner", invariants=["Plan."])
+            assert (await chat.packs.brief("planner")).invariants == ("Plan.",)
             async with hf.frame("Work", session="s") as root:
                 note = await root.attach("document", body="a")
                 await root.append("to the session")
@@ -201,7 +202,7 @@ def test_a_missing_check_would_be_seen(hf: Holdfast, monkeypatch: pytest.MonkeyP
 
 
 def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
-    env = hf._env
+    env = hf.env
     frame = hf.index.push_frame("Work", scope=ACTOR)
     unknown = "01JY0000000000000000000000"
     for ask in (
@@ -232,7 +233,7 @@ def test_lines_of_frames_are_not_among_the_sessions(hf: Holdfast, clock: FrozenC
         child.append("much later")
     assert [(one.id, one.messages, one.threads) for one in hf.sessions()] == [("s", 1, 1)]
     assert hf.session("s").usage.input == 0
-    assert hf.session("s").threads == ("main",)
+    assert hf.session("s").details.threads == ("main",)
     assert hf.sweep_sessions().ended == 1  # Quiet for as long as it said, whatever a frame said in private.
     assert texts(child.messages()) == ["private", "much later"]
     assert list(hf.tenant("other").sessions()) == []
@@ -246,9 +247,9 @@ def test_what_a_user_said_to_a_frame_is_erased_with_the_user(hf: Holdfast) -> No
         hf.journal.erase("ann")
         assert texts(child.messages()) == ["[erased]", "[erased]"]
         child.append("What now?")
-        crumbs = visibility.load_breadcrumbs(hf._env, child.id)
+        crumbs = visibility.load_breadcrumbs(hf.env, child.id)
         assert [crumb.goal for crumb, _ in crumbs] == ["[erased]", "[erased]"]
-        assert [visibility.reload_breadcrumb(hf._env, at) for _, at in crumbs] == [("[erased]", True)] * 2
+        assert [visibility.reload_breadcrumb(hf.env, at) for _, at in crumbs] == [("[erased]", True)] * 2
 
 
 def test_an_exported_journal_has_the_lines_of_frames(hf: Holdfast, tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_an_exported_journal_has_the_lines_of_frames(hf: Holdfast, tmp_path: Pat
     hf.journal.export(tmp_path / "all.jsonl")
     with holdfast.open("memory:") as other:
         other.journal.import_(tmp_path / "all.jsonl")
-        assert texts(frame_messages.read_frame_messages(other._env, frame.id)) == ["private"]
+        assert texts(frame_messages.read_frame_messages(other.env, frame.id)) == ["private"]
 
 
 def test_the_cost_of_saying_something_does_not_follow_what_was_said(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ def test_the_cost_of_saying_something_does_not_follow_what_was_said(tmp_path: Pa
     with holdfast.open(url, durability="fast") as hf, hf.frame("Work") as root, root.frame("Below") as child:
 
         def cost() -> tuple[float, float]:
-            with counting(hf._env.journal) as counts:
+            with counting(hf.env.journal) as counts:
                 child.append("A message like any other.")
             return counts.statements, counts.calls
 
@@ -293,7 +294,7 @@ def grown(hf: Holdfast, chance: random.Random) -> dict[str, list[str]]:
         own = parent is not None or scope == ACTOR
         for word in range(chance.randint(0, 3) if own or scope == WITHIN else 0):
             text = f"{frame} says {word}"
-            frame_messages.append_frame_messages(hf._env, frame, [holdfast.Message(role="user", content=text)])
+            frame_messages.append_frame_messages(hf.env, frame, [holdfast.Message(role="user", content=text)])
             said.setdefault(frame, []).append(text)
         if own:
             said.setdefault(frame, [])
@@ -305,8 +306,8 @@ def isolated(hf: Holdfast, chance: random.Random) -> None:
     said = grown(hf, chance)
     for frame, own in said.items():
         info = hf.index.get_frame(frame)
-        seen = visibility.frame_visibility(hf._env, frame)
-        read = texts(frame_messages.read_frame_messages(hf._env, frame))
+        seen = visibility.frame_visibility(hf.env, frame)
+        read = texts(frame_messages.read_frame_messages(hf.env, frame))
         if info.parent is None and info.scope == WITHIN:
             assert seen.thread == "session/s/thread/main"
             assert set(own) <= set(read)
@@ -316,7 +317,7 @@ def isolated(hf: Holdfast, chance: random.Random) -> None:
         else:
             assert seen.thread == Scope.frame(frame).text
             assert read == own
-        crumbs = visibility.load_breadcrumbs(hf._env, frame)
+        crumbs = visibility.load_breadcrumbs(hf.env, frame)
         line = hf.index.ancestry(frame)
         assert [(crumb.frame_id, crumb.goal, crumb.status) for crumb, _ in crumbs] == [
             (one.id, one.goal, one.status) for one in line
@@ -346,7 +347,7 @@ def test_a_child_that_saw_the_session_would_be_caught(monkeypatch: pytest.Monkey
 
 
 def test_briefs_are_looked_up_at_the_actor_then_the_session_then_everywhere(hf: Holdfast) -> None:
-    env = hf._env
+    env = hf.env
     root = hf.index.push_frame("Work", scope=WITHIN)
     child = hf.index.push_frame("Below", parent=root)
     away = hf.index.push_frame("Away", parent=root, scope="actor/far")
@@ -362,7 +363,7 @@ def test_briefs_are_looked_up_at_the_actor_then_the_session_then_everywhere(hf: 
 
 
 def test_the_top_of_a_stack_is_its_deepest_live_frame(hf: Holdfast) -> None:
-    env = hf._env
+    env = hf.env
     with pytest.raises(FrameNotFound, match="No active frame"):
         visibility.top_frame(env, ACTOR)
     root = hf.index.push_frame("Work", scope=ACTOR)
@@ -373,7 +374,7 @@ def test_the_top_of_a_stack_is_its_deepest_live_frame(hf: Holdfast) -> None:
 
 
 def test_a_breadcrumb_is_read_again_as_it_was_shown(hf: Holdfast) -> None:
-    env = hf._env
+    env = hf.env
     root = hf.index.push_frame("Work", scope=ACTOR)
     child = hf.index.push_frame("Below", parent=root, scope="actor/far")
     (_, above), (crumb, own) = visibility.load_breadcrumbs(env, child)

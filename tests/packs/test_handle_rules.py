@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import ERASED, InvalidValue, Unavailable
+from holdfast import Unavailable
 from holdfast.core.frames import evidence as rules
-from holdfast.errors import EvidenceFailed
+from holdfast.errors import EvidenceFailed, InvalidValue
 from holdfast.flow.packs import handles
 from holdfast.records.events.calls import CallContent, ToolReturned
+from holdfast.types import ERASED
 from tests.packs.evidence_kit import ACTOR, Evidence, handle_to
 from tests.scale import volume
 
@@ -64,7 +65,7 @@ def test_what_a_model_made_up_is_refused_by_name_and_with_a_reason(hf: holdfast.
 )
 def test_any_target_gives_a_text_or_a_refusal(hf: holdfast.Holdfast, kind: str, target: str) -> None:
     try:
-        handles.resolve_handle(hf._env, ACTOR, handle_to(kind, target))
+        handles.resolve_handle(hf.env, ACTOR, handle_to(kind, target))
     except EvidenceFailed:
         return
     raise AssertionError("an empty journal has nothing to show")
@@ -136,7 +137,7 @@ def test_a_read_that_does_not_look_at_the_tenant_is_noticed(hf: holdfast.Holdfas
 @pytest.mark.parametrize("trust", ["user", "tool", "model", "external"])
 def test_evidence_that_nobody_vouches_for_cannot_be_critical(hf: holdfast.Holdfast, trust: str) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
-    guest = holdfast.Holdfast(replace(hf._env, trust=trust), owner=False)
+    guest = holdfast.Holdfast(replace(hf.env, trust=trust), owner=False)
     before = hf.journal.position()
     for client, declared in ((hf, trust), (guest, None), (guest, "system"), (guest, "operator")):
         with pytest.raises(InvalidValue, match="Attach it as high"):
@@ -159,7 +160,7 @@ def test_a_door_that_believes_what_is_declared_is_noticed(
     hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "lowest_trust", lambda declared, own: declared)
-    guest = holdfast.Holdfast(replace(hf._env, trust="model"), owner=False)
+    guest = holdfast.Holdfast(replace(hf.env, trust="model"), owner=False)
     frame = hf.index.push_frame("f", scope=ACTOR)
     guest.index.add_handle(frame, "document", handle="h", body="x", priority="critical", trust="system")
     assert [one.priority for one in hf.index.handles(frame)] == [100]

@@ -64,7 +64,7 @@ def test_a_body_is_trusted_as_declared_and_never_more_than_its_kind(
 
 
 def test_nobody_declares_more_trust_than_their_own(hf: holdfast.Holdfast) -> None:
-    guest = holdfast.Holdfast(replace(hf._env, trust="user"), owner=False)
+    guest = holdfast.Holdfast(replace(hf.env, trust="user"), owner=False)
     at = Evidence(guest)
     assert at.attach("document", body="x", trust="system").trust == "user"
     assert at.attach("document", body="x", trust="model").trust == "model"

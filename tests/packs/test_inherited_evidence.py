@@ -11,9 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import ERASED, Holdfast, InvalidValue, KeyReused, NotFound
+from holdfast import Holdfast
 from holdfast.core.frames import evidence
+from holdfast.errors import InvalidValue, KeyReused, NotFound
 from holdfast.flow.packs import handles, visibility
+from holdfast.types import ERASED
 from tests.scale import seeded, volume
 
 ACTOR = "actor/main"
@@ -106,7 +108,7 @@ def test_nobody_makes_evidence_more_trusted_by_passing_it_on(hf: Holdfast) -> No
 
 def test_a_handle_is_found_at_the_nearest_ancestor_that_has_it(hf: Holdfast) -> None:
     def found(frame: str, handle: str) -> tuple[Any, str] | None:
-        hit = visibility.find_handle(hf._env, frame, handle)
+        hit = visibility.find_handle(hf.env, frame, handle)
         return None if hit is None else (hit[0].body, hit[1])
 
     root = hf.index.push_frame("Work", scope=ACTOR)
@@ -126,7 +128,7 @@ def test_a_handle_is_found_at_the_nearest_ancestor_that_has_it(hf: Holdfast) -> 
 
 def passed_on(hf: Holdfast, chance: random.Random) -> None:
     """However far evidence is passed on, and through whatever streams, it leads to the same text."""
-    env = hf._env
+    env = hf.env
     frame, stream = hf.index.push_frame("root", scope=ACTOR, limits=holdfast.Limits(depth=20)), ACTOR
     shown: dict[str, str] = {}
     for depth in range(chance.randint(1, 5)):

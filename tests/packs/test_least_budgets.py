@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 import holdfast
-from holdfast import BudgetExhausted, BudgetTooSmall, ContextPack, Frame, Holdfast, Limits, Message, ToolCallRequest
+from holdfast import ContextPack, Frame, Holdfast, Limits, Message, ToolCallRequest
+from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from tests.conversations.generated import text
 from tests.packs.pack_rules import MARKER
 from tests.packs.worlds import PLENTY, TOOLS, WIDE
@@ -69,7 +70,7 @@ def test_nothing_at_all_takes_what_a_provider_puts_around_it(hf: Holdfast) -> No
 def test_a_number_of_messages_that_is_too_small_is_refused_with_what_it_takes(hf: Holdfast) -> None:
     chat = hf.session("s", model="gpt-4o")
     chat.append({"role": "system", "content": "First."})
-    chat.append(["one", "two"], pinned=True)
+    chat.append(["one", "two"], policy="pinned")
     calls = chat.append(Message(role="assistant", tool_calls=(ToolCallRequest(name="f"), ToolCallRequest(name="f"))))
     for call in calls.tool_calls:
         chat.append_result(call, "found")
@@ -181,7 +182,7 @@ def test_too_few_messages_are_not_taken_for_too_few_tokens(hf: Holdfast) -> None
 
 def test_the_default_is_what_the_model_or_the_frame_takes(hf: Holdfast) -> None:
     chat = hf.session("s", model="gpt-4o")
-    info = holdfast.model_info("gpt-4o")
+    info = holdfast.models.model_info("gpt-4o")
     assert chat.pack().budget == info.input_budget
     with hf.frame("work", session="s") as frame:
         assert bound(frame.pack()) == (info.input_budget, None)

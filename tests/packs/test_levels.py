@@ -132,7 +132,7 @@ def test_long_prose_keeps_its_ends_around_a_marker_with_its_name_and_size(hf: Ho
     assert len(shown) - len(marked[0]) + int(marked[1]) == len(prose)
     assert (prose.startswith(shown[: marked.start()]), prose.endswith(shown[marked.end() :])) == (True, True)
     assert newest == prose
-    assert len(shown) - len(marked[0]) == hf._env.settings.abbreviate_chars
+    assert len(shown) - len(marked[0]) == hf.env.settings.abbreviate_chars
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CODE if "fence" not in kind])
@@ -206,7 +206,7 @@ def test_aggressive_shortens_what_is_critical_with_a_marker_that_names_it(hf: Ho
 def test_critical_keeps_the_newest_round_what_is_pinned_and_the_last_breadcrumb(hf: Holdfast, chat: Session) -> None:
     outer = working(hf, goal="The outer work")
     with outer.frame("The inner work, with a goal that takes more than forty characters", limits=WIDE) as inner:
-        inner.append("pinned words", pinned=True)
+        inner.append("pinned words", policy="pinned")
         inner.append(["older words", "the newest words"])
         inner.attach("document", handle="h", body="evidence", priority="critical")
         inner.attach("document", handle="i", body="more", priority="high")

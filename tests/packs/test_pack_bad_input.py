@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
+from holdfast import Holdfast, Refused
+from holdfast.errors import (
     BudgetTooSmall,
     FrameEnded,
     FrameNotFound,
-    Holdfast,
     InvalidValue,
     KeyReused,
     NotFound,
-    Refused,
     SessionNotFound,
 )
 from tests.packs.worlds import PLENTY, WIDE
@@ -147,10 +146,10 @@ def test_only_a_pack_of_this_very_line_can_be_journaled(hf: Holdfast) -> None:
         strange: list[Any] = ["text", None, {"messages": []}, pack.messages]
         for wrong in strange:
             with pytest.raises(InvalidValue):
-                chat.begin_model_call(wrong)
+                chat.packs.begin_model_call(wrong)
         for refused in (other.pack(), foreign.pack(), two.pack()):
             with pytest.raises(InvalidValue):
-                chat.begin_model_call(refused)
+                chat.packs.begin_model_call(refused)
         with pytest.raises(InvalidValue, match="frame"):
             hf.index.begin_model_call(one.id, two.pack())
         assert hf.journal.position() == before
@@ -159,20 +158,20 @@ def test_only_a_pack_of_this_very_line_can_be_journaled(hf: Holdfast) -> None:
 def test_a_pack_of_the_past_is_not_a_new_call(hf: Holdfast) -> None:
     chat = hf.session("s")
     chat.append("hello")
-    call = chat.begin_model_call(chat.pack())
+    call = chat.packs.begin_model_call(chat.pack())
     for past in (chat.pack_at(call), chat.pack(as_of=hf.journal.position())):
         with pytest.raises(InvalidValue, match="of the past"):
-            chat.begin_model_call(past)
+            chat.packs.begin_model_call(past)
 
 
 def test_a_key_stands_for_one_pack(hf: Holdfast) -> None:
     chat = hf.session("s")
     chat.append("hello")
-    call = chat.begin_model_call(chat.pack(), key="first")
-    assert chat.begin_model_call(chat.pack(), key="first") == call
+    call = chat.packs.begin_model_call(chat.pack(), key="first")
+    assert chat.packs.begin_model_call(chat.pack(), key="first") == call
     chat.append("more")
     with pytest.raises(KeyReused):
-        chat.begin_model_call(chat.pack(), key="first")
+        chat.packs.begin_model_call(chat.pack(), key="first")
 
 
 @pytest.mark.parametrize("call", ["0" * 26, "nobody", "", None, 7])
@@ -184,7 +183,7 @@ def test_calls_that_were_never_made_have_no_pack(hf: Holdfast, call: Any) -> Non
 def test_a_huge_budget_is_journaled(hf: Holdfast) -> None:
     chat = hf.session("s")
     chat.append("hello")
-    call = chat.begin_model_call(chat.pack(HUGE))
+    call = chat.packs.begin_model_call(chat.pack(HUGE))
     assert chat.pack_at(call).budget == HUGE
     assert chat.pack(PLENTY).cached_share == 0.0
     assert chat.pack(HUGE).cached_share == 1.0

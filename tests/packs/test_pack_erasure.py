@@ -95,7 +95,7 @@ class Talk:
         client = self.as_(who)
         for role in ("ann", "bob", "system"):
             pack = client.session("s").pack(role=role, recall=9, query="nuts")
-            self.packs[client.session("s").begin_model_call(pack)] = pack
+            self.packs[client.session("s").packs.begin_model_call(pack)] = pack
         pack = client.index.assemble_context_pack(frame=self.frame, role="ann", recall=9, query="nuts")
         self.packs[client.index.begin_model_call(self.frame, pack, request=self.word(who, "request"))] = pack
 
@@ -156,14 +156,14 @@ def test_nothing_is_left_on_disk_and_the_journal_is_sound(talk: Talk) -> None:
     words = talk.made["ann"]
     found = on_disk(talk.folder, words)
     assert len(found) > len(words) / 2
-    live = dump_projections(talk.hf._env.journal)
+    live = dump_projections(talk.hf.env.journal)
     talk.hf.journal.erase("ann")
     assert on_disk(talk.folder, words) == []
     assert talk.hf.journal.verify().findings == ()
     known = {call: (talk.hf.index.pack_at(call).digest, sent(talk.hf.index.pack_at(call))) for call in talk.packs}
     talk.hf.journal.rebuild()
     # The marker of the erasure is one more event, in a stream without rows.
-    assert dump_projections(talk.hf._env.journal) == live
+    assert dump_projections(talk.hf.env.journal) == live
     talk.hf.journal.export(talk.folder / "all.jsonl")
     with opened(talk.folder, "b.db", fetcher=None) as moved:
         moved.journal.import_(talk.folder / "all.jsonl")
@@ -177,7 +177,7 @@ def test_nothing_is_left_on_disk_and_the_journal_is_sound(talk: Talk) -> None:
 def test_a_pack_without_anything_of_hers_is_not_touched(talk: Talk) -> None:
     chat = talk.hf.session("other", system="You are terse.")
     chat.append("hello")
-    call = chat.begin_model_call(chat.pack())
+    call = chat.packs.begin_model_call(chat.pack())
     before = sent(chat.pack_at(call))
     talk.hf.journal.erase("ann")
     assert sent(chat.pack_at(call)) == before
@@ -229,7 +229,7 @@ def test_new_packs_after_an_erasure_are_rebuilt_with_equal_digests(tmp_path: Pat
         work = AtWork(hf, tmp_path, Random(7))
         hf.as_user("ann").session("s0").append("hers")
         for chat in work.lines:
-            chat._env = hf.as_user("ann")._env
+            chat._env = hf.as_user("ann").env
         work.hf = hf.as_user("ann")
         work.work(20)
         early = len(work.calls)

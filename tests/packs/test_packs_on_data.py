@@ -109,7 +109,7 @@ def packs(share: int, stickiness: float | None, every: int, *, journaled: bool =
                     kept = prefix_kept(before, pack) if history > share else None
                     yield Request(share, fill, kept)
                     if journaled:
-                        session.begin_model_call(pack)
+                        session.packs.begin_model_call(pack)
                     before = pack
                 if wanted:
                     session.append(openai_chat.read_messages([message]).messages[0])

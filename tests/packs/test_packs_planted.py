@@ -74,7 +74,7 @@ def markers_of_messages_have_no_handle(patch: pytest.MonkeyPatch) -> None:
 
 def exclusion_of_critical_evidence_is_honoured(patch: pytest.MonkeyPatch) -> None:
     asked = pack.make_pack_request
-    patch.setattr(pack, "make_pack_request", lambda *given, **how: asked(*given, **how | {"force_exclude": True}))
+    patch.setattr(pack, "make_pack_request", lambda m, b, options: asked(m, b, {**options, "force_exclude": True}))
 
 
 def a_child_sees_what_its_ancestors_have(patch: pytest.MonkeyPatch) -> None:

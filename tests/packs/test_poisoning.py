@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from holdfast import BudgetTooSmall, Holdfast, InvalidMessage, InvalidValue
+from holdfast import Holdfast
 from holdfast.core.packs import fences, segments
 from holdfast.core.sessions import message_events
 from holdfast.core.trust import TRUSTED_LEVELS
+from holdfast.errors import BudgetTooSmall, InvalidMessage, InvalidValue
 from holdfast.flow.packs import evidence, handles
 from holdfast.records.events.envelope import TRUST_LEVELS
 from tests.packs.injected import TEXTS, injected
@@ -100,7 +101,7 @@ def test_an_id_that_is_not_a_plain_one_stands_nowhere_outside_of_a_fence(stage: 
 def test_evidence_of_others_is_never_critical(stage: Stage, trust: str) -> None:
     hf = stage.hf
     frame = hf.index.push_frame("work", scope="actor/main")
-    them = Holdfast(replace(hf._env, tenant="default", trust=trust), owner=False)  # type: ignore[arg-type]
+    them = Holdfast(replace(hf.env, tenant="default", trust=trust), owner=False)  # type: ignore[arg-type]
     before = hf.journal.position()
     for client, declared in ((hf, trust), (them, None), (them, "system"), (them, trust)):
         for kind, text in (("url", {"target": "https://example.com/"}), ("document", {"body": TEXTS[0]})):

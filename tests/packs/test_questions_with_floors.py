@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import BudgetTooSmall, ContextPack, Holdfast, Session, Turn
+from holdfast import ContextPack, Holdfast, Session, Turn
 from holdfast.core.packs import rounds as pack_rounds
 from holdfast.core.packs.rounds import ThreadRounds
+from holdfast.errors import BudgetTooSmall
 from tests.packs.pack_rules import MARKER, validity_problems
 from tests.packs.questions_kit import MARK, call, has_words, is_of, least, same
 

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import CallNotFound, Corrupt, Holdfast
+from holdfast import Corrupt, Holdfast
 from holdfast.core.packs import fences, segments
 from holdfast.core.sessions import shorten
+from holdfast.errors import CallNotFound
 from holdfast.flow.packs import rebuild
 from tests.packs.everything import EVERYTHING, Once
 from tests.packs.journaled import Shown, check, opened, sent
@@ -69,7 +70,7 @@ def test_also_after_everything_was_compacted_rewound_unpinned_and_set_anew(worke
         chat.compact(keep=1, whole=True, store=True)
         chat.append("and on it goes")
         chat.rewind(to=chat.append("no further"))
-        chat.set_brief("main", system_prompt="another one")
+        chat.packs.set_brief("main", system_prompt="another one")
     for frame in worked.work.frames:
         own = [one.id for one in worked.hf.index.handles(frame) if one.removed is None]
         worked.hf.index.remove_handle(frame, own)
@@ -103,8 +104,8 @@ def test_as_of_the_cursor_that_it_was_made_at_the_same_pack_is_made(worked: Work
         assert (pack.digest, pack.metadata.reconstructed) == (one.digest, True)
         assert sent(pack) == one.requests
     hf = worked.hf
-    assert hf._env.past is not None
-    then = Holdfast(hf._env.past(hf._env, worked.calls[CALLS // 2].cursor), owner=False)
+    assert hf.env.past is not None
+    then = Holdfast(hf.env.past(hf.env, worked.calls[CALLS // 2].cursor), owner=False)
     check(then, worked.calls[: CALLS // 2 : volume(4, 1)])
     with pytest.raises(CallNotFound):
         then.index.pack_at(worked.calls[-1].call)
@@ -117,7 +118,7 @@ def test_messages_that_a_summary_stands_for_are_what_was_said(worked: Worked) ->
     before = chat.messages()
     made = chat.compact(keep=2)
     assert made is not None
-    assert chat.expand(made) == before[: made.messages]
+    assert chat.compaction.expand(made) == before[: made.messages]
     assert chat.messages() == before
 
 

@@ -138,14 +138,16 @@ def test_the_pack_that_another_client_journaled_last_is_where_the_window_stays(c
         same(clients)
         if nth % 4 == 1:
             chat = mine if nth % 8 == 1 else other
-            chat.begin_model_call(chat.pack(BUDGET, stickiness=(nth % 5) / 10))
+            chat.packs.begin_model_call(chat.pack(BUDGET, stickiness=(nth % 5) / 10))
     assert clients.one.session("s").pack(BUDGET).cached_share > 0
 
 
 @pytest.mark.parametrize("later", [3, 20])
 def test_a_pinned_call_gets_its_result(clients: Clients, later: int) -> None:
     chat = clients.one.session("s")
-    call = chat.append(Message(role="assistant", tool_calls=(ToolCallRequest(name="find"),)), pinned=True).tool_calls[0]
+    call = chat.append(
+        Message(role="assistant", tool_calls=(ToolCallRequest(name="find"),)), policy="pinned"
+    ).tool_calls[0]
     for nth in range(later):
         chat.append(words(nth))
         same(clients)
@@ -177,7 +179,7 @@ def summarised(chat: Session) -> None:
 
 
 def called(chat: Session) -> None:
-    chat.begin_model_call(chat.pack(BUDGET))
+    chat.packs.begin_model_call(chat.pack(BUDGET))
 
 
 def reset(chat: Session) -> None:
@@ -192,7 +194,7 @@ def test_a_system_prompt_and_a_brief_that_another_client_gave_are_shown(clients:
         same(clients)
         clients.two.session("s", **change)
         same(clients)
-    clients.two.session("s").set_brief(invariants=["Be kind."])
+    clients.two.session("s").packs.set_brief(invariants=["Be kind."])
     same(clients)
     assert "Be kind." in (clients.one.session("s").pack(BUDGET).system or "")
 
@@ -216,7 +218,7 @@ def test_what_is_kept_does_not_grow_with_the_conversation(clients: Clients) -> N
     for nth in range(60):
         chat.append(words(nth))
         chat.pack(BUDGET)
-        kept = clients.one._env.recent
+        kept = clients.one.env.recent
         assert isinstance(kept, SharedLru)
         (known,) = (one for one in kept._kept._kept.values() if isinstance(one, ThreadTail))
         sizes.append(len(known.messages))

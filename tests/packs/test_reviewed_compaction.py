@@ -12,18 +12,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    Always,
-    BudgetTooSmall,
-    CompactionConfig,
-    Holdfast,
-    InvalidValue,
-    Rule,
-    Session,
-    SummaryFailed,
-    TooLarge,
-)
+from holdfast import Holdfast, Session
+from holdfast.compaction import Always, CompactionConfig, Rule
 from holdfast.core.sessions.shorten import omission_marker
+from holdfast.errors import BudgetTooSmall, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import summaries, threads
 from holdfast.flow.compaction.summaries import SMALL_SUMMARY_TOKENS, fit_tokens
 from holdfast.testing.clock import FrozenClock
@@ -54,9 +46,9 @@ def talked(hf: Holdfast, id: str = "a", times: int = 12) -> Session:
 
 def shown(chat: Session) -> int:
     """The tokens of what stands in a line now: messages that nothing covers, what is pinned, and summaries."""
-    covered = {one.id for summary in chat.summaries() for one in chat.expand(summary)}
+    covered = {one.id for summary in chat.compaction.summaries() for one in chat.compaction.expand(summary)}
     left = sum(one.tokens or 0 for one in chat.messages() if one.id not in covered or one.pinned)
-    return left + sum(summary.tokens or 0 for summary in chat.summaries())
+    return left + sum(summary.tokens or 0 for summary in chat.compaction.summaries())
 
 
 # no larger than before
@@ -132,7 +124,7 @@ def test_the_next_strategy_is_tried_for_a_frame_and_the_note_says_so(hf: Holdfas
     assert done.final_tokens < done.original_tokens
     assert done.note is not None
     assert "summarise_oldest: The summary takes" in done.note
-    assert len(chat.summaries()) == 1
+    assert len(chat.compaction.summaries()) == 1
 
 
 def test_where_nothing_makes_it_smaller_nothing_is_written_and_the_note_says_so(
@@ -175,25 +167,27 @@ def test_a_rule_waits_in_silence_until_there_is_enough_to_summarise(hf: Holdfast
         asked.append(len(messages))
         return "so it was, and so it went on, " * 45
 
-    chat.add_rule(CompactionConfig(threshold=2, keep=1, summarizer=wordy))
+    chat.compaction.add_rule(CompactionConfig(threshold=2, keep=1, summarizer=wordy))
     for number in range(40):
         chat.append(f"m{number} " + "and so on " * 6)
-    assert chat.summaries(), "in the end it is shorter"
+    assert chat.compaction.summaries(), "in the end it is shorter"
     assert len(asked) < 20, "it is not asked again and again"
 
 
 def test_what_is_pinned_alone_is_not_summarised(hf: Holdfast) -> None:
     chat = hf.session("a")
-    chat.append("never green " * 20, pinned=True)
+    chat.append("never green " * 20, policy="pinned")
     chat.append("ok")
     assert chat.compact(1, summarizer=lambda messages: pytest.fail("nobody is asked")) is None
 
 
 def test_what_is_pinned_in_the_same_commit_saves_nothing(hf: Holdfast) -> None:
     chat = hf.session("a")
-    chat.add_rule(CompactionConfig(threshold=2, keep=1, keep_goal=True, summarizer=lambda messages: "so " * 500))
+    chat.compaction.add_rule(
+        CompactionConfig(threshold=2, keep=1, keep_goal=True, summarizer=lambda messages: "so " * 500)
+    )
     chat.append(["I want to go to Rome " * 200, "x", "y"])
-    assert chat.summaries() == []
+    assert chat.compaction.summaries() == []
     assert not chat.messages()[0].pinned
 
 
@@ -241,8 +235,8 @@ def test_a_configuration_that_cannot_be_followed_is_refused_when_given(hf: Holdf
     chat = hf.session("a")
     for given in (CompactionConfig(**wrong), Rule("x", Always(), CompactionConfig(**wrong))):
         with pytest.raises(InvalidValue):
-            chat.add_rule(given)
-    assert chat.rules == ()
+            chat.compaction.add_rule(given)
+    assert chat.compaction.rules == ()
 
 
 @pytest.mark.parametrize(
@@ -269,7 +263,7 @@ def test_what_is_asked_for_once_is_refused_as_well(hf: Holdfast, how: dict[str, 
     if "timeout" not in how:
         with pytest.raises(InvalidValue):
             chat.compact(**how)
-    assert chat.summaries() == []
+    assert chat.compaction.summaries() == []
 
 
 def test_compact_without_a_number_is_refused_with_asyncio_too() -> None:
@@ -280,16 +274,16 @@ def test_compact_without_a_number_is_refused_with_asyncio_too() -> None:
             with pytest.raises(InvalidValue, match="keep must be a number"):
                 await chat.compact(None)  # type: ignore[arg-type]
             with pytest.raises(InvalidValue):
-                await chat.add_rule(CompactionConfig(recall=None))  # type: ignore[arg-type]
+                await chat.compaction.add_rule(CompactionConfig(recall=None))  # type: ignore[arg-type]
 
     asyncio.run(main())
 
 
 def test_a_refused_rule_fails_no_pack(hf: Holdfast) -> None:
     chat = talked(hf)
-    chat.add_rule(Rule("one", Always(), CompactionConfig(recall=2)))
+    chat.compaction.add_rule(Rule("one", Always(), CompactionConfig(recall=2)))
     with pytest.raises(InvalidValue):
-        chat.add_rule(Rule("two", Always(), CompactionConfig(recall=None)))  # type: ignore[arg-type]
+        chat.compaction.add_rule(Rule("two", Always(), CompactionConfig(recall=None)))  # type: ignore[arg-type]
     assert chat.pack(2_000).tokens > 0
 
 
@@ -298,7 +292,7 @@ def test_a_refused_rule_fails_no_pack(hf: Holdfast) -> None:
 
 def test_a_budget_that_is_too_small_says_in_what(hf: Holdfast) -> None:
     chat = hf.session("a", system="Be kind. " * 30)
-    chat.append("hello " * 30, pinned=True)
+    chat.append("hello " * 30, policy="pinned")
     chat.append("and then")
     with pytest.raises(BudgetTooSmall, match=r"\d+ tokens") as tokens:
         chat.pack(5)

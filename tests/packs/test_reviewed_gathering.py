@@ -61,8 +61,8 @@ def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Holdfa
     embedder = Far()
     url = "memory:" if request.param == "memory" else str(tmp_path / "a.db")
     with holdfast.open(url, embedder=embedder, durability="fast") as client:
-        embedder.watched = Watched(client._env.journal)
-        yield Holdfast(replace(client._env, journal=embedder.watched), owner=False), embedder
+        embedder.watched = Watched(client.env.journal)
+        yield Holdfast(replace(client.env, journal=embedder.watched), owner=False), embedder
 
 
 def known(hf: Holdfast) -> None:
@@ -102,8 +102,8 @@ def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], m
 def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far]) -> None:
     hf, _ = far
     seen, asked = visibility.thread_visibility("session/nobody/thread/main"), PackRequest(recall=2)
-    with pytest.raises(holdfast.SessionNotFound):
-        pack_flow.build_pack(hf._env, seen, asked)
+    with pytest.raises(holdfast.errors.SessionNotFound):
+        pack_flow.build_pack(hf.env, seen, asked)
 
 
 # relevance

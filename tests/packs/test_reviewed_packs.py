@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import BudgetTooSmall, FrameNotFound, Holdfast, InvalidValue, SessionClosed, Settings
+from holdfast import Holdfast, Settings
 from holdfast.core.packs.handles import is_reserved_name
+from holdfast.errors import BudgetTooSmall, FrameNotFound, InvalidValue, SessionClosed
 from tests.conversations.provider_rules import anthropic_problems
 
 MODEL = "gpt-4o"
@@ -36,7 +37,7 @@ def test_a_pack_of_another_journal_is_not_journaled_here(tmp_path: Path) -> None
             client.session("x", model=MODEL).append("hello")
         before = other.journal.position()
         with pytest.raises(InvalidValue, match="another journal"):
-            other.session("x").begin_model_call(one.session("x").pack(500))
+            other.session("x").packs.begin_model_call(one.session("x").pack(500))
         assert other.journal.position() == before
 
 
@@ -44,7 +45,7 @@ def test_a_second_client_of_the_same_file_may_journal_a_pack(tmp_path: Path) -> 
     with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as other:
         one.session("x", model=MODEL).append("hello")
         pack = one.session("x").pack(500)
-        call = other.session("x").begin_model_call(pack)
+        call = other.session("x").packs.begin_model_call(pack)
         assert one.session("x").pack_at(call).to_openai() == pack.to_openai()
 
 
@@ -57,7 +58,7 @@ def test_a_pack_is_journaled_for_a_frame_that_sees_it(hf: Holdfast) -> None:
     with pytest.raises(InvalidValue, match="not what frame"):
         hf.index.begin_model_call(inside, hf.session("b").pack(500))
     with pytest.raises(InvalidValue, match=inside):
-        hf.session("a").begin_model_call(hf.index.assemble_context_pack(frame=inside))
+        hf.session("a").packs.begin_model_call(hf.index.assemble_context_pack(frame=inside))
     with pytest.raises(InvalidValue, match="not what frame"):
         hf.index.begin_model_call(alone, hf.index.assemble_context_pack(frame=inside))
     assert hf.journal.position() == before
@@ -78,7 +79,7 @@ def test_what_no_shown_summary_stands_for_is_marked_and_decided(hf: Holdfast) ->
         assert marked == (pack.conversation.truncated_count > 0)
         told = {one.id for one in pack.segments if one.kind == "summary"}
         decided = {one.id: one.outcome for one in pack.decisions if one.kind == "summary"}
-        assert len(decided) == len(chat.summaries()) or pack.conversation.truncated_count
+        assert len(decided) == len(chat.compaction.summaries()) or pack.conversation.truncated_count
         assert {id for id, outcome in decided.items() if outcome == "summarised"} == told
 
 
@@ -110,7 +111,7 @@ def test_a_tokenizer_is_named(hf: Holdfast, tokenizer: Any) -> None:
 def test_what_can_be_packed_can_be_journaled(hf: Holdfast) -> None:
     chat = hf.session("s", model=MODEL)
     chat.append("hello")
-    assert chat.begin_model_call(chat.pack(2**62))
+    assert chat.packs.begin_model_call(chat.pack(2**62))
     with pytest.raises(InvalidValue, match="budget"):
         chat.pack(2**63)
 
@@ -133,7 +134,7 @@ def test_no_call_is_begun_for_a_conversation_that_has_ended(hf: Holdfast) -> Non
     pack = chat.pack(500)
     chat.close()
     with pytest.raises(SessionClosed):
-        chat.begin_model_call(pack)
+        chat.packs.begin_model_call(pack)
     assert chat.pack(500).messages, "looking is always possible"
 
 

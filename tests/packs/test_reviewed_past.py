@@ -55,14 +55,14 @@ def hits(journal: Journal, tenant: str) -> list[tuple[int, float]]:
 def differences(hf: Holdfast, name: str, worlds: int) -> Iterator[str]:
     """What is found or recalled otherwise when the same moment is looked at later."""
     rng = seeded(name)
-    env: Any = hf._env
+    env: Any = hf.env
     for _ in range(worlds):
         chat = lived(hf, rng)
-        pack, scores = chat.pack(3_000, recall=3, query=QUERY), hits(env.journal, hf._env.tenant)
+        pack, scores = chat.pack(3_000, recall=3, query=QUERY), hits(env.journal, hf.env.tenant)
         chat.rewind(to=chat.messages(3)[0])
         chat.append("Never mind.")
         cursor = pack.metadata.log_seq
-        if hits(env.past(env, cursor).journal, hf._env.tenant) != scores:
+        if hits(env.past(env, cursor).journal, hf.env.tenant) != scores:
             yield f"scores at {cursor}"
         if chat.pack(3_000, recall=3, query=QUERY, as_of=cursor).digest != pack.digest:
             yield f"a pack at {cursor}"

@@ -68,12 +68,12 @@ def answered(turn: Turn, reply: Any) -> None:
 def wrong(hf: Holdfast, name: str, worlds: int = WORLDS) -> Iterator[str]:
     """What is wrong with the packs of generated turns, also those that are made without what is remembered."""
     rng = seeded(name)
-    assert hf._env.recent is not None
+    assert hf.env.recent is not None
     for _ in range(worlds):
         budget = rng.choice(BUDGETS)
         for turn, pack, said in packs_of_a_turn(hf, rng, budget=budget, rounds=ROUNDS):
             yield from problems(pack, said)
-            hf._env.recent.clear()
+            hf.env.recent.clear()
             yield from problems(turn.frame.pack(budget), said)
 
 
@@ -90,12 +90,12 @@ def test_a_turn_s_pack_is_shown_again_and_is_the_same_in_the_past_and_without_wh
         for turn, pack, _ in packs_of_a_turn(hf, rng, budget=(budget := rng.choice(BUDGETS)), rounds=ROUNDS):
             warm = turn.frame.pack(budget)
             assert same(turn.frame.pack(budget, as_of=warm.metadata.log_seq), warm)
-            assert hf._env.recent is not None
-            hf._env.recent.clear()
+            assert hf.env.recent is not None
+            hf.env.recent.clear()
             assert same(turn.frame.pack(budget), warm)
             shown.append(pack)
         chat = hf.session(parse_scope(shown[0].metadata.scope).get("session") or "", create=False)
-        for info, pack in zip(reversed(chat.packs()), shown, strict=True):
+        for info, pack in zip(reversed(chat.packs.list()), shown, strict=True):
             assert same(chat.pack_at(info.call), pack)
 
 
@@ -325,7 +325,7 @@ def asked_of_sqlite(path: Path) -> tuple[float, float]:
         client.session("s", model="gpt-4o").turn("Refund order 17 for ACME", budget=700) as turn,
     ):
         for number in range(20):
-            with counting(client._env.journal) as counts:
+            with counting(client.env.journal) as counts:
                 step = following(turn)
             found.append(counts.vm_steps)
             assert "ACME" in str(step.pack.to_openai())

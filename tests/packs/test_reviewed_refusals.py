@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import BudgetTooSmall, Holdfast, Limits, Scripted, Session
+from holdfast import Holdfast, Limits, Scripted, Session
 from holdfast.core.packs.inputs import RequiredPart, too_small_error
+from holdfast.errors import BudgetTooSmall
 
 LONG = "what must always hold, however long it takes to say " * 40
 
@@ -32,7 +33,7 @@ def refusal(session: Session, budget: int = 100) -> BudgetTooSmall:
 def test_pinned_messages_that_do_not_fit_are_named_and_the_brief_is_not_blamed(hf: Holdfast) -> None:
     chat = hf.session("s", system="Be terse.", model="gpt-4o")
     for number in range(30):
-        chat.append(f"fact {number}: the code of locker {number} is {number * 7919}.", pinned=True)
+        chat.append(f"fact {number}: the code of locker {number} is {number * 7919}.", policy="pinned")
     chat.append("Hello.")
     said = str(refusal(chat))
     assert "the most: pinned messages 450 (30), the brief 10, the newest round 6" in said

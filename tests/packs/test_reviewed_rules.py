@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    Always,
-    BudgetExhausted,
-    BudgetGuard,
-    CompactionConfig,
-    Holdfast,
-    InvalidValue,
-    Rule,
-    TelemetryRecorder,
-)
+from holdfast import Holdfast
+from holdfast.compaction import Always, BudgetGuard, CompactionConfig, Rule, TelemetryRecorder
+from holdfast.errors import BudgetExhausted, InvalidValue
 from holdfast.flow.compaction import rules
 from holdfast.testing.clock import FrozenClock
 
@@ -50,9 +43,9 @@ def test_an_async_summarizer_with_a_timeout_is_awaited_on_the_loop() -> None:
 
         async with holdfast.open_async("memory:", tokenizer=count) as hf:
             chat = await hf.session("a")
-            await chat.add_rule(CompactionConfig(threshold=3, keep=1, summarizer=slowly, timeout=5))
+            await chat.compaction.add_rule(CompactionConfig(threshold=3, keep=1, summarizer=slowly, timeout=5))
             await chat.append(["a " * 20, "b " * 20, "c", "d"])
-            assert [one.text for one in await chat.summaries()] == ["awaited"]
+            assert [one.text for one in await chat.compaction.summaries()] == ["awaited"]
             frame = await hf.index.push_frame("work", scope="actor/main/session/b/thread/main")
             other = await hf.session("b")
             await other.append(["e " * 20] * 6)
@@ -108,18 +101,18 @@ def test_an_async_function_of_a_rule_is_awaited_by_the_asyncio_client() -> None:
 
         async with holdfast.open_async("memory:", tokenizer=count) as hf:
             chat = await hf.session("a", model="gpt-5-mini")
-            await chat.add_rule(Rule("notice", Always(), notice))
-            await chat.add_rule(Rule("wrapped", Always(), lambda occasion: notice(occasion)))
-            await chat.add_rule(TelemetryRecorder(tell))
+            await chat.compaction.add_rule(Rule("notice", Always(), notice))
+            await chat.compaction.add_rule(Rule("wrapped", Always(), lambda occasion: notice(occasion)))
+            await chat.compaction.add_rule(TelemetryRecorder(tell))
             await chat.append("hello")
             assert seen == ["appended", "appended", "told"]
-            await chat.begin_model_call(await chat.pack(2_000))
+            await chat.packs.begin_model_call(await chat.pack(2_000))
             assert seen[3:] == ["packed", "packed", "told"]
 
             async def fails(occasion: Any) -> None:
                 raise ValueError("oh no")
 
-            await chat.add_rule(Rule("notice", Always(), fails))
+            await chat.compaction.add_rule(Rule("notice", Always(), fails))
             with pytest.warns(RuntimeWarning, match="The rule notice of .* failed: .*oh no"):
                 await chat.append("again")
 
@@ -150,13 +143,13 @@ async def later(given: Any) -> str:
 def test_an_async_function_is_refused_where_nobody_would_await_it(hf: Holdfast, given: Any) -> None:
     chat = hf.session("a")
     with pytest.raises(InvalidValue, match="only the asyncio client"):
-        chat.add_rule(given)
-    assert chat.rules == ()
+        chat.compaction.add_rule(given)
+    assert chat.compaction.rules == ()
 
 
 def test_what_cannot_be_seen_to_be_async_is_said_and_not_left_undone(hf: Holdfast) -> None:
     chat = hf.session("a")
-    chat.add_rule(Rule("x", Always(), lambda occasion: later(occasion)))
+    chat.compaction.add_rule(Rule("x", Always(), lambda occasion: later(occasion)))
     with pytest.warns(RuntimeWarning, match="The rule x of .* must be awaited"):
         chat.append("hello")
 
@@ -172,9 +165,9 @@ def test_what_a_rule_appends_is_no_occasion_for_rules(hf: Holdfast) -> None:
         chat.append(f"you said {len(occasion.new)}")
         hf.session("b").append("noted")
 
-    chat.add_rule(Rule("answer", Always(), answer))
-    chat.add_rule(TelemetryRecorder(lambda data: told.append(data["messages"])))
-    hf.session("b").add_rule(Rule("echo", Always(), answer))
+    chat.compaction.add_rule(Rule("answer", Always(), answer))
+    chat.compaction.add_rule(TelemetryRecorder(lambda data: told.append(data["messages"])))
+    hf.session("b").compaction.add_rule(Rule("echo", Always(), answer))
     for _ in range(3):
         chat.append("hello")
     assert [one.text for one in chat.messages()] == ["hello", "you said 1"] * 3
@@ -192,7 +185,7 @@ def test_without_the_guard_a_rule_that_appends_does_not_end(hf: Holdfast, monkey
         if len(calls) < 30:
             chat.append("again")
 
-    chat.add_rule(Rule("answer", Always(), answer))
+    chat.compaction.add_rule(Rule("answer", Always(), answer))
     chat.append("hello")
     assert len(calls) == 30
 
@@ -207,7 +200,7 @@ def test_what_others_append_while_a_rule_is_at_work_is_an_occasion(hf: Holdfast)
             other.start()
             other.join()
 
-    chat.add_rule(Rule("answer", Always(), answer))
+    chat.compaction.add_rule(Rule("answer", Always(), answer))
     chat.append("first")
     assert seen == ["first", "second"]
     assert not rules.is_rule_running()
@@ -219,12 +212,12 @@ def test_a_guard_holds_for_what_a_rule_does_too(hf: Holdfast) -> None:
 
     def call(occasion: Any) -> None:
         try:
-            chat.begin_model_call(chat.pack(2_000))
+            chat.packs.begin_model_call(chat.pack(2_000))
         except BudgetExhausted as error:
             found.append(str(error))
 
-    chat.add_rule(BudgetGuard(pack=3))
-    chat.add_rule(Rule("call", Always(), call))
+    chat.compaction.add_rule(BudgetGuard(pack=3))
+    chat.compaction.add_rule(Rule("call", Always(), call))
     chat.append("hello " * 20)
     assert len(found) == 1
     assert "the rule budget_guard allows 3" in found[0]
@@ -248,7 +241,7 @@ def test_async_rules_that_append_never_wait_for_each_other() -> None:
                 return answer
 
             for chat in chats:
-                await chat.add_rule(Rule("answer", Always(), answering(chat)))
+                await chat.compaction.add_rule(Rule("answer", Always(), answering(chat)))
             await asyncio.wait_for(asyncio.gather(*(chat.append("hello") for chat in chats)), 20)
             assert [len(await chat.messages()) for chat in chats] == [2] * 40
 
@@ -270,7 +263,7 @@ def test_a_task_that_outlives_its_rule_gives_occasions_again() -> None:
                 if not tasks:
                     tasks.append(asyncio.create_task(late()))
 
-            await chat.add_rule(Rule("notice", Always(), notice))
+            await chat.compaction.add_rule(Rule("notice", Always(), notice))
             await chat.append("hello")
             go_on.set()
             await tasks[0]
@@ -291,7 +284,7 @@ def broken(occasion: Any) -> None:
 
 def test_a_warning_about_a_rule_points_at_the_callers_line(hf: Holdfast) -> None:
     chat = hf.session("a", model="gpt-5-mini")
-    chat.add_rule(Rule("broken", Always(), broken))
+    chat.compaction.add_rule(Rule("broken", Always(), broken))
     frame = hf.index.push_frame("work", scope="actor/x/session/a/thread/main")
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -299,7 +292,7 @@ def test_a_warning_about_a_rule_points_at_the_callers_line(hf: Holdfast) -> None
         chat.append({"role": "assistant", "content": "x", "tool_calls": [CALL]})
         chat.append_result("p", "done")
         hf.index.begin_model_call(frame, chat.pack(2_000))
-        chat.begin_model_call(chat.pack(2_000))
+        chat.packs.begin_model_call(chat.pack(2_000))
     assert [one.filename for one in found] == [__file__] * 5
     assert len({one.lineno for one in found}) == 5
 
@@ -308,11 +301,11 @@ def test_also_with_asyncio() -> None:
     async def main() -> None:
         async with holdfast.open_async("memory:", tokenizer=count) as hf:
             chat = await hf.session("a", model="gpt-5-mini")
-            await chat.add_rule(Rule("broken", Always(), broken))
+            await chat.compaction.add_rule(Rule("broken", Always(), broken))
             with warnings.catch_warnings(record=True) as found:
                 warnings.simplefilter("always")
                 await chat.append("hello")
-                await chat.begin_model_call(await chat.pack(2_000))
+                await chat.packs.begin_model_call(await chat.pack(2_000))
             assert [one.filename for one in found] == [__file__] * 2
             assert found[1].lineno == found[0].lineno + 1
 

@@ -34,7 +34,7 @@ def talk(hf: Holdfast) -> None:
     custom = {"type": "custom", "custom": {"name": "free", "format": {"type": "text"}}}
     given = [ToolDef(name="look", parameters=schema, strict=True), hosted, custom]
     chat = hf.session("s", system="You are terse.", tools=given, model="gpt-4o")
-    chat.set_brief(working_context={"trip": {"nights": [1, 2]}}, invariants=["Be kind."])
+    chat.packs.set_brief(working_context={"trip": {"nights": [1, 2]}}, invariants=["Be kind."])
     chat.append(
         {"role": "user", "content": [{"type": "text", "text": "Look.", "openai": {"x": {"y": [1]}}}, *pictures()]}
     )
@@ -137,6 +137,6 @@ def test_what_holds_only_texts_is_given_as_it_is(hf: Holdfast) -> None:
 
 def test_the_tools_for_an_agent_s_past_are_everybody_s_own(hf: Holdfast) -> None:
     chat = hf.session("s")
-    mine = chat.history_tools().definitions
+    mine = chat.packs.history_tools().definitions
     mine[0].parameters.clear()
-    assert chat.history_tools().definitions[0].parameters["type"] == "object"
+    assert chat.packs.history_tools().definitions[0].parameters["type"] == "object"

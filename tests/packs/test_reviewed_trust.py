@@ -10,17 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import (
-    DeleteState,
-    EvidenceFailed,
-    Holdfast,
-    InvalidValue,
-    LinkState,
-    OperatorOutput,
-    UnlinkState,
-    WriteState,
-)
+from holdfast import Holdfast
 from holdfast.core.frames import evidence as rules
+from holdfast.effects import DeleteState, LinkState, OperatorOutput, UnlinkState, WriteState
+from holdfast.errors import EvidenceFailed, InvalidValue
 from holdfast.extras.documents import DocumentRoot
 from holdfast.flow.packs import evidence
 from holdfast.flow.state import write as state_write
@@ -51,7 +44,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
 
 
 def declared(hf: Holdfast, *effects: Any) -> None:
-    hf.operate(lambda given, view: OperatorOutput(None, list(effects)), name="remember")
+    hf.effects.operate(lambda given, view: OperatorOutput(None, list(effects)), name="remember")
 
 
 # keys that are holdfast's own
@@ -100,7 +93,7 @@ def test_a_door_that_looks_at_no_key_is_noticed(hf: Holdfast, monkeypatch: pytes
 
 def test_such_keys_are_read_and_listed_and_others_that_look_like_them_are_everybody_s(hf: Holdfast) -> None:
     chat = hf.session("s")
-    chat.set_brief(system_prompt="Be kind.")
+    chat.packs.set_brief(system_prompt="Be kind.")
     state = hf.state("session/s")
     assert state.read(BRIEF) == {"system_prompt": "Be kind."}
     assert state.list("holdfast/") == [BRIEF]
@@ -108,7 +101,7 @@ def test_such_keys_are_read_and_listed_and_others_that_look_like_them_are_everyb
     for key in ("holdfast", "holdfasting/x", "context/x", "my/holdfast/brief/main"):
         state.write(key, FORGED)
         assert state.delete(key)
-    chat.set_brief()
+    chat.packs.set_brief()
     assert state.list() == []
 
 
@@ -166,7 +159,7 @@ def said_by_a_user(hf: Holdfast) -> tuple[str, str]:
 
 
 def written_by_a_tool(hf: Holdfast) -> tuple[str, str]:
-    tool = Holdfast(replace(hf._env, trust="tool", user="eve"), owner=False)
+    tool = Holdfast(replace(hf.env, trust="tool", user="eve"), owner=False)
     tool.state("user/eve").write("k", "Written by a tool.")
     return "document", "state:user/eve#k"
 
@@ -224,9 +217,9 @@ def test_what_an_older_release_took_as_critical_is_no_longer_that(
 
 
 def test_a_user_who_acts_is_named_and_instructs_like_the_client(hf: Holdfast) -> None:
-    hf.as_user("eve").session("s").set_brief(system_prompt="By Eve.")
+    hf.as_user("eve").session("s").packs.set_brief(system_prompt="By Eve.")
     assert hf.session("s").pack().system == "By Eve."
-    tool = Holdfast(replace(hf._env, trust="tool"), owner=False)
+    tool = Holdfast(replace(hf.env, trust="tool"), owner=False)
     write(tool, "session/s", BRIEF, {"system_prompt": "By a tool."})
     pack = hf.session("s").pack()
     assert (pack.system, "By a tool." in pack.messages[0].text) == (None, True)

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import CallNotFound, ContextPack, Frame, Holdfast, InvalidValue, Session, Settings
+from holdfast import ContextPack, Frame, Holdfast, Session, Settings
 from holdfast.cli.main import main
 from holdfast.core.packs import manifest
+from holdfast.errors import CallNotFound, InvalidValue
 from holdfast.extras.documents import DocumentRoot
 from holdfast.flow.packs import expand, rebuild
 
@@ -48,7 +49,7 @@ def chat(hf: Holdfast) -> Session:
     chat = hf.session("s", model="gpt-4o", system="Be kind.")
     chat.append({"role": "system", "content": "Speak of amber."})
     chat.append(f"{PROSE}\n\n\n\n{PROSE}")
-    chat.append(PROSE * 20, pinned=True)
+    chat.append(PROSE * 20, policy="pinned")
     said = chat.append({"role": "assistant", "content": None, "tool_calls": [TOOL]})
     chat.append_result(said.tool_calls[0], "amber birch " * 300)
     for turn in range(4):
@@ -145,7 +146,7 @@ def test_breadcrumbs_name_their_frames_also_after_a_goal_was_changed(hf: Holdfas
 def test_a_round_that_only_lost_blanks_is_not_called_shortened(chat: Session) -> None:
     chat.append("And now something else.")
     pack = chat.pack(min_compaction="light")
-    again = chat.pack_at(chat.begin_model_call(pack))
+    again = chat.pack_at(chat.packs.begin_model_call(pack))
     tidied = next(one for one in again.segments if one.text == f"{PROSE.strip()}\n\n{PROSE.strip()}")
     assert (tidied.shortened, tidied.origins[0].cut) == (0, "light:300")
     assert again.shortened == pack.shortened == 1
@@ -192,13 +193,13 @@ def test_a_planted_mistake_is_noticed(
 def test_a_session_shows_the_packs_of_its_own_calls_only(hf: Holdfast, frame: Frame, chat: Session) -> None:
     other = hf.session("other")
     other.append("a secret")
-    strange = other.begin_model_call(other.pack())
+    strange = other.packs.begin_model_call(other.pack())
     branch = chat.fork(chat.messages(1)[0])
     child = begun(frame.frame("below", limits=WIDE))
     child.append("hello")
     own = [
-        chat.begin_model_call(chat.pack()),
-        branch.begin_model_call(branch.pack()),
+        chat.packs.begin_model_call(chat.pack()),
+        branch.packs.begin_model_call(branch.pack()),
         hf.index.begin_model_call(frame.id, frame.pack()),
         hf.index.begin_model_call(child.id, child.pack()),
     ]
@@ -220,8 +221,8 @@ def test_the_command_line_shows_no_pack_of_another_session(
 ) -> None:
     other = hf.session("other")
     other.append("a secret")
-    call = other.begin_model_call(other.pack())
-    own = chat.begin_model_call(chat.pack())
+    call = other.packs.begin_model_call(other.pack())
+    own = chat.packs.begin_model_call(chat.pack())
     path = str(tmp_path / "a.db")
     assert main(["pack", path, "s", "--call", own]) == 0
     capsys.readouterr()
@@ -238,8 +239,8 @@ def test_the_command_line_shows_no_pack_of_another_session(
 @pytest.mark.parametrize("limit", [2**63, 10**40, -1, True, "3", 1.5])
 def test_a_number_of_packs_that_is_none_is_refused(chat: Session, limit: Any) -> None:
     with pytest.raises(InvalidValue, match="number of packs"):
-        chat.packs(limit)
-    assert chat.packs(2**63 - 1) == []
+        chat.packs.list(limit)
+    assert chat.packs.list(2**63 - 1) == []
 
 
 @pytest.mark.parametrize("other", [None, {}, "pack", 3])

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from bench.counting import Counts, counting
-from holdfast import CallNotFound, Holdfast, InvalidValue, NewerSchema, NotFound, Settings
+from holdfast import Holdfast, Settings
+from holdfast.errors import CallNotFound, InvalidValue, NewerSchema, NotFound
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.packs import manifest
 from holdfast.records.events.calls import PackedPiece
@@ -69,12 +70,12 @@ def test_a_check_of_packs_finds_one_that_cannot_be_shown_as_it_was(tmp_path: Pat
     with opened(tmp_path) as hf:
         chat = hf.session("s")
         chat.append("hello")
-        chat.begin_model_call(chat.pack())
+        chat.packs.begin_model_call(chat.pack())
         event = next(iter(hf.journal.events("session/s/thread/main", types=["context.packed"])))
-        id = ulid_text(hf._env.ids.ulid())
+        id = ulid_text(hf.env.ids.ulid())
         facts = msgspec.structs.replace(event.facts, pack=id, call=id, before=event.version, **wrong)
         draft = Draft(type="context.packed", facts=facts, id=id)
-        append_events(hf._env, [StreamWrite(stream="session/s/thread/main", events=(draft,))])
+        append_events(hf.env, [StreamWrite(stream="session/s/thread/main", events=(draft,))])
         assert hf.journal.verify().findings == ()
         (found,) = hf.journal.verify(packs=True).findings
         assert (found.kind, found.where) == ("packs", f"default session/s/thread/main version {event.version + 1}")
@@ -84,7 +85,7 @@ def test_only_calls_that_were_given_a_pack_have_one(tmp_path: Path, monkeypatch:
     with opened(tmp_path) as hf:
         chat = hf.session("s")
         said = chat.append("hello")
-        call = chat.begin_model_call(chat.pack())
+        call = chat.packs.begin_model_call(chat.pack())
         frame = hf.index.push_frame("work", scope="actor/main")
         bare = hf.index.begin_model_call(frame)
         with pytest.raises(NotFound, match="begun without a pack"):
@@ -98,7 +99,7 @@ def test_only_calls_that_were_given_a_pack_have_one(tmp_path: Path, monkeypatch:
         with pytest.raises(CallNotFound):
             hf.tenant("other").index.pack_at(call)
         monkeypatch.setattr(manifest, "RENDERER_VERSION", 2)
-        later = chat.begin_model_call(chat.pack())
+        later = chat.packs.begin_model_call(chat.pack())
         with pytest.raises(NewerSchema):
             chat.pack_at(later)
         assert chat.pack_at(call).messages[0].text == "hello"
@@ -108,7 +109,7 @@ def test_only_calls_that_were_given_a_pack_have_one(tmp_path: Path, monkeypatch:
 
 
 def statements(hf: Holdfast, call: str) -> Counts:
-    with counting(hf._env.journal) as counts:
+    with counting(hf.env.journal) as counts:
         hf.index.pack_at(call)
     return counts
 
@@ -142,7 +143,7 @@ def test_messages_that_follow_each_other_are_one_piece_and_one_read(tmp_path: Pa
         for number in range(80):
             chat.append(f"message {number}")
             if number in (39, 79):
-                counted.append(statements(hf, chat.begin_model_call(chat.pack())))
+                counted.append(statements(hf, chat.packs.begin_model_call(chat.pack())))
         assert counted[0].statements == counted[1].statements
 
 

@@ -12,11 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, Session, Trace
+from holdfast import Holdfast, Session
 from holdfast.core.packs.trace import Fact, FactVisibility
+from holdfast.errors import InvalidValue
 from holdfast.flow.packs import trace as pack_trace
 from holdfast.flow.packs import trace_packs, trace_sources
 from holdfast.flow.packs.trace_packs import PackInspector
+from holdfast.types import Trace
 from tests.packs.traced import Facts, by_fours, talk
 from tests.scale import seeded, volume
 
@@ -87,7 +89,7 @@ def test_the_budget_that_a_fix_names_shows_it_and_is_not_wildly_more_than_that_t
 
 
 def test_a_budget_beyond_the_model_is_not_advised(hf: Holdfast) -> None:
-    holdfast.register_model("tiny-model", window=600, reply_reserve=100)
+    holdfast.models.register_model("tiny-model", window=600, reply_reserve=100)
     chat = hf.session("small", model="tiny-model")
     chat.append(f"I am {NUTS}.")
     talk(chat, 20, 500)
@@ -99,7 +101,7 @@ def test_a_summary_that_stands_for_it_is_named_and_pinning_brings_it_back(chat: 
     chat.compact(keep=2, summarizer=lambda messages: "They spoke of this and that.")
     talk(chat, 2)
     trace = chat.why(NUTS)
-    (summary,) = chat.summaries()
+    (summary,) = chat.compaction.summaries()
     name = f"s{summary.version}"
     assert [one.state for one in trace.appearances] == ["shown"] * 4 + ["summarised"] * 2
     assert trace.covered_by == name
@@ -134,7 +136,7 @@ def test_a_summary_that_has_no_room_is_not_said_to_leave_it_out(chat: Session) -
 def test_what_was_cut_out_of_a_shown_message_is_not_called_shown(chat: Session) -> None:
     asked = chat.append({"role": "assistant", "content": None, "tool_calls": [CALL]})
     chat.append_result(asked.tool_calls[0], f"{'x' * 3_000} the code is 7719 {'y' * 3_000}")
-    call = chat.begin_model_call(chat.pack(400))
+    call = chat.packs.begin_model_call(chat.pack(400))
     trace = chat.why("the code is 7719")
     (one,) = trace.appearances
     assert (one.call, one.state, one.seen, one.reason) == (call, "shortened", False, "cut")
@@ -146,7 +148,7 @@ def test_what_was_cut_out_of_a_shown_message_is_not_called_shown(chat: Session) 
 
 def test_what_a_cut_left_in_is_shown(chat: Session) -> None:
     chat.append(f"The code is 7719. {'y' * 6_000}")
-    chat.begin_model_call(chat.pack(400))
+    chat.packs.begin_model_call(chat.pack(400))
     trace = chat.why("the code is 7719")
     assert [(one.state, one.seen) for one in trace.appearances] == [("shown", True)]
     assert trace.now == "shown"
@@ -154,8 +156,8 @@ def test_what_a_cut_left_in_is_shown(chat: Session) -> None:
 
 def test_packs_of_other_roles_have_windows_of_their_own(chat: Session) -> None:
     talk(chat, 3, 2_000)
-    chat.begin_model_call(chat.pack(120, role="planner"))
-    chat.begin_model_call(chat.pack(2_000))
+    chat.packs.begin_model_call(chat.pack(120, role="planner"))
+    chat.packs.begin_model_call(chat.pack(2_000))
     trace = chat.why(NUTS)
     assert [one.role for one in trace.appearances][-2:] == ["planner", "main"]
     assert not trace.appearances[-2].seen
@@ -211,7 +213,7 @@ def test_what_was_compacted_into_the_state_is_found_and_recalled(chat: Session) 
     talk(chat, 1)
     trace = chat.why(NUTS)
     assert any(name.startswith("holdfast/context/") for name in trace.found)
-    chat.begin_model_call(chat.pack(4_000, recall=3, query="who is allergic to nuts"))
+    chat.packs.begin_model_call(chat.pack(4_000, recall=3, query="who is allergic to nuts"))
     after = chat.why(NUTS)
     assert (after.appearances[-1].state, after.appearances[-1].seen) == ("recalled", True)
 
@@ -302,7 +304,7 @@ def test_a_closed_conversation_says_that_no_pack_comes(chat: Session) -> None:
 
 def test_a_pack_that_cannot_be_made_now_says_why(chat: Session) -> None:
     talk(chat, 2, 120)
-    chat.set_brief(system_prompt="You are terse. " * 60)
+    chat.packs.set_brief(system_prompt="You are terse. " * 60)
     trace = chat.why(NUTS)
     assert trace.now == "absent"
     assert "too small" in trace.fix
@@ -354,7 +356,7 @@ def test_of_very_many_packs_the_newest_are_looked_at_and_that_is_said(
 
 def test_what_several_packs_show_is_read_once(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     talk(chat, 3)
-    chat.append(f"{'x' * 3_000} the code is 7719 {'y' * 3_000}", pinned=True)
+    chat.append(f"{'x' * 3_000} the code is 7719 {'y' * 3_000}", policy="pinned")
     talk(chat, 12)
     read: list[Any] = []
     original = trace_packs.load_piece_messages
@@ -375,8 +377,8 @@ def test_through_asyncio_it_is_the_same(hf: Holdfast, chat: Session) -> None:
             there = await other.session("alice")
             await there.append("My daughter is allergic to nuts.")
             pack = await there.pack(400)
-            await there.begin_model_call(pack)
-            assert [one.tokens for one in await there.packs()] == [pack.tokens]
+            await there.packs.begin_model_call(pack)
+            assert [one.tokens for one in await there.packs.list()] == [pack.tokens]
             return await there.why(NUTS)
 
     trace = asyncio.run(main())

@@ -128,7 +128,7 @@ def test_a_journaled_window_stays_until_what_follows_no_longer_fits(hf: Holdfast
         elif last is not None:
             shares.append(kept_tokens(found, last, pack) / last.tokens)
             assert round(pack.cached_share * pack.tokens) == kept_tokens(found, last, pack)
-        chat.begin_model_call(pack)
+        chat.packs.begin_model_call(pack)
         last = pack
     assert 2 <= moved <= volume(60, 400) // 3
     assert sum(shares) / len(shares) > 0.85
@@ -152,8 +152,8 @@ def test_packs_that_are_only_looked_at_move_nothing(hf: Holdfast) -> None:
             chat.pack(budget, role=rng.choice(["main", "judge"]), stickiness=rng.choice([0, None]))
         one, other = chat.pack(BUDGET), quiet.pack(BUDGET)
         assert [message.text for message in one.messages] == [message.text for message in other.messages]
-        chat.begin_model_call(one)
-        quiet.begin_model_call(other)
+        chat.packs.begin_model_call(one)
+        quiet.packs.begin_model_call(other)
 
 
 def test_each_role_layout_and_budget_has_a_window_of_its_own(hf: Holdfast) -> None:
@@ -166,13 +166,13 @@ def test_each_role_layout_and_budget_has_a_window_of_its_own(hf: Holdfast) -> No
     ]
     for key in keys:
         next(talk)
-        chat.begin_model_call(chat.pack(BUDGET, **key))
+        chat.packs.begin_model_call(chat.pack(BUDGET, **key))
     for key in keys:
         assert chat.pack(BUDGET, **key).cached_share > 0
         assert chat.pack(BUDGET + 1, **key).cached_share == 0
     for _ in range(20):
         next(talk)
-        chat.begin_model_call(chat.pack(BUDGET, **keys[0]))
+        chat.packs.begin_model_call(chat.pack(BUDGET, **keys[0]))
     assert chat.pack(BUDGET, **keys[0]).cached_share > 0
     assert chat.pack(BUDGET, **keys[1]).cached_share == 0, "its last pack lies too far back to be looked for"
 
@@ -182,13 +182,13 @@ def test_a_window_whose_beginning_is_gone_begins_anew(hf: Holdfast) -> None:
     found = World(hf, random.Random(5), chat)
     for _ in talking(chat, random.Random(5)):
         pack = chat.pack(BUDGET)
-    chat.begin_model_call(pack)
+    chat.packs.begin_model_call(pack)
     first = next(message for message in pack.messages if message.id)
     chat.compact(keep=4, summarizer=lambda *_, **__: "what came before")
     after = chat.pack(BUDGET)
     assert first.id not in {message.id for message in after.messages}
     assert [*size_problems(found, after), *validity_problems(after)] == []
-    chat.begin_model_call(after)
+    chat.packs.begin_model_call(after)
     chat.rewind(to=chat.messages()[-3])
     assert [*size_problems(found, chat.pack(BUDGET))] == []
 

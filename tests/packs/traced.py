@@ -6,7 +6,9 @@ import json
 from random import Random
 from typing import Any, NamedTuple
 
-from holdfast import BudgetTooSmall, Holdfast, HoldfastError, Session, Trace
+from holdfast import Holdfast, HoldfastError, Session
+from holdfast.errors import BudgetTooSmall
+from holdfast.types import Trace
 from tests.scale import volume
 
 WORDS = ("amber", "birch", "cobalt", "dahlia", "elm", "fjord", "garnet", "hazel", "iris", "juniper")
@@ -24,7 +26,7 @@ def talk(chat: Session, turns: int, budget: int = 400, *, size: int = 20) -> lis
     """Turns with a call each; gives the calls."""
     calls = []
     for turn in range(turns):
-        calls.append(chat.begin_model_call(chat.pack(budget)))
+        calls.append(chat.packs.begin_model_call(chat.pack(budget)))
         chat.append({"role": "assistant", "content": f"Reply {turn} {'bla ' * size}"})
         chat.append(f"Question {turn} {'hm ' * size}")
     return calls
@@ -94,7 +96,7 @@ class Facts:
             "min_compaction": self.random.choice(("none", "none", "light", "aggressive")),
         }
         pack = chat.pack(**how)
-        call = chat.begin_model_call(pack)
+        call = chat.packs.begin_model_call(pack)
         place = (chat.id, chat.thread)
         self.shown.append(Shown(place, call, json.dumps(pack.to_openai())))
         self.how[place] = {**how, "min_compaction": "none"}

@@ -70,7 +70,7 @@ class AtWork:
         text = self.words()
         if self.random.random() < 0.2:
             text = "\n\n\n\n".join(self.words(90).capitalize() + ".   " for _ in range(self.random.randint(2, 9)))
-        chat.append(text, pinned=self.random.random() < 0.04)
+        chat.append(text, policy="pinned" if self.random.random() < 0.04 else None)
         if self.random.random() < 0.6:
             chat.append({"role": "assistant", "content": self.words(40)})
 
@@ -150,9 +150,9 @@ class AtWork:
             {"working_context": {"at": self.words()}, "tools": self.random.sample(TOOLS, 2)},
             {},
         ]
-        chat.set_brief(role, **self.random.choice(given))
+        chat.packs.set_brief(role, **self.random.choice(given))
         if self.random.random() < 0.3:
-            self.guest().set_brief("main", working_context=self.words(30), invariants=[self.words()])
+            self.guest().packs.set_brief("main", working_context=self.words(30), invariants=[self.words()])
 
     def guest(self) -> Session:
         """A session in the hands of somebody who may not instruct."""
@@ -181,7 +181,7 @@ class AtWork:
     def murmur(self) -> None:
         """Something said in a frame."""
         frame = self.random.choice(self.frames)
-        frame_messages.append_frame_messages(self.hf._env, frame, read_input(self.words(30)))
+        frame_messages.append_frame_messages(self.hf.env, frame, read_input(self.words(30)))
 
     def rename(self) -> None:
         self.hf.index.update_frame(self.random.choice(self.frames), goal=self.words(30))
@@ -271,7 +271,7 @@ class AtWork:
         most = self.random.choice((None, None, None, 12))
         how = {"budget": self.random.choice((700, 1_500, 4_000, None)), "max_messages": most} | self.asked()
         pack = chat.pack(**how)
-        self.note(chat.begin_model_call(pack), pack, lambda cursor: chat.pack(as_of=cursor, **how))
+        self.note(chat.packs.begin_model_call(pack), pack, lambda cursor: chat.pack(as_of=cursor, **how))
 
     def pack_frame(self) -> None:
         frame = self.random.choice(self.frames)

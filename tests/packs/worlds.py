@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import BudgetTooSmall, ContextPack, Frame, Holdfast, Limits, Message, Session, ToolCallRequest
+from holdfast import ContextPack, Frame, Holdfast, Limits, Message, Session, ToolCallRequest
+from holdfast.errors import BudgetTooSmall
 from tests.conversations.generated import as_dicts, conversation, text, tool_name
 
 MODEL = "gpt-4o"
@@ -64,7 +65,7 @@ class World:
     def begin(self, pack: ContextPack) -> str:
         """Journal it as the next model call."""
         if self.frame is None:
-            return self.session.begin_model_call(pack)
+            return self.session.packs.begin_model_call(pack)
         call = self.hf.index.begin_model_call(self.frame.id, pack)
         self.hf.index.end_model_call(self.frame.id, call)
         return call
@@ -87,7 +88,7 @@ class World:
 
     def forget(self) -> None:
         """Empty what the client keeps in memory for the next pack."""
-        recent = self.hf._env.recent
+        recent = self.hf.env.recent
         assert recent is not None
         recent.clear()
 
@@ -135,16 +136,16 @@ def _brief(found: World) -> None:
     """What must always hold, or words of somebody who may not instruct."""
     words = f"brief-words {text(found.rng, 6)}"
     if found.rng.random() < 0.5:
-        found.session.set_brief(invariants=[words])
+        found.session.packs.set_brief(invariants=[words])
         found.instructions.append(words)
     else:
-        untrusted(found.hf).session("s").set_brief(working_context=words)
+        untrusted(found.hf).session("s").packs.set_brief(working_context=words)
         found.notes.append(words)
 
 
 def untrusted(hf: Holdfast) -> Holdfast:
     """A view of somebody whose words are data."""
-    return Holdfast(replace(hf._env, trust="model"), owner=False)
+    return Holdfast(replace(hf.env, trust="model"), owner=False)
 
 
 def talk(found: World, turns: int) -> None:
@@ -165,7 +166,7 @@ def talk(found: World, turns: int) -> None:
 def torn_turn(found: World, number: int) -> None:
     """A question, calls of which some are answered late or never, and an answer."""
     rng = found.rng
-    found.append(f"asked {number}: {text(rng)}", pinned=rng.random() < 0.1)
+    found.append(f"asked {number}: {text(rng)}", policy="pinned" if rng.random() < 0.1 else None)
     ids = [f"c{rng.randint(1, 3)}" for _ in range(rng.choice([1, 2, 4]))]
     made = tuple(ToolCallRequest(name=tool_name(rng), arguments='{"n": 1}', provider_id=id) for id in ids)
     calls = list(found.append(Message(role="assistant", tool_calls=made, pinned=rng.random() < 0.1)).tool_calls)
@@ -182,7 +183,7 @@ def torn_turn(found: World, number: int) -> None:
 def summarise(found: World) -> None:
     """A summary stands for what is older, and some of that can be found again; none does where it would be longer."""
     words = f"summary-words {text(found.rng, 10)}"
-    with suppress(holdfast.SummaryFailed):
+    with suppress(holdfast.errors.SummaryFailed):
         found.session.compact(keep=found.rng.randint(1, 4), summarizer=lambda *_, **__: words, store=True)
 
 

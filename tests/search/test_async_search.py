@@ -166,9 +166,9 @@ def test_what_is_no_embedder_is_refused_as_without_asyncio() -> None:
 
     async def main() -> None:
         for given in (3, Odd(), Toy, "no such embedder", lambda texts: toy(texts)):
-            with pytest.raises(holdfast.InvalidValue) as told:
+            with pytest.raises(holdfast.errors.InvalidValue) as told:
                 holdfast.open("memory:", embedder=given)  # type: ignore[arg-type]
-            with pytest.raises(holdfast.InvalidValue) as same:
+            with pytest.raises(holdfast.errors.InvalidValue) as same:
                 await holdfast.open_async("memory:", embedder=given)  # type: ignore[arg-type]
             assert "await" in str(told.value) or str(same.value) == str(told.value)
 

@@ -70,7 +70,7 @@ def test_a_search_in_one_session_looks_at_no_more_because_of_others(opened: Hold
         chance = seeded("others")
         while len(other) < size:
             other.append([f"a parcel for {chance.random()}" for _ in range(min(256, size - len(other)))])
-        with counting(opened._env.journal) as counts:
+        with counting(opened.env.journal) as counts:
             assert [hit.value.text for hit in small.search("parcel Hull")]
         found.append(counts)
     few, many = found

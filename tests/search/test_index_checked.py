@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Finding
 from holdfast.journal.sqlite import check
 from holdfast.sqlite.fts import TextIndex, index_table
+from holdfast.types import Finding
 
 
 def checked_after_merging(path: Path) -> tuple[Finding, ...]:

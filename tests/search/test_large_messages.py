@@ -60,7 +60,7 @@ def test_a_large_message_is_found_by_its_first_words(hf: Holdfast, size: int) ->
         assert (first.key, first.value.text) == (said.id, said.text)
         assert first.snippet.startswith("My passport is C01X.")
         assert hf.search("passport")[0].key == said.id
-        found = chat.history_tools().run("search_history", {"query": "passport"})
+        found = chat.packs.history_tools().run("search_history", {"query": "passport"})
         assert f"m{said.version} (user" in found
         assert "My passport is C01X." in found
         hf.journal.rebuild()
@@ -74,7 +74,7 @@ def test_a_large_result_of_a_tool_is_found(hf: Holdfast) -> None:
         (first, *_) = chat.search("parcel")
         assert (first.key, first.value.role) == (result.id, "tool")
         assert "waits in Hull" in first.snippet
-        assert "waits in Hull" in chat.history_tools().run("search_history", {"query": "parcel"})
+        assert "waits in Hull" in chat.packs.history_tools().run("search_history", {"query": "parcel"})
         hf.journal.rebuild()
 
 
@@ -114,10 +114,10 @@ def test_a_copy_finds_what_the_journal_finds(hf: Holdfast, tmp_path: Path) -> No
 def test_the_past_is_searched_with_its_large_messages(hf: Holdfast) -> None:
     chat = hf.session("s")
     said = chat.append(large("My passport is C01X."))
-    then = hf._env.journal.position()
+    then = hf.env.journal.position()
     chat.append(large("My passport is D02Y."))
-    assert hf._env.past is not None
-    past = hf._env.past(hf._env, then)
+    assert hf.env.past is not None
+    past = hf.env.past(hf.env, then)
     assert [one.key for one in search_thread(past, chat._thread_stream, "passport", 10)] == [said.id]
 
 
@@ -158,7 +158,7 @@ def check_erased(hf: Holdfast) -> None:
         for word in ("zyzzyvaquark", "quarkzyzzyva"):
             assert chat.search(word) == hf.search(word) == []
         hf.journal.rebuild()
-    path = getattr(hf._env.journal, "path", None)
+    path = getattr(hf.env.journal, "path", None)
     if path is not None:
         held = b"".join(one.read_bytes() for one in path.parent.rglob("*") if one.is_file())
         assert b"zzyvaquark" not in held

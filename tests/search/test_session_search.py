@@ -51,7 +51,7 @@ def test_what_was_said_next_is_found_with_what_was_asked(hf: Holdfast) -> None:
 
 def test_a_day_is_found_by_its_name(hf: Holdfast) -> None:
     chat = hf.session("alice")
-    clock = hf._env.clock
+    clock = hf.env.clock
     assert isinstance(clock, FrozenClock)
     for text in ("Went swimming.", "Went climbing.", "Went sailing."):
         chat.append(text)
@@ -127,9 +127,9 @@ def test_any_text_may_be_asked_for(hf: Holdfast, query: str) -> None:
 
 @pytest.mark.parametrize("bad", [{"limit": 0}, {"limit": -1}, {"limit": 10**9}, {"limit": True}, {"limit": "5"}])
 def test_a_limit_that_cannot_be_is_refused(hf: Holdfast, bad: dict[str, int]) -> None:
-    with pytest.raises(holdfast.InvalidValue, match="limit must be"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="limit must be"):
         hf.session("alice").search("x", **bad)
-    with pytest.raises(holdfast.InvalidValue, match="query must be text"):
+    with pytest.raises(holdfast.errors.InvalidValue, match="query must be text"):
         hf.session("alice").search(7)  # type: ignore[arg-type]
 
 

@@ -49,7 +49,7 @@ def answers(url: Any, said: list[dict[str, Any]], settings: Settings | None) -> 
         found: list[object] = []
         for word in ("amber", "birch fjord", "東京", "uber grove"):
             found.append([(one.value.version, round(one.score, 9), one.snippet) for one in chat.search(word)])
-            found.append(chat.history_tools().run("search_history", {"query": word}).splitlines()[2:-1])
+            found.append(chat.packs.history_tools().run("search_history", {"query": word}).splitlines()[2:-1])
         return found
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import holdfast
-from holdfast import AsyncStateStore, open_store_async
+from holdfast import open_store_async
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.testing.clock import FrozenClock, SeededIds
+from holdfast.types import AsyncStateStore
 
 KINDS = ["memory:", "a.db", "memory: as a store", "sqlite:///store.db", "fs:///folder"]
 """The first two are journals."""

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncState, AsyncStateStore, Closed, HoldfastError, StateReader
+from holdfast import AsyncState, HoldfastError
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import AsyncReadableState, AsyncStateReader, open_store_async
 from holdfast.client.state import open_store
+from holdfast.errors import Closed
 from holdfast.testing.clock import FrozenClock, SeededIds
+from holdfast.types import AsyncStateStore, StateReader
 from tests.conversations.looped import counted, play
 from tests.stores.opened import KINDS, Opened
 
@@ -81,8 +83,7 @@ def _story(store: Any) -> Generator[Op, Any, None]:
     yield op(user, "delete", "none", expected_version=3)
     reader = yield op(user, "reader")
     yield op(reader, "list")
-    everything = yield op(store, "reader")
-    yield op(everything("user/42"), "entries")
+    yield op(reader("user/42"), "entries")
     session = yield op(store, "__call__", "s1")
     yield op(session, "write", "draft", "x", lifetime="session")
     yield op(store, "end_session", "s1")
@@ -249,7 +250,7 @@ def test_a_reader_reads_in_threads_and_what_is_awaited_reads_on_the_loop(tmp_pat
         await state.write("k", 1)
         reader = state.reader()
         assert await asyncio.to_thread(reader.read, "k") == 1
-        assert await asyncio.to_thread(hf.state.reader()("user/42").read, "k") == 1
+        assert await asyncio.to_thread(hf.state("user/43").reader()("user/42").read, "k") == 1
         view = AsyncStateReader(reader, hf._threads)
         assert (await view.read("k"), await view("user/7").list(), view.scope) == (1, [], "user/42")
         assert repr(view("user/7")) == "AsyncStateReader('user/7')"
@@ -259,7 +260,7 @@ def test_a_reader_reads_in_threads_and_what_is_awaited_reads_on_the_loop(tmp_pat
 
 def test_a_view_that_is_awaited_has_nothing_that_writes() -> None:
     with open_store("memory:") as store:
-        view: Any = AsyncStateReader(store.reader(), object())  # type: ignore[arg-type]
+        view: Any = AsyncStateReader(store("user/42").reader(), object())  # type: ignore[arg-type]
     public = {name for name in dir(view) if not name.startswith("_")}
     assert public == {name for name in dir(AsyncReadableState) if not name.startswith("_")} | {"scope"}
     assert isinstance(view._of, StateReader)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncState, Conflict, KeyReused
+from holdfast import AsyncState, Conflict
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.state import State
+from holdfast.errors import KeyReused
 from holdfast.flow.state import write as state_write
 from holdfast.flow.state.journal_store import JournalStore
 from holdfast.testing.clock import FrozenClock
@@ -60,7 +61,7 @@ def test_a_sum_that_reads_before_it_crosses_to_write_is_caught(monkeypatch: pyte
 async def _cancelled_write(hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) -> None:
     state = hf.state("user/42")
     reached, opened = threading.Event(), threading.Event()
-    journal = hf._client._env.journal
+    journal = hf._client.env.journal
     append = journal.append
 
     def held(batch: Any) -> Any:

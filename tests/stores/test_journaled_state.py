@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import ERASED, Holdfast
+from holdfast import Holdfast
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.journal_contract import dump_projections
+from holdfast.types import ERASED
 
 
 @pytest.fixture(params=["memory:", "sqlite"])
@@ -69,10 +70,10 @@ def test_a_retry_with_the_same_key_changes_nothing(hf: Holdfast) -> None:
 def test_a_key_that_stands_for_something_else_is_refused(hf: Holdfast, other: object) -> None:
     state = hf.state("user/1")
     state.write("n", 1, key="a")
-    before = dump_projections(hf._env.journal)
-    with pytest.raises(holdfast.KeyReused):
+    before = dump_projections(hf.env.journal)
+    with pytest.raises(holdfast.errors.KeyReused):
         other(state)  # type: ignore[operator]
-    assert dump_projections(hf._env.journal) == before
+    assert dump_projections(hf.env.journal) == before
 
 
 def test_what_is_kept_about_a_user_is_erased_with_the_user(hf: Holdfast) -> None:
@@ -99,20 +100,20 @@ def test_a_rebuild_and_a_copy_hold_the_same_state(hf: Holdfast, tmp_path: Path) 
     state.delete("k3")
     state.link("k1", "next", "k2")
     before = (
-        dump_projections(hf._env.journal),
+        dump_projections(hf.env.journal),
         state.entries(),
         [one.key for one in state.search("green", limit=50)],
     )
     hf.journal.rebuild()
     assert (
-        dump_projections(hf._env.journal),
+        dump_projections(hf.env.journal),
         state.entries(),
         [one.key for one in state.search("green", limit=50)],
     ) == before
     hf.journal.export(tmp_path / "lines.jsonl")
     with holdfast.open(tmp_path / "copy.db") as copy:
         copy.journal.import_(tmp_path / "lines.jsonl")
-        assert dump_projections(copy._env.journal) == before[0]
+        assert dump_projections(copy.env.journal) == before[0]
         assert [one.key for one in copy.state("user/1").search("green", limit=50)] == before[2]
 
 
@@ -211,7 +212,7 @@ def test_a_write_that_compares_nothing_reads_nothing(tmp_path: Path) -> None:
         state.write("a", 1)
         counts = []
         for _ in range(2):
-            with counting(hf._env.journal) as one:
+            with counting(hf.env.journal) as one:
                 state.write("a", 2)
             counts.append((one.calls, one.statements))
             for number in range(200):

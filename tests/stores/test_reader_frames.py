@@ -51,7 +51,7 @@ def reader(request: pytest.FixtureRequest) -> Iterator[StateReader]:
     with opened:
         store: StateStore = opened if request.param == "memory" else opened.state
         store(SCOPE).write("k", 1)
-        yield store.reader(SCOPE)
+        yield store(SCOPE).reader()
 
 
 def _asked(view: StateReader) -> list[list[Any]]:
@@ -87,7 +87,7 @@ def test_nothing_that_a_reader_raises_or_calls_leads_to_a_writer(
     monkeypatch.setattr("holdfast.client.state.make_read_only", lambda storage: storage)
     with open_store("memory:") as store:
         store(SCOPE).write("k", 1)
-        assert any(_writers_in(frames) for frames in _asked(store.reader(SCOPE)))
+        assert any(_writers_in(frames) for frames in _asked(store(SCOPE).reader()))
 
 
 def test_what_fails_inside_the_store_is_told_without_the_way_there() -> None:
@@ -101,19 +101,19 @@ def test_what_fails_inside_the_store_is_told_without_the_way_there() -> None:
     with open_store("memory:") as opened:
         storage = Storage(
             store=Damaged(),
-            clock=opened._storage.clock,
-            settings=opened._storage.settings,
-            transients=opened._storage.transients,
+            clock=opened.storage.clock,
+            settings=opened.storage.settings,
+            transients=opened.storage.transients,
             tenant="default",
         )
         with pytest.raises(Corrupt, match="damaged") as caught:
             StateReader(storage, SCOPE).read("k")
         assert _writers_in(_frames_of(caught.value)) == []
         with pytest.raises(EntryNotFound):
-            opened.reader(SCOPE).require("k")
+            opened(SCOPE).reader().require("k")
 
 
 def test_a_view_of_a_view_is_no_deeper() -> None:
     with open_store("memory:") as store:
-        once = read_only.make_read_only(store._storage)
+        once = read_only.make_read_only(store.storage)
         assert read_only.make_read_only(once) is once

@@ -37,8 +37,8 @@ def test_a_transient_reducer_keeps_on_too() -> None:
 def test_an_effect_with_a_reducer_keeps_what_it_does_not_say() -> None:
     with holdfast.open("memory:") as hf:
         hf.state(SCOPE).write("n", 1, tier="hot", salience=0.5)
-        effect = holdfast.WriteState(SCOPE, "n", 1, reducer="sum")
-        hf.operate(lambda given, view: holdfast.OperatorOutput(effects=[effect]), name="o")
+        effect = holdfast.effects.WriteState(SCOPE, "n", 1, reducer="sum")
+        hf.effects.operate(lambda given, view: holdfast.effects.OperatorOutput(effects=[effect]), name="o")
         entry = hf.state(SCOPE).entry("n")
         assert entry is not None
         assert (entry.value, entry.tier, entry.salience) == (2, "hot", 0.5)

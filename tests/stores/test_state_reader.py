@@ -39,7 +39,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[StateStore]:
 @pytest.fixture
 def reader(store: StateStore) -> StateReader:
     store("user/42").write("k", 1)
-    return store.reader("user/42")
+    return store("user/42").reader()
 
 
 def attributes(thing: object) -> Iterator[tuple[str, object]]:
@@ -98,7 +98,7 @@ def test_the_search_for_ways_finds_those_that_there_are(store: StateStore) -> No
         """Carries its store as an attribute."""
 
     bound.hidden = {"deep": [store("user/42")]}  # type: ignore[attr-defined]
-    careless = Careless(store._storage, "user/42")
+    careless = Careless(store.storage, "user/42")
     assert ways_to_a_writer(careless) == []
     careless.kept = (bound,)
     assert ways_to_a_writer(careless)

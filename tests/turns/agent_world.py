@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import holdfast
-from holdfast import Holdfast, ModelReply, Usage
+from holdfast import Holdfast, Usage
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted
+from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime.reply import AgentEvent

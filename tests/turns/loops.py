@@ -113,7 +113,7 @@ def check_whole(hf: Holdfast) -> None:
     hf.journal.rebuild()
     assert hf.journal.verify().findings == ()
     for info in hf.sessions():
-        for thread in hf.session(info.id).threads:
+        for thread in hf.session(info.id).details.threads:
             check_valid(hf, info.id, thread)
 
 

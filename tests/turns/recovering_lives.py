@@ -79,7 +79,7 @@ class Life:
         self.chance, self.clock, self.stack = chance, FrozenClock(), ExitStack()
         how: dict[str, Any] = {"clock": self.clock, "settings": Settings(lease_ms=LEASE), "durability": "fast"}
         self.clients = [self.stack.enter_context(holdfast.open(path, **how)) for _ in range(2)]
-        env = self.clients[1]._env
+        env = self.clients[1].env
         self.env, self.watching = env, RunnableTurnWatch(replace(env, tenant="default"), None, None)
         self.working: list[ExitStack] = []
         self.found = 0
@@ -165,7 +165,7 @@ class Life:
 
     def say(self, hf: Holdfast) -> None:
         session = hf.session(self.chance.choice(SESSIONS))
-        calls = session.open_calls()
+        calls = session.details.open_calls()
         if calls and self.chance.random() < 0.7:
             session.append_result(calls[0].id, "found by hand")
         else:
@@ -215,12 +215,12 @@ class Life:
 
     def sign(self, hf: Holdfast) -> None:
         stream = place(self.chance.choice(SESSIONS))
-        head = hf._env.journal.head(hf._env.tenant, stream)
+        head = hf.env.journal.head(hf.env.tenant, stream)
         if head is not None:
-            hf._env.journal.renew_lease(hf._env.tenant, stream, head.epoch)
+            hf.env.journal.renew_lease(hf.env.tenant, stream, head.epoch)
 
     def sweep(self, hf: Holdfast) -> None:
-        frame_sweep.sweep(hf._env, patient=False)
+        frame_sweep.sweep(hf.env, patient=False)
 
     def time(self, hf: Holdfast) -> None:
         self.clock.advance(self.chance.choice([1, SECOND, 4 * SECOND, 11 * SECOND, LEASE // 2, LEASE + 1]))

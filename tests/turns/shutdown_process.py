@@ -121,7 +121,7 @@ def main_without_asyncio(folder: Path, turns: int, grace: float) -> dict[str, An
     def send(number: int) -> None:
         try:
             agent.send(f"s{number}", "pay" if number % 2 else "model", key=f"k{number}")
-        except holdfast.Draining as error:
+        except holdfast.errors.Draining as error:
             ended.append(type(error).__name__)
 
     after = ""
@@ -140,7 +140,7 @@ def main_without_asyncio(folder: Path, turns: int, grace: float) -> dict[str, An
             thread.join()
         try:
             agent.send("late", "quick")
-        except holdfast.Draining as error:
+        except holdfast.errors.Draining as error:
             after = type(error).__name__
     return {"after": after, "sent": ended}
 

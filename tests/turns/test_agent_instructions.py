@@ -73,10 +73,10 @@ def test_what_the_application_gave_holds_for_agents_that_say_nothing_themselves(
     hf.session(SESSION, system="Be kind.", title="Talk")
     assert told(hf, "a") == ("Be kind.", [])
     assert told(hf, "b", system="You are B.") == ("You are B.", [])
-    assert hf.session(SESSION).system == "You are B."
+    assert hf.session(SESSION).details.system == "You are B."
     assert told(hf, "c", system="You are C.") == ("You are C.", [])
     assert told(hf, "a") == ("Be kind.", [])
-    assert hf.session(SESSION).system == "Be kind."
+    assert hf.session(SESSION).details.system == "Be kind."
     assert hf.session(SESSION).title == "Talk"
 
 
@@ -122,8 +122,8 @@ def test_rows_made_anew_say_the_same(tmp_path: Path) -> None:
         told(hf, "b", session="other", system="You are B.")
         told(hf, "a", session="other")
         hf.journal.rebuild()
-        assert hf.session(SESSION).system == "Be kind."
-        assert hf.session("other").system is None
+        assert hf.session(SESSION).details.system == "Be kind."
+        assert hf.session("other").details.system is None
         check_whole(hf)
 
 

@@ -121,7 +121,9 @@ def test_corrections_are_counted_over_processes(hf: Holdfast) -> None:
 
     def away(pack: Any) -> Any:
         asked.append(1)
-        return "Nonsense." if len(asked) % 2 else holdfast.ModelFailed("Away.", kind="unavailable", retryable=True)
+        return (
+            "Nonsense." if len(asked) % 2 else holdfast.errors.ModelFailed("Away.", kind="unavailable", retryable=True)
+        )
 
     agent, tries = hf.agent("a", model=Scripted(away), output=Order), 0
     while True:
@@ -129,7 +131,7 @@ def test_corrections_are_counted_over_processes(hf: Holdfast) -> None:
         try:
             reply = agent.send(SESSION, "Go", key="k")
             break
-        except holdfast.ModelFailed:
+        except holdfast.errors.ModelFailed:
             agent = hf.agent("a", model=Scripted(away), output=Order)
     assert str(reply.reason).startswith("output:")
     assert (tries, len(asked)) == (CORRECTIONS + 1, 2 * CORRECTIONS + 1)

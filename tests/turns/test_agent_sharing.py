@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ModelFailed
-from holdfast.errors import Closed, Draining, KeyReused, Refused
+from holdfast.errors import Closed, Draining, KeyReused, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import listeners, loop_thread
 from holdfast.runtime.tools.tool import tool

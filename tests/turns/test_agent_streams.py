@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ModelFailed
-from holdfast.errors import ActorBusy, InvalidValue, Refused
+from holdfast.errors import ActorBusy, InvalidValue, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import listeners
 from holdfast.runtime.reply import AgentEvent

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Limits, ModelFailed
-from holdfast.errors import InvalidValue, KeyReused, Refused
+from holdfast import Limits
+from holdfast.errors import InvalidValue, KeyReused, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
@@ -259,7 +259,7 @@ def test_a_deadline_stops_it(hf: Holdfast, clock: FrozenClock) -> None:
 
 
 def test_a_budget_of_tokens_stops_it(hf: Holdfast) -> None:
-    spent = holdfast.ModelReply(
+    spent = holdfast.models.ModelReply(
         message=holdfast.Message(role="assistant", content="Looking.", tool_calls=(call("look", at=1),)),
         usage=holdfast.Usage(input=4_900, output=200),
     )
@@ -270,7 +270,7 @@ def test_a_budget_of_tokens_stops_it(hf: Holdfast) -> None:
 
 def test_a_budget_in_dollars_stops_it() -> None:
     with holdfast.open("memory:", prices={"dear": {"input": 1_000, "output": 1_000}}) as hf:
-        spent = holdfast.ModelReply(
+        spent = holdfast.models.ModelReply(
             message=holdfast.Message(role="assistant", content="Looking.", tool_calls=(call("look", at=1),)),
             usage=holdfast.Usage(input=1_000, output=1_000, model="dear"),
         )

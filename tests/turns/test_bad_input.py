@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Message, ModelFailed, ModelReply, Settings, Usage
-from holdfast.errors import FrameSuspended, InvalidTransition, ToolFailed, Waiting
+from holdfast import Message, Settings, Usage
+from holdfast.errors import FrameSuspended, InvalidTransition, ModelFailed, ToolFailed, Waiting
 from holdfast.model.scripted import Scripted, call
+from holdfast.models import ModelReply
 from holdfast.records.messages import ToolCallRequest
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.result import Bytes

@@ -153,7 +153,7 @@ def test_a_clients_own_tokenizer_is_calibrated_unless_it_says_that_it_is_exact()
 
 def note(hf: Holdfast, pack: ContextPack, reported: int) -> None:
     """What whoever calls a model does when it has answered."""
-    models = hf._env.models
+    models = hf.env.models
     assert models is not None
     models.note(pack.model, pack.tokens, reported, pack.tokenizer, tenant=DEFAULT_TENANT)
 
@@ -166,7 +166,7 @@ def grown(hf: Holdfast, model: str, id: str = "s") -> Session:
 
 
 def default_follows(hf: Holdfast) -> None:
-    chat, info = grown(hf, CLAUDE), holdfast.model_info(CLAUDE)
+    chat, info = grown(hf, CLAUDE), holdfast.models.model_info(CLAUDE)
     pack = chat.pack()
     assert pack.budget == info.input_budget
     assert pack.tokens >= SMALL_REQUEST
@@ -193,7 +193,7 @@ def explicit_stays(hf: Holdfast) -> None:
     assert after.messages == before.messages
     with hf.frame("work", session="s") as frame:
         assert frame.pack(5_000).budget == 5_000
-        most = holdfast.model_info(CLAUDE).input_budget
+        most = holdfast.models.model_info(CLAUDE).input_budget
         assert (frame.pack(10**9).budget, frame.pack(10**9).limited_by) == (most, "context_tokens")
 
 
@@ -212,7 +212,7 @@ def test_exact_packs_stay_as_they_are(hf: Holdfast) -> None:
     chat = grown(hf, GPT)
     for _ in range(CALLS_NEEDED):
         note(hf, chat.pack(), 2 * chat.pack().tokens)
-    assert chat.pack().budget == holdfast.model_info(GPT).input_budget
+    assert chat.pack().budget == holdfast.models.model_info(GPT).input_budget
 
 
 def test_clients_learn_each_for_themselves_and_the_same_from_the_same(hf: Holdfast) -> None:
@@ -220,7 +220,7 @@ def test_clients_learn_each_for_themselves_and_the_same_from_the_same(hf: Holdfa
         for one in (hf, other):
             grown(one, CLAUDE)
         note(hf, grown(hf, CLAUDE).pack(), 30_000)
-        assert grown(other, CLAUDE).pack().budget == holdfast.model_info(CLAUDE).input_budget
+        assert grown(other, CLAUDE).pack().budget == holdfast.models.model_info(CLAUDE).input_budget
         note(other, grown(other, CLAUDE).pack(), 30_000)
         packs = [grown(one, CLAUDE).pack() for one in (hf, other, hf)]
     assert len({(pack.budget, pack.tokens, len(pack.messages)) for pack in packs}) == 1
@@ -232,7 +232,7 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     from holdfast.model import registry as models
 
     monkeypatch.setattr(models, "_registered", {})
-    holdfast.register_model("tiny", window=9_000, reply_reserve=1_000)
+    holdfast.models.register_model("tiny", window=9_000, reply_reserve=1_000)
     yield "tiny-1"
     models._look_up.cache_clear()
 
@@ -243,7 +243,7 @@ def calls(hf: Holdfast, model: str, share: Callable[[], float], count: int) -> l
     for number in range(count):
         chat.append(f"{number} " + "some words and more " * 90)
         pack = chat.pack()
-        chat.begin_model_call(pack)
+        chat.packs.begin_model_call(pack)
         found.append((pack, round(pack.tokens * share())))
         note(hf, *found[-1])
     return found
@@ -268,8 +268,8 @@ def window_stays(hf: Holdfast, model: str) -> None:
     packs = [pack for pack, _ in calls(hf, model, lambda: next(shares) / 100, 20)]
     assert len({pack.budget for pack in packs}) > 10
     line = "session/long/thread/main"
-    asked = [event.facts.asked for event in iter_packs(hf._env, line)]
-    assert asked == [holdfast.model_info(model).input_budget] * len(packs)
+    asked = [event.facts.asked for event in iter_packs(hf.env, line)]
+    assert asked == [holdfast.models.model_info(model).input_budget] * len(packs)
 
 
 def test_packs_are_of_one_window_while_budgets_change(hf: Holdfast, small_window: str) -> None:

@@ -141,7 +141,7 @@ def _opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holdfast]:
 def counted(hf: Holdfast, take: Take, name: str, sample: int = SAMPLE) -> Counts:
     """One turn's counts, averaged."""
     take(name)
-    with counting(hf._env.journal) as counts:
+    with counting(hf.env.journal) as counts:
         for _ in range(sample):
             take(name)
     return counts.per(sample)

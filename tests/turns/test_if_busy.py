@@ -94,7 +94,7 @@ class Sender(threading.Thread):
 
 def lined_up(hf: Holdfast, count: int) -> None:
     """Return once so many wait in this process."""
-    queues = hf._env.queues
+    queues = hf.env.queues
     assert queues is not None
     until = time.monotonic() + PATIENCE
     while len(queues._waiting.get(("default", place()), ())) < count:
@@ -193,7 +193,7 @@ def test_one_who_waits_and_gives_up_does_not_keep_the_others_waiting(hf: Holdfas
     assert isinstance(leaves.ended(), ActorBusy)
     working.finish()
     assert stays.ended().text == "to stays"
-    assert not hf._env.queues._waiting, "nobody is forgotten in the line"
+    assert not hf.env.queues._waiting, "nobody is forgotten in the line"
 
 
 def test_the_same_key_at_the_same_time_is_one_turn(hf: Holdfast) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Message, ModelFailed, ToolCallRequest, ToolCallResult, tool
+from holdfast import Message, ToolCallRequest, ToolCallResult, tool
 from holdfast.core.sessions import tokens
 from holdfast.core.sessions.tokens import Framing, message_tokens
 from holdfast.core.wire import anthropic, openai_chat, openai_responses, tools
 from holdfast.core.wire import calls as wire_calls
 from holdfast.core.wire.tools import sendable_tool_name
+from holdfast.errors import ModelFailed
 from holdfast.model.providers import ADAPTERS
 from tests.conversations.generated import INVENTED
 from tests.conversations.name_rules import tool_problems
@@ -40,7 +41,7 @@ def refund(order: int) -> str:
 def quiet(fails: bool) -> str:
     """Say nothing."""
     if fails:
-        raise holdfast.ToolFailed(" ")
+        raise holdfast.errors.ToolFailed(" ")
     return " \n"
 
 
@@ -120,7 +121,7 @@ def test_what_was_shown_is_shown_again_and_exported_as_the_model_wrote_it(hf: Ho
     agent = hf.agent("a", model=model, tools=[refund], history=False)
     chat = hf.session(SESSION)
     assert [agent.send(SESSION, text).status for text in ("One", "Two")] == ["done", "done"]
-    packs = [chat.pack_at(info.call) for info in reversed(chat.packs())]
+    packs = [chat.pack_at(info.call) for info in reversed(chat.packs.list())]
     for asked, again in zip(model.requests, packs, strict=True):
         assert again.digest == asked.pack.digest
         assert (again.to_openai(), again.to_anthropic()) == (asked.pack.to_openai(), asked.pack.to_anthropic())

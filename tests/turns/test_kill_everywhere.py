@@ -259,7 +259,7 @@ def test_questions_that_nobody_answers_are_named() -> None:
 
 def test_a_program_without_an_end_is_named() -> None:
     def waiting(hf: holdfast.Holdfast) -> None:
-        raise holdfast.Waiting
+        raise holdfast.errors.Waiting
 
     with pytest.raises(AssertionError, match="run 3 times and has not come to its end"):
         kill_everywhere(waiting, check=lambda hf: True, runs=3)
@@ -293,7 +293,7 @@ def test_calls_that_cannot_be_meant_are_refused() -> None:
         lambda: kill_quickly(refund, open=holdfast.open),
         lambda: killable(3),
     ):
-        with pytest.raises(holdfast.InvalidValue):
+        with pytest.raises(holdfast.errors.InvalidValue):
             call()
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CallModel, CallTool, Done, TurnLeft
+from holdfast import CallModel, CallTool, Done
+from holdfast.errors import TurnLeft
 from holdfast.flow.turns import calls, turns
 from holdfast.flow.turns.engine import TurnEngine
 from tests.turns.agent_world import Gated
@@ -110,7 +111,7 @@ def test_a_stop_that_was_acknowledged_wins_over_a_reply_that_calls_tools(hf: Hol
         step.done(LOOK)
         done: Any = turn.steps()[0]
     assert done.status == "stopped"
-    assert hf.session(SESSION).open_calls() == []
+    assert hf.session(SESSION).details.open_calls() == []
 
 
 def test_a_stop_after_the_reply_changes_nothing(hf: Holdfast) -> None:
@@ -209,7 +210,7 @@ def test_a_stop_that_comes_too_late_says_so(hf: Holdfast, monkeypatch: pytest.Mo
     chat = hf.session("a")
     with chat.turn("x") as turn:
         (step,) = turn.steps()
-        live = turns.find_live_turn(hf._env, turns.turns_place(chat._thread_stream))
+        live = turns.find_live_turn(hf.env, turns.turns_place(chat._thread_stream))
         step.done("bye")
         assert turn.steps()[0].status == "done"
     monkeypatch.setattr(turns, "find_live_turn", lambda *given: live)

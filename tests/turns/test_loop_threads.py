@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, ModelReply
+from holdfast import Holdfast
 from holdfast.errors import Closed
 from holdfast.model.scripted import Scripted, call
+from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.runtime import loop_thread
 from holdfast.runtime.loop_thread import LoopThread, get_loop_thread

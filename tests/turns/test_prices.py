@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import holdfast
-from holdfast import Holdfast, InvalidValue, Message, Usage
+from holdfast import Holdfast, Message, Usage
 from holdfast.connect import make_price_function
+from holdfast.errors import InvalidValue
 from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.model import prices
@@ -364,10 +365,10 @@ def test_prices_that_are_none_are_refused_before_anything_is_opened(wrong: Any, 
 def fills_only_what_is_open(hf: Holdfast) -> None:
     """What is said stays as it is said; what was not reported is not called free."""
     said, unsaid, nothing = Usage(input=5, cost=1), Usage(input=5), Usage(reasoning=0)
-    assert add_cost(hf._env, said, "gpt-4o") == said
-    assert add_cost(hf._env, unsaid, "gpt-4o") == Usage(input=5, cost=12_500)
-    assert add_cost(hf._env, nothing, "gpt-4o") is nothing
-    assert add_cost(hf._env, unsaid, None) is unsaid
+    assert add_cost(hf.env, said, "gpt-4o") == said
+    assert add_cost(hf.env, unsaid, "gpt-4o") == Usage(input=5, cost=12_500)
+    assert add_cost(hf.env, nothing, "gpt-4o") is nothing
+    assert add_cost(hf.env, unsaid, None) is unsaid
 
 
 def test_only_what_is_not_said_is_filled_in(hf: Holdfast) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import InvalidValue, Message, ModelFailed, ToolCallResult
+from holdfast import Message, ToolCallResult
+from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model import recorded
 from holdfast.model.recorded import Recorded
 from holdfast.model.scripted import Scripted, call

@@ -47,9 +47,9 @@ class Waiting:
         self._lived = {stream: list(self.hf.journal.events(stream)) for stream in streams}
         names = [f"s{number}" for number in range(1, count)]
         for first in range(0, len(names), AT_ONCE):
-            append_events(self.hf._env, self._copies(names[first : first + AT_ONCE]))
+            append_events(self.hf.env, self._copies(names[first : first + AT_ONCE]))
         self.pages, self.count = math.ceil(count / PAGE), count
-        self.watching = RunnableTurnWatch(self.hf._env, None, ["default"])
+        self.watching = RunnableTurnWatch(self.hf.env, None, ["default"])
 
     def _copies(self, names: list[str]) -> list[StreamWrite]:
         """The first conversation once more under other names, event by event: quicker than living each of them."""
@@ -70,7 +70,7 @@ class Waiting:
 
     def look(self) -> tuple[int, float]:
         """How many turns can go on, and how many statements it took to know that."""
-        with counting(self.hf._env.journal) as counts:
+        with counting(self.hf.env.journal) as counts:
             found = self.watching.find_runnable_turns()
         return len(found), counts.statements
 
@@ -78,7 +78,7 @@ class Waiting:
 @pytest.fixture(scope="module", params=[FEW, MANY])
 def waiting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
     made = Waiting(tmp_path_factory.mktemp("waiting") / "a.db", request.param)
-    assert len(list(made.hf._env.journal.heads("default", HeadQuery(live=True, limit=100_000)))) == made.count
+    assert len(list(made.hf.env.journal.heads("default", HeadQuery(live=True, limit=100_000)))) == made.count
     found, first = made.look()
     assert found == 0
     assert first >= made.count, "the first look sees each of them"

@@ -11,10 +11,10 @@ import openai
 import pytest
 
 import holdfast
-from holdfast import CallModel, ModelFailed
+from holdfast import CallModel
 from holdfast.aio import turn as aio_turn
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.errors import InvalidValue
+from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.flow.turns.engine import TurnEngine
 from tests.model_server import Fault, model_server
 from tests.turns.agent_world import SESSION

@@ -136,7 +136,7 @@ def test_a_call_that_was_begun_before_counts_once(hf: Holdfast) -> None:
 def test_failures_are_counted_without_reading_the_journal_again(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
         asked: list[int] = []
-        with hf.session(SESSION).turn("Go.") as turn, counting(hf._env.journal) as counts:
+        with hf.session(SESSION).turn("Go.") as turn, counting(hf.env.journal) as counts:
             for step in turn:
                 if isinstance(step, CallModel):
                     asked.append(counts.statements)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CallModel, Holdfast, InvalidValue, Message, ModelFailed, ModelReply, Refused, Usage, tool
+from holdfast import CallModel, Holdfast, Message, Refused, Usage, tool
+from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.flow.turns import calls, outcome
 from holdfast.flow.turns.model_calls import TurnCost
 from holdfast.flow.turns.open import TurnOpener, TurnTerms
 from holdfast.model.scripted import Scripted, call
+from holdfast.models import ModelReply
 from holdfast.records.models import Delta, ModelCall
 from holdfast.testing import kill_everywhere
 from tests.turns.agent_world import Counted, facts
@@ -235,7 +237,7 @@ def test_a_model_may_fail_for_a_while() -> None:
 @pytest.mark.parametrize("wait", [-1, -0.1, float("nan"), float("inf"), 10**400, True, "1"])
 def test_a_wait_that_is_no_time_is_refused(hf: Holdfast, wait: Any) -> None:
     with pytest.raises(InvalidValue, match="wait must be seconds"):
-        TurnOpener(hf._env, f"session/{SESSION}/thread/main", TurnTerms(wait=wait))
+        TurnOpener(hf.env, f"session/{SESSION}/thread/main", TurnTerms(wait=wait))
     with pytest.raises(InvalidValue, match="wait must be seconds"):
         take(hf, "Go.", replies("no"), wait=wait)
     assert take(hf, "Go.", replies("Hi."), wait=0).text == "Hi."

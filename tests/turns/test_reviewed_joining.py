@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ActorBusy, Holdfast, Limits, ModelFailed, ModelReply, Usage
+from holdfast import Holdfast, Limits, Usage
+from holdfast.errors import ActorBusy, ModelFailed
 from holdfast.flow.turns import outcome
 from holdfast.flow.turns.open import TurnOpener
+from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.testing.clock import FrozenClock
 
@@ -164,7 +166,7 @@ class Chat:
         raise AssertionError(f"it took too long: {self.began} {self.ended}")
 
     def waiting(self) -> int:
-        return sum(map(len, self.hf._env.queues._waiting.values()))  # type: ignore[union-attr]
+        return sum(map(len, self.hf.env.queues._waiting.values()))  # type: ignore[union-attr]
 
 
 @pytest.fixture

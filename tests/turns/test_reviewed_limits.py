@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 import holdfast
-from holdfast import FrameLimits, Holdfast, InvalidValue, KeyReused, Limits, PushFrame, Scripted
+from holdfast import Holdfast, Limits, Scripted
 from holdfast.core.journal.codec import decode, encode
+from holdfast.effects import PushFrame
+from holdfast.errors import InvalidValue, KeyReused
+from holdfast.types import FrameLimits
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
 
 WINDOW = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
@@ -72,7 +75,7 @@ def test_each_place_has_its_own_defaults(hf: Holdfast) -> None:
     assert bare_limits(hf, Limits()) == BARE == FrameLimits(4_000, 10, 3, 120_000)
     hf.session("t", model="gpt-5-mini")
     take(hf, "Hi", replies("Hello."), session="t", limits=Limits(tool_calls=20))
-    window = holdfast.model_info("gpt-5-mini").input_budget
+    window = holdfast.models.model_info("gpt-5-mini").input_budget
     assert pushed(hf)[-1] == FrameLimits(context_tokens=window, tool_calls=20, depth=3, timeout_ms=None)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ModelFailed, ModelReply
+from holdfast.errors import ModelFailed
 from holdfast.flow.turns import outcome
+from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime import driver
@@ -55,7 +56,7 @@ def cancels_itself() -> None:
 RAISED: list[Any] = [
     RuntimeError(f"401 for {SECRET}"),
     TimeoutError(),
-    holdfast.InvalidValue(SECRET),
+    holdfast.errors.InvalidValue(SECRET),
     SystemExit(3),
     KeyboardInterrupt(),
     BaseExceptionGroup("several", [KeyboardInterrupt()]),

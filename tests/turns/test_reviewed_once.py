@@ -101,8 +101,8 @@ def test_a_step_whose_answer_was_not_taken_can_be_answered_again(hf: Holdfast, m
         with pytest.raises(InvalidValue):
             pays.done(object())
         with monkeypatch.context() as patch:
-            patch.setattr(TurnEngine, "end_tool", lambda *given, **how: (_ for _ in ()).throw(holdfast.Busy))
-            with pytest.raises(holdfast.Busy):
+            patch.setattr(TurnEngine, "end_tool", lambda *given, **how: (_ for _ in ()).throw(holdfast.errors.Busy))
+            with pytest.raises(holdfast.errors.Busy):
                 pays.fail("away")
         assert pays.done("paid").tool_results[0].result == "paid"
         with pytest.raises(Refused, match="answered already"):

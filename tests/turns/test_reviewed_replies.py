@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Done, Holdfast, ModelReply, Scripted
+from holdfast import Done, Holdfast, Scripted
 from holdfast.flow.turns import engine, outcome
 from holdfast.model.providers import ADAPTERS
+from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.runtime import reply as runtime_reply
 from holdfast.runtime.reply import ReplyOutput

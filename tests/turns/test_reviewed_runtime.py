@@ -16,10 +16,11 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import ModelReply, Scripted, tool
+from holdfast import Scripted, tool
 from holdfast.aio import executor as async_pool
 from holdfast.aio.executor import THREADS, CallbackPool
 from holdfast.errors import Closed, InvalidValue, ModelFailed, ToolFailed
+from holdfast.models import ModelReply
 from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime import loop_thread, tasks
 from holdfast.runtime.driver import TurnDriver
@@ -168,7 +169,7 @@ def test_a_closed_client_leaves_nothing_of_its_agents_behind() -> None:
     for _ in range(2):
         hf = holdfast.open("memory:")
         assert hf.agent("a", model=Scripted(["Hi."])).send("s", "Hello").text == "Hi."
-        gone.append(weakref.ref(hf._env.leases))
+        gone.append(weakref.ref(hf.env.leases))
         hf.close()
     del hf
     until(lambda: gc.collect() >= 0 and not any(one() for one in gone))
@@ -265,7 +266,7 @@ def test_who_was_overtaken_gets_the_reply_that_another_process_ended_the_turn_wi
             model = Gated(["Late."])
             sending = asyncio.ensure_future(one.agent("a", model=model).send("s", "Hello", key="k"))
             await model.begun.wait()
-            one._client._env.leases.close()  # No more signs of life, as if its machine had gone.
+            one._client.env.leases.close()  # No more signs of life, as if its machine had gone.
             async with other.agent("a", model=Scripted(["Taken over."])).recovering(every=0.02) as recovering:
                 await until_async(lambda: recovering.taken_up == 1)
             model.go_on.set()

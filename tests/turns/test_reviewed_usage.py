@@ -11,21 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import (
-    BudgetExhausted,
-    BudgetGuard,
-    CallModel,
-    Holdfast,
-    InvalidValue,
-    Message,
-    ModelReply,
-    Scripted,
-    Usage,
-    tool,
-)
+from holdfast import CallModel, Holdfast, Message, Scripted, Usage, tool
+from holdfast.compaction import BudgetGuard
 from holdfast.core.journal import project_sessions
+from holdfast.errors import BudgetExhausted, InvalidValue
 from holdfast.flow.turns import model_calls
 from holdfast.model.scripted import call
+from holdfast.models import ModelReply
 from holdfast.records.models import Delta, ModelCall
 from holdfast.records.usage import NANO_USD
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
@@ -281,27 +273,27 @@ def test_a_budget_that_is_no_money_is_refused(hf: Holdfast, usd: Any) -> None:
     with pytest.raises(InvalidValue, match="budget_usd"):
         hf.session(SESSION).turn("Hi", budget_usd=usd)
     with pytest.raises(InvalidValue, match="usd"):
-        hf.session(SESSION).add_rule(BudgetGuard(usd=usd))
+        hf.session(SESSION).compaction.add_rule(BudgetGuard(usd=usd))
 
 
 @IN_MEMORY
 @pytest.mark.parametrize("guard", [BudgetGuard(usd=0.25), BudgetGuard(cost=NANO_USD // 4)])
 def test_a_guard_takes_dollars_or_billionths_of_one(hf: Holdfast, guard: BudgetGuard) -> None:
     chat = hf.session(SESSION, model="gpt-5-mini")
-    chat.add_rule(guard)
+    chat.compaction.add_rule(guard)
     chat.append("hi")
     chat.append(response("gpt-5-mini", input=M - 1, output=0))
     assert take(hf, "Hi", replies("Hello.")).status == "done"
     chat.append(response("gpt-5-mini", input=1_000, output=0))
     with pytest.raises(BudgetExhausted, match="allows 250000000"):
-        chat.begin_model_call(chat.pack())
+        chat.packs.begin_model_call(chat.pack())
     assert take(hf, "Hi", replies()).reason.startswith("budget: ")
 
 
 @IN_MEMORY
 def test_a_guard_in_two_units_is_refused(hf: Holdfast) -> None:
     with pytest.raises(InvalidValue, match="not both"):
-        hf.session(SESSION).add_rule(BudgetGuard(usd=1, cost=1))
+        hf.session(SESSION).compaction.add_rule(BudgetGuard(usd=1, cost=1))
 
 
 # how a turn ended

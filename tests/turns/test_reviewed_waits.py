@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, MessagesOver, Rule, Scripted, tool
+from holdfast import Holdfast, Scripted, tool
 from holdfast.aio.executor import THREADS
+from holdfast.compaction import MessagesOver, Rule
 from holdfast.errors import Closed, Refused
 from holdfast.flow.turns import deadlock, outcome, turns
 from holdfast.flow.turns.turns import TurnView
@@ -81,7 +82,7 @@ def summing_up(hf: Holdfast, within: Callable[[str], object]) -> Callable[[int],
     def begun(nth: int) -> Callback:
         chat = hf.session(f"user{nth}")
         chat.append(["one", "two"])
-        chat.add_rule(Rule("r", MessagesOver(2), lambda over: within(f"user{nth}")))
+        chat.compaction.add_rule(Rule("r", MessagesOver(2), lambda over: within(f"user{nth}")))
         return lambda: agent.send(f"user{nth}", "hello")
 
     return begun
@@ -150,7 +151,7 @@ def from_callback(hf: Holdfast, send: Callback) -> None:
 def from_rule(hf: Holdfast, send: Callback) -> None:
     chat = hf.session("s")
     chat.append(["one", "two"])
-    chat.add_rule(Rule("r", MessagesOver(2), lambda over: send()))
+    chat.compaction.add_rule(Rule("r", MessagesOver(2), lambda over: send()))
 
 
 @pytest.mark.parametrize("place", [from_callback, from_rule])

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import InvalidValue, Message, ModelFailed, ToolCallRequest, ToolCallResult, Usage
+from holdfast import Message, ToolCallRequest, ToolCallResult, Usage
+from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model import scripted
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.models import Delta, ModelCall, ModelReply

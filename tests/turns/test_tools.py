@@ -461,7 +461,7 @@ def test_the_tools_for_an_agents_own_past_are_taken_too() -> None:
     with holdfast.open("memory:") as hf:
         chat = hf.session("alice")
         chat.append("My booking code is XK42.")
-        found = asyncio.run(load_tools([chat.history_tools()]))
+        found = asyncio.run(load_tools([chat.packs.history_tools()]))
         search = found["search_history"]
         assert search.if_interrupted == "retry"
         assert "XK42" in ran(search, **search.read('{"query": "booking"}'))

@@ -23,9 +23,9 @@ Stop = Callable[[Holdfast], object]
 
 def ask_for_a_stop(hf: Holdfast) -> None:
     """What somebody writes who cannot end the turn himself."""
-    live = turns.find_live_turn(hf._env, turns.turns_place(f"session/{SESSION}/thread/main"))
+    live = turns.find_live_turn(hf.env, turns.turns_place(f"session/{SESSION}/thread/main"))
     assert live is not None
-    turns.request_stop(hf._env, live, "Enough.")
+    turns.request_stop(hf.env, live, "Enough.")
 
 
 def by_the_button(hf: Holdfast) -> object:

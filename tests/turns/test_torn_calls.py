@@ -174,7 +174,7 @@ def test_a_failure_says_what_went_wrong(hf: Holdfast) -> None:
     with hf.session(SESSION).turn("Hello") as turn:
         (step,) = turn.steps()
         for wrong in ("", None, 17):
-            with pytest.raises(holdfast.InvalidValue):
+            with pytest.raises(holdfast.errors.InvalidValue):
                 step.fail(wrong)
         step.done("Hi.")
 

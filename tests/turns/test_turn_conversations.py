@@ -204,7 +204,7 @@ def test_tenants_do_not_see_each_others_turns(hf: Holdfast) -> None:
     assert spoken(other) == [("user", "Hello"), ("assistant", "Hi.")]
     assert list(other.questions()) == []
     ask = take(hf, "Refund.", replies(), key="k")
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(holdfast.errors.NotFound):
         other.answer(ask.id, approve=True)
 
 
@@ -236,7 +236,7 @@ def test_a_live_turn_whose_words_were_erased_comes_to_an_end(hf: Holdfast, at: A
             break
         hf.answer(last.id, approve=True)
     assert last.status in ("done", "stopped")
-    assert hf.session(SESSION).open_calls() == []
+    assert hf.session(SESSION).details.open_calls() == []
     assert hf.index.resume_actor(place()).frames == ()
     assert take(hf, "Hello", replies("Hi.")).text == "Hi."
 

@@ -23,7 +23,7 @@ def endless(step: CallModel) -> None:
 def check_stopped(hf: Holdfast, done: Any, reason: str) -> None:
     assert done.status == "stopped"
     assert done.reason.startswith(f"{reason}: "), done.reason
-    assert hf.session(SESSION).open_calls() == [], "each call has a result"
+    assert hf.session(SESSION).details.open_calls() == [], "each call has a result"
     resumed = hf.index.resume_actor(place())
     assert (resumed.frames, resumed.holder) == ((), None)
     check_valid(hf)

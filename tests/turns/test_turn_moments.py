@@ -72,16 +72,16 @@ def test_another_model_that_was_chosen_elsewhere_is_called_next(pair: tuple[Hold
 def test_an_agent_that_remembers_no_session_leaves_anothers_instructions_alone(pair: tuple[Holdfast, Holdfast]) -> None:
     one, two = pair
     stream = "session/s"
-    one._env.states.put("default", stream, one._env.journal.load("default", stream))
+    one.env.states.put("default", stream, one.env.journal.load("default", stream))
     two.session(SESSION, system="Theirs.")
     agent: Any = one.agent("a", model=Scripted(["Hi."]), system="Ours.")
     with two.session(SESSION).turn("Go.") as turn:
         with pytest.raises(ActorBusy):
             agent.send(SESSION, "And me?", if_busy="reject")
-        assert two.session(SESSION).system == "Theirs."
+        assert two.session(SESSION).details.system == "Theirs."
         loop(turn, replies("Gone."))
     assert agent.send(SESSION, "And me?").text == "Hi."
-    assert two.session(SESSION).system == "Ours."
+    assert two.session(SESSION).details.system == "Ours."
 
 
 # nothing is held meanwhile
@@ -89,7 +89,7 @@ def test_an_agent_that_remembers_no_session_leaves_anothers_instructions_alone(p
 
 def is_held(hf: Holdfast) -> bool:
     """Whether this thread holds a moment of the journal."""
-    return getattr(hf._env.journal, "connections").pinned is not None  # noqa: B009  # Only a file has connections.
+    return getattr(hf.env.journal, "connections").pinned is not None  # noqa: B009  # Only a file has connections.
 
 
 def test_evidence_is_fetched_while_nothing_is_held(
@@ -190,9 +190,9 @@ def test_a_request_is_rendered_without_reading_anything() -> None:
             async with chat.turn("What is it?") as turn:
                 (step,) = await turn.steps()
                 assert isinstance(step, CallModel)
-                hf._client._env.journal.artifact = None  # type: ignore[method-assign,assignment]
+                hf._client.env.journal.artifact = None  # type: ignore[method-assign,assignment]
                 assert "iVBOR" in str(step.pack.to_openai()), "the picture is there"
-                del hf._client._env.journal.artifact
+                del hf._client.env.journal.artifact
                 await step.done("A cat.")  # type: ignore[misc]  # awaited here
 
     asyncio.run(work())

@@ -282,7 +282,7 @@ def test_who_leaves_a_stream_has_not_answered(hf: Holdfast) -> None:
         (step,) = turn.steps()
         for _ in step.stream(chat_chunks()):
             break
-        with pytest.raises(holdfast.StepUnanswered):
+        with pytest.raises(holdfast.errors.StepUnanswered):
             turn.steps()
         done = turn.stop("The person left.")
     assert done.text == "See"

@@ -53,7 +53,7 @@ def test_what_was_shown_is_kept_when_the_stop_button_is_pressed(hf: Holdfast) ->
 
 
 def test_another_client_may_ask_for_it(hf: Holdfast, clock: FrozenClock) -> None:
-    other = Holdfast(hf._env)
+    other = Holdfast(hf.env)
     seen: list[str] = []
     with hf.session(SESSION).turn("Tell me.") as turn:
         (step,) = turn.steps()
@@ -160,7 +160,7 @@ def test_work_of_the_turns_own_that_is_not_done_keeps_it_live_and_no_reply_is_lo
     with hf.session(SESSION).turn("Go.", key="k") as turn:
         child = hf.index.push_frame("beside", parent=turn.id)
         turn.steps()[0].done("Done.")
-        with pytest.raises(holdfast.HasLiveChildren):
+        with pytest.raises(holdfast.errors.HasLiveChildren):
             turn.steps()
     hf.index.pop_frame(child)
     assert take(hf, "Go.", replies(), key="k").text == "Done.", "the model is not asked again"

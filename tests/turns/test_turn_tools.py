@@ -108,7 +108,7 @@ def test_a_name_that_the_model_invented_never_stops_the_turn(hf: Holdfast, name:
     how: Any = {"needs_approval": lambda name, args: False}
     done = take(hf, "Look.", replies(calling(name), "Done."), lambda step: step.fail("unknown"), **how)
     assert done.text == "Done."
-    assert hf.session(SESSION).open_calls() == []
+    assert hf.session(SESSION).details.open_calls() == []
 
 
 DEEP = "[" * 50 + "]" * 50

@@ -202,7 +202,7 @@ def test_a_turn_may_be_failed_by_an_exception(hf: Holdfast) -> None:
         take(hf, "Hello", replies(asks(("a", {}), ("b", {}))), fails, key="k", on_error="fail")
     done = take(hf, "Hello", replies(), key="k")
     assert (done.status, done.reason) == ("stopped", "RuntimeError: the network")
-    assert hf.session(SESSION).open_calls() == [], "its calls have results that say so"
+    assert hf.session(SESSION).details.open_calls() == [], "its calls have results that say so"
     assert hf.index.resume_actor(place()).frames == ()
     assert take(hf, "Again", replies("Hi.")).text == "Hi."
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import McpServer, Scripted, ToolCall, ToolInterrupted, tool
+from holdfast import McpServer, Scripted, ToolCall, tool
+from holdfast.errors import ToolInterrupted
 from holdfast.flow.turns.tool_calls import CHECK_FIRST
 from holdfast.model.scripted import call
 from holdfast.runtime import driver

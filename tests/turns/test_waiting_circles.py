@@ -206,7 +206,7 @@ def test_a_circle_that_is_streamed_is_refused_as_well(hf: Holdfast) -> None:
 def test_people_are_never_refused(hf: Holdfast) -> None:
     """They wait for conversations that wait for each other, and keep nobody waiting themselves."""
     begun, asked = threading.Event(), threading.Event()
-    queues: Any = hf._env.queues
+    queues: Any = hf.env.queues
 
     @tool
     def wait_for_b() -> str:

@@ -150,7 +150,7 @@ def test_a_tool_that_sleeps_is_woken_by_whoever_recovers() -> None:
         assert (await world.look(), world.ran) == (0, ["sleep"])
         world.clock.advance(10 * SECOND)
         swept = await world.hf.index.sweep()
-        assert swept == holdfast.SweepReport(), "its turn wakes it, and runs the tool again"
+        assert swept == holdfast.types.SweepReport(), "its turn wakes it, and runs the tool again"
         assert (await world.look(), len(world.ran)) == (1, 2)
         assert await world.is_live()
         world.clock.advance(10 * SECOND)
@@ -184,7 +184,7 @@ def test_a_question_that_nobody_answered_in_time_is_an_error_for_the_model(name:
         (question,) = await world.open_questions()
         assert await world.look() == 0
         world.clock.advance(6 * SECOND)
-        assert await world.hf.index.sweep() == holdfast.SweepReport(), (
+        assert await world.hf.index.sweep() == holdfast.types.SweepReport(), (
             "only its turn ends a call: the model has to be told"
         )
         assert await world.look() == 1
@@ -230,7 +230,7 @@ def test_a_tool_whose_work_below_waits_is_not_torn(policy: str) -> None:
             if question.kind != "timer":
                 await world.hf.answer(question.id, approve=True)
         world.clock.advance(8 * SECOND)
-        assert await world.hf.index.sweep() == holdfast.SweepReport()
+        assert await world.hf.index.sweep() == holdfast.types.SweepReport()
         assert await world.look() == 1
         assert (await world.results())[0].startswith(policy)
         assert world.ran == [policy, policy]
@@ -298,7 +298,7 @@ async def meddle(world: Waits, chance: random.Random) -> None:
         if question.kind != "timer":
             try:
                 await world.hf.answer(question.id, approve=chance.random() < 0.7)
-            except holdfast.QuestionExpired:
+            except holdfast.errors.QuestionExpired:
                 pass
     elif what == "pass":
         world.clock.advance(chance.choice([SECOND, 4 * SECOND, 11 * SECOND]))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ModelFailed, Usage
+from holdfast import Usage
+from holdfast.errors import ModelFailed
 from holdfast.flow.turns.engine import CORRECTIONS
 from holdfast.model.providers import ADAPTERS
 from holdfast.runtime.tools.tool import tool

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from holdfast.aio.executor import STEPS, ThreadPools, has_result, settle
-from holdfast.client.session import Session
+from holdfast.client.session_views import choose_thread_summarizer
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, Refused, SummaryFailed, Unavailable
 from holdfast.flow.compaction import summaries, threads
 from holdfast.flow.compaction.rules import is_rule_running
@@ -41,7 +41,7 @@ from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.model.embedder_check import CheckedEmbedder
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.model.summarizers import resolve_summarizer as checked
-from holdfast.ports import Embedder, EndedConversation, Memory, Summarizer
+from holdfast.ports import Embedder, EndedConversation, Env, Memory, Summarizer
 from holdfast.records.compaction import CompactionConfig
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
@@ -203,9 +203,15 @@ class AsyncCompaction:
     """The compaction of one thread of a session."""
 
     def __init__(
-        self, session: Session, threads: ThreadPools, given: AnySummarizer | None, config: CompactionConfig
+        self,
+        env: Env,
+        thread_stream: str,
+        threads: ThreadPools,
+        given: AnySummarizer | None,
+        config: CompactionConfig,
     ) -> None:
-        self._session = session
+        self._env = env
+        self._thread_stream = thread_stream
         self._threads = threads
         self._given = given
         self._config = config
@@ -227,16 +233,15 @@ class AsyncCompaction:
         return None
 
     def _make_plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summaries.SummaryPlan, int] | None:
-        of, config = self._session, replace(self._config, keep=keep)
-        check_config(of._env, config)
-        chosen = checked(of._choose_summarizer(self._given))
-        plan = threads.plan_compaction(of._env, of._thread_stream, config, whole=whole)
-        return None if plan is None else (chosen, plan, token_allowance(of._env, plan, config, chosen.name))
+        env, config = self._env, replace(self._config, keep=keep)
+        check_config(env, config)
+        chosen = checked(choose_thread_summarizer(env, self._thread_stream, self._given))
+        plan = threads.plan_compaction(env, self._thread_stream, config, whole=whole)
+        return None if plan is None else (chosen, plan, token_allowance(env, plan, config, chosen.name))
 
     def _write_summary(self, plan: summaries.SummaryPlan, text: str, method: str) -> Summary:
-        env = self._session._env
-        words = summarizer_text(self._config, text, method, thread_tokenizer(env, plan.stream)[0].count)
-        return threads.write_compaction(env, plan, words, self._config)
+        words = summarizer_text(self._config, text, method, thread_tokenizer(self._env, plan.stream)[0].count)
+        return threads.write_compaction(self._env, plan, words, self._config)
 
     def _make_async(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """Wrap a synchronous summarizer so that it runs in a thread and can be awaited."""

@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from holdfast.aio.callbacks import await_on_loop, run_with_loop
-from holdfast.aio.executor import ThreadPools
+from holdfast.aio.executor import ThreadPools, iterate_pages
 from holdfast.aio.frame import is_async
-from holdfast.aio.session import iterate_pages
 from holdfast.aio.state import AsyncStateReader, AsyncStateStore
 from holdfast.client.effects import Effects, Middleware, SinkObject
 from holdfast.client.state import StateReader, StateStore
@@ -83,13 +82,13 @@ class AsyncEffects:
 
     def add_sink(self, name: str, sink: AnySink, *, when_dead: str = "stop") -> Callable[[], None]:
         """See Effects.add_sink. An async sink is awaited on the dispatcher's loop."""
-        given: Any = sink._store if isinstance(sink, AsyncStateStore) else sink
+        given: Any = sink.store if isinstance(sink, AsyncStateStore) else sink
         if not isinstance(given, StateStore | type) and callable(getattr(given, "deliver", given)):
             given = LoopSink(given)
         return self._effects.add_sink(name, given, when_dead=when_dead)
 
     def add_middleware(self, function: Middleware) -> Callable[[], None]:
-        """See Effects.middleware. The function is called in threads."""
+        """See Effects.add_middleware. The function is called in threads."""
         return self._effects.add_middleware(function)
 
     async def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:

@@ -19,12 +19,13 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
@@ -382,3 +383,16 @@ async def make_loaded_pack(
         return pack.load_files()
 
     return await threads.run(whole)
+
+
+PAGE = 64
+
+
+async def iterate_pages(threads: ThreadPools, found: Iterator[T]) -> AsyncIterator[T]:
+    """Yield the items of an iterator over the journal, one crossing per page."""
+    more = True
+    while more:
+        page = await threads.run(lambda: list(islice(found, PAGE)))
+        for item in page:
+            yield item
+        more = len(page) == PAGE

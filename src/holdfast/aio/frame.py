@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import run_search, run_with_rules
 from holdfast.aio.executor import SHORT, STEPS, WAITING, ThreadPools, has_result, make_loaded_pack, run_here, settle
 from holdfast.client.frame import Frame, return_type
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
+from holdfast.client.options import PackOptions, QuestionOptions
 from holdfast.client.pack import ContextPack
 from holdfast.core.values import convert_value
 from holdfast.errors import Refused
@@ -31,7 +32,6 @@ from holdfast.flow.frames.run_once import RunStart
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, ToolDef
-from holdfast.records.packs import MAIN_ROLE
 from holdfast.records.recovery import Answer, FrameInfo, QuestionReceipt
 from holdfast.records.usage import Usage
 
@@ -50,7 +50,7 @@ class AsyncFrameMessages:
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> list[Message]: ...
 
@@ -61,7 +61,7 @@ class AsyncFrameMessages:
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message: ...
 
@@ -71,57 +71,25 @@ class AsyncFrameMessages:
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message | list[Message]:
-        """See Frame.append."""
+        """See Frame.append. Async rules are awaited here."""
 
         def say() -> Message | list[Message]:
             found: Message | list[Message] = self._frame.append(
-                message, files=files, partial=partial, pinned=pinned, key=key
+                message, files=files, partial=partial, policy=policy, key=key
             )
             return found
 
         return await run_with_rules(self._threads, say)
 
-    async def pack(
-        self,
-        budget: int | None = None,
-        *,
-        role: str = MAIN_ROLE,
-        query: str | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        force_exclude: bool = False,
-        min_compaction: str = "none",
-        tokenizer: str | None = None,
-        layout: str = "stable",
-        stickiness: float | None = None,
-        max_messages: int | None = None,
-        recall: int | None = None,
-        as_of: int | None = None,
-    ) -> ContextPack:
+    async def pack(self, budget: int | None = None, **options: Unpack[PackOptions]) -> ContextPack:
         """See Frame.pack. Images and files are loaded with it."""
-        return await make_loaded_pack(
-            self._threads,
-            self._frame.pack,
-            budget,
-            role=role,
-            query=query,
-            include=include,
-            exclude=exclude,
-            force_exclude=force_exclude,
-            min_compaction=min_compaction,
-            tokenizer=tokenizer,
-            layout=layout,
-            stickiness=stickiness,
-            max_messages=max_messages,
-            recall=recall,
-            as_of=as_of,
-        )
+        return await make_loaded_pack(self._threads, self._frame.pack, budget, **options)
 
     async def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> AsyncHistoryTools:
-        """See Frame.history_tools."""
+        """See Frame.history_tools. Their executor is awaited."""
         tools = await self._threads.run(self._frame.history_tools, max_tokens=max_tokens)
         return AsyncHistoryTools(tools, self._threads)
 
@@ -305,43 +273,14 @@ class AsyncFrame(AsyncFrameMessages):
     # questions
 
     async def suspend(
-        self,
-        reason: str,
-        *,
-        kind: str = "approval",
-        options: Sequence[str] | None = None,
-        recommended: str | None = None,
-        arguments: Any = None,
-        payload: Any = None,
-        token: bool = False,
-        expires_ms: int | None = None,
-        on_expiry: str | None = None,
-        until: int | None = None,
-        subtree: bool = False,
-        release_budget: bool = True,
-        key: str | None = None,
+        self, reason: str, *, key: str | None = None, **options: Unpack[QuestionOptions]
     ) -> QuestionReceipt:
         """See Frame.suspend."""
-        return await self._threads.run(
-            self._frame.suspend,
-            reason,
-            kind=kind,
-            options=options,
-            recommended=recommended,
-            arguments=arguments,
-            payload=payload,
-            token=token,
-            expires_ms=expires_ms,
-            on_expiry=on_expiry,
-            until=until,
-            subtree=subtree,
-            release_budget=release_budget,
-            key=key,
-        )
+        return await self._threads.run(self._frame.suspend, reason, key=key, **options)
 
-    async def ask(self, reason: str, *, key: str, **how: Any) -> Answer:
+    async def ask(self, reason: str, *, key: str, **options: Unpack[QuestionOptions]) -> Answer:
         """See Frame.ask."""
-        return await self._threads.run(partial(self._frame.ask, reason, key=key, **how))
+        return await self._threads.run(self._frame.ask, reason, key=key, **options)
 
     def __repr__(self) -> str:
         return f"Async{self._frame!r}"

@@ -1,14 +1,16 @@
 """AsyncHoldfast: the client for asyncio. Each operation crosses into a thread once, as a whole.
 
 Cancelling an await does not cancel the write; repeat it with its key to learn the outcome.
+
+Methods that only say `See …` are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from holdfast.aio.callbacks import (
     AnyEmbedder,
@@ -19,30 +21,28 @@ from holdfast.aio.callbacks import (
     wrap_embedder,
     wrap_memory,
 )
-from holdfast.aio.effects import AnyOperator, AsyncEffects
-from holdfast.aio.executor import AsyncOpener, ThreadPools, call_on_loop, close_with_pools
+from holdfast.aio.effects import AsyncEffects
+from holdfast.aio.executor import AsyncOpener, ThreadPools, call_on_loop, close_with_pools, iterate_pages
 from holdfast.aio.frame import AsyncFrame, CancellableRootFrame
 from holdfast.aio.index import AsyncIndexView
 from holdfast.aio.journal import AsyncJournalView
-from holdfast.aio.session import AsyncSession, iterate_pages
+from holdfast.aio.session import AsyncSession
 from holdfast.aio.state import AsyncStateStore
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast, frame_scope
 from holdfast.client.holdfast import open as open_sync
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
+from holdfast.client.options import AgentOptions, SessionOptions, SharedOpenOptions, refuse_unknown
 from holdfast.client.state import StateStore
 from holdfast.flow.state import journal_store as state_journal_store
-from holdfast.flow.turns.model_calls import LOOPS
-from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Model, Telemetry, Tokenizer
-from holdfast.records.effects import OperatorResult
+from holdfast.ports import Memory, Model
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
 from holdfast.records.recovery import QuestionInfo
-from holdfast.records.scope import MAIN_THREAD, Address
+from holdfast.records.scope import MAIN_THREAD
 from holdfast.records.sessions import SessionInfo, SessionSweepReport
-from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
@@ -56,18 +56,19 @@ class AsyncHoldfast:
     """A Holdfast for asyncio, created by `await holdfast.open_async(…)` or by `async with` on it."""
 
     def __init__(self, client: Holdfast, threads: ThreadPools) -> None:
+        self.env = client.env
         self._client = client
         self._threads = threads
 
     @property
     def journal(self) -> AsyncJournalView:
         """The journal of events: read, follow, verify, copy and erase it."""
-        return AsyncJournalView(JournalView(self._client._env), self._threads)
+        return AsyncJournalView(JournalView(self.env), self._threads)
 
     @property
     def index(self) -> AsyncIndexView:
         """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
-        return AsyncIndexView(IndexView(self._client._env), self._threads)
+        return AsyncIndexView(IndexView(self.env), self._threads)
 
     def frame(
         self,
@@ -83,7 +84,7 @@ class AsyncHoldfast:
     ) -> AsyncFrame:
         """Return a root frame for an `async with` block. With a key, continue the frame that was opened under it."""
         frame = CancellableRootFrame(
-            self._client._env,
+            self.env,
             frame_scope(actor, session),
             goal,
             key=key,
@@ -95,58 +96,16 @@ class AsyncHoldfast:
         return AsyncFrame(frame, self._threads)
 
     async def session(
-        self,
-        id: str,
-        *,
-        system: str | None = None,
-        tools: Sequence[Any] | None = None,
-        model: str | None = None,
-        title: str | None = None,
-        tokenizer: str | None = None,
-        idle_timeout: float | None = None,
-        metadata: dict[str, Any] | None = None,
-        thread: str = MAIN_THREAD,
-        create: bool = True,
+        self, id: str, *, thread: str = MAIN_THREAD, create: bool = True, **options: Unpack[SessionOptions]
     ) -> AsyncSession:
-        """See Holdfast.session."""
-        found = await self._threads.run(
-            self._client.session,
-            id,
-            system=system,
-            tools=tools,
-            model=model,
-            title=title,
-            tokenizer=tokenizer,
-            idle_timeout=idle_timeout,
-            metadata=metadata,
-            thread=thread,
-            create=create,
-        )
-        return AsyncSession(found, self._threads)
+        """See Holdfast.session. It returns an AsyncSession."""
+        found = await self._threads.run(self._client.session, id, thread=thread, create=create, **options)
+        return AsyncSession(found, self.env, self._threads)
 
-    async def new_session(
-        self,
-        *,
-        system: str | None = None,
-        tools: Sequence[Any] | None = None,
-        model: str | None = None,
-        title: str | None = None,
-        tokenizer: str | None = None,
-        idle_timeout: float | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> AsyncSession:
-        """See Holdfast.new_session."""
-        found = await self._threads.run(
-            self._client.new_session,
-            system=system,
-            tools=tools,
-            model=model,
-            title=title,
-            tokenizer=tokenizer,
-            idle_timeout=idle_timeout,
-            metadata=metadata,
-        )
-        return AsyncSession(found, self._threads)
+    async def new_session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """See Holdfast.new_session. It returns an AsyncSession."""
+        found = await self._threads.run(self._client.new_session, **options)
+        return AsyncSession(found, self.env, self._threads)
 
     def sessions(
         self,
@@ -158,8 +117,9 @@ class AsyncHoldfast:
         limit: int | None = None,
     ) -> AsyncIterator[SessionInfo]:
         """See Holdfast.sessions. One crossing per page."""
-        found = self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
-        return iterate_pages(self._threads, found)
+        return iterate_pages(
+            self._threads, self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
+        )
 
     async def usage(self) -> Usage:
         """See Holdfast.usage."""
@@ -168,37 +128,25 @@ class AsyncHoldfast:
     @property
     def state(self) -> AsyncStateStore:
         """Scoped key-value data, journaled: `await hf.state("user/42").write("prefs", value)`."""
-        kept = StateStore(state_journal_store.journal_storage(self._client._env), owner=False)
+        kept = StateStore(state_journal_store.journal_storage(self.env), owner=False)
         return AsyncStateStore(kept, self._threads)
 
     @property
     def effects(self) -> AsyncEffects:
         """Declared effects: sinks, middleware, the outbox and pending effects."""
-        return AsyncEffects(Effects(self._client._env), self._threads)
-
-    async def operate(
-        self,
-        operator: AnyOperator,
-        input: Any = None,
-        *,
-        scope: Address | None = None,
-        key: str | None = None,
-        name: str | None = None,
-    ) -> OperatorResult:
-        """See Holdfast.operate. An async operator is awaited, and awaits its reads."""
-        return await self.effects.operate(operator, input, scope=scope, key=key, name=name)
+        return AsyncEffects(Effects(self.env), self._threads)
 
     async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
-        """See Holdfast.search."""
+        """See Holdfast.search. An async embedder is awaited here."""
         return await run_search(self._threads, lambda: self._client.search(query, limit=limit))
 
     async def sweep_sessions(self) -> SessionSweepReport:
-        """See Holdfast.sweep_sessions."""
+        """See Holdfast.sweep_sessions. An async memory is awaited here."""
         return await run_offer(self._threads, self._client.sweep_sessions)
 
     def questions(self) -> AsyncIterator[QuestionInfo]:
-        """Iterate over all open questions that can be answered, oldest frame first."""
-        return self.index.questions()
+        """See Holdfast.questions. One crossing per page."""
+        return iterate_pages(self._threads, self._client.questions())
 
     async def answer(
         self,
@@ -221,39 +169,13 @@ class AsyncHoldfast:
         return self._client.on(event, call_on_loop(callback) if callable(callback) else callback)
 
     def agent(
-        self,
-        name: str,
-        *,
-        model: str | Model,
-        system: str | None = None,
-        tools: Iterable[Any] = (),
-        output: type[T] | None = None,
-        history: bool = True,
-        limits: Limits | None = None,
-        tokens: int | None = None,
-        budget: int | None = None,
-        budget_usd: float | None = None,
-        loops: int = LOOPS,
-        options: Mapping[str, Any] | None = None,
+        self, name: str, *, model: str | Model, output: type[T] | None = None, **options: Unpack[AgentOptions]
     ) -> AsyncAgent[T]:
         """See Holdfast.agent. `send` and its relatives are awaited."""
         from holdfast.runtime.agent import AsyncAgent
         from holdfast.runtime.agent_config import build_agent_config
 
-        made = build_agent_config(
-            name,
-            model=model,
-            system=system,
-            tools=tools,
-            output=output,
-            history=history,
-            limits=limits,
-            tokens=tokens,
-            budget=budget,
-            budget_usd=budget_usd,
-            loops=loops,
-            options=options,
-        )
+        made = build_agent_config(name, model=model, output=output, options=options)
         return AsyncAgent(self, made)
 
     def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> AsyncShutdown:
@@ -263,7 +185,7 @@ class AsyncHoldfast:
         return AsyncShutdown(self, grace, signals)
 
     async def drain(self, grace: float = 30.0) -> int:
-        """See Holdfast.drain."""
+        """See Holdfast.drain. It may wait, in a thread for those that do."""
         return await self._threads.run_waiting(self._client.drain, grace)
 
     def tenant(self, name: str) -> AsyncHoldfast:
@@ -276,7 +198,7 @@ class AsyncHoldfast:
 
     async def close(self) -> None:
         """Release the journal, even if the awaiting task is cancelled meanwhile."""
-        if self._client._owner:
+        if self._client.owner:
             await close_with_pools(self._threads, self._client.close)
 
     async def __aenter__(self) -> Self:
@@ -291,48 +213,28 @@ class AsyncHoldfast:
         return f"Async{self._client!r}"
 
 
-def open_async(
-    url: str | os.PathLike[str],
-    *,
-    durability: str = "full",
-    settings: Settings | None = None,
-    clock: Clock | None = None,
-    ids: Ids | None = None,
-    tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
-    prices: Mapping[str, Mapping[str, Any]] | Callable[[str | None, Usage], Any] | None = None,
-    redact: Callable[[str], str] | None = None,
-    memory: Memory | AsyncMemory | None = None,
-    summarizer: AnySummarizer | None = None,
-    embedder: AnyEmbedder | None = None,
-    documents: Documents | None = None,
-    fetcher: Fetcher | None = None,
-    telemetry: Telemetry | None = None,
-    strategies: dict[str, Callable[..., Any]] | None = None,
-) -> AsyncOpener[AsyncHoldfast]:
-    """Open a journal for asyncio, with `await` or `async with`; takes the arguments of `holdfast.open`.
+class AsyncOpenOptions(SharedOpenOptions, total=False):
+    """Options of `holdfast.open_async`. A memory, a summarizer and an embedder may be async."""
+
+    memory: Memory | AsyncMemory | None
+    """The memory that ended conversations are offered to."""
+    summarizer: AnySummarizer | None
+    """The writer of summaries."""
+    embedder: AnyEmbedder | None
+    """"wordllama", a model's folder, an endpoint or a function: searches go by meaning as well as by words."""
+
+
+def open_async(url: str | os.PathLike[str], **options: Unpack[AsyncOpenOptions]) -> AsyncOpener[AsyncHoldfast]:
+    """Open a journal for asyncio, with `await` or `async with`; takes the options of `holdfast.open`.
 
     A memory, a summarizer and an embedder may be async here. Plain ones run in threads, as `tokenizer`, `prices` and
     `redact` do.
     """
-    either: Any = summarizer  # Only `compact` calls it, and accepts both kinds.
+    refuse_unknown(options, AsyncOpenOptions, "open_async")
+    given: Any = dict(options)  # Only `compact` calls the summarizer, and accepts both kinds.
 
     def make() -> Holdfast:
-        return open_sync(
-            url,
-            durability=durability,
-            settings=settings,
-            clock=clock,
-            ids=ids,
-            tokenizer=tokenizer,
-            prices=prices,
-            redact=redact,
-            memory=wrap_memory(memory),
-            summarizer=either,
-            embedder=wrap_embedder(embedder),
-            documents=documents,
-            fetcher=fetcher,
-            telemetry=telemetry,
-            strategies=strategies,
-        )
+        wrapped = {"memory": wrap_memory(given.get("memory")), "embedder": wrap_embedder(given.get("embedder"))}
+        return open_sync(url, **{**given, **wrapped})
 
     return AsyncOpener(make, AsyncHoldfast)

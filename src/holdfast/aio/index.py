@@ -3,20 +3,18 @@
 Cancelling an await does not cancel the write; repeat it with its key to learn the outcome. After a cancelled
 `resume_actor`, release the actor with `release_actor`, or repeat the call with the same incarnation.
 
-`hf.index` for asyncio, questions. See `client/questions.py`.
-
-`hf.index` for asyncio, work inside frames. See `client/work.py`.
+Methods that only say `See …` are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Unpack
 
 from holdfast.aio.callbacks import AnySummarizer, LoopSummarizer, run_with_rules
-from holdfast.aio.executor import ThreadPools, make_loaded_pack
-from holdfast.client.index import IndexView
+from holdfast.aio.executor import ThreadPools, iterate_pages, make_loaded_pack
+from holdfast.client.index import IndexView, choose_frame_summarizer
+from holdfast.client.options import QuestionOptions, SharedPackOptions
 from holdfast.client.pack import ContextPack
 from holdfast.model.summarizers import resolve_summarizer as checked
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionResult
@@ -34,10 +32,6 @@ from holdfast.records.recovery import (
 from holdfast.records.scope import Address
 from holdfast.records.usage import Usage
 
-PAGE = 64
-
-T = TypeVar("T")
-
 
 class AsyncQuestionsView:
     """The open questions of one tenant."""
@@ -46,14 +40,6 @@ class AsyncQuestionsView:
         self._view = view
         self._threads = threads
 
-    async def _iterate_pages(self, found: Iterator[T]) -> AsyncIterator[T]:
-        more = True
-        while more:
-            page = await self._threads.run(lambda: list(islice(found, PAGE)))
-            for item in page:
-                yield item
-            more = len(page) == PAGE
-
     # questions
 
     async def suspend_frame(
@@ -61,60 +47,12 @@ class AsyncQuestionsView:
         frame: str,
         reason: str | None = None,
         *,
-        kind: str = "approval",
-        options: Sequence[str] | None = None,
-        recommended: str | None = None,
-        arguments: Any = None,
-        payload: Any = None,
-        token: bool = False,
-        expires_ms: int | None = None,
-        on_expiry: str | None = None,
-        until: int | None = None,
         call: str | None = None,
-        subtree: bool = False,
-        release_budget: bool = True,
         key: str | None = None,
+        **options: Unpack[QuestionOptions],
     ) -> QuestionReceipt:
         """See IndexView.suspend_frame."""
-        return await self._threads.run(
-            self._view.suspend_frame,
-            frame,
-            reason,
-            kind=kind,
-            options=options,
-            recommended=recommended,
-            arguments=arguments,
-            payload=payload,
-            token=token,
-            expires_ms=expires_ms,
-            on_expiry=on_expiry,
-            until=until,
-            call=call,
-            subtree=subtree,
-            release_budget=release_budget,
-            key=key,
-        )
-
-    async def answer(
-        self,
-        question: str | None = None,
-        *,
-        token: str | None = None,
-        approve: bool | None = None,
-        payload: Any = None,
-        args: Any = None,
-        note: str | None = None,
-    ) -> str:
-        """See IndexView.answer."""
-        return await self._threads.run(
-            self._view.answer,
-            question,
-            token=token,
-            approve=approve,
-            payload=payload,
-            args=args,
-            note=note,
-        )
+        return await self._threads.run(self._view.suspend_frame, frame, reason, call=call, key=key, **options)
 
     async def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
         """See IndexView.reissue_token."""
@@ -132,19 +70,8 @@ class AsyncQuestionsView:
     ) -> str:
         """See IndexView.resume_frame."""
         return await self._threads.run(
-            self._view.resume_frame,
-            question,
-            token=token,
-            approve=approve,
-            payload=payload,
-            args=args,
-            note=note,
+            self._view.resume_frame, question, token=token, approve=approve, payload=payload, args=args, note=note
         )
-
-    async def questions(self) -> AsyncIterator[QuestionInfo]:
-        """See IndexView.questions. One crossing per page."""
-        async for found in self._iterate_pages(self._view.questions()):
-            yield found
 
     async def question(self, question: str) -> QuestionInfo:
         """See IndexView.question."""
@@ -251,7 +178,7 @@ class AsyncWorkView:
                 target_budget,
                 strategy,
                 keep=keep,
-                summarizer=LoopSummarizer(checked(self._view._choose_summarizer(summarizer))),
+                summarizer=LoopSummarizer(checked(choose_frame_summarizer(self._view.env, summarizer))),
                 max_tokens=max_tokens,
                 timeout=timeout,
                 store=store,
@@ -283,14 +210,13 @@ class AsyncWorkView:
         if_interrupted: str = "retry",
         key: str | None = None,
     ) -> str:
-        """See IndexView.begin_model_call."""
-
-        def begin() -> str:
-            return self._view.begin_model_call(
+        """See IndexView.begin_model_call. Async rules are awaited here."""
+        return await run_with_rules(
+            self._threads,
+            lambda: self._view.begin_model_call(
                 frame, pack, model=model, request=request, if_interrupted=if_interrupted, key=key
-            )
-
-        return await run_with_rules(self._threads, begin)
+            ),
+        )
 
     async def end_model_call(
         self,
@@ -352,13 +278,7 @@ class AsyncWorkView:
     ) -> None:
         """See IndexView.end_tool_call."""
         await self._threads.run(
-            self._view.end_tool_call,
-            frame,
-            call,
-            value=value,
-            error=error,
-            interrupted=interrupted,
-            tokens=tokens,
+            self._view.end_tool_call, frame, call, value=value, error=error, interrupted=interrupted, tokens=tokens
         )
 
 
@@ -460,8 +380,8 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
 
     async def stacks(self) -> AsyncIterator[tuple[str, list[FrameInfo]]]:
         """See IndexView.stacks. One crossing per page."""
-        async for found in self._iterate_pages(self._view.stacks()):
-            yield found
+        async for item in iterate_pages(self._threads, self._view.stacks()):
+            yield item
 
     async def top_of_stack(self, scope: Address) -> FrameInfo | None:
         """See IndexView.top_of_stack."""
@@ -479,42 +399,24 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
         frame: str | None = None,
         *,
         budget_tokens: int | None = None,
-        role: str = MAIN_ROLE,
-        query: str | None = None,
         include_handles: Sequence[str] = (),
         exclude_handles: Sequence[str] = (),
-        force_exclude: bool = False,
-        min_compaction: str = "none",
-        tokenizer: str | None = None,
-        layout: str = "stable",
-        stickiness: float | None = None,
-        max_messages: int | None = None,
-        recall: int | None = None,
-        as_of: int | None = None,
+        **options: Unpack[SharedPackOptions],
     ) -> ContextPack:
-        """See IndexView.assemble_context_pack."""
+        """See IndexView.assemble_context_pack. Images and files are loaded with it."""
         return await make_loaded_pack(
             self._threads,
             self._view.assemble_context_pack,
             scope,
             frame,
             budget_tokens=budget_tokens,
-            role=role,
-            query=query,
             include_handles=include_handles,
             exclude_handles=exclude_handles,
-            force_exclude=force_exclude,
-            min_compaction=min_compaction,
-            tokenizer=tokenizer,
-            layout=layout,
-            stickiness=stickiness,
-            max_messages=max_messages,
-            recall=recall,
-            as_of=as_of,
+            **options,
         )
 
     async def pack_at(self, call: str) -> ContextPack:
-        """See IndexView.pack_at."""
+        """See IndexView.pack_at. Images and files are loaded with it."""
         return await make_loaded_pack(self._threads, self._view.pack_at, call)
 
     # briefs
@@ -549,7 +451,7 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
     # actors
 
     async def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
-        """See IndexView.resume_actor."""
+        """See IndexView.resume_actor. It may wait, in a thread for those that do."""
         return await self._threads.run_waiting(self._view.resume_actor, scope, incarnation=incarnation)
 
     async def release_actor(self, scope: Address) -> None:
@@ -557,5 +459,5 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
         await self._threads.run(self._view.release_actor, scope)
 
     async def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
-        """See IndexView.sweep."""
+        """See IndexView.sweep. It may wait, in a thread for those that do."""
         return await self._threads.run_waiting(self._view.sweep, fail_orphans=fail_orphans)

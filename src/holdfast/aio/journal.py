@@ -1,6 +1,8 @@
 """`hf.journal` for asyncio: the methods of JournalView, awaited. Each crosses into a thread once, as a whole.
 
 Cancelling an await does not cancel the write; repeat it with its key to learn the outcome.
+
+Methods that only say `See …` are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from holdfast.aio.executor import ThreadPools
-from holdfast.client.journal import JournalView, StrPath
+from holdfast.client.journal import JournalView, StrPath, make_query, newest_cursor
 from holdfast.flow.journal import read
 from holdfast.records.batches import AppendResult
 from holdfast.records.events.envelope import Erased, Event
@@ -35,9 +37,9 @@ class AsyncJournalView:
         backwards: bool = False,
     ) -> AsyncIterator[Event]:
         """See JournalView.events. One crossing per page."""
-        query: EventQuery | None = self._view._make_query(scope, after, until, types, backwards)
+        query: EventQuery | None = make_query(self._view.env, scope, after, until, types, backwards)
         while query is not None:
-            found = await self._threads.run(read.read_page, self._view._env, query)
+            found = await self._threads.run(read.read_page, self._view.env, query)
             for event in found:
                 yield event
             query = read.next_query(query, found)
@@ -52,9 +54,9 @@ class AsyncJournalView:
     ) -> AsyncIterator[Event]:
         """See JournalView.subscribe. Waiting takes no thread."""
         read.check_timeout(timeout)
-        env = self._view._env
-        start = await self._threads.run(self._view._start_cursor, scope) if after is None else after
-        following = read.JournalTail(env, self._view._make_query(scope, start, None, types, False))
+        env = self._view.env
+        start = await self._threads.run(newest_cursor, self._view, scope) if after is None else after
+        following = read.JournalTail(env, make_query(self._view.env, scope, start, None, types, False))
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -110,7 +112,7 @@ class AsyncJournalView:
         )
 
     async def events_by_key(self, scope: Address, key: str) -> list[Event]:
-        """See JournalView.happened."""
+        """See JournalView.events_by_key."""
         return await self._threads.run(self._view.events_by_key, scope, key)
 
     async def version(self, scope: Address) -> int:
@@ -118,7 +120,7 @@ class AsyncJournalView:
         return await self._threads.run(self._view.version, scope)
 
     async def streams(self) -> AsyncIterator[str]:
-        """See JournalView.streams."""
+        """See JournalView.streams. All of them in one crossing."""
         for name in await self._threads.run(lambda: list(self._view.streams())):
             yield name
 

@@ -4,48 +4,39 @@ Properties of the sync session are awaited here: `await chat.title()`, `await ch
 an await does not cancel a write that has begun; repeat it with its key to learn the outcome. Only `compact` crosses
 more often: its summarizer may be async and is awaited on the loop.
 
-A session's context for asyncio: its brief, its packs and their explanations, and compaction.
+Methods that only say `See …` are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import (
     AnySummarizer,
     AsyncCompaction,
-    LoopSummarizer,
-    await_action,
     run_offer,
     run_search,
     run_with_rules,
 )
-from holdfast.aio.executor import ThreadPools, make_loaded_pack
-from holdfast.aio.frame import AsyncHistoryTools
+from holdfast.aio.executor import ThreadPools, iterate_pages, make_loaded_pack
+from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.aio.turn import AsyncTurn
-from holdfast.client.history_tools import MAX_TOKENS
+from holdfast.client.options import PackOptions, TurnOptions
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
-from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.sessions.import_export import ImportReport
-from holdfast.flow.turns.model_calls import LOOPS
-from holdfast.model.summarizers import resolve_summarizer as checked
-from holdfast.ports import Summarizer
+from holdfast.flow.sessions.sessions import streams_of
+from holdfast.ports import Env
 from holdfast.records.compaction import (
     DEFAULT_KEEP_ROUNDS,
     DEFAULT_SUMMARY_TOKENS,
-    BudgetGuard,
     CompactionConfig,
-    Rule,
-    TelemetryRecorder,
 )
 from holdfast.records.entries import SearchResult
-from holdfast.records.frames import Limits
-from holdfast.records.messages import Message, ToolCallRequest, ToolDef
-from holdfast.records.packs import MAIN_ROLE, BriefContext, PackInfo, Trace
+from holdfast.records.messages import Message, ToolCallRequest
+from holdfast.records.packs import Trace
 from holdfast.records.reports import Progress
 from holdfast.records.sessions import Summary
 from holdfast.records.usage import Usage
@@ -53,101 +44,146 @@ from holdfast.records.usage import Usage
 T = TypeVar("T")
 
 
-class AsyncSessionContext:
-    """The context of a conversation, for asyncio."""
+class AsyncSession:
+    """A Session for asyncio, created by `await hf.session(…)`; `async for message in chat` reads all of it."""
 
-    __slots__ = ()
+    __slots__ = ("_env", "_session", "_threads")
 
-    _session: Session
-    _threads: ThreadPools
+    def __init__(self, session: Session, env: Env, threads: ThreadPools) -> None:
+        self._session = session
+        self._env = env
+        self._threads = threads
 
-    # the brief
+    # properties
 
-    async def brief(self, role: str = MAIN_ROLE) -> BriefContext:
-        """See Session.brief."""
-        return await self._threads.run(self._session.brief, role)
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._session.id
 
-    async def set_brief(
+    @property
+    def thread(self) -> str:
+        """The name of this thread of the session."""
+        return self._session.thread
+
+    async def model(self) -> str:
+        """See Session.model."""
+        return await self._threads.run(lambda: self._session.model)
+
+    async def title(self) -> str | None:
+        """See Session.title."""
+        return await self._threads.run(lambda: self._session.title)
+
+    async def usage(self) -> Usage:
+        """See Session.usage."""
+        return await self._threads.run(lambda: self._session.usage)
+
+    @property
+    def details(self) -> AsyncSessionDetails:
+        """See Session.details. Its properties are awaited."""
+        return AsyncSessionDetails(self._session.details, self._threads)
+
+    @property
+    def packs(self) -> AsyncSessionPacks:
+        """See Session.packs. Its methods are awaited."""
+        return AsyncSessionPacks(self._session.packs, self._threads)
+
+    @property
+    def compaction(self) -> AsyncSessionCompaction:
+        """See Session.compaction. Its members are awaited."""
+        streams = streams_of(self._session.id, self._session.thread)
+        return AsyncSessionCompaction(self._session.compaction, self._env, *streams, self._threads)
+
+    async def length(self) -> int:
+        """Return the number of messages, as `len` does for a Session."""
+        return await self._threads.run(len, self._session)
+
+    # writing
+
+    @overload
+    async def append(
         self,
-        role: str = MAIN_ROLE,
+        message: list[Any],
         *,
-        system_prompt: str | None = None,
-        invariants: Sequence[str] | None = None,
-        working_context: Any = None,
-        tools: Sequence[Any] | None = None,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        policy: str | None = None,
         key: str | None = None,
-    ) -> None:
-        """See Session.set_brief."""
-        await self._threads.run(
-            self._session.set_brief,
-            role,
-            system_prompt=system_prompt,
-            invariants=invariants,
-            working_context=working_context,
-            tools=tools,
-            key=key,
-        )
+    ) -> list[Message]: ...
 
-    # packs
-
-    async def pack(
+    @overload
+    async def append(
         self,
-        budget: int | None = None,
+        message: Any,
         *,
-        role: str = MAIN_ROLE,
-        query: str | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        force_exclude: bool = False,
-        min_compaction: str = "none",
-        tokenizer: str | None = None,
-        layout: str = "stable",
-        stickiness: float | None = None,
-        max_messages: int | None = None,
-        recall: int | None = None,
-        as_of: int | None = None,
-    ) -> ContextPack:
-        """See Session.pack. Images and files are loaded with it, so that rendering does not block on the disk."""
-        return await make_loaded_pack(
-            self._threads,
-            self._session.pack,
-            budget,
-            role=role,
-            query=query,
-            include=include,
-            exclude=exclude,
-            force_exclude=force_exclude,
-            min_compaction=min_compaction,
-            tokenizer=tokenizer,
-            layout=layout,
-            stickiness=stickiness,
-            max_messages=max_messages,
-            recall=recall,
-            as_of=as_of,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        policy: str | None = None,
+        key: str | None = None,
+    ) -> Message: ...
+
+    async def append(
+        self,
+        message: Any,
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        policy: str | None = None,
+        key: str | None = None,
+    ) -> Message | list[Message]:
+        """See Session.append. Async rules are awaited here."""
+        return await self._run_with_rules(
+            lambda: self._session.append(message, files=files, partial=partial, policy=policy, key=key)
         )
 
-    async def pack_at(self, call: str) -> ContextPack:
-        """See Session.pack_at."""
-        return await make_loaded_pack(self._threads, self._session.pack_at, call)
+    async def append_result(
+        self,
+        call: ToolCallRequest | str,
+        result: Any,
+        *,
+        is_error: bool = False,
+        policy: str | None = None,
+        key: str | None = None,
+    ) -> Message:
+        """See Session.append_result. Async rules are awaited here."""
+        return await self._run_with_rules(
+            lambda: self._session.append_result(call, result, is_error=is_error, policy=policy, key=key)
+        )
 
-    async def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> AsyncHistoryTools:
-        """See Session.history_tools."""
-        tools = await self._threads.run(self._session.history_tools, max_tokens=max_tokens)
-        return AsyncHistoryTools(tools, self._threads)
+    async def _run_with_rules(self, work: Callable[[], T]) -> T:
+        """Run work that may trigger rules, whose summarizers may have to be awaited on this loop."""
+        if self._session.compaction.rules:
+            return await run_with_rules(self._threads, work)
+        return await self._threads.run(work)
 
-    async def packs(self, limit: int | None = None) -> list[PackInfo]:
-        """See Session.packs."""
-        return await self._threads.run(self._session.packs, limit)
+    # reading
+
+    async def messages(
+        self, limit: int | None = None, *, before: Message | str | None = None, after: Message | str | None = None
+    ) -> list[Message]:
+        """See Session.messages."""
+        return await self._threads.run(self._session.messages, limit, before=before, after=after)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return iterate_pages(self._threads, iter(self._session))
+
+    async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """See Session.search. An async embedder is awaited here."""
+        return await run_search(self._threads, lambda: self._session.search(query, limit=limit))
 
     async def why(self, text: str) -> Trace:
         """See Session.why. An async embedder is awaited here."""
         return await run_search(self._threads, lambda: self._session.why(text))
 
-    async def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
-        """See Session.begin_model_call."""
-        return await run_with_rules(self._threads, lambda: self._session.begin_model_call(pack, key=key))
+    async def pack_at(self, call: str) -> ContextPack:
+        """See Session.pack_at. Images and files are loaded with it."""
+        return await make_loaded_pack(self._threads, self._session.pack_at, call)
 
-    # compaction
+    async def pack(self, budget: int | None = None, **options: Unpack[PackOptions]) -> ContextPack:
+        """See Session.pack. Images and files are loaded with it."""
+        return await make_loaded_pack(self._threads, self._session.pack, budget, **options)
+
+    # packs
 
     async def compact(
         self,
@@ -166,212 +202,14 @@ class AsyncSessionContext:
                 self._session.compact, keep, strategy=strategy, max_tokens=max_tokens, whole=whole, store=store
             )
             return await self._threads.run(work)
-        return await AsyncCompaction(self._session, self._threads, summarizer, config).run(whole=whole)
-
-    async def add_rule(
-        self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str
-    ) -> Callable[[], None]:
-        """See Session.add_rule. Async summarizers and functions are awaited on the loop of the append."""
-        of = self._session
-
-        def choose(given: Any) -> Summarizer:
-            return LoopSummarizer(checked(of._choose_summarizer(given)))
-
-        return await self._threads.run(
-            compaction_rules.add_rule, of._env, of._session_stream, rule, choose, await_action
-        )
-
-    async def rules(self) -> tuple[Rule, ...]:
-        """See Session.rules."""
-        return await self._threads.run(lambda: self._session.rules)
-
-    async def summaries(self) -> list[Summary]:
-        """See Session.summaries."""
-        return await self._threads.run(self._session.summaries)
-
-    async def expand(self, summary: Summary | str) -> list[Message]:
-        """See Session.expand."""
-        return await self._threads.run(self._session.expand, summary)
-
-
-PAGE = 64
-
-
-class AsyncSession(AsyncSessionContext):
-    """A Session for asyncio, created by `await hf.session(…)`; `async for message in chat` reads all of it."""
-
-    __slots__ = ("_session", "_threads")
-
-    def __init__(self, session: Session, threads: ThreadPools) -> None:
-        self._session = session
-        self._threads = threads
-
-    # properties
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self._session.id
-
-    @property
-    def thread(self) -> str:
-        """The name of this thread of the session."""
-        return self._session.thread
-
-    async def status(self) -> str:
-        """See Session.status."""
-        return await self._threads.run(lambda: self._session.status)
-
-    async def model(self) -> str:
-        """See Session.model."""
-        return await self._threads.run(lambda: self._session.model)
-
-    async def system(self) -> str | None:
-        """See Session.system."""
-        return await self._threads.run(lambda: self._session.system)
-
-    async def title(self) -> str | None:
-        """See Session.title."""
-        return await self._threads.run(lambda: self._session.title)
-
-    async def metadata(self) -> dict[str, Any]:
-        """See Session.metadata."""
-        return await self._threads.run(lambda: self._session.metadata)
-
-    async def tools(self) -> tuple[ToolDef, ...]:
-        """See Session.tools."""
-        return await self._threads.run(lambda: self._session.tools)
-
-    async def threads(self) -> tuple[str, ...]:
-        """See Session.threads."""
-        return await self._threads.run(lambda: self._session.threads)
-
-    async def usage(self) -> Usage:
-        """See Session.usage."""
-        return await self._threads.run(lambda: self._session.usage)
-
-    async def length(self) -> int:
-        """Return the number of messages, as `len` does for a Session."""
-        return await self._threads.run(len, self._session)
-
-    # writing
-
-    @overload
-    async def append(
-        self,
-        message: list[Any],
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        pinned: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> list[Message]: ...
-
-    @overload
-    async def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        pinned: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message: ...
-
-    async def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        pinned: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message | list[Message]:
-        """See Session.append."""
-        work = functools.partial(
-            self._session.append, message, files=files, partial=partial, pinned=pinned, policy=policy, key=key
-        )
-        return await self._run_with_rules(work)
-
-    async def append_result(
-        self,
-        call: ToolCallRequest | str,
-        result: Any,
-        *,
-        is_error: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message:
-        """See Session.append_result."""
-        work = functools.partial(self._session.append_result, call, result, is_error=is_error, policy=policy, key=key)
-        return await self._run_with_rules(work)
-
-    async def _run_with_rules(self, work: Callable[[], T]) -> T:
-        """Run work that may trigger rules, whose summarizers may have to be awaited on this loop."""
-        if self._session.rules:
-            return await run_with_rules(self._threads, work)
-        return await self._threads.run(work)
-
-    # reading
-
-    async def open_calls(self) -> list[ToolCallRequest]:
-        """See Session.open_calls."""
-        return await self._threads.run(self._session.open_calls)
-
-    async def messages(
-        self,
-        limit: int | None = None,
-        *,
-        before: Message | str | None = None,
-        after: Message | str | None = None,
-    ) -> list[Message]:
-        """See Session.messages."""
-        return await self._threads.run(self._session.messages, limit, before=before, after=after)
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return iterate_pages(self._threads, iter(self._session))
-
-    async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
-        """See Session.search. An async embedder is awaited here."""
-        return await run_search(self._threads, lambda: self._session.search(query, limit=limit))
+        _, thread_stream = streams_of(self._session.id, self._session.thread)
+        return await AsyncCompaction(self._env, thread_stream, self._threads, summarizer, config).run(whole=whole)
 
     # turns
 
-    def turn(
-        self,
-        message: Any = None,
-        *,
-        key: str | None = None,
-        if_busy: str = "queue",
-        wait: float | None = None,
-        tokens: int | None = None,
-        limits: Limits | None = None,
-        budget: int | None = None,
-        budget_usd: float | None = None,
-        loops: int = LOOPS,
-        if_interrupted: str | Mapping[str, str] = "ask",
-        needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
-        on_error: str = "leave",
-    ) -> AsyncTurn:
+    def turn(self, message: Any = None, *, key: str | None = None, **options: Unpack[TurnOptions]) -> AsyncTurn:
         """See Session.turn: `async with chat.turn("…") as turn: async for step in turn: …`"""
-        turn = self._session.turn(
-            message,
-            key=key,
-            if_busy=if_busy,
-            wait=wait,
-            tokens=tokens,
-            limits=limits,
-            budget=budget,
-            budget_usd=budget_usd,
-            loops=loops,
-            if_interrupted=if_interrupted,
-            needs_approval=needs_approval,
-            on_error=on_error,
-        )
-        return AsyncTurn(turn.engine, self._threads)
+        return AsyncTurn(self._session.turn(message, key=key, **options).engine, self._threads)
 
     async def stop(self, reason: str = "stopped") -> bool:
         """See Session.stop."""
@@ -386,8 +224,8 @@ class AsyncSession(AsyncSessionContext):
         return await self._threads.run(self._session.rewind, to=to, before=before, reason=reason)
 
     async def fork(self, at: Message | str | None = None, *, thread: str | None = None) -> AsyncSession:
-        """See Session.fork."""
-        return AsyncSession(await self._threads.run(self._session.fork, at, thread=thread), self._threads)
+        """See Session.fork. The new thread is an AsyncSession."""
+        return AsyncSession(await self._threads.run(self._session.fork, at, thread=thread), self._env, self._threads)
 
     async def pin(self, message: Message | str) -> Message:
         """See Session.pin."""
@@ -400,11 +238,11 @@ class AsyncSession(AsyncSessionContext):
     # ending
 
     async def close(self) -> None:
-        """See Session.close."""
+        """See Session.close. An async memory is awaited here."""
         await run_offer(self._threads, self._session.close)
 
     async def reset(self) -> None:
-        """See Session.reset."""
+        """See Session.reset. An async memory is awaited here."""
         await run_offer(self._threads, self._session.reset)
 
     # import and export
@@ -429,13 +267,3 @@ class AsyncSession(AsyncSessionContext):
 
     def __repr__(self) -> str:
         return f"Async{self._session!r}"
-
-
-async def iterate_pages(threads: ThreadPools, found: Iterator[T]) -> AsyncIterator[T]:
-    """Yield the items of an iterator over the journal, one crossing per page."""
-    more = True
-    while more:
-        page = await threads.run(lambda: list(islice(found, PAGE)))
-        for item in page:
-            yield item
-        more = len(page) == PAGE

@@ -3,7 +3,7 @@
 Cancelling an await does not cancel a write that has begun; where the store takes keys, repeat it with its key to learn
 the outcome. `reader()` returns the plain StateReader: operators that are plain functions run in threads and read there.
 
-The reading half of State for asyncio. Each method crosses into a thread once, as a whole.
+Methods that only say `See …` are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import AnyEmbedder, run_search, wrap_embedder
 from holdfast.aio.executor import AsyncOpener, ThreadPools, close_with_pools
+from holdfast.client.options import SharedStoreOptions, refuse_unknown
 from holdfast.client.state import ReadableState, State, StateReader, StateStore, open_store
-from holdfast.ports import Clock
 from holdfast.records.entries import (
     Direction,
     Edge,
@@ -28,8 +28,7 @@ from holdfast.records.entries import (
     Tier,
     TraversalResult,
 )
-from holdfast.records.scope import Address, Scope
-from holdfast.records.settings import Settings
+from holdfast.records.scope import Address
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -170,7 +169,7 @@ class AsyncState(AsyncReadableState):
         ttl: float | None = None,
         key: str | None = None,
     ) -> int:
-        """See State.write."""
+        """See State.write. An async embedder is awaited here."""
 
         def write() -> int:
             return self._of.write(
@@ -232,44 +231,40 @@ class AsyncStateStore:
     """The entries of every scope of one store: `hf.state`, or `await holdfast.open_store_async(…)`."""
 
     def __init__(self, store: StateStore, threads: ThreadPools) -> None:
-        self._store = store
+        self.store = store
         self._threads = threads
         # The journal embeds a query when it is searched; other stores embed what is written.
-        self._embeds = store._owner and store._storage.embedder is not None
+        self._embeds = store.owner and store.storage.embedder is not None
 
     def __call__(self, scope: Address) -> AsyncState:
         """See StateStore. Reads nothing yet."""
-        return AsyncState(self._store(scope), self._threads, embeds=self._embeds)
+        return AsyncState(self.store(scope), self._threads, embeds=self._embeds)
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """See StateStore.capabilities."""
-        return self._store.capabilities
-
-    def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
-        """See StateStore.reader. It blocks on the store where it is called: use it in threads."""
-        return self._store.reader(scope)
+        """See StateStore.capabilities. Reads nothing, and is a property here too."""
+        return self.store.capabilities
 
     async def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
         """See StateStore.scopes."""
-        return await self._threads.run(self._store.scopes, after=after, limit=limit)
+        return await self._threads.run(self.store.scopes, after=after, limit=limit)
 
     async def purge(self) -> int:
         """See StateStore.purge."""
-        return await self._threads.run(self._store.purge)
+        return await self._threads.run(self.store.purge)
 
     async def end_session(self, session: str) -> int:
         """See StateStore.end_session."""
-        return await self._threads.run(self._store.end_session, session)
+        return await self._threads.run(self.store.end_session, session)
 
     async def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """See StateStore.datalog."""
-        return await self._threads.run(self._store.datalog, script, params)
+        return await self._threads.run(self.store.datalog, script, params)
 
     async def close(self) -> None:
         """Release the store, even if the task is cancelled meanwhile. Closing `hf.state` closes nothing."""
-        if self._store._owner:
-            await close_with_pools(self._threads, self._store.close)
+        if self.store.owner:
+            await close_with_pools(self._threads, self.store.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -280,37 +275,25 @@ class AsyncStateStore:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"Async{self._store!r}"
+        return f"Async{self.store!r}"
 
 
-def open_store_async(
-    url: str | os.PathLike[str],
-    *,
-    embedder: AnyEmbedder | None = None,
-    settings: Settings | None = None,
-    clock: Clock | None = None,
-    format: str | None = None,
-    search: bool | None = None,
-    most: int | None = None,
-    prefix: str | None = None,
-    durability: str | None = None,
-) -> AsyncOpener[AsyncStateStore]:
-    """Open a store for asyncio, with `await` or `async with`; takes the arguments of `holdfast.open_store`.
+class AsyncStoreOptions(SharedStoreOptions, total=False):
+    """Options of `holdfast.open_store_async`."""
+
+    embedder: AnyEmbedder | None
+    """The source of vectors of what is written, where the store declares vectors. It may be async."""
+
+
+def open_store_async(url: str | os.PathLike[str], **options: Unpack[AsyncStoreOptions]) -> AsyncOpener[AsyncStateStore]:
+    """Open a store for asyncio, with `await` or `async with`; takes the options of `holdfast.open_store`.
 
     An embedder may be async here; a plain one runs in a thread.
     """
+    refuse_unknown(options, AsyncStoreOptions, "open_store_async")
+    given: Any = dict(options)
 
     def make() -> StateStore:
-        return open_store(
-            url,
-            embedder=wrap_embedder(embedder),
-            settings=settings,
-            clock=clock,
-            format=format,
-            search=search,
-            most=most,
-            prefix=prefix,
-            durability=durability,
-        )
+        return open_store(url, **{**given, "embedder": wrap_embedder(given.get("embedder"))})
 
     return AsyncOpener(make, AsyncStateStore)

@@ -293,7 +293,7 @@ def _check_import(given: Any, wanted: ConversationSpec, source: str, *, strict: 
     with open_journal("memory:", tokenizer=len) as trial, ProgressBar("check") as progress:
         line = trial.session(wanted.session, thread=wanted.thread_name)
         done = line.import_messages(given, wanted.format, progress=progress)
-        empty = not done.messages and line.system is None
+        empty = not done.messages and line.details.system is None
     repairs = done.repairs
     if not repairs or not (empty or strict):
         return

@@ -25,12 +25,12 @@ class Effects:
     """The declared effects of one tenant."""
 
     def __init__(self, env: Env) -> None:
-        self._env = env
+        self.env = env
 
     @property
     def _sink_tenant(self) -> str | None:
         """The tenant of what is registered here: a tenant's view serves that tenant, the client itself all of them."""
-        return None if self._env.whole else self._env.tenant
+        return None if self.env.whole else self.env.tenant
 
     def operate(
         self,
@@ -47,8 +47,8 @@ class Effects:
         is by default the function's. With a `key` one run is recorded, and its output is returned from then on; the
         same key with another input is refused.
         """
-        view = StateReader(state.journal_storage(self._env))
-        return operators.run_operator(self._env, operator, input, view, scope=scope, key=key, name=name)
+        view = StateReader(state.journal_storage(self.env))
+        return operators.run_operator(self.env, operator, input, view, scope=scope, key=key, name=name)
 
     def add_sink(
         self,
@@ -65,51 +65,51 @@ class Effects:
         """
         if isinstance(sink, StateStore):
             # A store has no tenants of its own, so it is the sink of one.
-            made = sinks.make_sink(sinks.make_store_sink(sink._storage), when_dead)
-            return self._register_sink(self._env.tenant, name, made)
+            made = sinks.make_sink(sinks.make_store_sink(sink.storage), when_dead)
+            return self._register_sink(self.env.tenant, name, made)
         return self._register_sink(self._sink_tenant, name, sinks.make_sink(sink, when_dead))
 
     def _register_sink(self, tenant: str | None, name: str, sink: Sink) -> Callable[[], None]:
-        return sinks.client_sinks(self._env).add(tenant, name, sink)
+        return sinks.client_sinks(self.env).add(tenant, name, sink)
 
     def add_middleware(self, function: Middleware) -> Callable[[], None]:
         """Pass every declared effect through a function that returns an effect, or None to suppress it.
 
         Returns a function that removes it.
         """
-        return sinks.client_sinks(self._env).add_middleware(self._sink_tenant, function)
+        return sinks.client_sinks(self.env).add_middleware(self._sink_tenant, function)
 
     def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:
         """Deliver due effects to their sinks, in order: all, those of one sink, or at most `limit`.
 
         Call it periodically, from as many processes as you like. Effects declared meanwhile wait for the next call.
         """
-        return outbox.dispatch_effects(self._env, sink=sink, limit=limit)
+        return outbox.dispatch_effects(self.env, sink=sink, limit=limit)
 
     def pending(self) -> Iterator[EffectInfo]:
         """Iterate over effects that wait for their turn, next attempt, sink or approval, oldest first."""
-        return settle.read_unsettled_effects(self._env, lambda row: row["status"] != "dead")
+        return settle.read_unsettled_effects(self.env, lambda row: row["status"] != "dead")
 
     def dead(self) -> Iterator[EffectInfo]:
         """Iterate over effects that are no longer tried, oldest first, with the reason."""
-        return settle.read_unsettled_effects(self._env, lambda row: row["status"] == "dead")
+        return settle.read_unsettled_effects(self.env, lambda row: row["status"] == "dead")
 
     def get(self, effect: str) -> EffectInfo:
         """Return one effect declared for a sink, with its outcome so far; raise EffectNotFound if there is none."""
-        return settle.read_effect(self._env, effect)
+        return settle.read_effect(self.env, effect)
 
     def revive(self, effect: str) -> None:
         """Retry an effect that is dead, deferred or between attempts at the next dispatch."""
-        settle.revive_effect(self._env, effect)
+        settle.revive_effect(self.env, effect)
 
     def discard(self, effect: str, *, reason: str | None = None) -> None:
         """Remove an effect for good, whatever it waits for; its lane continues."""
-        settle.discard_effect(self._env, effect, reason)
+        settle.discard_effect(self.env, effect, reason)
 
     def approve(self, effect: str) -> None:
         """Approve an effect that was declared with `needs_approval`."""
-        settle.approve_effect(self._env, effect)
+        settle.approve_effect(self.env, effect)
 
     def reject(self, effect: str, *, reason: str | None = None) -> None:
         """Remove an effect that waits for approval."""
-        settle.discard_effect(self._env, effect, reason, only="approval")
+        settle.discard_effect(self.env, effect, reason, only="approval")

@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from holdfast.client import pack as client_pack
 from holdfast.client.files import add_files
 from holdfast.client.frame_block import FrameBlock
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
+from holdfast.client.options import PackOptions, QuestionOptions
 from holdfast.client.pack import ContextPack
-from holdfast.core.frames.questions import check_options
+from holdfast.client.questions import ask_question
 from holdfast.core.journal.codec import decode, decode_event, encode
 from holdfast.core.values import convert_value, is_record_type, to_plain
 from holdfast.core.wire.read import read_input
@@ -28,11 +29,10 @@ from holdfast.flow.frames.block import check_not_suspended, frame_key
 from holdfast.flow.sessions import frame_messages
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
-from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
+from holdfast.records.events.frames import HandleContent, OutcomeContent
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
-from holdfast.records.packs import MAIN_ROLE
 from holdfast.records.recovery import Answer, QuestionReceipt
 from holdfast.records.usage import Usage
 
@@ -47,7 +47,7 @@ class FrameMessages(FrameBlock):
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> list[Message]: ...
 
@@ -58,7 +58,7 @@ class FrameMessages(FrameBlock):
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message: ...
 
@@ -68,7 +68,7 @@ class FrameMessages(FrameBlock):
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message | list[Message]:
         """Append text, a mapping, a Message or a provider's response, or a list in one commit. See Session.append."""
@@ -79,44 +79,15 @@ class FrameMessages(FrameBlock):
             self.id,
             read_input(given, partial=partial),
             key=frame_key(self.id, key),
-            pinned=pinned,
+            policy=policy,
         )
         rules.fire_after_append(self.env, found[-1].stream, found)
         return found if isinstance(message, list) else found[-1]
 
-    def pack(
-        self,
-        budget: int | None = None,
-        *,
-        role: str = MAIN_ROLE,
-        query: str | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        force_exclude: bool = False,
-        min_compaction: str = "none",
-        tokenizer: str | None = None,
-        layout: str = "stable",
-        stickiness: float | None = None,
-        max_messages: int | None = None,
-        recall: int | None = None,
-        as_of: int | None = None,
-    ) -> ContextPack:
+    def pack(self, budget: int | None = None, **options: Unpack[PackOptions]) -> ContextPack:
         """Return the best context that fits the frame's limits and remaining tokens. See Session.pack."""
-        asked = client_pack.make_pack_request(
-            budget,
-            role=role,
-            query=query,
-            include=include,
-            exclude=exclude,
-            force_exclude=force_exclude,
-            min_compaction=min_compaction,
-            tokenizer=tokenizer,
-            layout=layout,
-            stickiness=stickiness,
-            max_messages=max_messages,
-            recall=recall,
-        )
-        return client_pack.pack_frame(self.env, self.id, asked, as_of)
+        asked = client_pack.make_pack_request("pack", budget, options)
+        return client_pack.pack_frame(self.env, self.id, asked, options.get("as_of"))
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Return tools for a model to read what this frame sees and its pack left out. Each use is a tool call."""
@@ -245,46 +216,13 @@ class Frame(FrameMessages):
 
     # questions
 
-    def suspend(
-        self,
-        reason: str,
-        *,
-        kind: str = "approval",
-        options: Sequence[str] | None = None,
-        recommended: str | None = None,
-        arguments: Any = None,
-        payload: Any = None,
-        token: bool = False,
-        expires_ms: int | None = None,
-        on_expiry: str | None = None,
-        until: int | None = None,
-        subtree: bool = False,
-        release_budget: bool = True,
-        key: str | None = None,
-    ) -> QuestionReceipt:
+    def suspend(self, reason: str, *, key: str | None = None, **options: Unpack[QuestionOptions]) -> QuestionReceipt:
         """Suspend the frame until its question is answered. With its key, a later run finds the answer here."""
-        known = self._find_question(key, token)
+        known = self._find_question(key, options.get("token", False))
         if known is not None:
             return known
-        content = QuestionContent(
-            reason=reason,
-            options=check_options(options, recommended),
-            recommended=recommended,
-            arguments=to_plain(arguments),
-            payload=to_plain(payload),
-        )
-        return questions.suspend_frame(
-            self.env,
-            self.id,
-            content,
-            kind=kind,
-            token=token,
-            expires_ms=expires_ms,
-            on_expiry=on_expiry,
-            until=until,
-            subtree=subtree,
-            release=release_budget,
-            key=None if key is None else self._question_key(key),
+        return ask_question(
+            self.env, self.id, reason, "suspend", options, key=None if key is None else self._question_key(key)
         )
 
     def _question_key(self, key: str) -> str:
@@ -310,9 +248,9 @@ class Frame(FrameMessages):
             questions.resume_frame(self.env, self.id)
         return QuestionReceipt(question=question, frame=self.id, repeated=True, answer=answer, over=True)
 
-    def ask(self, reason: str, *, key: str, **how: Any) -> Answer:
+    def ask(self, reason: str, *, key: str, **options: Unpack[QuestionOptions]) -> Answer:
         """Ask a question and return its answer; raise `Waiting` until there is one, then run the same code again."""
-        asked = self.suspend(reason, key=key, **how)
+        asked = self.suspend(reason, key=key, **options)
         if asked.answer is None and asked.over:
             return Answer(question=asked.question, approved=None, via="timer")
         if asked.answer is None:

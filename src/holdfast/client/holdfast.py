@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -15,38 +15,29 @@ from holdfast.client.effects import Effects
 from holdfast.client.frame import Frame
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
+from holdfast.client.options import AgentOptions, OpenOptions, SessionOptions, refuse_unknown
+from holdfast.client.questions import answer_question
 from holdfast.client.session import Session
-from holdfast.client.state import StateReader, StateStore
+from holdfast.client.state import StateStore
 from holdfast.connect import ClientExtensions, connect
 from holdfast.errors import Refused
+from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames import takeover
 from holdfast.flow.sessions import handover
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.flow.state import search as state_search
-from holdfast.flow.turns.model_calls import LOOPS
 from holdfast.ports import (
-    Clock,
-    Documents,
-    Embedder,
     Env,
-    Fetcher,
-    Ids,
-    Memory,
     Model,
-    Summarizer,
-    Telemetry,
-    Tokenizer,
 )
-from holdfast.records.effects import OperatorResult
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id, ulid_text
 from holdfast.records.recovery import QuestionInfo
-from holdfast.records.scope import MAIN_THREAD, Address, Scope
+from holdfast.records.scope import MAIN_THREAD, Scope
 from holdfast.records.sessions import SessionInfo, SessionSweepReport
-from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
@@ -61,20 +52,20 @@ class Holdfast:
     """A client of one journal. Safe to share between threads."""
 
     def __init__(self, env: Env, *, owner: bool = True) -> None:
-        self._env = env
-        self._owner = owner
+        self.env = env
+        self.owner = owner
 
     @property
     def journal(self) -> JournalView:
         """The journal of events: read, follow, verify, copy and erase it."""
         _warn_in_event_loop()
-        return JournalView(self._env)
+        return JournalView(self.env)
 
     @property
     def index(self) -> IndexView:
         """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
         _warn_in_event_loop()
-        return IndexView(self._env)
+        return IndexView(self.env)
 
     def frame(
         self,
@@ -91,7 +82,7 @@ class Holdfast:
         """Return a root frame for a `with` block. With a key, continue the frame that was opened under it."""
         _warn_in_event_loop()
         return Frame(
-            self._env,
+            self.env,
             frame_scope(actor, session),
             goal,
             key=key,
@@ -102,58 +93,21 @@ class Holdfast:
         )
 
     def session(
-        self,
-        id: str,
-        *,
-        system: str | None = None,
-        tools: Sequence[Any] | None = None,
-        model: str | None = None,
-        title: str | None = None,
-        tokenizer: str | None = None,
-        idle_timeout: float | None = None,
-        metadata: dict[str, Any] | None = None,
-        thread: str = MAIN_THREAD,
-        create: bool = True,
+        self, id: str, *, thread: str = MAIN_THREAD, create: bool = True, **options: Unpack[SessionOptions]
     ) -> Session:
         """Return a session by its id, creating it if there is none; with `create=False` an unknown id is an error.
 
-        Settings given here are stored with the session, so that later processes have them too.
+        Options are those of `SessionOptions`. They are stored with the session, so that later processes have them too.
         """
         _warn_in_event_loop()
-        given = sessions_flow.SessionSettings(
-            system=system,
-            tools=tools,
-            model=model,
-            title=title,
-            tokenizer=tokenizer,
-            idle_timeout=idle_timeout,
-            metadata=metadata,
-        )
-        sessions_flow.open_session(self._env, id, thread, given, create=create)
-        return Session(self._env, id, thread)
+        refuse_unknown(options, SessionOptions, "session")
+        given = sessions_flow.SessionSettings(**options)
+        sessions_flow.open_session(self.env, id, thread, given, create=create)
+        return Session(self.env, id, thread)
 
-    def new_session(
-        self,
-        *,
-        system: str | None = None,
-        tools: Sequence[Any] | None = None,
-        model: str | None = None,
-        title: str | None = None,
-        tokenizer: str | None = None,
-        idle_timeout: float | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> Session:
+    def new_session(self, **options: Unpack[SessionOptions]) -> Session:
         """Create a session with a new, unique id."""
-        return self.session(
-            ulid_text(self._env.ids.ulid()).lower(),
-            system=system,
-            tools=tools,
-            model=model,
-            title=title,
-            tokenizer=tokenizer,
-            idle_timeout=idle_timeout,
-            metadata=metadata,
-        )
+        return self.session(ulid_text(self.env.ids.ulid()).lower(), **options)
 
     def sessions(
         self,
@@ -165,7 +119,7 @@ class Holdfast:
         limit: int | None = None,
     ) -> Iterator[SessionInfo]:
         """Iterate over sessions, most recently active first, or by cost or title; filter by user, title or status."""
-        return sessions_flow.list_sessions(self._env, user=user, title=title, status=status, order=order, limit=limit)
+        return sessions_flow.list_sessions(self.env, user=user, title=title, status=status, order=order, limit=limit)
 
     def usage(self) -> Usage:
         """Return what all sessions of this tenant used and cost, as of one moment: the sum of what `sessions` lists.
@@ -173,43 +127,31 @@ class Holdfast:
         Each session is read once. Work in frames that never reached a session is not included: see
         `frame.info().usage`.
         """
-        return sessions_flow.tenant_usage(self._env)
+        return sessions_flow.tenant_usage(self.env)
 
     def sweep_sessions(self) -> SessionSweepReport:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it periodically."""
-        return handover.sweep_sessions(self._env)
+        return handover.sweep_sessions(self.env)
 
     @property
     def state(self) -> StateStore:
         """Scoped key-value data, journaled: `hf.state("user/42").write("prefs", value)`."""
         _warn_in_event_loop()
-        return StateStore(state_journal_store.journal_storage(self._env), owner=False)
+        return StateStore(state_journal_store.journal_storage(self.env), owner=False)
 
     @property
     def effects(self) -> Effects:
         """Declared effects: sinks, middleware, the outbox and pending effects."""
         _warn_in_event_loop()
-        return Effects(self._env)
-
-    def operate(
-        self,
-        operator: Callable[[Any, StateReader], Any],
-        input: Any = None,
-        *,
-        scope: Address | None = None,
-        key: str | None = None,
-        name: str | None = None,
-    ) -> OperatorResult:
-        """Run an operator, a function of (input, view), and write its output and effects in one append."""
-        return self.effects.operate(operator, input, scope=scope, key=key, name=name)
+        return Effects(self.env)
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search messages and entries of every conversation and scope; return the best matches first."""
-        return state_search.search_tenant(self._env, query, limit)
+        return state_search.search_tenant(self.env, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions that can be answered, oldest frame first."""
-        return self.index.questions()
+        return frame_read.read_questions(self.env)
 
     def answer(
         self,
@@ -222,57 +164,35 @@ class Holdfast:
         note: str | None = None,
         by: str | None = None,
     ) -> str:
-        """Answer a question by its id or its token, as the user `by` if given; return the question's id."""
-        who = self if by is None else self.as_user(by)
-        return who.index.answer(question, token=token, approve=approve, args=args, payload=payload, note=note)
+        """Answer a question by its id or its token, as the user `by` if given; return the question's id.
+
+        The frame's owner continues with the answer. `args` replace all arguments of the tool call in question;
+        arguments that the tool can never take are refused, as far as the tool is known, and the question stays open.
+        """
+        env = self.env if by is None else self.as_user(by).env
+        return answer_question(env, question, token=token, approve=approve, payload=payload, args=args, note=note)
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call a function after this process commits a matching event: `frame.suspended`, `frame.*`, `*`.
 
         Returns a function that removes it. To see other processes' events, or to miss none, subscribe to the journal.
         """
-        return self._env.observers.add(self._env.tenant, event, callback)
+        return self.env.observers.add(self.env.tenant, event, callback)
 
     def agent(
-        self,
-        name: str,
-        *,
-        model: str | Model,
-        system: str | None = None,
-        tools: Iterable[Any] = (),
-        output: type[T] | None = None,
-        history: bool = True,
-        limits: Limits | None = None,
-        tokens: int | None = None,
-        budget: int | None = None,
-        budget_usd: float | None = None,
-        loops: int = LOOPS,
-        options: Mapping[str, Any] | None = None,
+        self, name: str, *, model: str | Model, output: type[T] | None = None, **options: Unpack[AgentOptions]
     ) -> Agent[T]:
         """Return an agent: a model with tools, used as `agent.send("alice", "Refund order 17", key="req-81")`.
 
-        `model` is a name such as `openai:gpt-5-mini` or a model of your own, `tools` are typed functions, and `output`
-        is the type of the replies. `history` adds tools that read what packs left out. A turn may call the model
-        `loops` times, show it `budget` tokens each time, and use `tokens` and `budget_usd`, at most. `options` go into
-        every request.
+        `model` is a name such as `openai:gpt-5-mini` or a model of your own, and `output` is the type of the replies.
+        Options are those of `AgentOptions`: `tools` are typed functions, `history` adds tools that read what packs left
+        out. A turn may call the model `loops` times, show it `budget` tokens each time, and use `tokens` and
+        `budget_usd`, at most. `options` go into every request.
         """
         from holdfast.runtime.agent import Agent
         from holdfast.runtime.agent_config import build_agent_config
 
-        made = build_agent_config(
-            name,
-            model=model,
-            system=system,
-            tools=tools,
-            output=output,
-            history=history,
-            limits=limits,
-            tokens=tokens,
-            budget=budget,
-            budget_usd=budget_usd,
-            loops=loops,
-            options=options,
-        )
+        made = build_agent_config(name, model=model, output=output, options=options)
         return Agent(self, made)
 
     def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
@@ -291,12 +211,12 @@ class Holdfast:
 
         Unfinished work stays live, and the next process continues it.
         """
-        if not self._env.whole:
+        if not self.env.whole:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
-        leases, clock = self._env.leases, self._env.clock
+        leases, clock = self.env.leases, self.env.clock
         leases.draining = True
-        if self._env.queues is not None:
-            self._env.queues.dismiss()
+        if self.env.queues is not None:
+            self.env.queues.dismiss()
         began = clock.monotonic()
         while leases.blocks and clock.monotonic() - began < grace:
             clock.sleep(min(0.05, grace))
@@ -304,20 +224,20 @@ class Holdfast:
 
     def tenant(self, name: str) -> Holdfast:
         """Return a view that sees only this tenant. Cheap; closing it closes nothing."""
-        return Holdfast(replace(self._env, tenant=check_id(name, "tenant"), whole=False), owner=False)
+        return Holdfast(replace(self.env, tenant=check_id(name, "tenant"), whole=False), owner=False)
 
     def as_user(self, id: str) -> Holdfast:
         """Return a view that records this user as actor and owner of content. Cheap; closing it closes nothing."""
-        return Holdfast(replace(self._env, user=check_id(id, "user")), owner=False)
+        return Holdfast(replace(self.env, user=check_id(id, "user")), owner=False)
 
     def close(self) -> None:
         """Release the journal and everything held with it. Closing twice is fine."""
-        if self._owner:
-            while self._env.endings:
-                self._env.endings.pop()()
-            takeover.release_claims(self._env)
-            self._env.leases.close()
-            self._env.journal.close()
+        if self.owner:
+            while self.env.endings:
+                self.env.endings.pop()()
+            takeover.release_claims(self.env)
+            self.env.leases.close()
+            self.env.journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -328,28 +248,11 @@ class Holdfast:
         self.close()
 
     def __repr__(self) -> str:
-        who = "" if self._env.user is None else f", user={self._env.user!r}"
-        return f"Holdfast({type(self._env.journal).__name__}, tenant={self._env.tenant!r}{who})"
+        who = "" if self.env.user is None else f", user={self.env.user!r}"
+        return f"Holdfast({type(self.env.journal).__name__}, tenant={self.env.tenant!r}{who})"
 
 
-def open(
-    url: str | os.PathLike[str],
-    *,
-    durability: str = "full",
-    settings: Settings | None = None,
-    clock: Clock | None = None,
-    ids: Ids | None = None,
-    tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
-    prices: Mapping[str, Mapping[str, Any]] | Callable[[str | None, Usage], Any] | None = None,
-    redact: Callable[[str], str] | None = None,
-    memory: Memory | None = None,
-    summarizer: Summarizer | Callable[..., str] | None = None,
-    embedder: str | os.PathLike[str] | Embedder | Callable[..., Any] | None = None,
-    documents: Documents | None = None,
-    fetcher: Fetcher | None = None,
-    telemetry: Telemetry | None = None,
-    strategies: dict[str, Callable[..., Any]] | None = None,
-) -> Holdfast:
+def open(url: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> Holdfast:
     """Open a journal, or create one: a path, `sqlite:///path` or `memory:`.
 
     `durability="full"` returns from a write once it is on disk. `"fast"` is several times quicker on slow disks and may
@@ -365,19 +268,10 @@ def open(
     {"input": 1, "output": 4}}`. Or it replaces them with a function of (model, usage) that returns the cost of one call
     in dollars, or None.
     """
-    beside = ClientExtensions(
-        tokenizer=tokenizer,
-        prices=prices,
-        redact=redact,
-        memory=memory,
-        summarizer=summarizer,
-        embedder=embedder,
-        documents=documents,
-        fetcher=fetcher,
-        telemetry=telemetry,
-        strategies=strategies,
-    )
-    return Holdfast(connect(url, durability=durability, settings=settings, clock=clock, ids=ids, beside=beside))
+    refuse_unknown(options, OpenOptions, "open")
+    given: dict[str, Any] = dict(options)
+    of_journal = {name: given.pop(name) for name in ("durability", "settings", "clock", "ids") if name in given}
+    return Holdfast(connect(url, **of_journal, beside=ClientExtensions(**given)))
 
 
 def frame_scope(actor: str, session: str | None) -> str:

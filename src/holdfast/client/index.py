@@ -7,16 +7,17 @@ a `key`, under which it happens once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from holdfast.client import pack as client_context
+from holdfast.client.options import PackOptions, QuestionOptions, SharedPackOptions, refuse_unknown
 from holdfast.client.pack import ContextPack
+from holdfast.client.questions import ask_question, check_flag, make_answer
 from holdfast.connect import make_summarizer
 from holdfast.core.checks import is_number
 from holdfast.core.frames import stack as frame_stack
-from holdfast.core.frames.questions import check_options
 from holdfast.core.values import to_plain
-from holdfast.errors import BudgetTooSmall, InvalidValue, TokenNotFound
+from holdfast.errors import BudgetTooSmall, TokenNotFound
 from holdfast.flow.compaction import frames
 from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import lifecycle, push, read, takeover
@@ -28,7 +29,7 @@ from holdfast.flow.turns import sweep as frame_sweep
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import ERASED
-from holdfast.records.events.frames import AnswerContent, GoalContent, HandleContent, OutcomeContent, QuestionContent
+from holdfast.records.events.frames import GoalContent, HandleContent, OutcomeContent
 from holdfast.records.frames import Limits
 from holdfast.records.packs import MAIN_ROLE, BriefContext
 from holdfast.records.recovery import (
@@ -48,7 +49,7 @@ class QuestionsView:
     """The open questions of one tenant."""
 
     def __init__(self, env: Env) -> None:
-        self._env = env
+        self.env = env
 
     # questions
 
@@ -57,72 +58,16 @@ class QuestionsView:
         frame: str,
         reason: str | None = None,
         *,
-        kind: str = "approval",
-        options: Sequence[str] | None = None,
-        recommended: str | None = None,
-        arguments: Any = None,
-        payload: Any = None,
-        token: bool = False,
-        expires_ms: int | None = None,
-        on_expiry: str | None = None,
-        until: int | None = None,
         call: str | None = None,
-        subtree: bool = False,
-        release_budget: bool = True,
         key: str | None = None,
+        **options: Unpack[QuestionOptions],
     ) -> QuestionReceipt:
         """Suspend a frame until its question is answered; return the question's id and, if requested, a link token."""
-        content = QuestionContent(
-            reason=_check_text(reason, "reason"),
-            options=check_options(options, recommended),
-            recommended=recommended,
-            arguments=to_plain(arguments),
-            payload=to_plain(payload),
-        )
-        return frame_questions.suspend_frame(
-            self._env,
-            frame,
-            content,
-            kind=kind,
-            token=token,
-            expires_ms=expires_ms,
-            on_expiry=on_expiry,
-            until=until,
-            call=call,
-            subtree=subtree,
-            release=release_budget,
-            key=key,
-        )
-
-    def answer(
-        self,
-        question: str | None = None,
-        *,
-        token: str | None = None,
-        approve: bool | None = None,
-        payload: Any = None,
-        args: Any = None,
-        note: str | None = None,
-    ) -> str:
-        """Answer a question by its id or its token; return its id. The frame's owner continues with the answer.
-
-        `args` replace all arguments of the tool call in question. Arguments that the tool can never take are refused,
-        as far as the tool is known, and the question stays open.
-        """
-        content = _make_answer(payload, args, note)
-        if args is not None and approve is not False:
-            calls.check_edited_arguments(self._env, to_plain(args), question=question, token=token)
-        return frame_questions.answer_question(
-            self._env,
-            question=question,
-            token=token,
-            approved=_check_flag(approve),
-            content=content,
-        )
+        return ask_question(self.env, frame, reason, "suspend_frame", options, call=call, key=key)
 
     def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
         """Issue a new link token for an open question; the earlier one is void."""
-        return frame_questions.reissue_token(self._env, question, expires_ms)
+        return frame_questions.reissue_token(self.env, question, expires_ms)
 
     def resume_frame(
         self,
@@ -136,78 +81,56 @@ class QuestionsView:
     ) -> str:
         """Resume the frame of a question and return the frame's id; record an answer too if there is none yet."""
         given = approve is not None or payload is not None or args is not None or note is not None
-        frame, answered = frame_questions.find_question_frame(self._env, question, token)
+        frame, answered = frame_questions.find_question_frame(self.env, question, token)
         if answered and token is not None:
             raise TokenNotFound
         if args is not None and approve is not False:
-            calls.check_edited_arguments(self._env, to_plain(args), question=question, token=token)
+            calls.check_edited_arguments(self.env, to_plain(args), question=question, token=token)
         frame_questions.resume_frame(
-            self._env,
+            self.env,
             frame,
             bring=given or not answered,
             token=token,
-            approved=_check_flag(approve),
-            content=_make_answer(payload, args, note),
+            approved=check_flag(approve),
+            content=make_answer(payload, args, note),
         )
         return frame
 
-    def questions(self) -> Iterator[QuestionInfo]:
-        """Iterate over all open questions, oldest frame first."""
-        return read.read_questions(self._env)
-
     def question(self, question: str) -> QuestionInfo:
         """Return one open question."""
-        return read.read_question(self._env, question)
+        return read.read_question(self.env, question)
 
     def answer_to(self, scope: Address, question: str) -> Answer | None:
         """Return the answer to a question of a scope, also after its frame was resumed."""
         read.parse_id(question, "question")
-        return frame_questions.read_answer(self._env, Scope.of(scope).text, question)
-
-
-def _check_text(value: object, what: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise InvalidValue(f"{what} must be a text.")
-    return value
-
-
-def _check_flag(value: object) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise InvalidValue("approve must be True, False or left out.")
-    return value
-
-
-def _make_answer(payload: Any, args: Any, note: str | None) -> AnswerContent | None:
-    if payload is None and args is None and note is None:
-        return None
-    return AnswerContent(payload=to_plain(payload), arguments=to_plain(args), note=_check_text(note, "note"))
+        return frame_questions.read_answer(self.env, Scope.of(scope).text, question)
 
 
 class WorkView:
     """Budgets, evidence, results and calls of one tenant's frames."""
 
     def __init__(self, env: Env) -> None:
-        self._env = env
+        self.env = env
 
     # budgets
 
     def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        frame_calls.reserve_tokens(self._env, frame, purpose, amount, key)
+        frame_calls.reserve_tokens(self.env, frame, purpose, amount, key)
 
     def release_reservation(
         self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
     ) -> None:
         """Release a reservation, whole or in part."""
-        frame_calls.release_reservation(self._env, frame, purpose, amount, key)
+        frame_calls.release_reservation(self.env, frame, purpose, amount, key)
 
     def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record usage that a reservation pays for, as far as it goes."""
-        frame_calls.spend_tokens(self._env, frame, usage, purpose, key)
+        frame_calls.spend_tokens(self.env, frame, usage, purpose, key)
 
     def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record what work used. Never refused for its amount: the work is done."""
-        frame_calls.spend_tokens(self._env, frame, usage, None, key)
+        frame_calls.spend_tokens(self.env, frame, usage, None, key)
 
     # evidence and results
 
@@ -231,7 +154,7 @@ class WorkView:
         """Attach evidence and return the handle's id. An existing handle is changed in place."""
         content = HandleContent(description=description, target=target, body=body, metadata=to_plain(metadata))
         return frame_calls.add_handle(
-            self._env,
+            self.env,
             frame,
             kind,
             content,
@@ -249,11 +172,11 @@ class WorkView:
     ) -> str | None:
         """Detach evidence; return the name with which `restore_handles` brings it back."""
         names = [handle] if isinstance(handle, str) else handle
-        return frame_calls.remove_handles(self._env, frame, names, reason, key)
+        return frame_calls.remove_handles(self.env, frame, names, reason, key)
 
     def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
         """Attach again what one removal or compaction detached; return the handles."""
-        return frame_calls.restore_handles(self._env, frame, removal, key)
+        return frame_calls.restore_handles(self.env, frame, removal, key)
 
     def compact_context(
         self,
@@ -275,20 +198,16 @@ class WorkView:
         brings back. The others keep the newest `keep` rounds of its conversation. Critical evidence stays.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, timeout=timeout, store=store)
-        chosen = self._choose_summarizer(summarizer)
-        return frames.compact_context(self._env, frame, target_budget, config, chosen, strict=strict, key=key)
-
-    def _choose_summarizer(self, given: Any) -> Summarizer:
-        tokenizer = append.models_port(self._env).tokenizer()
-        return make_summarizer(given if given is not None else self._env.summarizer, tokenizer.count)
+        chosen = choose_frame_summarizer(self.env, summarizer)
+        return frames.compact_context(self.env, frame, target_budget, config, chosen, strict=strict, key=key)
 
     def handles(self, frame: str) -> list[HandleInfo]:
         """Return a frame's handles in order, with their targets; detached ones are marked."""
-        return read.read_handles(self._env, frame)
+        return read.read_handles(self.env, frame)
 
     def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
         """Add a reference to something that the frame produced; return its position."""
-        return frame_calls.add_result(self._env, frame, kind, ref, summary, key)
+        return frame_calls.add_result(self.env, frame, kind, ref, summary, key)
 
     # calls
 
@@ -309,7 +228,7 @@ class WorkView:
         """
         if pack is not None:
             return client_context.begin_packed_call(
-                self._env,
+                self.env,
                 pack,
                 frame=frame,
                 model=model,
@@ -318,7 +237,7 @@ class WorkView:
                 key=key,
             )
         return frame_calls.begin_model_call(
-            self._env,
+            self.env,
             frame,
             model=model,
             request=to_plain(request),
@@ -341,7 +260,7 @@ class WorkView:
     ) -> None:
         """Journal a model's response, or with `error` its failure. Usage is recorded either way."""
         frame_calls.end_model_call(
-            self._env,
+            self.env,
             frame,
             call,
             usage=usage,
@@ -365,7 +284,7 @@ class WorkView:
     ) -> str:
         """Journal that a tool is about to be called; return the call's id, its idempotency key."""
         return frame_calls.begin_tool_call(
-            self._env,
+            self.env,
             frame,
             name,
             arguments=to_plain(arguments),
@@ -386,7 +305,7 @@ class WorkView:
     ) -> None:
         """Journal a tool's value, or with `error` its failure."""
         frame_calls.end_tool_call(
-            self._env,
+            self.env,
             frame,
             call,
             value=to_plain(value),
@@ -422,7 +341,7 @@ class IndexView(WorkView, QuestionsView):
         content = GoalContent(goal=goal, inputs=to_plain(inputs), metadata=to_plain(metadata))
         stream = None if scope is None else Scope.of(scope).text
         return push.push_frame(
-            self._env,
+            self.env,
             stream,
             content,
             parent=parent,
@@ -449,14 +368,14 @@ class IndexView(WorkView, QuestionsView):
         """Change a frame's goal, inputs, metadata, limits or status, or a root's tokens."""
         texts = None
         if goal is not None or inputs is not None or metadata is not None:
-            known = read.read_frame(self._env, frame)
+            known = read.read_frame(self.env, frame)
             texts = GoalContent(
                 goal=goal if goal is not None else _drop_erased(known.goal),
                 inputs=to_plain(inputs) if inputs is not None else _drop_erased(known.inputs),
                 metadata=to_plain(metadata) if metadata is not None else _drop_erased(known.metadata),
             )
         lifecycle.update_frame(
-            self._env,
+            self.env,
             frame,
             content=texts,
             status=status,
@@ -465,7 +384,7 @@ class IndexView(WorkView, QuestionsView):
             key=key,
             expected=expected_version,
         )
-        return read.read_frame(self._env, frame)
+        return read.read_frame(self.env, frame)
 
     def pop_frame(
         self,
@@ -480,42 +399,42 @@ class IndexView(WorkView, QuestionsView):
     ) -> FrameInfo:
         """End a frame and settle its budget. Failing or cancelling it cancels everything below, leaf first."""
         content = OutcomeContent(summary=summary, error=error, value=to_plain(value))
-        ended = lifecycle.pop_frame(self._env, frame, status, content, key=key, expected=expected_version)
+        ended = lifecycle.pop_frame(self.env, frame, status, content, key=key, expected=expected_version)
         if ended is None:
-            return read.read_frame(self._env, frame)
-        goal = self._env.states.take_goal(self._env.tenant, ended.stream, ended.frame.goal)
+            return read.read_frame(self.env, frame)
+        goal = self.env.states.take_goal(self.env.tenant, ended.stream, ended.frame.goal)
         return read.describe_frame(
-            self._env, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
+            self.env, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
         )
 
     def get_frame(self, frame: str) -> FrameInfo:
         """Return a frame with its texts, live or ended."""
-        return read.read_frame(self._env, frame)
+        return read.read_frame(self.env, frame)
 
     def ancestry(self, frame: str) -> list[FrameInfo]:
         """Return the frames from the root to this one, across scopes."""
-        return read.read_ancestry(self._env, frame)
+        return read.read_ancestry(self.env, frame)
 
     def stack(self, scope: Address) -> list[FrameInfo]:
         """Return all live frames of a scope, parents before children. A waiting parent hides nothing."""
-        return read.read_stack(self._env, Scope.of(scope).text)
+        return read.read_stack(self.env, Scope.of(scope).text)
 
     def stacks(self) -> Iterator[tuple[str, list[FrameInfo]]]:
         """Iterate over every scope that has live frames, with those frames."""
-        for stream in read.list_streams_with_work(self._env):
-            yield stream, read.read_stack(self._env, stream)
+        for stream in read.list_streams_with_work(self.env):
+            yield stream, read.read_stack(self.env, stream)
 
     def top_of_stack(self, scope: Address) -> FrameInfo | None:
         """Return the deepest live frame of a scope, the newest if there are several, or None."""
         stream = Scope.of(scope).text
-        top = frame_stack.top_frame(read.load_current_state(self._env, stream).frames)
-        return None if top is None else read.describe_frame(self._env, stream, top)
+        top = frame_stack.top_frame(read.load_current_state(self.env, stream).frames)
+        return None if top is None else read.describe_frame(self.env, stream, top)
 
     def leaves(self, scope: Address) -> list[FrameInfo]:
         """Return every live frame with nothing live below it, oldest first."""
         stream = Scope.of(scope).text
-        found = frame_stack.leaves(read.load_current_state(self._env, stream).frames)
-        return [read.describe_frame(self._env, stream, frame) for frame in found]
+        found = frame_stack.leaves(read.load_current_state(self.env, stream).frames)
+        return [read.describe_frame(self.env, stream, frame) for frame in found]
 
     # packs
 
@@ -525,45 +444,25 @@ class IndexView(WorkView, QuestionsView):
         frame: str | None = None,
         *,
         budget_tokens: int | None = None,
-        role: str = MAIN_ROLE,
-        query: str | None = None,
         include_handles: Sequence[str] = (),
         exclude_handles: Sequence[str] = (),
-        force_exclude: bool = False,
-        min_compaction: str = "none",
-        tokenizer: str | None = None,
-        layout: str = "stable",
-        stickiness: float | None = None,
-        max_messages: int | None = None,
-        recall: int | None = None,
-        as_of: int | None = None,
+        **options: Unpack[SharedPackOptions],
     ) -> ContextPack:
         """Return the context of the next model call of a frame, given by id or as the top of a scope's stack."""
-        least = self._env.settings.min_pack_tokens
+        least = self.env.settings.min_pack_tokens
         if is_number(budget_tokens, least=1, most=least - 1):
             raise BudgetTooSmall(
                 f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
             )
-        wanted = visibility.resolve_frame(self._env, scope, frame)
-        asked = client_context.make_pack_request(
-            budget_tokens,
-            role=role,
-            query=query,
-            include=include_handles,
-            exclude=exclude_handles,
-            force_exclude=force_exclude,
-            min_compaction=min_compaction,
-            tokenizer=tokenizer,
-            layout=layout,
-            stickiness=stickiness,
-            max_messages=max_messages,
-            recall=recall,
-        )
-        return client_context.pack_frame(self._env, wanted, asked, as_of)
+        wanted = visibility.resolve_frame(self.env, scope, frame)
+        refuse_unknown(options, SharedPackOptions, "assemble_context_pack")
+        given: PackOptions = {**options, "include": include_handles, "exclude": exclude_handles}
+        asked = client_context.make_pack_request("assemble_context_pack", budget_tokens, given)
+        return client_context.pack_frame(self.env, wanted, asked, options.get("as_of"))
 
     def pack_at(self, call: str) -> ContextPack:
         """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such."""
-        return client_context.pack_at(self._env, call)
+        return client_context.pack_at(self.env, call)
 
     # briefs
 
@@ -584,7 +483,7 @@ class IndexView(WorkView, QuestionsView):
         means none, and with no field given the role's brief is removed there.
         """
         briefs.set_brief(
-            self._env,
+            self.env,
             scope,
             role,
             system_prompt=system_prompt,
@@ -596,7 +495,7 @@ class IndexView(WorkView, QuestionsView):
 
     def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
         """Return the effective brief of a role in a scope, each field from the nearest scope that sets it."""
-        return briefs.brief_context(self._env, scope, role)
+        return briefs.brief_context(self.env, scope, role)
 
     # actors
 
@@ -606,15 +505,21 @@ class IndexView(WorkView, QuestionsView):
         Without an incarnation this only reads. With one, this process becomes the owner: the earlier owner can write no
         more, and `actor.resumed` is written, once.
         """
-        return takeover.resume_actor(self._env, Scope.of(scope).text, incarnation)
+        return takeover.resume_actor(self.env, Scope.of(scope).text, incarnation)
 
     def release_actor(self, scope: Address) -> None:
         """Release an actor that was taken with `resume_actor`; does nothing if it was not."""
-        takeover.release_actor(self._env, Scope.of(scope).text)
+        takeover.release_actor(self.env, Scope.of(scope).text)
 
     def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
         """Resume frames whose timer is due, end expired ones, flag late ones; `fail_orphans` fails late orphans."""
-        return frame_sweep.sweep(self._env, fail_orphans=fail_orphans)
+        return frame_sweep.sweep(self.env, fail_orphans=fail_orphans)
+
+
+def choose_frame_summarizer(env: Env, given: Any) -> Summarizer:
+    """Return the given summarizer, or else the client's, counting as the default model does."""
+    tokenizer = append.models_port(env).tokenizer()
+    return make_summarizer(given if given is not None else env.summarizer, tokenizer.count)
 
 
 def _drop_erased(value: Any) -> Any:

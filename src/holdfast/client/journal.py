@@ -33,7 +33,7 @@ class JournalView:
     """The journal of one tenant: read, follow, check, copy and erase."""
 
     def __init__(self, env: Env) -> None:
-        self._env = env
+        self.env = env
 
     def events(
         self,
@@ -45,8 +45,8 @@ class JournalView:
         backwards: bool = False,
     ) -> Iterator[Event]:
         """Iterate over one stream by version, or the tenant's events by seq, bounded by `after` and `until`."""
-        query = self._make_query(scope, after, until, types, backwards)
-        return read.iterate_events(self._env, query)
+        query = make_query(self.env, scope, after, until, types, backwards)
+        return read.iterate_events(self.env, query)
 
     def subscribe(
         self,
@@ -57,8 +57,9 @@ class JournalView:
         timeout: float | None = None,
     ) -> Iterator[Event]:
         """Iterate over events of any process as they happen, from now on or after a known version or cursor."""
-        query = self._make_query(scope, self._start_cursor(scope) if after is None else after, None, types, False)
-        return read.subscribe(self._env, query, timeout=timeout)
+        start = newest_cursor(self, scope) if after is None else after
+        query = make_query(self.env, scope, start, None, types, False)
+        return read.subscribe(self.env, query, timeout=timeout)
 
     def append(
         self,
@@ -82,7 +83,7 @@ class JournalView:
             raise InvalidValue(f"facts must be an object with names, not {facts.__class__.__name__}.")
         if not isinstance(files, list | tuple):
             raise InvalidValue("files must be a list of bytes.")
-        placed = [artifacts.prepare_artifact(self._env, body) for body in files]
+        placed = [artifacts.prepare_artifact(self.env, body) for body in files]
         draft = Draft(
             type=type,
             facts=AppFacts(data=facts or {}, artifacts=tuple(artifact.name.hex() for artifact in placed)),
@@ -91,43 +92,43 @@ class JournalView:
         )
         decided = StreamWrite(stream=Scope.of(scope).text, events=(draft,), expected=expected, key=key)
         try:
-            appended = append_events(self._env, [decided], placed)
+            appended = append_events(self.env, [decided], placed)
         except (Refused, Conflict):
-            artifacts.withdraw_artifacts(self._env, placed)
+            artifacts.withdraw_artifacts(self.env, placed)
             raise
         if appended.repeated:
-            artifacts.withdraw_artifacts(self._env, placed)
+            artifacts.withdraw_artifacts(self.env, placed)
         return appended
 
     def events_by_key(self, scope: Address, key: str) -> list[Event]:
         """Return the events that were written to a stream under a key; an empty list if there are none."""
-        stored = self._env.journal.events_by_key(self._env.tenant, Scope.of(scope).text, check_key(key))
+        stored = self.env.journal.events_by_key(self.env.tenant, Scope.of(scope).text, check_key(key))
         return [decode_event(event) for event in stored]
 
     def version(self, scope: Address) -> int:
         """Return the version of a stream; 0 if it has no events."""
-        head = self._env.journal.head(self._env.tenant, Scope.of(scope).text)
+        head = self.env.journal.head(self.env.tenant, Scope.of(scope).text)
         return 0 if head is None else head.version
 
     def streams(self) -> Iterator[str]:
         """Iterate over the names of this tenant's streams, in order."""
         after = ""
-        while heads := self._env.journal.heads(self._env.tenant, HeadQuery(after=after, limit=read.PAGE)):
+        while heads := self.env.journal.heads(self.env.tenant, HeadQuery(after=after, limit=read.PAGE)):
             yield from (head.stream for head in heads)
             after = read.advance_cursor(after, heads[-1].stream)
 
     def position(self) -> int:
         """Return the cursor of the newest event in the journal."""
-        return self._env.journal.position()
+        return self.env.journal.position()
 
     def artifact(self, name: str) -> bytes | Erased:
         """Return an artifact's bytes by the name that events give it; ERASED if it was erased."""
-        return artifacts.read_artifact(self._env, name)
+        return artifacts.read_artifact(self.env, name)
 
     def collect(self) -> int:
         """Remove artifacts that nothing has referred to for a day; return how many."""
         self._check_whole()
-        return artifacts.collect_artifacts(self._env)
+        return artifacts.collect_artifacts(self.env)
 
     def verify(self, *, packs: bool = False, progress: Progress | None = None) -> VerificationReport:
         """Check every chain, version, row, reference and artifact of the whole journal.
@@ -135,24 +136,24 @@ class JournalView:
         With `packs`, also check that every pack given to a model can be rebuilt exactly: that takes longer.
         """
         self._check_whole()
-        return verify(self._env, progress, rebuild_pack=rebuild_pack if packs else None)
+        return verify(self.env, progress, rebuild_pack=rebuild_pack if packs else None)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Rebuild every projection from the events, while others go on; return how many were applied."""
         self._check_whole()
         try:
-            return require(self._env.journal, MAINTENANCE).rebuild(progress)
+            return require(self.env.journal, MAINTENANCE).rebuild(progress)
         finally:
-            self._env.states.clear()
+            self.env.states.clear()
 
     def erase(self, subject: str) -> Erasure:
         """Remove all content that belongs to a subject, from every byte on disk. It cannot be undone."""
-        return artifacts.erase_subject(self._env, subject)
+        return artifacts.erase_subject(self.env, subject)
 
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
         """Write a consistent copy to a new path, while others write. `holdfast.restore` opens it as a journal."""
         self._check_whole()
-        require(self._env.journal, BACKUP).backup(file_path(url_text(target)), progress)
+        require(self.env.journal, BACKUP).backup(file_path(url_text(target)), progress)
 
     def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
         """Export the whole journal as JSON lines to a new path; return the number of lines."""
@@ -165,7 +166,7 @@ class JournalView:
         count = 0
         try:
             with _create_file(partial) as file:
-                for line in transfer.export_lines(self._env, until, progress):
+                for line in transfer.export_lines(self.env, until, progress):
                     file.write(line + b"\n")
                     count += 1
                 file.flush()
@@ -187,26 +188,30 @@ class JournalView:
         with _open_export(path) as lines:
             size = path.stat().st_size
             secret, items = transfer.parse_lines(_report_progress(lines, size, progress))
-            return require(self._env.journal, MAINTENANCE).restore(secret, transfer.check_chains(items))
+            return require(self.env.journal, MAINTENANCE).restore(secret, transfer.check_chains(items))
 
     def tenants(self) -> list[str]:
         """Return the names of all tenants in the journal."""
         self._check_whole()
-        return self._env.journal.tenants()
+        return self.env.journal.tenants()
 
     def _check_whole(self) -> None:
         """Refuse an operation that would show one tenant the others."""
-        if not self._env.whole:
+        if not self.env.whole:
             raise Refused("This is about the journal as a whole. Call it on the client itself, not on a tenant's view.")
 
-    def _start_cursor(self, scope: Address | None) -> int:
-        return self.position() if scope is None else self.version(scope)
 
-    def _make_query(
-        self, scope: Address | None, after: int, until: int | None, types: Sequence[str], backwards: bool
-    ) -> EventQuery:
-        stream = None if scope is None else Scope.of(scope).text
-        return read.build_query(self._env, stream, after=after, until=until, types=types, backwards=backwards)
+def newest_cursor(view: JournalView, scope: Address | None) -> int:
+    """Return where a subscription from now on begins: the stream's version, or the journal's position."""
+    return view.position() if scope is None else view.version(scope)
+
+
+def make_query(
+    env: Env, scope: Address | None, after: int, until: int | None, types: Sequence[str], backwards: bool
+) -> EventQuery:
+    """Make a query of one stream, or of all streams of the tenant."""
+    stream = None if scope is None else Scope.of(scope).text
+    return read.build_query(env, stream, after=after, until=until, types=types, backwards=backwards)
 
 
 def _report_progress(lines: Iterable[bytes], size: int, progress: Progress | None) -> Iterator[bytes]:

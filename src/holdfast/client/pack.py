@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.client.options import PackOptions, refuse_unknown
 from holdfast.core.packs import views
 from holdfast.core.packs.manifest import compute_digest, list_messages
 from holdfast.core.packs.views import diff_packs, render_html
@@ -247,40 +248,29 @@ STICKINESS = 0.4
 """The share of its size that a window gives up when it has to move."""
 
 
-def make_pack_request(
-    budget: int | None = None,
-    *,
-    role: str = MAIN_ROLE,
-    query: str | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    force_exclude: bool = False,
-    min_compaction: str = "none",
-    tokenizer: str | None = None,
-    layout: str = "stable",
-    stickiness: float | None = None,
-    max_messages: int | None = None,
-    recall: int | None = None,
-) -> PackRequest:
+def make_pack_request(method: str, budget: int | None, options: PackOptions) -> PackRequest:
     """Make a pack request from a caller's options; refuse invalid ones."""
+    refuse_unknown(options, PackOptions, method)
+    include, exclude = options.get("include", ()), options.get("exclude", ())
     for name, value in (("include", include), ("exclude", exclude)):
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise InvalidValue(f"{name} must be a list of handles, each by its id.")
-    if min_compaction not in tuple(CompactionLevel):
-        raise InvalidValue(f"min_compaction must be one of {', '.join(CompactionLevel)}, not {min_compaction!r}.")
+    level, max_messages = options.get("min_compaction", "none"), options.get("max_messages")
+    if level not in tuple(CompactionLevel):
+        raise InvalidValue(f"min_compaction must be one of {', '.join(CompactionLevel)}, not {level!r}.")
     return PackRequest(
         budget=budget,
-        role=role,
-        query=query,
+        role=options.get("role", MAIN_ROLE),
+        query=options.get("query"),
         include=tuple(include),
         exclude=tuple(exclude),
-        force_exclude=bool(force_exclude),
-        min_compaction=CompactionLevel(min_compaction),
-        tokenizer=tokenizer,
-        layout=layout,  # type: ignore[arg-type]  # checked where it is used
-        stickiness=_choose_stickiness(stickiness, max_messages),
+        force_exclude=bool(options.get("force_exclude", False)),
+        min_compaction=CompactionLevel(level),
+        tokenizer=options.get("tokenizer"),
+        layout=options.get("layout", "stable"),  # type: ignore[arg-type]  # checked where it is used
+        stickiness=_choose_stickiness(options.get("stickiness"), max_messages),
         max_messages=max_messages,
-        recall=recall,
+        recall=options.get("recall"),
     )
 
 

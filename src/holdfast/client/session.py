@@ -1,33 +1,38 @@
 """Session: a conversation that remembers, fits and survives. Each method calls a flow.
 
 A session appends, reads, packs, takes turns, forks and rewinds. Compaction removes nothing: summaries stand in for
-older rounds in later packs.
+older rounds in later packs. `session_views.py` has the rest: the history of its packs, its compaction, its details.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Unpack, overload
 
 from holdfast.client import pack as client_pack
 from holdfast.client.files import add_files
-from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
+from holdfast.client.options import PackOptions, TurnOptions, refuse_unknown
 from holdfast.client.pack import ContextPack
+from holdfast.client.session_views import (
+    SessionCompaction,
+    SessionDetails,
+    SessionPacks,
+    choose_thread_summarizer,
+    load_session_text,
+)
 from holdfast.client.turn import Turn
-from holdfast.connect import make_summarizer
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.wire.read import read_input
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.compaction import threads
-from holdfast.flow.packs import briefs, trace
+from holdfast.flow.packs import trace
 from holdfast.flow.sessions import append as session_append
 from holdfast.flow.sessions import branch, handover, import_export
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.sessions import sessions as sessions_flow
-from holdfast.flow.sessions import summaries as session_summaries
 from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
@@ -39,173 +44,19 @@ from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import (
     DEFAULT_KEEP_ROUNDS,
     DEFAULT_SUMMARY_TOKENS,
-    BudgetGuard,
     CompactionConfig,
-    Rule,
-    TelemetryRecorder,
 )
 from holdfast.records.entries import SearchResult
-from holdfast.records.frames import Limits
 from holdfast.records.ids import check_key, ulid_text
-from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
-from holdfast.records.packs import MAIN_ROLE, BriefContext, PackInfo, Trace
+from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
+from holdfast.records.packs import Trace
 from holdfast.records.reports import Progress
 from holdfast.records.scope import MAIN_THREAD, Scope
-from holdfast.records.sessions import SessionState, Summary
+from holdfast.records.sessions import Summary
 from holdfast.records.usage import Usage
 
 
-class SessionContext:
-    """The context of a conversation: its packs, and its compaction, which removes nothing."""
-
-    _env: Env
-    _thread_stream: str
-    _session_stream: str
-
-    # the brief
-
-    def brief(self, role: str = MAIN_ROLE) -> BriefContext:
-        """Return the brief that begins every pack of a role. Each field is the session's own, or the inherited one."""
-        return briefs.brief_context(self._env, self._session_stream, role)
-
-    def set_brief(
-        self,
-        role: str = MAIN_ROLE,
-        *,
-        system_prompt: str | None = None,
-        invariants: Sequence[str] | None = None,
-        working_context: Any = None,
-        tools: Sequence[Any] | None = None,
-        key: str | None = None,
-    ) -> None:
-        """Set the brief of a role in this session, replacing the earlier one. See hf.index.set_brief."""
-        briefs.set_brief(
-            self._env,
-            self._session_stream,
-            role,
-            system_prompt=system_prompt,
-            invariants=invariants,
-            working_context=working_context,
-            tools=tools,
-            key=key,
-        )
-
-    # packs
-
-    def pack(
-        self,
-        budget: int | None = None,
-        *,
-        role: str = MAIN_ROLE,
-        query: str | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        force_exclude: bool = False,
-        min_compaction: str = "none",
-        tokenizer: str | None = None,
-        layout: str = "stable",
-        stickiness: float | None = None,
-        max_messages: int | None = None,
-        recall: int | None = None,
-        as_of: int | None = None,
-    ) -> ContextPack:
-        """Return the best context that fits a budget, by default the model's window; valid for every provider.
-
-        A read: nothing is journaled. `as_of` builds the pack from the journal as it was at a cursor.
-        """
-        asked = client_pack.make_pack_request(
-            budget,
-            role=role,
-            query=query,
-            include=include,
-            exclude=exclude,
-            force_exclude=force_exclude,
-            min_compaction=min_compaction,
-            tokenizer=tokenizer,
-            layout=layout,
-            stickiness=stickiness,
-            max_messages=max_messages,
-            recall=recall,
-        )
-        return client_pack.pack_thread(self._env, self._thread_stream, asked, as_of)
-
-    def pack_at(self, call: str) -> ContextPack:
-        """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such.
-
-        Covers calls of this session: of its threads, and of frames that work for it.
-        """
-        return client_pack.pack_at(self._env, call, self._session_stream)
-
-    def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
-        """Return tools for a model to read what its pack left out: `expand`, `search_history` and their executor."""
-        return HistoryTools(self._env, self._thread_stream, max_tokens=max_tokens)
-
-    def packs(self, limit: int | None = None) -> list[PackInfo]:
-        """Return the packs given to model calls, newest first: all, or the newest `limit`. `pack_at` shows one."""
-        return trace.list_packs(self._env, self._thread_stream, limit)
-
-    def why(self, text: str) -> Trace:
-        """Trace a fact through the packs: where it was said, which packs showed it, where it left, and the remedy.
-
-        The fact is matched by its words, ignoring case and whitespace. A read: later packs are unaffected.
-        """
-        return trace.trace_fact(self._env, self._thread_stream, text)
-
-    def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
-        """Journal what a model is about to be shown; return the call's id, for `pack_at`. The next window stays put."""
-        return client_pack.begin_packed_call(self._env, pack, frame=None, thread=self._thread_stream, key=key)
-
-    # compaction
-
-    def compact(
-        self,
-        keep: int = DEFAULT_KEEP_ROUNDS,
-        *,
-        strategy: str = "summarise_oldest",
-        summarizer: Summarizer | Callable[..., str] | None = None,
-        max_tokens: int = DEFAULT_SUMMARY_TOKENS,
-        whole: bool = False,
-        store: bool | str = False,
-    ) -> Summary | None:
-        """Show a summary in place of all but the newest `keep` rounds; return None if there is nothing to summarise.
-
-        Nothing is removed, and messages that arrive meanwhile stay. `strategy` decides how older rounds are shortened,
-        `whole` replaces earlier summaries as well, `store` also writes the covered messages to the state, where they
-        can be found. A summary is cut to `max_tokens`; one that is no smaller than what it replaces raises
-        SummaryFailed.
-        """
-        config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
-        chosen = self._choose_summarizer(summarizer)
-        return threads.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
-
-    def add_rule(self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str) -> Callable[[], None]:
-        """Apply a rule in this process whenever it is due: a Rule, a CompactionConfig, or a preset by its name.
-
-        A rule of the same name is replaced, and "none" removes the compaction. Returns a function that removes the
-        rule. A rule's own actions trigger no rules; async actions need the asyncio client.
-        """
-        return compaction_rules.add_rule(self._env, self._session_stream, rule, self._choose_summarizer)
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules of this session in this process."""
-        return compaction_rules.rules_of(self._env, self._session_stream)
-
-    def _choose_summarizer(self, given: Any) -> Summarizer:
-        tokenizer, _ = session_append.thread_tokenizer(self._env, self._thread_stream)
-        return make_summarizer(given if given is not None else self._env.summarizer, tokenizer.count)
-
-    def summaries(self) -> list[Summary]:
-        """Return the summaries that replace parts of this thread, oldest first."""
-        return session_summaries.list_summaries(self._env, self._thread_stream)
-
-    def expand(self, summary: Summary | str) -> list[Message]:
-        """Return the messages that a summary replaces, exactly as they were written."""
-        id = summary.id if isinstance(summary, Summary) else summary
-        return session_summaries.expand_summary(self._env, self._thread_stream, id)
-
-
-class Session(SessionContext):
+class Session:
     """One thread of a session. Small: it holds names, and the journal holds the rest."""
 
     __slots__ = ("_env", "_session_stream", "_thread_stream", "id", "thread")
@@ -217,53 +68,36 @@ class Session(SessionContext):
 
     # properties
 
-    def _load_state(self) -> SessionState:
-        return sessions_flow.session_state(self._env, self.id)
-
-    def _load_text(self, name: str) -> Any:
-        return sessions_flow.session_texts(self._env, self._session_stream, self._load_state(), (name,)).get(name)
-
-    @property
-    def status(self) -> str:
-        """open, closing (not yet taken by memory), ended (the next message starts afresh) or closed."""
-        return self._load_state().status
-
     @property
     def model(self) -> str:
         """The model of the conversation; empty if none was named."""
-        return self._load_state().model or ""
-
-    @property
-    def system(self) -> str | None:
-        """The system prompt."""
-        text: str | None = self._load_text("system")
-        return text
+        return sessions_flow.session_state(self._env, self.id).model or ""
 
     @property
     def title(self) -> str | None:
         """The title, for people."""
-        text: str | None = self._load_text("title")
+        text: str | None = load_session_text(self._env, self.id, self._session_stream, "title")
         return text
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Data that the application noted about the session."""
-        return dict(self._load_text("metadata") or {})
-
-    @property
-    def tools(self) -> tuple[ToolDef, ...]:
-        """The tools that the model is told about."""
-        return sessions_flow.session_tools(self._env, self._load_state())
-
-    @property
-    def threads(self) -> tuple[str, ...]:
-        """The names of all threads of the session."""
-        return self._load_state().threads
 
     @property
     def usage(self) -> Usage:
         """The usage of the session's model calls, as far as their responses were appended."""
         return sessions_flow.session_usage(self._env, self.id)
+
+    @property
+    def details(self) -> SessionDetails:
+        """The status, settings and threads of the session, and the open tool calls of this thread."""
+        return SessionDetails(self._env, self.id, self._session_stream, self._thread_stream)
+
+    @property
+    def packs(self) -> SessionPacks:
+        """The packs that model calls were given, and the brief that begins each of them."""
+        return SessionPacks(self._env, self._session_stream, self._thread_stream)
+
+    @property
+    def compaction(self) -> SessionCompaction:
+        """The summaries of this thread, and the rules of the session in this process."""
+        return SessionCompaction(self._env, self._session_stream, self._thread_stream)
 
     def __len__(self) -> int:
         return session_read.thread_state(self._env, self._thread_stream).messages
@@ -280,7 +114,6 @@ class Session(SessionContext):
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
         policy: str | None = None,
         key: str | None = None,
     ) -> list[Message]: ...
@@ -292,7 +125,6 @@ class Session(SessionContext):
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
         policy: str | None = None,
         key: str | None = None,
     ) -> Message: ...
@@ -303,7 +135,6 @@ class Session(SessionContext):
         *,
         files: Sequence[Any] = (),
         partial: bool = False,
-        pinned: bool = False,
         policy: str | None = None,
         key: str | None = None,
     ) -> Message | list[Message]:
@@ -314,7 +145,7 @@ class Session(SessionContext):
         """
         given = add_files(message, files) if files else message
         messages = read_input(given, partial=partial)
-        found = self._append(messages, key=key, pinned=pinned, policy=policy)
+        found = self._append(messages, key=key, policy=policy)
         return found if isinstance(message, list) else found[-1]
 
     def _append(self, messages: Sequence[Message], **how: Any) -> list[Message]:
@@ -339,10 +170,6 @@ class Session(SessionContext):
         answer = ToolCallResult(tool_call_id=id, result=result, is_error=is_error, provider_id=provider)
         message = Message(role="tool", tool_results=(answer,))
         return self._append([message], key=key, policy=policy)[0]
-
-    def open_calls(self) -> list[ToolCallRequest]:
-        """Return tool calls without a result, oldest first. Nothing after an open call is summarised."""
-        return session_read.open_calls(self._env, self._thread_stream)
 
     # reading
 
@@ -372,43 +199,77 @@ class Session(SessionContext):
         """Search the messages of this thread; return the best matches first, each with the Message as its `value`."""
         return state_search.search_thread(self._env, self._thread_stream, query, limit)
 
+    # packs
+
+    def pack(self, budget: int | None = None, **options: Unpack[PackOptions]) -> ContextPack:
+        """Return the best context that fits a budget, by default the model's window; valid for every provider.
+
+        A read: nothing is journaled. Options are those of `PackOptions`; `as_of` builds the pack from the journal as it
+        was at a cursor.
+        """
+        asked = client_pack.make_pack_request("pack", budget, options)
+        return client_pack.pack_thread(self._env, self._thread_stream, asked, options.get("as_of"))
+
+    def pack_at(self, call: str) -> ContextPack:
+        """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such.
+
+        Covers calls of this session: of its threads, and of frames that work for it.
+        """
+        return client_pack.pack_at(self._env, call, self._session_stream)
+
+    def why(self, text: str) -> Trace:
+        """Trace a fact through the packs: where it was said, which packs showed it, where it left, and the remedy.
+
+        The fact is matched by its words, ignoring case and whitespace. A read: later packs are unaffected.
+        """
+        return trace.trace_fact(self._env, self._thread_stream, text)
+
+    def compact(
+        self,
+        keep: int = DEFAULT_KEEP_ROUNDS,
+        *,
+        strategy: str = "summarise_oldest",
+        summarizer: Summarizer | Callable[..., str] | None = None,
+        max_tokens: int = DEFAULT_SUMMARY_TOKENS,
+        whole: bool = False,
+        store: bool | str = False,
+    ) -> Summary | None:
+        """Show a summary in place of all but the newest `keep` rounds; return None if there is nothing to summarise.
+
+        Nothing is removed, and messages that arrive meanwhile stay. `strategy` decides how older rounds are shortened,
+        `whole` replaces earlier summaries as well, `store` also writes the covered messages to the state, where they
+        can be found. A summary is cut to `max_tokens`; one that is no smaller than what it replaces raises
+        SummaryFailed.
+        """
+        config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
+        chosen = choose_thread_summarizer(self._env, self._thread_stream, summarizer)
+        return threads.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
+
     # turns
 
-    def turn(
-        self,
-        message: Any = None,
-        *,
-        key: str | None = None,
-        if_busy: str = "queue",
-        wait: float | None = None,
-        tokens: int | None = None,
-        limits: Limits | None = None,
-        budget: int | None = None,
-        budget_usd: float | None = None,
-        loops: int = LOOPS,
-        if_interrupted: str | Mapping[str, str] = "ask",
-        needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
-        on_error: str = "leave",
-    ) -> Turn:
+    def turn(self, message: Any = None, *, key: str | None = None, **options: Unpack[TurnOptions]) -> Turn:
         """Return a turn, from a user's message to the final reply: `with session.turn("…", key="…") as turn: …`
 
         The same code begins a turn, continues it after a crash, and returns a finished one. Without a message it
-        continues the live turn. `tokens` and `budget_usd` limit what the turn uses and costs, `budget` what the model
-        is shown each time. `if_interrupted` decides what happens to interrupted tool calls, `needs_approval` which
-        calls need approval.
+        continues the live turn. Options are those of `TurnOptions`: `tokens` and `budget_usd` limit what the turn uses
+        and costs, `budget` what the model is shown each time, `if_interrupted` decides what happens to interrupted
+        tool calls, `needs_approval` which calls need approval.
         """
+        refuse_unknown(options, TurnOptions, "turn")
+        loops, budget_usd = options.get("loops", LOOPS), options.get("budget_usd")
         terms = TurnTerms(
             messages=tuple(read_turn_messages(message)),
             key=None if key is None else check_key(key),
-            if_busy=if_busy,
-            wait=wait,
-            tokens=tokens,
-            limits=limits,
+            if_busy=options.get("if_busy", "queue"),
+            wait=options.get("wait"),
+            tokens=options.get("tokens"),
+            limits=options.get("limits"),
             loops=loops,
             cost=None if budget_usd is None else to_nano_usd(budget_usd, "budget_usd"),
         )
-        rules = ToolRules(if_interrupted, needs_approval)
-        bounds = ModelLimits(loops=loops, budget=budget, cost=terms.cost)
+        rules = ToolRules(options.get("if_interrupted", "ask"), options.get("needs_approval", ()))
+        bounds = ModelLimits(loops=loops, budget=options.get("budget"), cost=terms.cost)
+        on_error = options.get("on_error", "leave")
         return Turn(TurnEngine(self._env, self._thread_stream, terms, rules=rules, limits=bounds, on_error=on_error))
 
     def stop(self, reason: str = "stopped") -> bool:
@@ -467,7 +328,7 @@ class Session(SessionContext):
         handover.offer_handovers(self._env, self._session_stream)
 
     def _end_session(self, cause: str, *, reset: bool) -> None:
-        threads = self.threads
+        threads = self.details.threads
         sessions_flow.end_session(self._env, self.id, cause=cause, reset=reset)
         for thread in threads:
             end_if_over(self._env, Scope.thread(self.id, thread).text)
@@ -503,7 +364,7 @@ class Session(SessionContext):
             for one in self.messages(20)
         )
         title = html.escape(self.title or self.id)
-        return f"<p><b>{title}</b> · {self.status} · {len(self)} messages</p><table>{rows}</table>"
+        return f"<p><b>{title}</b> · {self.details.status} · {len(self)} messages</p><table>{rows}</table>"
 
 
 def read_turn_messages(message: Any) -> list[Message]:

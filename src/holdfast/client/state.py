@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 
+from holdfast.client.options import StoreOptions, refuse_unknown
 from holdfast.connect import open_storage
 from holdfast.core.entries import EntryOptions
 from holdfast.errors import HoldfastError
@@ -20,7 +21,6 @@ from holdfast.flow.state import write as state_write
 from holdfast.flow.state.read_only import make_read_only
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.write import EntryWrite
-from holdfast.ports import Clock
 from holdfast.records.entries import (
     Direction,
     Edge,
@@ -33,7 +33,6 @@ from holdfast.records.entries import (
     TraversalResult,
 )
 from holdfast.records.scope import Address, Scope
-from holdfast.records.settings import Settings
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -252,77 +251,64 @@ class State(ReadableState):
         return f"State({self.scope!r})"
 
 
-def open_store(
-    url: str | os.PathLike[str],
-    *,
-    embedder: Any = None,
-    settings: Settings | None = None,
-    clock: Clock | None = None,
-    format: str | None = None,
-    search: bool | None = None,
-    most: int | None = None,
-    prefix: str | None = None,
-    durability: str | None = None,
-) -> StateStore:
+def open_store(url: str | os.PathLike[str], **options: Unpack[StoreOptions]) -> StateStore:
     """Open a store of another technology: memory:, fs:///folder, sqlite:///file, redis://host or cozo:///file.
 
-    `embedder` makes vectors of what is written, where the store declares them. Some options belong to some stores:
-    `format` ("json" or "markdown") and `search` to fs, `most` entries and `search` to memory, `prefix` of all keys to
-    redis, `durability` ("full" or "fast") to sqlite.
+    Options are those of `StoreOptions`. `embedder` makes vectors of what is written, where the store declares them.
+    Some belong to some stores: `format` ("json" or "markdown") and `search` to fs, `most` entries and `search` to
+    memory, `prefix` of all keys to redis, `durability` ("full" or "fast") to sqlite.
     """
-    options = {"format": format, "search": search, "most": most, "prefix": prefix, "durability": durability}
-    return StateStore(open_storage(url, embedder=embedder, settings=settings, clock=clock, options=options))
+    refuse_unknown(options, StoreOptions, "open_store")
+    given: dict[str, Any] = dict(options)
+    shared = {name: given.pop(name) for name in ("embedder", "settings", "clock") if name in given}
+    return StateStore(open_storage(url, **shared, options=given))
 
 
 class StateStore:
     """The entries of every scope of one store. Safe to share between threads."""
 
     def __init__(self, storage: Storage, *, owner: bool = True) -> None:
-        self._storage = storage
-        self._owner = owner
+        self.storage = storage
+        self.owner = owner
 
     def __call__(self, scope: Address) -> State:
         """Return the state of one scope: a Scope, its text such as `user/42`, or a bare id, which means a session."""
-        return State(self._storage, scope)
+        return State(self.storage, scope)
 
     @property
     def capabilities(self) -> frozenset[str]:
         """The store's features beyond reading and writing, such as text, vectors, graph, keys or history."""
-        return self._storage.store.capabilities
-
-    def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
-        """Return a read-only view of one scope, and of any other that it is called with."""
-        return StateReader(self._storage, scope)
+        return self.storage.store.capabilities
 
     def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
         """Return scopes that have entries, in order. The next page begins after the last of this one.
 
         Only the journaled store supports this.
         """
-        return store.list_scopes(self._storage, after, limit)
+        return store.list_scopes(self.storage, after, limit)
 
     def purge(self) -> int:
         """Remove expired entries for good and return how many there were. Call it periodically.
 
         Expired entries are invisible before that too. Their history in the journal stays.
         """
-        return state_write.purge_expired(self._storage)
+        return state_write.purge_expired(self.storage)
 
     def end_session(self, session: str) -> int:
         """Delete entries whose lifetime is this session, in its own scope.
 
         The journaled store does so by itself when a session is closed, and in its threads as well.
         """
-        return state_write.delete_session_entries(self._storage, session)
+        return state_write.delete_session_entries(self.storage, session)
 
     def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run a read-only Datalog query, where the store declares it."""
-        return store.run_datalog(self._storage, script, params)
+        return store.run_datalog(self.storage, script, params)
 
     def close(self) -> None:
         """Release the store. Closing twice is fine; closing `hf.state` closes nothing."""
-        if self._owner:
-            self._storage.store.close()
+        if self.owner:
+            self.storage.store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -333,4 +319,4 @@ class StateStore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"StateStore({type(self._storage.store).__name__})"
+        return f"StateStore({type(self.storage.store).__name__})"

@@ -128,10 +128,10 @@ class DualWrite:
         text = message.get("content")
         if not isinstance(text, str) or not text:
             return False
-        if session.system is None:
+        if session.details.system is None:
             self._open_session(system=text)
             return True
-        before = session.system
+        before = session.details.system
         redact = session._env.redact
         return before == (text if redact is None else journal_redact.redact_text(redact, text))
 

@@ -43,7 +43,7 @@ class AsyncAgent(Generic[T]):
 
     def __init__(self, hf: AsyncHoldfast, makeup: AgentConfig) -> None:
         self._hf, self._made = hf, makeup
-        self._env, self._threads = hf._client._env, hf._threads
+        self._env, self._threads = hf.env, hf._threads
         self._crew = get_agent_tasks(hf)
 
     @property
@@ -242,7 +242,7 @@ class Agent(Generic[T]):
             # unseen.
             return await agent._send(terms, session, thread, goes_on=False)
 
-        with enter_work(*list_caller_turns(self._hf._env)):
+        with enter_work(*list_caller_turns(self._hf.env)):
             return loop.run(sent())
 
     def stream(
@@ -258,7 +258,7 @@ class Agent(Generic[T]):
         """Send like `send`, and yield every event on the way. Closing the iterator does not stop the work."""
         loop = get_loop_thread(self._hf)
         return _iterate_events(
-            self._hf._env,
+            self._hf.env,
             loop,
             lambda: self._async_agent(loop).stream(
                 session, message, key=key, thread=thread, if_busy=if_busy, wait=wait
@@ -268,11 +268,11 @@ class Agent(Generic[T]):
     def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> Iterator[AgentEvent]:
         """Yield the events of a conversation, from any process: after an event, or from the start of the live turn."""
         loop = get_loop_thread(self._hf)
-        return _iterate_events(self._hf._env, loop, lambda: self._async_agent(loop).tail(session, after, thread=thread))
+        return _iterate_events(self._hf.env, loop, lambda: self._async_agent(loop).tail(session, after, thread=thread))
 
     def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
         """Stop the live turn; text that was shown is kept. Returns False if there is none."""
-        return Session(self._hf._env, check_id(session, "session"), thread).stop(reason)
+        return Session(self._hf.env, check_id(session, "session"), thread).stop(reason)
 
     @contextmanager
     def recovering(

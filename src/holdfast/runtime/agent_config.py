@@ -6,11 +6,12 @@ Invalid settings are refused when the agent is created, not at its first send.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from holdfast.client.options import AgentOptions, refuse_unknown
 from holdfast.connect import make_model
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import check_limits, to_nano_usd
@@ -22,7 +23,7 @@ from holdfast.records.ids import check_id
 from holdfast.records.messages import ToolCallRequest, ToolDef
 from holdfast.runtime.reply import ReplyOutput
 from holdfast.runtime.tools.arguments import arguments_json
-from holdfast.runtime.tools.sources import ToolLike, ToolSource, check_tools
+from holdfast.runtime.tools.sources import ToolSource, check_tools
 from holdfast.runtime.tools.tool import AnyTool
 
 
@@ -43,23 +44,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
 
 
-def build_agent_config(
-    name: str,
-    *,
-    model: Any,
-    system: str | None = None,
-    tools: Iterable[ToolLike] = (),
-    output: Any = None,
-    history: bool = True,
-    limits: Limits | None = None,
-    tokens: int | None = None,
-    budget: int | None = None,
-    budget_usd: float | None = None,
-    loops: int = LOOPS,
-    options: Mapping[str, Any] | None = None,
-) -> AgentConfig:
+def build_agent_config(name: str, *, model: Any, output: Any, options: AgentOptions) -> AgentConfig:
     """Check an agent's settings and return its configuration."""
+    refuse_unknown(options, AgentOptions, "agent")
     _check_model(model)
+    system, history, tokens = options.get("system"), options.get("history", True), options.get("tokens")
+    budget, budget_usd, loops = options.get("budget"), options.get("budget_usd"), options.get("loops", LOOPS)
+    limits, in_request = options.get("limits"), options.get("options")
     if system is not None and not isinstance(system, str):
         raise InvalidValue(f"system must be text, not {type(system).__name__}.")
     if not isinstance(history, bool):
@@ -69,13 +60,13 @@ def build_agent_config(
     check_bounds(budget, loops)
     if budget_usd is not None:
         to_nano_usd(budget_usd, "budget_usd")
-    if options is not None and not isinstance(options, Mapping):
+    if in_request is not None and not isinstance(in_request, Mapping):
         raise InvalidValue("options must be a mapping of what goes into every request, such as {'temperature': 0}.")
     return AgentConfig(
         name=check_id(name, "name"),
         model=model,
         system=system,
-        tools=check_tools(tools),
+        tools=check_tools(options.get("tools", ())),
         output=ReplyOutput(output),
         history=history,
         limits=None if limits is None else check_limits(limits),
@@ -83,7 +74,7 @@ def build_agent_config(
         budget=budget,
         budget_usd=budget_usd,
         loops=loops,
-        options=dict(options or {}),
+        options=dict(in_request or {}),
     )
 
 

@@ -225,11 +225,11 @@ async def _close_all(threads: ThreadPools, models: list[Any]) -> None:
 def get_loop_thread(hf: Holdfast) -> LoopThread:
     """Return the loop of a client, which its views share."""
     with _mutex:
-        found = _loops.get(hf._env.leases)
+        found = _loops.get(hf.env.leases)
         if found is not None and found.closed:
             raise Closed
         if found is None or not found.alive:
-            hf._env.journal.position()  # Raises if the client is closed, before a thread is started for it.
-            found = _loops[hf._env.leases] = LoopThread()
-            hf._env.endings.append(found.close)
+            hf.env.journal.position()  # Raises if the client is closed, before a thread is started for it.
+            found = _loops[hf.env.leases] = LoopThread()
+            hf.env.endings.append(found.close)
         return found

@@ -69,8 +69,8 @@ class Recovery:
         _check_options(every, at_once, on_error)
         client = hf._client
         self._hf, self._take_up = hf, take_up
-        self._wanted = _resolve_tenants(client._env, tenants)
-        self._watching = RunnableTurnWatch(client._env, agent, self._wanted)
+        self._wanted = _resolve_tenants(client.env, tenants)
+        self._watching = RunnableTurnWatch(client.env, agent, self._wanted)
         self._every, self._slots = every, asyncio.Semaphore(at_once)
         self._crew = get_agent_tasks(hf)
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class Recovery:
         self._subscribe(())
 
     async def _run(self) -> None:
-        while not self._hf._client._env.leases.draining:
+        while not self._hf.env.leases.draining:
             try:
                 await self.poll()
                 self._subscribe(self._wanted or self._watching.tenants)
@@ -150,7 +150,7 @@ class Recovery:
         return begun
 
     def _now(self) -> float:
-        return self._hf._client._env.clock.monotonic()
+        return self._hf.env.clock.monotonic()
 
     async def _resume_turn(self, one: TurnKey, turn: RunnableTurn) -> None:
         try:
@@ -169,7 +169,7 @@ class Recovery:
     async def _has_ended(self, turn: RunnableTurn) -> bool:
         """Return True if others have ended a turn that was due: then nothing failed."""
         client = self._hf._client
-        env = client._env if turn.tenant == client._env.tenant else client.tenant(turn.tenant)._env
+        env = client.env if turn.tenant == client.env.tenant else client.tenant(turn.tenant).env
         actor = turns.turns_place(Scope.thread(turn.session, turn.thread).text).actor
         try:
             state = await self._hf._threads.run(load_current_state, env, actor)

@@ -44,7 +44,7 @@ class WindDown:
     """The shutdown of one client's work, on its event loop. `leave` stops the block that it belongs to."""
 
     def __init__(self, hf: AsyncHoldfast, grace: float, leave: Callable[[], None]) -> None:
-        if not hf._client._env.whole:
+        if not hf.env.whole:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
         self._hf, self._crew, self._leave = hf, get_agent_tasks(hf), leave
         self._grace = _check_grace(grace)

@@ -58,7 +58,7 @@ class AgentTasks:
     """All work in progress for one client."""
 
     def __init__(self, hf: AsyncHoldfast) -> None:
-        self._env, self.threads = hf._client._env, hf._threads
+        self._env, self.threads = hf.env, hf._threads
         self.hub = ListenerHub()
         self.tasks: set[asyncio.Task[Any]] = set()
         self._entrances: weakref.WeakValueDictionary[tuple[str, str], asyncio.Lock] = weakref.WeakValueDictionary()

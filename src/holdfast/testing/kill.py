@@ -311,7 +311,7 @@ class KillTrial:
 
     def _answer_questions(self, person: Holdfast) -> bool:
         """Answer open questions and let time pass for waiting ones; return True if there were any."""
-        views = [person.tenant(tenant) for tenant in person._env.journal.tenants()]
+        views = [person.tenant(tenant) for tenant in person.env.journal.tenants()]
         found = [(view, question) for view in views for question in view.questions()]
         later = [self._answer_question(view, question) for view, question in found if not question.answered]
         self._clock.advance(max(0, max(later, default=0) - self._clock.now_ms()))

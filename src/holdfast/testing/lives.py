@@ -69,14 +69,14 @@ class Life:
 
     def wrap_client(self, opened: Holdfast) -> Holdfast:
         """Return the client with a mortal journal."""
-        env = opened._env
+        env = opened.env
         journal: Any = _MortalJournal(env.journal, self)
         leases = _SimulatedLeases(journal, env.clock, env.settings.lease_ms, self.story.gone)
         return Holdfast(replace(env, journal=journal, leases=leases))
 
     def release(self, mortal: Holdfast) -> None:
         """Release the threads and files that a process releases by ending. Nothing is written."""
-        env = mortal._env
+        env = mortal.env
         self.story.gone.add(env.leases.name)
         env.leases.close()
         env.journal.close()

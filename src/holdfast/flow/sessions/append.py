@@ -86,7 +86,6 @@ def append_to_thread(
     messages: Sequence[Message],
     *,
     key: str | None = None,
-    pinned: bool = False,
     policy: str | None = None,
     progress: Progress | None = None,
     session_write: SessionWrite | None = None,
@@ -96,14 +95,12 @@ def append_to_thread(
 
     `session_write` goes to the session in the same commit; `author` is the frame that appends.
     """
-    if pinned and policy not in (None, "pinned"):
-        raise InvalidValue(f"pinned=True and policy={policy!r} contradict each other. Give one of them.")
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
     check_role(env, messages)
     tokenizer, info = thread_tokenizer(env, stream, None if session_write is None else session_write.model)
     preparing = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name))
-    prepared = preparing.prepare(messages, policy="pinned" if pinned else policy, progress=progress)
+    prepared = preparing.prepare(messages, policy=policy, progress=progress)
     rules = _ThreadAppend(env, stream, prepared.entries, session_write, author)
     try:
         changed = decide_and_append(

@@ -17,7 +17,7 @@ from holdfast.records.messages import Message
 
 
 def append_frame_messages(
-    env: Env, frame_id: str, messages: Sequence[Message], *, key: str | None = None, pinned: bool = False
+    env: Env, frame_id: str, messages: Sequence[Message], *, key: str | None = None, policy: str | None = None
 ) -> list[Message]:
     """Append messages to a frame's thread, all or none, and return them as stored. The first starts its thread."""
     thread, home = frame_thread(env, frame_id), find_frame_stream(env, frame_id)
@@ -26,7 +26,7 @@ def append_frame_messages(
         check_live(env, load_current_state(env, home), frame_id)
 
     author = FrameAuthor(home=home, check=check)
-    return session_append.append_to_thread(env, thread, messages, key=key, pinned=pinned, author=author)[0]
+    return session_append.append_to_thread(env, thread, messages, key=key, policy=policy, author=author)[0]
 
 
 def read_frame_messages(env: Env, frame_id: str, limit: int | None = None) -> list[Message]:

@@ -71,7 +71,7 @@ class StoreFixtures:
 
 def store_backend(store: StateStore) -> Store:
     """Return the backend below the public store."""
-    return store._storage.store
+    return store.storage.store
 
 
 def list_entries(state: State) -> list[Entry]:

@@ -241,7 +241,7 @@ class LifetimeContract(StoreFixtures):
     def test_transient_entries_are_seen_by_one_store_alone(self, open_at: OpenAt) -> None:
         one = open_at()
         one(SCOPE).write("k", "over", lifetime="transient")
-        assert one(SCOPE).read("k") == one.reader(SCOPE).read("k") == "over"
+        assert one(SCOPE).read("k") == one(SCOPE).reader().read("k") == "over"
         assert one("user/43").read("k") is None
         two = open_at() if "shared" in one.capabilities else open_at("another")
         assert two(SCOPE).read("k") is None

@@ -1,0 +1,118 @@
+"""Types of the objects and records that holdfast returns or passes to callbacks, for annotations and tests.
+
+There is no need to construct one. Records of effects, compaction and models are in modules of their own.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client.history_tools import HistoryTools
+from holdfast.client.state import StateReader, StateStore
+from holdfast.core.sessions.windows import Window
+from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
+from holdfast.flow.sessions.import_export import ImportReport
+from holdfast.ports import EndedConversation
+from holdfast.records.batches import AppendResult
+from holdfast.records.entries import Edge, Entry, Revision, SearchResult, TraversalResult
+from holdfast.records.events.envelope import ERASED, Erased, Event
+from holdfast.records.frames import FrameLimits, TokenBudget
+from holdfast.records.messages import Repair
+from holdfast.records.packs import (
+    Appearance,
+    BriefContext,
+    ContextPackMetadata,
+    ConversationSlice,
+    Decision,
+    FrameBreadcrumb,
+    PackDiff,
+    PackInfo,
+    RetrievedEvidence,
+    Segment,
+    TokenBreakdown,
+    TokenSummary,
+    Trace,
+)
+from holdfast.records.recovery import (
+    ActorResumeState,
+    Answer,
+    FrameInfo,
+    HandleInfo,
+    PendingWork,
+    QuestionInfo,
+    QuestionReceipt,
+    RecoverySummary,
+    SweepReport,
+)
+from holdfast.records.reports import Erasure, Finding, VerificationReport
+from holdfast.records.sessions import SessionInfo, SessionSweepReport
+
+if TYPE_CHECKING:
+    from holdfast.aio.frame import AsyncHistoryTools
+    from holdfast.aio.state import AsyncStateReader, AsyncStateStore
+
+__all__ = [
+    "ActorResumeState",
+    "Answer",
+    "AnthropicRequest",
+    "Appearance",
+    "AppendResult",
+    "AsyncHistoryTools",
+    "AsyncStateReader",
+    "AsyncStateStore",
+    "BriefContext",
+    "ContextPackMetadata",
+    "ConversationSlice",
+    "Decision",
+    "ERASED",
+    "Edge",
+    "EndedConversation",
+    "Entry",
+    "Erased",
+    "Erasure",
+    "Event",
+    "Finding",
+    "FrameBreadcrumb",
+    "FrameInfo",
+    "FrameLimits",
+    "HandleInfo",
+    "HistoryTools",
+    "ImportReport",
+    "OpenAIRequest",
+    "PackDiff",
+    "PackInfo",
+    "PendingWork",
+    "QuestionInfo",
+    "QuestionReceipt",
+    "RecoverySummary",
+    "Repair",
+    "ResponsesRequest",
+    "RetrievedEvidence",
+    "Revision",
+    "SearchResult",
+    "Segment",
+    "SessionInfo",
+    "SessionSweepReport",
+    "StateReader",
+    "StateStore",
+    "SweepReport",
+    "TokenBreakdown",
+    "TokenBudget",
+    "TokenSummary",
+    "Trace",
+    "TraversalResult",
+    "VerificationReport",
+    "Window",
+]
+
+# Imported on first use: slow to import.
+_LAZY_IMPORTS = {
+    "AsyncHistoryTools": "holdfast.aio.frame",
+    "AsyncStateReader": "holdfast.aio.state",
+    "AsyncStateStore": "holdfast.aio.state",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_IMPORTS:
+        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
+    raise AttributeError(f"module 'holdfast.types' has no attribute {name!r}")
