@@ -10,7 +10,8 @@ import pytest
 import holdfast
 from holdfast.client.state import open_store
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, KeyReused, Unavailable
-from holdfast.flow.state import entry_events, journal_store
+from holdfast.flow.sessions import sessions as sessions_flow
+from holdfast.flow.state import journal_store
 from holdfast.records.entries import Direction, Lifetime, Reducer, StoredEntry, Tier
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
@@ -85,7 +86,7 @@ def test_a_deletion_without_a_key_that_finds_nothing_writes_nothing() -> None:
 
 
 def test_a_session_ends_with_more_entries_than_a_page_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_events, "MAX_PAGE", 7)
+    monkeypatch.setattr(sessions_flow, "MAX_PAGE", 7)
     with holdfast.open("memory:") as hf:
         session = hf.session("s")
         for number in range(23):

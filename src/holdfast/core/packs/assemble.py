@@ -118,14 +118,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
             breakdown=token_breakdown(segments, given.overhead),
             compaction_level=fit.level,
         ),
-        metadata=replace(
-            given.metadata,
-            level=fit.level,
-            omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
-            missing_handles=given.report.missing,
-            refused_exclusions=given.report.refused,
-            failed=given.report.failed,
-        ),
+        metadata=_build_metadata(given, fit.level, decisions),
         decisions=decisions,
         model=given.model,
         tokenizer=given.tokenizer,
@@ -140,6 +133,17 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         fresh=given.fresh,
         kept_as=given.kept_as,
         stable=stable,
+    )
+
+
+def _build_metadata(given: PackMaterial, level: CompactionLevel, decisions: Sequence[Decision]) -> ContextPackMetadata:
+    return replace(
+        given.metadata,
+        level=level,
+        omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
+        missing_handles=given.report.missing,
+        refused_exclusions=given.report.refused,
+        failed=given.report.failed,
     )
 
 
