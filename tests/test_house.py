@@ -99,9 +99,10 @@ def test_objects_keep_their_private_parts() -> None:
     for name, (text, tree) in modules().items():
         lines += text.count("\n")
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-                if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
-                    found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+                continue
+            if not isinstance(node.value, ast.Name) or node.value.id not in ("self", "cls"):
+                found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
     assert len(found) <= lines / 1_000 * 0.6, found
 
 

@@ -24,6 +24,7 @@ from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
     AssembledPack,
     BriefContext,
+    CompactionLevel,
     ContextPackMetadata,
     ConversationSlice,
     Decision,
