@@ -132,7 +132,7 @@ class DualWrite:
             self._open_session(system=text)
             return True
         before = session.details.system
-        redact = session._env.redact
+        redact = self._get_client().env.redact
         return before == (text if redact is None else journal_redact.redact_text(redact, text))
 
     def _count_stored(self) -> int:
