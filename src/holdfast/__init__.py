@@ -27,7 +27,6 @@ Names beyond the root are in public modules, which only re-export:
 
 Imports point one way:
 cli → testing → runtime → aio → client → connect → flow | journal | store | model → ports → core → records → errors.
-
 """
 
 from importlib import import_module as _import_module

@@ -2,7 +2,6 @@
 
 Settings come from the call, else from the environment, else from their defaults. Only the requested
 backend is imported.
-
 """
 
 from __future__ import annotations

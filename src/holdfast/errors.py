@@ -70,7 +70,6 @@
 
 The docstring of an error is its default message and says what to do. No driver
 exception crosses a port: backends translate before they raise.
-
 """
 
 from __future__ import annotations

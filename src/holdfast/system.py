@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
 import time
+import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from types import FrameType
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.journal.chain import SALT_BYTES
-from holdfast.core.lru import Lru
-from holdfast.core.msgspec_types import set_type_lock
+from holdfast.core.lazy import set_type_lock
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
@@ -161,3 +166,86 @@ class SharedLru(Generic[KeyT, ValueT]):
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
+
+
+class Lru(Generic[KeyT, ValueT]):
+    """Values by key, at most `most` of them, or of that total weight if `weigh` is given. The caller locks it."""
+
+    def __init__(self, most: int, weigh: Callable[[ValueT], int] | None = None) -> None:
+        self._most, self._weigh, self._weight = most, weigh, 0
+        self._kept: OrderedDict[KeyT, ValueT] = OrderedDict()
+
+    def get(self, key: KeyT) -> ValueT | None:
+        """Return a value and mark it as used, or None."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        return None
+
+    def put(self, key: KeyT, value: ValueT) -> None:
+        """Keep a value as the most recently used one, dropping others to make room."""
+        before = self._kept.pop(key, None)
+        self._kept[key] = value
+        if self._weigh is None:
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+            return
+        self._weight += self._weigh(value) - (0 if before is None else self._weigh(before))
+        while self._weight > self._most:
+            self._weight -= self._weigh(self._kept.popitem(last=False)[1])
+
+    def drop(self, key: KeyT) -> ValueT | None:
+        """Remove and return a value, or None."""
+        value = self._kept.pop(key, None)
+        if value is not None and self._weigh is not None:
+            self._weight -= self._weigh(value)
+        return value
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._kept.clear()
+        self._weight = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+_PACKAGE: Final = "holdfast"
+_THREAD_MODULES: Final = frozenset({"threading", "concurrent.futures.thread"})
+
+
+class CallSite(NamedTuple):
+    """A line of the caller's code."""
+
+    file: str
+    line: int
+    module: str
+    registry: dict[Any, Any]
+    """The module's registry of warnings already shown."""
+
+
+CALL_SITE: Final[ContextVar[CallSite | None]] = ContextVar("holdfast_caller", default=None)
+"""The call site of the work that this thread now runs."""
+
+
+def find_call_site() -> CallSite:
+    """Return the line that called the library."""
+    frame: FrameType = sys._getframe(1)
+    while frame.f_back is not None and _module_of(frame).partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    module = _module_of(frame)
+    if module in _THREAD_MODULES and (known := CALL_SITE.get()) is not None:
+        return known
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    return CallSite(frame.f_code.co_filename, frame.f_lineno, module or "<unknown>", registry)
+
+
+def warn_caller(text: str) -> None:
+    """Emit a RuntimeWarning at the caller's line; dropped where warnings are errors, because the work is done."""
+    place = find_call_site()
+    with suppress(RuntimeWarning):
+        warnings.warn_explicit(text, RuntimeWarning, place.file, place.line, place.module, place.registry)
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__") or "")

@@ -5,7 +5,6 @@
 The list holds messages of OpenAI's chat completions as dicts or a provider's objects, or holdfast's own
 `Message`. The result is a list of the same kind, with the very same objects wherever nothing had to be
 changed; its `window` lists what was left out, shortened or repaired. Nothing is stored.
-
 """
 
 from __future__ import annotations

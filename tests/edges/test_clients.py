@@ -18,13 +18,7 @@ from holdfast.aio.effects import AsyncEffects
 from holdfast.aio.holdfast import AsyncHoldfast, AsyncOpenOptions
 from holdfast.aio.journal import AsyncJournalView
 from holdfast.aio.session_views import AsyncSessionPacks
-from holdfast.aio.state import (
-    AsyncReadableState,
-    AsyncState,
-    AsyncStateReader,
-    AsyncStateStore,
-    AsyncStoreOptions,
-)
+from holdfast.aio.state import AsyncReadableState, AsyncState, AsyncStateReader, AsyncStateStore, AsyncStoreOptions
 from holdfast.client import holdfast as client
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast

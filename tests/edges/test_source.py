@@ -64,14 +64,14 @@ def test_imports_inside_functions_are_only_where_laziness_is_the_point(path: Pat
 
 @pytest.mark.parametrize("path", [path for path in MODULES if {"core", "flow"} & set(path.parts)], ids=_name)
 def test_types_are_worked_out_in_one_place(path: Path) -> None:
-    """Two threads that do so at once for the same type can crash the process: see core/msgspec_types.py."""
-    if path.name == "msgspec_types.py":
+    """Two threads that do so at once for the same type can crash the process: see core/lazy.py."""
+    if path.name == "lazy.py":
         return
     calls = set(_calls(ast.parse(path.read_text(encoding="utf-8"))))
     assert calls & {"msgspec.convert", "msgspec.json.Decoder", "msgspec.msgpack.Decoder"} == set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("json.decode"):
-            assert not node.keywords, "decode as a type with core.msgspec_types.decoder"
+            assert not node.keywords, "decode as a type with core.lazy.decoder"
 
 
 def test_no_statement_swallows_a_conflict() -> None:

@@ -18,7 +18,7 @@ from holdfast import ContextPack, Holdfast, Session
 from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.core.wire.read import read_input
 from holdfast.flow.journal import transfer
-from holdfast.flow.sessions import frame_messages
+from holdfast.flow.sessions import append
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
@@ -144,7 +144,7 @@ class Telling:
         self.calls.append((call, pack))
         index.end_model_call(frame, call)
         child = index.push_frame(f"Chop {LONG}", parent=frame, inputs={"what": "onions"}, inherit=["h0", "h2", "h6"])
-        frame_messages.append_frame_messages(self.hf.env, child, read_input("I chop."))
+        append.append_frame_messages(self.hf.env, child, read_input("I chop."))
         pack = index.assemble_context_pack(frame=child, **given)
         self.calls.append((index.begin_model_call(child, pack), pack))
         index.pop_frame(child, "failed", error="no knife")

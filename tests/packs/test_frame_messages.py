@@ -17,7 +17,7 @@ from holdfast import Holdfast
 from holdfast.errors import FrameEnded, FrameNotFound, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
 from holdfast.flow.frames import ancestry
 from holdfast.flow.packs import visibility
-from holdfast.flow.sessions import frame_messages
+from holdfast.flow.sessions import append
 from holdfast.flow.sessions.append import MessagePreparer
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock
@@ -151,13 +151,11 @@ def test_nothing_is_said_after_the_end_and_everything_can_be_read(hf: Holdfast) 
 def test_a_frame_that_another_process_ended_says_nothing_more(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as two:
         frame = one.index.push_frame("Work", scope=ACTOR)
-        frame_messages.append_frame_messages(one.env, frame, [holdfast.Message(role="user", content="hello")])
+        append.append_frame_messages(one.env, frame, [holdfast.Message(role="user", content="hello")])
         two.index.pop_frame(frame)
         with pytest.raises(FrameEnded):
-            frame_messages.append_frame_messages(
-                one.env, frame, [holdfast.Message(role="user", content="still there?")]
-            )
-        assert texts(frame_messages.read_frame_messages(two.env, frame)) == ["hello"]
+            append.append_frame_messages(one.env, frame, [holdfast.Message(role="user", content="still there?")])
+        assert texts(append.read_frame_messages(two.env, frame)) == ["hello"]
 
 
 def test_saying_and_ending_at_once_leaves_no_message_behind_the_end(tmp_path: Path) -> None:
@@ -173,7 +171,7 @@ def test_saying_and_ending_at_once_leaves_no_message_behind_the_end(tmp_path: Pa
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MessagePreparer, "prepare", meanwhile)
             with pytest.raises(FrameEnded):
-                frame_messages.append_frame_messages(hf.env, frame, [holdfast.Message(role="user", content="late")])
+                append.append_frame_messages(hf.env, frame, [holdfast.Message(role="user", content="late")])
         assert types(hf, f"frame/{frame}") == []
 
 
@@ -196,7 +194,7 @@ def test_the_same_through_asyncio(tmp_path: Path) -> None:
 
 
 def test_a_missing_check_would_be_seen(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_messages, "check_live", lambda *_: None)
+    monkeypatch.setattr(append, "check_live", lambda *_: None)
     with pytest.raises(pytest.fail.Exception):
         test_nothing_is_said_after_the_end_and_everything_can_be_read(hf)
 
@@ -209,7 +207,7 @@ def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
         visibility.frame_visibility,
         visibility.load_breadcrumbs,
         ancestry.frame_thread,
-        frame_messages.read_frame_messages,
+        append.read_frame_messages,
     ):
         with pytest.raises(FrameNotFound):
             ask(env, unknown)
@@ -258,7 +256,7 @@ def test_an_exported_journal_has_the_lines_of_frames(hf: Holdfast, tmp_path: Pat
     hf.journal.export(tmp_path / "all.jsonl")
     with holdfast.open("memory:") as other:
         other.journal.import_(tmp_path / "all.jsonl")
-        assert texts(frame_messages.read_frame_messages(other.env, frame.id)) == ["private"]
+        assert texts(append.read_frame_messages(other.env, frame.id)) == ["private"]
 
 
 def test_the_cost_of_saying_something_does_not_follow_what_was_said(tmp_path: Path) -> None:
@@ -294,7 +292,7 @@ def grown(hf: Holdfast, chance: random.Random) -> dict[str, list[str]]:
         own = parent is not None or scope == ACTOR
         for word in range(chance.randint(0, 3) if own or scope == WITHIN else 0):
             text = f"{frame} says {word}"
-            frame_messages.append_frame_messages(hf.env, frame, [holdfast.Message(role="user", content=text)])
+            append.append_frame_messages(hf.env, frame, [holdfast.Message(role="user", content=text)])
             said.setdefault(frame, []).append(text)
         if own:
             said.setdefault(frame, [])
@@ -307,7 +305,7 @@ def isolated(hf: Holdfast, chance: random.Random) -> None:
     for frame, own in said.items():
         info = hf.index.get_frame(frame)
         seen = visibility.frame_visibility(hf.env, frame)
-        read = texts(frame_messages.read_frame_messages(hf.env, frame))
+        read = texts(append.read_frame_messages(hf.env, frame))
         if info.parent is None and info.scope == WITHIN:
             assert seen.thread == "session/s/thread/main"
             assert set(own) <= set(read)

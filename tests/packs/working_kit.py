@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import ContextPack, Holdfast, HoldfastError, Session
 from holdfast.core.wire.read import read_input
-from holdfast.flow.sessions import frame_messages
+from holdfast.flow.sessions import append
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message, ToolCallResult
 from tests.packs.journaled import Shown, noted
@@ -181,7 +181,7 @@ class AtWork:
     def murmur(self) -> None:
         """Something said in a frame."""
         frame = self.random.choice(self.frames)
-        frame_messages.append_frame_messages(self.hf.env, frame, read_input(self.words(30)))
+        append.append_frame_messages(self.hf.env, frame, read_input(self.words(30)))
 
     def rename(self) -> None:
         self.hf.index.update_frame(self.random.choice(self.frames), goal=self.words(30))

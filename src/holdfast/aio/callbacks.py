@@ -26,7 +26,8 @@ from msgspec.structs import replace
 from holdfast.aio.executor import STEPS, ThreadPools, has_result, settle
 from holdfast.client.session_views import choose_thread_summarizer
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, Refused, SummaryFailed, Unavailable
-from holdfast.flow.compaction import summaries, threads
+from holdfast.flow.compaction import summaries
+from holdfast.flow.compaction import threads as compaction_threads
 from holdfast.flow.compaction.rules import is_rule_running
 from holdfast.flow.compaction.threads import (
     COMPACT_TRIES,
@@ -36,7 +37,6 @@ from holdfast.flow.compaction.threads import (
     timeout_error,
     token_allowance,
 )
-from holdfast.flow.journal.warn import CALL_SITE, find_call_site
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.model.embedder_check import CheckedEmbedder
 from holdfast.model.summarizers import CheckedSummarizer
@@ -45,6 +45,7 @@ from holdfast.ports import Embedder, EndedConversation, Env, Memory, Summarizer
 from holdfast.records.compaction import CompactionConfig
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
+from holdfast.system import CALL_SITE, find_call_site
 
 POLL_SECONDS = 1.0
 
@@ -236,12 +237,12 @@ class AsyncCompaction:
         env, config = self._env, replace(self._config, keep=keep)
         check_config(env, config)
         chosen = checked(choose_thread_summarizer(env, self._thread_stream, self._given))
-        plan = threads.plan_compaction(env, self._thread_stream, config, whole=whole)
+        plan = compaction_threads.plan_compaction(env, self._thread_stream, config, whole=whole)
         return None if plan is None else (chosen, plan, token_allowance(env, plan, config, chosen.name))
 
     def _write_summary(self, plan: summaries.SummaryPlan, text: str, method: str) -> Summary:
         words = summarizer_text(self._config, text, method, thread_tokenizer(self._env, plan.stream)[0].count)
-        return threads.write_compaction(self._env, plan, words, self._config)
+        return compaction_threads.write_compaction(self._env, plan, words, self._config)
 
     def _make_async(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """Wrap a synchronous summarizer so that it runs in a thread and can be awaited."""

@@ -13,13 +13,7 @@ import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from holdfast.aio.callbacks import (
-    AnySummarizer,
-    AsyncCompaction,
-    run_offer,
-    run_search,
-    run_with_rules,
-)
+from holdfast.aio.callbacks import AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
 from holdfast.aio.executor import ThreadPools, iterate_pages, make_loaded_pack
 from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.aio.turn import AsyncTurn
@@ -29,11 +23,7 @@ from holdfast.client.session import Session
 from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.sessions.sessions import streams_of
 from holdfast.ports import Env
-from holdfast.records.compaction import (
-    DEFAULT_KEEP_ROUNDS,
-    DEFAULT_SUMMARY_TOKENS,
-    CompactionConfig,
-)
+from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
 from holdfast.records.entries import SearchResult
 from holdfast.records.messages import Message, ToolCallRequest
 from holdfast.records.packs import Trace

@@ -26,7 +26,7 @@ from holdfast.flow.compaction import rules
 from holdfast.flow.frames import calls, questions, run_once
 from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.block import check_not_suspended, frame_key
-from holdfast.flow.sessions import frame_messages
+from holdfast.flow.sessions import append as session_append
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import HandleContent, OutcomeContent
@@ -74,7 +74,7 @@ class FrameMessages(FrameBlock):
         """Append text, a mapping, a Message or a provider's response, or a list in one commit. See Session.append."""
         self._check_inside()
         given = add_files(message, files) if files else message
-        found = frame_messages.append_frame_messages(
+        found = session_append.append_frame_messages(
             self.env,
             self.id,
             read_input(given, partial=partial),
@@ -96,7 +96,7 @@ class FrameMessages(FrameBlock):
 
     def messages(self, limit: int | None = None) -> list[Message]:
         """Return messages as written, oldest first: all, or the newest `limit`. Works after the frame has ended too."""
-        return frame_messages.read_frame_messages(self.env, self.id, limit)
+        return session_append.read_frame_messages(self.env, self.id, limit)
 
 
 T = TypeVar("T")

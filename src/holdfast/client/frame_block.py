@@ -22,14 +22,7 @@ from holdfast.core.frames import evidence, stack
 from holdfast.core.frames import questions as rules
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.values import exception_text, to_plain
-from holdfast.errors import (
-    Draining,
-    FrameEnded,
-    InsufficientTokens,
-    KeyReused,
-    Refused,
-    Waiting,
-)
+from holdfast.errors import Draining, FrameEnded, InsufficientTokens, KeyReused, Refused, Waiting
 from holdfast.flow.frames import lifecycle, push, questions, read, takeover
 from holdfast.flow.frames.block import (
     check_on_error,

@@ -27,10 +27,7 @@ from holdfast.flow.sessions import handover
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.flow.state import search as state_search
-from holdfast.ports import (
-    Env,
-    Model,
-)
+from holdfast.ports import Env, Model
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits

@@ -27,7 +27,7 @@ from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.wire.read import read_input
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow.compaction import rules as compaction_rules
-from holdfast.flow.compaction import threads
+from holdfast.flow.compaction import threads as compaction_threads
 from holdfast.flow.packs import trace
 from holdfast.flow.sessions import append as session_append
 from holdfast.flow.sessions import branch, handover, import_export
@@ -41,11 +41,7 @@ from holdfast.flow.turns.model_calls import LOOPS, ModelLimits
 from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
 from holdfast.flow.turns.tool_rules import ToolRules
 from holdfast.ports import Env, Summarizer
-from holdfast.records.compaction import (
-    DEFAULT_KEEP_ROUNDS,
-    DEFAULT_SUMMARY_TOKENS,
-    CompactionConfig,
-)
+from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
 from holdfast.records.entries import SearchResult
 from holdfast.records.ids import check_key, ulid_text
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
@@ -243,7 +239,7 @@ class Session:
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
         chosen = choose_thread_summarizer(self._env, self._thread_stream, summarizer)
-        return threads.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
+        return compaction_threads.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
 
     # turns
 

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from holdfast.core import entries as rules
 from holdfast.core.journal.codec import encode
-from holdfast.core.msgspec_types import convert, decoder
+from holdfast.core.lazy import convert, decoder
 from holdfast.core.values import to_plain
 from holdfast.errors import (
     EffectRefused,

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.checks import check_number
-from holdfast.core.lru import Lru
 from holdfast.core.telemetry import (
     ERROR,
     answer_attributes,
@@ -23,7 +22,7 @@ from holdfast.core.telemetry import (
     pack_attributes,
 )
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.system import ForkLock
+from holdfast.system import ForkLock, Lru
 from holdfast.version import __version__
 
 if TYPE_CHECKING:

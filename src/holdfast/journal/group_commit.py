@@ -7,7 +7,6 @@ stop at exit, and a lone caller pays nothing for it.
 By itself this settles into two halves that take turns: while one commits, the other waits. On a
 slow disk the leader therefore waits briefly for the callers of the last round, at most a quarter
 of the last commit's time, so that they share one commit instead.
-
 """
 
 from __future__ import annotations

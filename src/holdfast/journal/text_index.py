@@ -3,7 +3,6 @@
 It is written in the transaction of the events, into one collection per tenant, so that the rarity of words
 in one tenant's texts does not affect another's results. It holds no text and can be rebuilt. A backend passes in the
 index itself, as functions.
-
 """
 
 from __future__ import annotations

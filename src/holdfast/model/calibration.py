@@ -11,7 +11,6 @@ that a hundred tokens too many stay a hundred.
 
 The calibration is bounded, is kept in this process only, and starts over after a restart. The same calls give the same
 factor.
-
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from holdfast.core.lru import Lru
-from holdfast.system import ForkLock
+from holdfast.system import ForkLock, Lru
 
 CALL_LIMIT: Final = 32
 """Calls remembered for each model."""

@@ -3,7 +3,6 @@
 Any failure underneath becomes Unavailable, so that a search can go on with text alone; an endpoint that refuses the
 request itself raises InvalidValue, since a retry would not help. Only the beginning of a long text is embedded. A
 blank text gets the zero vector without a call of the model.
-
 """
 
 from __future__ import annotations

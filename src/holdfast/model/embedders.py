@@ -6,7 +6,6 @@
     a function or an object   `embed(texts)`, with a name: a list of numbers, or a packed vector, for each text
 
 A resolved embedder returns checked vectors or raises holdfast's own errors. `similarities` compares vectors.
-
 """
 
 from __future__ import annotations

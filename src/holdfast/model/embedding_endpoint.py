@@ -2,7 +2,6 @@
 
 Waits are bounded, responses are limited in size, and redirects are not followed. The key is sent in the request header
 and appears nowhere else: in no name and no error.
-
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import msgspec
 
 from holdfast.core.checks import is_number
 from holdfast.errors import InvalidValue
-from holdfast.model.address import check_key, has_credentials, split_address
 from holdfast.model.embedder_check import CheckedEmbedder, check_dimensions
+from holdfast.model.http import check_key, has_credentials, split_address
 from holdfast.ports import Clock
 from holdfast.system import SystemClock
 

@@ -6,7 +6,6 @@ weights are loaded. The forward pass of a BERT in numpy is enough for MiniLM and
 
 The name is derived from the bytes of the files, so that vectors of different weights are never compared. Weights are
 read when the first text is embedded.
-
 """
 
 from __future__ import annotations

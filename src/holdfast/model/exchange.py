@@ -7,7 +7,6 @@ the caller.
 
 Deltas are relayed to a listener. When an attempt is retried, the deltas of the failed one are reset, but only once the
 first new delta arrives: text on a screen stays until other text replaces it.
-
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ questions; it drops courtesy and repetition. It never exceeds its limit.
 
 Every message is read twice, in time linear in its length; then a fixed number of the strongest sentences are ranked
 against each other. So the cost is O(text) + O(1), not O(messages²).
-
 """
 
 from __future__ import annotations

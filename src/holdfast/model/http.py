@@ -3,7 +3,6 @@
 Address, key and timeouts are checked before anything is sent. Waits are bounded, responses are limited in size, and
 redirects are not followed. The API key is sent in the request headers and appears nowhere else: in no name and no
 error. Usage is summed over all attempts, failed ones included.
-
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, TypedDict
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -25,7 +24,6 @@ from holdfast.core.effects import compute_retry_delay
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.model.address import check_key, has_credentials, split_address
 from holdfast.model.exchange import (
     ANSWERED_KINDS,
     DeltaRelay,
@@ -260,3 +258,29 @@ def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
 def _ssl_context() -> ssl.SSLContext:
     """Return the machine's certificates, read once: loading takes longer than a request."""
     return httpx2.create_ssl_context()
+
+
+def split_address(url: str, wrong: str) -> SplitResult:
+    """Split an http(s) URL with a host; otherwise raise an error that begins with `wrong`."""
+    try:
+        parts = urlsplit(url)
+        named = parts.hostname and parts.port != 0
+    except ValueError:
+        raise InvalidValue(f"{wrong}. This one has no host, or no number as its port.") from None
+    if parts.scheme not in {"http", "https"} or not named or not url.isprintable():
+        raise InvalidValue(f"{wrong}. This one has no host, or is of another kind.")
+    return parts
+
+
+def has_credentials(parts: SplitResult) -> bool:
+    """Return True if a URL holds a name, a password or a query, which may be a key."""
+    return parts.username is not None or parts.password is not None or bool(parts.query)
+
+
+def check_key(key: Any, name: str) -> str:
+    """Return a key, or another header's value, that can be sent; empty if there is none."""
+    if key is None or key == "":
+        return ""
+    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key.strip() != key:
+        raise InvalidValue(f"{name} must be one line of plain characters, without spaces around it.")
+    return key

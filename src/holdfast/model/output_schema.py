@@ -2,7 +2,6 @@
 
 Providers want an object at the root and no unknown fields; strict mode also wants every field required. Not every host
 enforces a schema. The caller checks the reply against the type that the schema was made from.
-
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ the number of input tokens above which it does, and the prices of all tokens of 
 These are the makers' standard prices. Batches, faster or slower tiers, regions, other hosts and caches kept for longer
 than five minutes have prices of their own: set those with `register_price` or `open(prices=…)`. Dots in names are
 dashes here, since hosts write both.
-
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ replaces them: it returns the cost of one call in dollars, or None for unknown.
 Amounts are whole numbers throughout: prices in trillionths of a dollar per token, costs in billionths, rounded once.
 `usage.input` includes tokens read from and written to a cache; each token is charged at exactly one price. A cost is
 that of one call: where long prompts cost more, two calls do not cost as much as one call with the tokens of both.
-
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ A text is `openai:gpt-5-mini`, `responses:gpt-5`, `anthropic:claude-sonnet-4-5` 
 comes the address of a compatible host, as in `openai:qwen3@https://models.example.com/v1`. A reply that must fit a
 schema is requested by an output format or, for Anthropic's models without that, by a tool that takes the answer and
 whose input becomes the text of the message: callers see the same either way.
-
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ digest covers the request as it would be sent, with the model's name, the schema
 canonical JSON. Values that holdfast generates in each run (ULIDs, the marks around data) are replaced by the order of
 their first appearance, in the request and in the reply, so that the same program finds its recording in another
 journal. Nothing else of the request is kept, and no header or key: the file can be committed with the tests.
-
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.scripted import read_pack, stream_message

@@ -9,7 +9,6 @@ window. Dots in names are dashes there, since hosts write both; `register_model`
 The reply reserve is the model's longest reply, but at most a quarter of the window: a reply is rarely that long, and a
 window must hold a conversation. Where a provider accepts less input than the rest of the window, the reserve is
 larger, so that the provider always accepts `input_budget`.
-
 """
 
 from __future__ import annotations

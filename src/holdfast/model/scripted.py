@@ -13,7 +13,6 @@ A **script** is a list of replies for one turn. The next one is read off the con
 assistant messages since the newest user message. In a mapping, the first rule whose words occur in that message
 provides the script. A **reply** is a text, a `call`, a list of texts and calls made together, a `Message`, a
 `ModelReply` with its own usage, an error to raise, or a function of the pack that returns one of these.
-
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 from holdfast.core.values import to_plain
 from holdfast.core.wire.calls import json_text, result_content
 from holdfast.core.wire.openai_chat import read_messages

@@ -2,7 +2,6 @@
 
 A resolved summarizer returns text that can be stored, or raises SummaryFailed: it never returns None or an empty text,
 and never lets a foreign exception through.
-
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ ordinary text, as it is to a provider.
 An estimate is the larger count of OpenAI's two encodings, times a factor, plus a surcharge for digits, non-ASCII text
 and long runs of one character, which other tokenizers split further. Counts are stored under the tokenizer's name, so
 a changed rule needs another name.
-
 """
 
 from __future__ import annotations

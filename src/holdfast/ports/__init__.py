@@ -3,7 +3,6 @@
 The journal's own are in `ports/journal.py`. A backend translates every driver error into holdfast's own. The public
 contract suites in `holdfast.testing` specify the rest. Caches and registries of one process have one implementation
 each, in `flow`: the environment names these classes, for type checkers only.
-
 """
 
 from __future__ import annotations

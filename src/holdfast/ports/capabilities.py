@@ -2,7 +2,6 @@
 
 A backend lists the groups it implements in `Journal.capabilities`. Flows ask for a group with `require` and use no
 other way to reach its methods, so a backend without it refuses with Unsupported and everything else works.
-
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ A backend stores bytes that were encoded above it and applies row changes that i
 translates every driver error into holdfast's own. The contract suite in `holdfast.testing` specifies the rest.
 
 Further groups of operations, which a backend may leave out, are in `ports/capabilities.py`.
-
 """
 
 from __future__ import annotations

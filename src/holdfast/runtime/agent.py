@@ -3,7 +3,6 @@
 An agent holds no messages. It reads everything from the journal, so any process with the same agent can continue the
 work of another one. `Agent` is `AsyncAgent` on an event loop in a background thread, which starts with the first send
 and ends with the client; Ctrl-C during a wait leaves the turn live.
-
 """
 
 from __future__ import annotations

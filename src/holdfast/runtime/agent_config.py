@@ -1,7 +1,6 @@
 """The configuration of an agent, and the rules for tool calls that follow from its tools.
 
 Invalid settings are refused when the agent is created, not at its first send.
-
 """
 
 from __future__ import annotations

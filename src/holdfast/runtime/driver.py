@@ -3,7 +3,6 @@
 Every step is in the journal before the next one begins. A crash, a cancellation or a model error therefore leaves a
 turn that can be resumed where it stood. Any exception of a model becomes ModelFailed, so that it is journaled and
 counted; its message is not repeated, since it may hold the request and its key.
-
 """
 
 from __future__ import annotations

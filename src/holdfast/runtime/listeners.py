@@ -3,7 +3,6 @@
 A position is written `<thread version>.<actor version>`, so that a listener that lost its connection can continue
 after the last event it saw. Deltas are relayed only within the process that receives them, in order with journal
 positions, so that no listener receives a reply before its deltas. They are dropped once the reply is in the journal.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 The loop starts with the first send and ends with the client, which leaves running turns live. A caller that waits for
 work on it can be interrupted at any time; the work is then cancelled, and its end awaited. No caller waits for a loop
 that has ended, for whatever reason.
-
 """
 
 from __future__ import annotations

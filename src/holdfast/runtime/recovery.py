@@ -3,7 +3,6 @@
 It finds live turns and does what any holder of the same agent could do by hand, each turn through its own tenant's
 view. A turn that is being worked on is left alone; one that keeps failing is retried ever more rarely, but never given
 up. Errors go to `on_error`, or become warnings, and are listed in `failures`.
-
 """
 
 from __future__ import annotations

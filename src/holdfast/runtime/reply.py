@@ -4,7 +4,6 @@ The output type is a schema for the model and typed values for the caller. Provi
 is wrapped in one: `{"value": …}`. Models often write the bare value all the same, so both are read. Problems with a
 reply are described in words that the model can act on. A reply that was cut off has no value unless its JSON is whole:
 the 12 of a cut-off 1200 would fit, and be wrong.
-
 """
 
 from __future__ import annotations

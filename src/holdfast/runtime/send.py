@@ -3,7 +3,6 @@
 Until its turn begins, nothing is written and the sender can withdraw it. From then on it is in the journal and goes on
 by itself. Anything that needs a network, such as the tools of a server, is loaded only after that: so a message is not
 lost when a server is down, and an earlier answer is returned without one.
-
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ stop request is the normal way out and no error. The grace is counted from the f
 Without asyncio, the block must be in the main thread: when the grace is over it is interrupted as by Ctrl-C, and its
 open frames and turns stay live. The program's own threads get `Draining` at their next operation; a thread that never
 starts one is for the program to end.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 A request to stop a turn may come from any process. Requests of this process are seen at once; for the others the
 journal is polled, reading only new events.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 A database that will not take a setting is refused rather than run with less. Driver
 errors are translated here and nowhere else.
-
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ affect each other's ranking, such as those of tenants, need a table each. Within
 A query is data: only its letters and digits reach the index, quoted.
 
 Driver errors are not translated here: the owner of the connection does that.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 SQLite's file locks do not survive a fork, but its records of them do: a child that uses them can
 destroy the parent's data. So every connection is closed before a fork and reopened when next
 needed, on both sides. If another thread is using one at that moment, the child refuses to work.
-
 """
 
 from __future__ import annotations

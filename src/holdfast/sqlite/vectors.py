@@ -2,7 +2,6 @@
 
 Numbers from outside are checked while they are packed. numpy does the work if it is installed, and
 is imported on first use; without it plain Python gives the same bytes, only slower.
-
 """
 
 from __future__ import annotations

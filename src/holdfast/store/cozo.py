@@ -6,7 +6,6 @@ never part of a query: the engine sees letters and digits that were made from it
 Each word is indexed as a word of its scope, so entries of other scopes are never candidates and do not affect the
 rarity of a word. While a scope has few vectors, all are compared. Among many the graph is queried, and if its
 nearest are mostly in other scopes, this scope's vectors are compared after all.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Values reach a script as parameters only. The engine counts relations in memory, so two processes
 with one file would overwrite each other: the second one is refused. Relations are created on opening;
 if a process is killed meanwhile, the next one completes them.
-
 """
 
 from __future__ import annotations

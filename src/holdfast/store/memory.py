@@ -2,7 +2,6 @@
 
 With `most`, the least recently used entries beyond that number are dropped. Each write also deletes a few
 expired entries, so that these do not pile up.
-
 """
 
 from __future__ import annotations

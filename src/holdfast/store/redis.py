@@ -7,7 +7,6 @@ by the server itself a while after its time.
 
 A command that was not sent whole is not run, so nothing was written. If it was sent and no answer came, a write
 may have happened: the outcome is unknown, and nothing is retried here. No error ever shows a password.
-
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ transaction with all its index updates, and returns once it is on disk. Reading 
 
 Vectors are cached in memory between searches. Every change of a scope increases its counter, so one number shows
 whether there are new vectors, and only those are read. When a vector was removed, all are read again.
-
 """
 
 from __future__ import annotations

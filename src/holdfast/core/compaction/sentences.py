@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 from holdfast.core.sessions.tokens import CountText
 
 MAX_SENTENCE_CHARS = 320

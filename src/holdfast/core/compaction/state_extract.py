@@ -22,7 +22,7 @@ from holdfast.core.compaction.sentences import (
     word_worth,
 )
 from holdfast.core.compaction.summary import text_with_files
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 from holdfast.core.sessions.tokens import CountText
 from holdfast.records.messages import Message
 

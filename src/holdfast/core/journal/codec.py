@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from holdfast.core.msgspec_types import convert, decoder
+from holdfast.core.lazy import convert, decoder
 from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
 from holdfast.records.catalogue import event_type, require_event_type
 from holdfast.records.events.envelope import ERASED, Draft, Event, SealedEvent, StoredEvent

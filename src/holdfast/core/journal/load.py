@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.core.msgspec_types import decoder
+from holdfast.core.lazy import decoder
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
 from holdfast.records.events.sessions import CallRef, SharedSegment

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.msgspec_types import convert
+from holdfast.core.lazy import convert
 from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, Mark, fence_text
 from holdfast.core.trust import TRUSTED_LEVELS, lowest_trust
 from holdfast.core.values import to_plain

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 
 MEMORY_LABEL: Final = "Known about this user:"
 WORK_LABEL: Final = "What this work is part of, outermost first:"

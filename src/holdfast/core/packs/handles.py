@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary

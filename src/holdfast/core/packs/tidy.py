@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 from holdfast.core.sessions.pairing import change_message
 from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.wire.parts import is_parts

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from holdfast.core.checks import is_number
-from holdfast.core.lazy_regex import lazy_pattern
+from holdfast.core.lazy import lazy_pattern
 
 MAX_TERMS = 64
 MAX_QUERY_CHARS = 10_000

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.core.msgspec_types import convert
+from holdfast.core.lazy import convert
 from holdfast.core.wire.parts import encode_base64
 from holdfast.core.wire.plain_data import ParsedConversation
 from holdfast.core.wire.tools import read_tool_defs

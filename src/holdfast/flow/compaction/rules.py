@@ -23,7 +23,6 @@ from holdfast.errors import InvalidValue
 from holdfast.flow.compaction.actions import ThreadCompaction, check_guard, record_occasion, token_limit
 from holdfast.flow.compaction.threads import check_config, count_uncovered, flush_scope, last_covered_position
 from holdfast.flow.journal.append import load_state
-from holdfast.flow.journal.warn import warn_caller
 from holdfast.flow.sessions.append import resolve_session_stream
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import (
@@ -44,7 +43,7 @@ from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
 from holdfast.records.sessions import ThreadState
-from holdfast.system import ForkLock
+from holdfast.system import ForkLock, warn_caller
 
 TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
 COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"

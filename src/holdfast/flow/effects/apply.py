@@ -2,7 +2,6 @@
 
 So an effect obeys the same rules as a direct write, and several effects of one operator on the same key add up before
 any of them is written. Nothing here writes.
-
 """
 
 from __future__ import annotations

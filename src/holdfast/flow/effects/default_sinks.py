@@ -1,7 +1,6 @@
 """The built-in sinks: frames, questions, signals and state, changed as declared.
 
 Each applies a repeated effect once, since it writes under a key made of the effect's id.
-
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ The operator runs first and writes nothing. Then everything it declared is writt
 output, the changes to the journaled store, and the other effects for the outbox. A key stands for one operator with
 one input and makes it one recorded run. Several processes may run it at once; one run is recorded, and every caller
 gets that one.
-
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ A lane holds the effects that one stream declared for one sink. A failed effect 
 retried later, up to a limit; then it is dead, and a person must look at it. The attempt comes first and its outcome
 is journaled after it, so a crash in between delivers the same id again and never loses one. Reading, rebuilding or
 restoring a journal sends nothing: only `dispatch_effects` sends.
-
 """
 
 from __future__ import annotations

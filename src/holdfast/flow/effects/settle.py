@@ -2,7 +2,6 @@
 
 Every outcome and decision compares the row that was read with the present row, inside the append: an effect is
 settled once, and a slower writer changes nothing.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 A sink receives the effect's id and may be called twice with the same one. A store as a sink applies each id once: it
 remembers the ids it took for longer than an effect stays unsettled.
-
 """
 
 from __future__ import annotations

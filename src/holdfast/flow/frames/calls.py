@@ -2,7 +2,6 @@
 
 Intent is journaled before a call, the outcome after it. A cost that is unknown is left out and never fails a call: an
 exception or an invalid amount from the prices is warned about once per client.
-
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from holdfast.flow.frames.read import find_frame_stream, parse_id
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import ChangeResult
 from holdfast.flow.journal.redact import redact_as_configured
-from holdfast.flow.journal.warn import warn_caller
 from holdfast.ports import Env
 from holdfast.records.compaction import priority_of
 from holdfast.records.events import frames
@@ -34,6 +32,7 @@ from holdfast.records.events.journal import ReasonContent
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
+from holdfast.system import warn_caller
 
 MAX_COST = 2**62
 _warned_prices: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()

@@ -4,7 +4,6 @@ An owner gives signs of life: a counter that grows, or events. A process that wa
 length of a lease by its own monotonic clock; timestamps of different processes are never compared. If nothing
 changes, it takes the next epoch, and from then on the journal refuses the earlier owner's writes, however long that
 owner slept.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 A step's value is found by its key. An intent without an outcome was interrupted by a crash; the policy given
 beforehand says whether to run it again, ask a person, or count it as failed.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Reading pending work changes nothing and can be done by anyone, any number of times. With an incarnation the caller
 becomes the owner, and `actor.resumed` is written once for it. Unreadable state is an error: only an empty stream
 starts afresh.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Nothing reads back its own write: the state after a commit is folded from the committed events. If another process
 wrote first, the state is reloaded and decided on again. A cached state never refuses a call: before a refusal counts,
 the state is reloaded.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Artifacts are large bodies, stored once per tenant under a keyed digest of their content. Erasure removes everything
 that belongs to one subject and records proof of it.
-
 """
 
 from __future__ import annotations

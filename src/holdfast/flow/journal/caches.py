@@ -3,7 +3,6 @@
 States are cached after a commit, dropped on any error, and correct when the cache is switched off. The locks
 serialise decisions within this process, so that callers on one stream do not waste each other's work; between
 processes the expected version decides.
-
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from holdfast.core.lru import Lru
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
-from holdfast.system import ForkLock, renew_in_child
+from holdfast.system import ForkLock, Lru, renew_in_child
 
 STRIPES = 4096
 PLACES_PER_STATE = 10

@@ -2,7 +2,6 @@
 
 Callbacks run after the commit. A failing callback undoes nothing and does not disturb the writer: it raises a
 warning. Code that must not miss an event subscribes to the journal instead.
-
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from holdfast.errors import InvalidValue
-from holdfast.flow.journal.warn import warn_caller
 from holdfast.records.catalogue import APP_PREFIX, CATALOGUE
 from holdfast.records.events.envelope import Event
+from holdfast.system import warn_caller
 
 Callback = Callable[[Event], object]
 

@@ -2,7 +2,6 @@
 
 The hook maps text to text; structure, ids and places stay, so that calls and results still belong together. It must
 be idempotent.
-
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.msgspec_types import convert
+from holdfast.core.lazy import convert
 from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, InvalidValue, RedactionFailed
 from holdfast.ports import Env

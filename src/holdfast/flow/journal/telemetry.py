@@ -2,7 +2,6 @@
 
 Telemetry is foreign code: a tracer, its processors, its exporter. Its exceptions become warnings, and a warning that
 is configured as an error is dropped.
-
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from holdfast.core.telemetry import (
     pack_attributes,
     tool_attributes,
 )
-from holdfast.flow.journal.warn import warn_caller
 from holdfast.ports import Env, Telemetry
 from holdfast.records.packs import AssembledPack
 from holdfast.records.usage import Usage
+from holdfast.system import warn_caller
 
 
 @contextmanager

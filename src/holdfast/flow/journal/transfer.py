@@ -3,7 +3,6 @@
 A line is an object with a `kind`: `journal` first, then `subject`, `artifact` and `event` lines. Bytes are base64.
 Facts and content are strings that hold the canonical bytes exactly as they are hashed, so that the chain can be
 verified after any number of copies.
-
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 
 from holdfast.core.journal.chain import genesis_hash, link_hash
 from holdfast.core.journal.codec import check_plain, decode_facts
-from holdfast.core.msgspec_types import convert
+from holdfast.core.lazy import convert
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
 from holdfast.flow.journal.read import iterate_stored
 from holdfast.ports import Env

@@ -3,7 +3,6 @@
 Goes stream by stream, so that memory follows the largest stream and not the journal. Checks every chain from its
 first event to its head, dense versions, rows against projections of the events, states against folds, artifacts
 against their names, and the backend's own checks. On request, also rebuilds every journaled pack.
-
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.msgspec_types import decoder
+from holdfast.core.lazy import decoder
 from holdfast.core.packs.briefs import (
     INPUTS_FIELD,
     BriefPiece,

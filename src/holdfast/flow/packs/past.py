@@ -4,7 +4,6 @@ Events are exact copies, with their cursors, ids, versions and hashes; rows are 
 erased since stays erased. Artifact bodies are read from the live journal on demand. The clock stands still at the
 newest event, so exactly the entries that had expired by then are expired. Nothing can be written, and nothing outside
 is reached: files and web pages exist only as they are now.
-
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from holdfast.core.compaction.summary import read_passage
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.msgspec_types import convert
+from holdfast.core.lazy import convert
 from holdfast.core.packs.assemble import has_estimated_parts, round_origins, token_breakdown
 from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label, make_mark
 from holdfast.core.packs.handles import message_handle

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
 from holdfast.core.sessions.append import CallAnswer, MessageDraft, append_messages, begin_generation, is_reset
 from holdfast.core.sessions.message_events import message_content, policy_without_pin, shorten_id
@@ -19,11 +20,14 @@ from holdfast.core.sessions.tokens import Framing, count_label, framing_of, mess
 from holdfast.core.trust import ROLE_TRUST, TRUSTED_LEVELS
 from holdfast.core.values import to_plain
 from holdfast.errors import Conflict, InvalidMessage, InvalidValue, NotFound, Refused, TooLarge
+from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.calls import add_cost
+from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import find_frame_stream, load_current_state
 from holdfast.flow.journal import artifacts as journal_artifacts
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import decide_and_append, load_state
+from holdfast.flow.sessions import read
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_stream
 from holdfast.ports import Env, Models, Tokenizer
 from holdfast.ports.capabilities import ARTIFACTS, require
@@ -415,3 +419,27 @@ def _text_size(message: Message) -> int:
     for one in message.tool_results:
         size += len(one.result) if isinstance(one.result, str) else 0
     return size
+
+
+def append_frame_messages(
+    env: Env, frame_id: str, messages: Sequence[Message], *, key: str | None = None, policy: str | None = None
+) -> list[Message]:
+    """Append messages to a frame's thread, all or none, and return them as stored. The first starts its thread."""
+    thread, home = frame_thread(env, frame_id), find_frame_stream(env, frame_id)
+
+    def check() -> None:
+        check_live(env, load_current_state(env, home), frame_id)
+
+    author = FrameAuthor(home=home, check=check)
+    return append_to_thread(env, thread, messages, key=key, policy=policy, author=author)[0]
+
+
+def read_frame_messages(env: Env, frame_id: str, limit: int | None = None) -> list[Message]:
+    """Return the newest messages of a frame's thread, oldest first; none if it has no thread of its own."""
+    if limit is not None and not is_number(limit, least=0):
+        raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
+    thread = frame_thread(env, frame_id)
+    private = read.session_stream(thread) == thread
+    if private and load_current_state(env, thread).thread is None:
+        return []
+    return read.read_messages(env, thread, limit=limit)

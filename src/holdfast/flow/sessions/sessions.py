@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.core.checks import is_number
 from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode_facts, encode
-from holdfast.core.msgspec_types import decoder
+from holdfast.core.lazy import decoder
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
 from holdfast.flow.frames.read import content_field, load_current_state, read_event

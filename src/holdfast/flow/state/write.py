@@ -18,13 +18,7 @@ from holdfast.core.search.documents import INDEXED_CHARS
 from holdfast.core.search.words import flatten_value
 from holdfast.core.values import schema_of, to_plain
 from holdfast.errors import Conflict, Corrupt, InvalidValue, TooLarge, Unavailable, VersionConflict
-from holdfast.flow.state.store import (
-    Storage,
-    check_writable,
-    fetch_pages,
-    live_or_none,
-    require_capability,
-)
+from holdfast.flow.state.store import Storage, check_writable, fetch_pages, live_or_none, require_capability
 from holdfast.ports import KeyedStore
 from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.records.scope import Address, Scope

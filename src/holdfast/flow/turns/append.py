@@ -2,7 +2,6 @@
 
 A message's text is stored only in the thread; the turn's events name its version. Either both are written, or
 neither.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Each is one append over two streams. The frame that works for a tool call has the call's id; it begins with the intent
 and ends with the outcome. A question suspends the call's own frame, so that parallel tools can wait in parallel.
-
 """
 
 from __future__ import annotations

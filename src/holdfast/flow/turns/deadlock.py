@@ -5,7 +5,6 @@ keeps the first one waiting as well; a wait that would close a cycle could never
 is written. Code that works for no turn keeps nothing waiting, and is never refused.
 
 Waits are not journaled, so cycles between processes are not detected; there `wait=` bounds them.
-
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import questions, read
 from holdfast.flow.frames.block import check_on_error, claim_block, is_interruption, read_status, release_lease
 from holdfast.flow.frames.read import load_current_state
-from holdfast.flow.sessions import frame_messages
-from holdfast.flow.turns import calls, model_calls, outcome, stop, turns
+from holdfast.flow.sessions import append
+from holdfast.flow.turns import calls, model_calls, outcome, turns
+from holdfast.flow.turns import stop as turn_stop
 from holdfast.flow.turns.append import ConversationOver
 from holdfast.flow.turns.calls import ToolCallReturn, ToolCallStart
 from holdfast.flow.turns.model_calls import ModelCallContext, ModelLimits, TurnModelCalls, has_unanswered_message
@@ -303,7 +304,7 @@ class TurnEngine:
         """Append a notice for the model, as a message that no person wrote."""
         self.check_claimed()
         notice = read_input(Message(role="user", content=text, synthetic=True))
-        found = frame_messages.append_frame_messages(self.env, self.place.frame, notice)
+        found = append.append_frame_messages(self.env, self.place.frame, notice)
         compaction_rules.fire_after_append(self.env, found[-1].stream, found)
 
     # Model calls
@@ -486,7 +487,7 @@ class TurnEngine:
         for call in self._open.values():
             call.answered = True
         text = self.streamed()
-        stop.stop_turn(
+        turn_stop.stop_turn(
             self.env,
             self.place,
             reason=reason,

@@ -13,7 +13,6 @@
 
 Within a process, waiters go on in order of arrival, interrupting ones before queued ones; between processes, the
 first to see it free. Of several interrupting messages the last one stays.
-
 """
 
 from __future__ import annotations

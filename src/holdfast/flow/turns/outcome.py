@@ -1,7 +1,6 @@
 """The messages, outcome and limits of a turn, read from the journal, whichever process ran it.
 
 A turn that has exhausted a limit can only be stopped. It takes no more messages: they would never be answered.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A queue within one process: one turn at a time per conversation, first come, first served.
 
 Between processes leases decide; within one, threads and tasks share a lease, so they queue here before it.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 The result for a stream depends on its journal, the time, and whether this process holds it. It is remembered with
 those versions and its deadline, so the cost of looking follows what changed. Equivalent to a full scan: a stream is
 rescanned only if one of these changed. While nothing at all is written, nothing of the waiting streams is read.
-
 """
 
 from __future__ import annotations

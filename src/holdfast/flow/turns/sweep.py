@@ -2,7 +2,6 @@
 
 It does only what was agreed beforehand, and only where no other process is at work: a live owner acts for itself.
 Suspended frames are never overdue.
-
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ nothing that was erased, can keep a turn from going on.
 The model is never told that a call which was begun was not done: it would call again, under another key, and the
 effect would happen twice. The result says that the call may have run. A call runs with the arguments a person
 approved, even if a release between question and run changed a default.
-
 """
 
 from __future__ import annotations

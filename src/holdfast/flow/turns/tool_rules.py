@@ -2,7 +2,6 @@
 
 These are the rules of a loop that calls tools itself and knows only their names; an agent has its own, which know its
 tools.
-
 """
 
 from __future__ import annotations

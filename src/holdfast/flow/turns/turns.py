@@ -3,7 +3,6 @@
 Beginning a turn is a single append: the message, the frame and its lease. A message to a session whose turn has no
 worker joins that turn. The next step is read from the journal, so that starting and resuming are the same. A key
 stands for exactly the messages that were sent with it.
-
 """
 
 from __future__ import annotations

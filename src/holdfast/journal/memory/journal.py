@@ -4,7 +4,6 @@ It keeps nothing beyond its process and passes the same contract as the durable 
 
 A write that stops halfway is rolled back: all that a batch may change is noted first. A rollback may run twice, and
 may itself be interrupted, for example by a full stack: then the next user of the journal completes it.
-
 """
 
 from __future__ import annotations

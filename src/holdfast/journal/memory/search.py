@@ -1,7 +1,6 @@
 """The text index and the vectors of the journal in memory.
 
 Texts use the same index as on disk, in its own in-memory database.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 A file's name is a keyed digest of its content, so it says nothing and cannot be chosen:
 no caller's text ever reaches a path.
-
 """
 
 from __future__ import annotations

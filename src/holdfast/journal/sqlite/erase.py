@@ -3,7 +3,6 @@
 One transaction removes them and appends `subject.erased`. Then the files are deleted and the log is
 truncated, because until then it still holds the old pages. After a crash, unfinished steps are found
 and completed.
-
 """
 
 from __future__ import annotations

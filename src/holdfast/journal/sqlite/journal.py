@@ -23,9 +23,8 @@ from holdfast.journal.sqlite import rebuild as sqlite_rebuild
 from holdfast.journal.sqlite import rows as sqlite_rows
 from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.connections import JournalConnections
 from holdfast.journal.sqlite.rows import event_from_row
-from holdfast.journal.sqlite.schema import read_secret
+from holdfast.journal.sqlite.schema import JournalConnections, read_secret
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.sqlite.transaction import SqliteWriter
 from holdfast.ports.capabilities import GROUPS

@@ -3,7 +3,6 @@
 Foreign keys are off on this connection only: dropping a table with them on would delete
 the rows that refer to it. They are checked before the commit. Other processes notice the
 swap by SQLite's schema version and prepare their statements again.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Only this module knows the order of the columns of `events` and `streams`. Conversations are read newest
 first, page by page, never the whole history. Rows of state name events, and one statement reads both.
-
 """
 
 from __future__ import annotations

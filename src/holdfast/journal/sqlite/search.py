@@ -2,7 +2,6 @@
 
 The text index is written with the events, and repaired from them. Vectors are a cache, created on first
 use and remade when lost.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """SQL as text: named blocks of `sql/queries.sql`, and row changes built from the table descriptions.
 
 The only names that enter a statement are those of `core.journal.tables`; every value is bound.
-
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ more than the statement.
 
 A failed commit is never retried here. Its outcome is unknown for every member of its group: the
 connection is dropped, and a caller finds out by asking again with the same key.
-
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ They are interpreted by the schema first: null in place of an optional property 
 mode has no other way to say so. Then they are read strictly by type, and only values that do not fit as loosely as
 models write: `"5"` for a number, `"true"` for a bool. Nothing is dropped: an unknown name is an error, also deep
 inside, since it may be what the call was about, and so are NaN and infinity.
-
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.msgspec_types import convert
+from holdfast.core.lazy import convert
 from holdfast.core.wire.tools import describe_parameters, preview_value
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.messages import ToolCallRequest

@@ -4,7 +4,6 @@ A question stops the tool: its frame is suspended and `Waiting` is raised. Once 
 from the beginning, and the same question returns the answer. Code that swallows the exception gains nothing, because
 everything else in that frame is refused until then. So ask first and act afterwards, or keep results with
 `call.frame.run(…)`.
-
 """
 
 from __future__ import annotations

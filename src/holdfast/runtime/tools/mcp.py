@@ -12,7 +12,6 @@ all of that. Nothing needs approval unless you say so.
 The SDK's client must be exited in the task that entered it, and tools run in many tasks. So one task holds the
 connection, and all others request the client from it. A connection belongs to the loop that made it. However it ends,
 the process of a server started here is waited for, or killed after a few seconds, before its loop is closed.
-
 """
 
 from __future__ import annotations

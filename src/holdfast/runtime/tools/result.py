@@ -4,7 +4,6 @@ A tool that has run has had its effect, whatever it returns. So nearly every val
 rest the result says that the tool ran: a model that believed otherwise would call again. Iterators are not read,
 because that could run more of the tool, without end. A failure is shown as type and message, shortened, without a
 traceback.
-
 """
 
 from __future__ import annotations

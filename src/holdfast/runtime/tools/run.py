@@ -3,7 +3,6 @@
 A tool is user code. Its exceptions pass through, with six exceptions: SystemExit, KeyboardInterrupt, a cancellation of
 itself, GeneratorExit and StopIteration would end or hang the waiter, or the event loop that all others share, and
 exceeding the time limit raises ToolTimedOut.
-
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ out. Schemas that strict mode cannot enforce, such as objects with any keys, are
 
 Descriptions come from docstrings, with parameters in Google, NumPy or Sphinx style. Anything in a docstring that is
 not understood is left out: it is never a reason to refuse a function.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 History tools read on where a pack stopped, and search the agent's own past. Each use is journaled like any other tool
 call of the turn. They change nothing, so an interrupted call simply runs again.
-
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@
 Mistakes are reported when the tool is made, not when a model calls it. The model's description comes from the type
 hints and the docstring. A parameter of the type ToolCall (AsyncToolCall in an `async def`) is filled in by the
 runtime; the model never sees it. Where it is in doubt whether a call needs approval, it does.
-
 """
 
 from __future__ import annotations

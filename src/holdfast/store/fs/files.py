@@ -3,7 +3,6 @@
 Every folder is opened from its parent, so a path that is planted or swapped meanwhile leads nowhere
 else. A file is written under a temporary name, synced, and renamed; then the folder is synced. Errors
 of the operating system become holdfast's own, and each names the file or folder.
-
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ cleaned. Lower-case letters, digits, `-`, `_` and single dots inside a name stay
 file system may fold, forbid, reserve or confuse becomes `%XX`, byte by byte of UTF-8. So a name identifies its key,
 even on disks that ignore case or forbid colons. `%` is followed by two capital hex digits or by one of two words
 that are no digits: the empty segment, and the digest of a segment that is too long.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 The lock file records the newest version given out, so that none is given twice, and the folder being changed. If
 a writer is killed, its change may be visible but not on disk: the next writer syncs that folder before building
 on it.
-
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@
 
 Any number of threads and processes of one machine may use a folder. Reading takes no lock, since a file is
 replaced whole. Folders are private, and no symbolic link in them is followed.
-
 """
 
 from __future__ import annotations
