@@ -123,7 +123,7 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(fresh, "stop")
     turn = yield op(fresh, "turn", "go on", key="t")
     yield op(fresh, "turn", "go on", if_busy="sometimes")
-    yield op(turn, "open")
+    yield op(turn, "__enter__")
     (step,) = yield op(turn, "steps")
     yield op(step, "done", REPLY)
     first, second = yield op(turn, "steps")
@@ -132,7 +132,7 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(turn, "steps")
     yield op(fresh, "stop", "enough")
     yield op(turn, "steps")
-    yield op(turn, "leave")
+    yield op(turn, "__exit__", None, None, None)
     yield op(fresh, "__iter__")
     yield op(chat, "reset")
     yield op(chat, "__iter__")
@@ -148,7 +148,9 @@ async def _tell(target: Any, name: str, args: Any, kwargs: Any) -> Any:
     try:
         if name in ("__iter__", "length") and isinstance(target, Session):
             return list(target) if name == "__iter__" else len(target)
-        member = getattr(target, name if name != "__iter__" else "__aiter__")
+        if not hasattr(target, name):
+            name = name.replace("__", "__a", 1)
+        member = getattr(target, name)
         made = member(*args, **kwargs) if callable(member) else member
         if isinstance(made, AsyncIterator):
             return [item async for item in made]
@@ -209,7 +211,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
         kinds = (AsyncSession, AsyncSessionPacks, AsyncSessionCompaction, AsyncSessionDetails)
         everything = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
         everything |= {name for name in dir(Holdfast) if "session" in name}
-        of_turns = {"open", "steps", "done", "ask", "leave"}
+        of_turns = {"__enter__", "steps", "done", "ask", "__exit__"}
         assert {name for name, _, _ in told} - {"__iter__"} - of_turns == everything
 
     asyncio.run(main())

@@ -33,8 +33,8 @@ def admitting(patch: Patch, seen: Callable[[TextSearch, Hit], tuple[TextSearch, 
     """Let every search decide about something other than what it found, besides those of one module."""
     original = documents.is_match
     users = [module for name, module in sys.modules.items() if name.startswith("holdfast.") and module is not besides]
-    for module in [module for module in users if getattr(module, "admits", None) is original]:
-        patch.setattr(module, "admits", lambda search, hit: original(*seen(search, hit)))
+    for module in [module for module in users if getattr(module, "is_match", None) is original]:
+        patch.setattr(module, "is_match", lambda search, hit: original(*seen(search, hit)))
 
 
 def what_is_over_is_found(patch: Patch) -> None:

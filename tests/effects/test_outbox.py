@@ -339,7 +339,7 @@ def test_sinks_that_must_be_awaited_are_refused(hf: holdfast.Holdfast) -> None:
     hf.effects.add_sink("crm", lambda effect: later(effect))
     notes(hf, 1)
     assert hf.effects.dispatch().dead == 1
-    assert "awaited" in next(hf.effects.dead()).reason
+    assert "awaitable" in next(hf.effects.dead()).reason
 
 
 def test_an_interrupt_in_a_sink_is_no_failure(hf: holdfast.Holdfast) -> None:

@@ -180,7 +180,7 @@ def test_a_cancellation_wins_over_an_exception_and_over_a_failure_to_leave() -> 
                     raise OSError("the disk")
 
                 frame._frame.leave = fail  # type: ignore[method-assign]
-                reached, gate = _held_up(frame, "_let_go")
+                reached, gate = _held_up(frame, "_release_block")
                 task = asyncio.create_task(frame.leave(error))
                 await reached.wait()
                 task.cancel()

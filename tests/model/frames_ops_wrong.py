@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from tests.model.frames_model import Plan
 from tests.model.frames_pick import scope_of, some_frame
@@ -73,7 +74,7 @@ def on_question(walk: Walk) -> list[Case]:
     question, cases = walk.random.choice(open_ones), []
     wrong: dict[str, Any]
     for wrong in ({"approve": "yes"}, {"approve": True, "note": 5}):
-        answered = _call("answer", question, **wrong)
+        answered = _answer(question, **wrong)
         cases.append(("answer", lambda: walk.model.answer(question, None, ("else", None, None)), answered))
         resumed = _call("resume_frame", question, **wrong)
         cases.append(("resume", lambda: walk.model.resume(question, None, ("else", None, None)), resumed))
@@ -91,6 +92,10 @@ def on_call(walk: Walk, frame: str) -> list[Case]:
         act = _call(f"end_{kind}_call", frame, call, **wrong)
         cases.append((f"end_{kind}", lambda: walk.model.end_call(frame, call, kind, 0, None), act))
     return cases
+
+
+def _answer(question: str, **how: Any) -> Callable[[IndexView], Any]:
+    return lambda index: Holdfast(index.env, owner=False).answer(question, **how)
 
 
 def _call(method: str, *args: Any, **how: Any) -> Callable[[IndexView], Any]:

@@ -270,9 +270,9 @@ def _loses_retractions(patch: pytest.MonkeyPatch) -> None:
     """Rows are not made from every event."""
     project = MemoryJournal._project
 
-    def some(self: Any, event: Any) -> None:
+    def some(self: Any, event: Any, facts: Any) -> None:
         if event.type != "message.retracted":
-            project(self, event)
+            project(self, event, facts)
 
     patch.setattr(MemoryJournal, "_project", some)
 

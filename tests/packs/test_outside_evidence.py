@@ -114,5 +114,5 @@ def test_following_a_handle_takes_a_few_reads_however_long_the_history_is(hf: ho
             handles.reload_evidence(env, handles.evidence_origin(at.scope, handle_to(kind, target), found))
         costs.append(journal.asked)
     assert costs[0] == costs[1]
-    assert set(costs[0]) <= {"event", "read", "events_by_key", "entry"}
+    assert set(costs[0]) <= {"capabilities", "event", "read", "events_by_key", "entry"}
     assert len(costs[0]) <= 10

@@ -150,7 +150,7 @@ def test_an_async_function_is_refused_where_nobody_would_await_it(hf: Holdfast, 
 def test_what_cannot_be_seen_to_be_async_is_said_and_not_left_undone(hf: Holdfast) -> None:
     chat = hf.session("a")
     chat.compaction.add_rule(Rule("x", Always(), lambda occasion: later(occasion)))
-    with pytest.warns(RuntimeWarning, match="The rule x of .* must be awaited"):
+    with pytest.warns(RuntimeWarning, match="The rule x of .* is async, and only the asyncio client awaits it"):
         chat.append("hello")
 
 

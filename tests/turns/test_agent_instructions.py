@@ -159,13 +159,13 @@ def test_a_prompt_that_is_left_or_lost_is_noticed(bug: Any, monkeypatch: pytest.
         all_hold()
 
 
-@pytest.mark.parametrize("where", [fold, project_sessions])
-def test_settings_that_are_not_given_back_are_noticed(where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = where._settings
+@pytest.mark.parametrize(("where", "name"), [(fold, "_settings_changes"), (project_sessions, "_setting_columns")])
+def test_settings_that_are_not_given_back_are_noticed(where: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = getattr(where, name)
 
     def keeps(facts: Any, version: int) -> Any:
         return settings(replace(facts, own=None), version)
 
-    monkeypatch.setattr(where, "_settings", keeps)
+    monkeypatch.setattr(where, name, keeps)
     with pytest.raises(AssertionError):
         all_hold()

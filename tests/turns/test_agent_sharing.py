@@ -44,7 +44,7 @@ def test_a_tenants_agent_sees_its_own_conversations_only(hf: Holdfast) -> None:
     assert waiting.status == "waiting"
     assert list(bob.tail(SESSION)) == []
     assert not bob.stop(SESSION)
-    with pytest.raises(Refused, match="nothing to go on"):
+    with pytest.raises(Refused, match="nothing to continue"):
         bob.send(SESSION)
     with pytest.raises(holdfast.HoldfastError):
         hf.tenant("bob").answer(waiting.questions[0].id, approve=True)

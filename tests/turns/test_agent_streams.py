@@ -95,7 +95,7 @@ def test_what_goes_wrong_is_raised_at_the_end(hf: Holdfast) -> None:
     with pytest.raises(ModelFailed, match="Away"):
         events.extend(agent.stream(SESSION, "Hello"))
     assert kinds(events) == ["message", "delta"]
-    with pytest.raises(Refused, match="nothing to go on"):
+    with pytest.raises(Refused, match="nothing to continue"):
         list(agent.stream("empty"))
     assert kinds(agent.stream(SESSION)) == ["message", "delta", "reply", "done"]
 

@@ -86,7 +86,7 @@ def test_without_a_message_it_goes_on_with_what_is_live(hf: Holdfast) -> None:
         agent.send(SESSION, "Hello")
     assert agent.send(SESSION).text == "Hi."
     assert spoken(hf) == [("user", "Hello"), ("assistant", "Hi.")]
-    with pytest.raises(Refused, match="nothing to go on with"):
+    with pytest.raises(Refused, match="nothing to continue"):
         agent.send(SESSION)
 
 

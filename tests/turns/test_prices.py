@@ -221,7 +221,7 @@ def test_what_is_no_price_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "  ", "ft:", "/", None, 5, b"gpt"])
 def test_a_price_needs_a_name(prefix: Any) -> None:
-    with pytest.raises(InvalidValue, match="beginning of their names"):
+    with pytest.raises(InvalidValue, match="prefix of their names"):
         register_price(prefix, input=1, output=1)
 
 

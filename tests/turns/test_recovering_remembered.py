@@ -70,8 +70,10 @@ def who_held_it_is_remembered(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_owner_never_dies(patch: pytest.MonkeyPatch) -> None:
+    sound = runnable.read_readiness
+
     def standing(env: Env, stream: str, *how: Any) -> StreamReadiness:
-        found = runnable.read_readiness(env, stream, *how)
+        found = sound(env, stream, *how)
         return found if env.leases.seems_free(env.tenant, stream) else replace(found, turn=None)
 
     patch.setattr(runnable, "read_readiness", standing)

@@ -181,10 +181,12 @@ def test_an_answer_is_heard_of_at_once_in_every_tenant() -> None:
 
 
 def test_a_stream_that_cannot_be_read_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = runnable.read_readiness
+
     def standing(env: Any, stream: str, *how: Any) -> StreamReadiness:
         if env.tenant == "acme":
             raise Corrupt
-        return runnable.read_readiness(env, stream, *how)
+        return sound(env, stream, *how)
 
     async def test() -> None:
         async with holdfast.open_async("memory:") as hf:

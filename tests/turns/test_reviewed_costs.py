@@ -51,7 +51,7 @@ def spend(hf: Holdfast, name: str, usage: Usage, *, said: str | None = None) -> 
 def test_a_reply_that_names_no_model_costs_what_the_called_one_costs(hf: Holdfast, said: str | None) -> None:
     reply, asked = spend(hf, "gpt-5-mini", Usage(input=M, output=1_000), said=said)
     assert (asked, reply.status, reply.usage.cost) == (3, "stopped", 756 * M)
-    assert reply.reason.startswith("budget: the turn has cost")
+    assert reply.reason.startswith("budget: the turn has reached its cost limit")
     assert hf.session(SESSION).usage.cost == hf.usage().cost == 756 * M
 
 

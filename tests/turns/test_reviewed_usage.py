@@ -254,7 +254,7 @@ def test_a_turn_of_one_s_own_stops_when_it_has_cost_its_dollars(hf: Holdfast) ->
 
     done = take(hf, "Go.", dear, budget_usd=0.6)
     assert (len(asked), done.status) == (3, "stopped")
-    assert done.reason.startswith("budget: the turn has cost")
+    assert done.reason.startswith("budget: the turn has reached its cost limit")
     assert hf.usage().cost_usd == pytest.approx(0.756)
 
 

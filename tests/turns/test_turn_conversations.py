@@ -198,7 +198,7 @@ def test_tenants_do_not_see_each_others_turns(hf: Holdfast) -> None:
     other = hf.tenant("other")
     leave_at(hf, "Refund.", CallTool, replies(REFUND), key="k")
     assert other.session(SESSION).stop() is False
-    with pytest.raises(holdfast.Refused, match="nothing to go on with"):
+    with pytest.raises(holdfast.Refused, match="nothing to continue"):
         take(other, None, replies())
     assert take(other, "Hello", replies("Hi."), key="k").text == "Hi."
     assert spoken(other) == [("user", "Hello"), ("assistant", "Hi.")]

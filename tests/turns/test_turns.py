@@ -71,10 +71,10 @@ def test_a_turn_without_a_message_goes_on_with_the_one_that_is_live(hf: Holdfast
 
 
 def test_without_a_message_there_must_be_a_turn_to_go_on_with(hf: Holdfast) -> None:
-    with pytest.raises(Refused, match="nothing to go on with"):
+    with pytest.raises(Refused, match="nothing to continue"):
         take(hf, None, replies())
     take(hf, "Hello", replies("Hi."))
-    with pytest.raises(Refused, match="nothing to go on with"):
+    with pytest.raises(Refused, match="nothing to continue"):
         take(hf, None, replies())
 
 
