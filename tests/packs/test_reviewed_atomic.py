@@ -19,7 +19,7 @@ from holdfast import Holdfast
 from holdfast.connect import assemble_env
 from holdfast.core.search.documents import TextSearch
 from holdfast.journal.memory import journal as memory_journal
-from holdfast.journal.memory.journal import MemoryJournal, MemoryTransactions
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.batches import Batch
 from holdfast.records.settings import Settings
 from holdfast.sqlite.fts import tenant_index
@@ -225,12 +225,12 @@ def test_also_where_the_stack_ends() -> None:
 
 def test_a_part_that_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     (trial,) = trials("messages")
-    original = MemoryTransactions._roll_back
+    original = MemoryJournal._roll_back
 
-    def forgetful(self: MemoryTransactions, before: Any) -> None:
+    def forgetful(self: MemoryJournal, before: Any) -> None:
         original(self, before)
         self._streams.setdefault(("default", "session/a/thread/main"), []).append(99)
 
-    monkeypatch.setattr(MemoryTransactions, "_roll_back", forgetful)
+    monkeypatch.setattr(MemoryJournal, "_roll_back", forgetful)
     with pytest.raises(AssertionError, match="some of it is there"):
         trial.run(trial.lines // 2)

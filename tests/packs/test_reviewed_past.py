@@ -13,7 +13,7 @@ import holdfast
 from holdfast import Holdfast, Session
 from holdfast.core.search.documents import TextSearch
 from holdfast.core.search.words import query_terms
-from holdfast.journal.memory import read
+from holdfast.journal.memory import journal as memory_journal
 from holdfast.ports.journal import Journal
 from tests.scale import seeded, volume
 
@@ -73,6 +73,6 @@ def test_what_was_found_and_recalled_is_so_again_as_of_then(hf: Holdfast) -> Non
 
 
 def test_a_retraction_that_came_later_is_not_seen_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "_was_in_thread", lambda retracted, at: retracted is None)
+    monkeypatch.setattr(memory_journal, "_was_in_thread", lambda retracted, at: retracted is None)
     with holdfast.open("memory:") as client:
         assert next(differences(client, "planted", 60), None) is not None

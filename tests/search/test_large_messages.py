@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Holdfast, Session, Settings
 from holdfast.core.search.documents import INDEXED_CHARS
 from holdfast.flow.state.search import search_thread
-from holdfast.journal.memory import read
+from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.sqlite import search
 from holdfast.sqlite.fts import TextIndex
 from holdfast.testing.clock import FrozenClock
@@ -211,7 +211,7 @@ def test_ordinary_appends_ask_for_no_body(hf: Holdfast, monkeypatch: pytest.Monk
         monkeypatch.setattr(module, name, spy)
 
     noted(search, "_artifact_beginning")
-    noted(read.MemoryFinder, "_artifact_beginning")
+    noted(memory_journal.MemoryJournal, "_artifact_beginning")
     chat = hf.session("s")
     chat.append("One.", files=[("a.bin", b"\0" * 300_000)])
     chat.append(["Two.", "x" * 100_000])

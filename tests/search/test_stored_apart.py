@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Settings
 from holdfast.core.search import documents
-from holdfast.journal.memory import read
+from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.sqlite import search
 from tests.scale import seeded, volume
 from tests.search.test_large_messages import opened
@@ -67,7 +67,7 @@ def test_nobody_sees_the_difference(tmp_path: Path) -> None:
 
 def nothing_is_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(documents, "decode_beginning", lambda body: "")
-    for module in (search, read):
+    for module in (search, memory_journal):
         patch.setattr(module, "decode_beginning", lambda body: "")
 
 
