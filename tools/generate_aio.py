@@ -38,7 +38,6 @@ class Twin:
 
 TWINS = (
     Twin("client/effects.py", "Effects", "aio/effects.py", "_effects"),
-    Twin("client/frame.py", "FrameMessages", "aio/frame.py", "_frame"),
     Twin("client/frame.py", "Frame", "aio/frame.py", "_frame"),
     Twin("client/holdfast.py", "Holdfast", "aio/holdfast.py", "_client"),
     Twin("client/index.py", "QuestionsView", "aio/index.py", "_view"),
@@ -92,7 +91,7 @@ RUNNERS = {
 `yield_pages` makes an async generator of `iterate_pages`.
 """
 
-SHOWN_AS = {"FrameMessages": "Frame", "QuestionsView": "IndexView", "WorkView": "IndexView", "ReadableState": "State"}
+SHOWN_AS = {"QuestionsView": "IndexView", "WorkView": "IndexView", "ReadableState": "State"}
 """Classes that docstrings name by the class that users hold."""
 
 

@@ -35,9 +35,32 @@ from holdfast.records.messages import Message, ToolDef
 from holdfast.records.recovery import Answer, FrameInfo, QuestionReceipt
 from holdfast.records.usage import Usage
 
+T = TypeVar("T")
 
-class AsyncFrameMessages:
-    """The messages of a frame."""
+
+class CancellableRootFrame(Frame):
+    """A root frame whose opening can be given up while it waits for another owner, and not after."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._gate = threading.Lock()
+        self._waited = self._given_up = False
+
+    def give_up(self) -> bool:
+        """Give the opening up; return True if it was in time, so that nothing will be written."""
+        with self._gate:
+            self._given_up = not self._waited
+            return self._given_up
+
+    def _check_before_write(self) -> None:
+        with self._gate:
+            if self._given_up:
+                raise Refused("The task was cancelled before the frame was pushed. Nothing was written.")
+            self._waited = True
+
+
+class AsyncFrame:
+    """A live frame for an `async with` block, created by `hf.frame` or `frame.frame`."""
 
     def __init__(self, frame: Frame, threads: ThreadPools) -> None:
         self._frame = frame
@@ -96,34 +119,6 @@ class AsyncFrameMessages:
     async def messages(self, limit: int | None = None) -> list[Message]:
         """See Frame.messages."""
         return await self._threads.run(self._frame.messages, limit)
-
-
-T = TypeVar("T")
-
-
-class CancellableRootFrame(Frame):
-    """A root frame whose opening can be given up while it waits for another owner, and not after."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._gate = threading.Lock()
-        self._waited = self._given_up = False
-
-    def give_up(self) -> bool:
-        """Give the opening up; return True if it was in time, so that nothing will be written."""
-        with self._gate:
-            self._given_up = not self._waited
-            return self._given_up
-
-    def _check_before_write(self) -> None:
-        with self._gate:
-            if self._given_up:
-                raise Refused("The task was cancelled before the frame was pushed. Nothing was written.")
-            self._waited = True
-
-
-class AsyncFrame(AsyncFrameMessages):
-    """A live frame for an `async with` block, created by `hf.frame` or `frame.frame`."""
 
     # entering and leaving
 

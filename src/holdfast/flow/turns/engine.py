@@ -132,7 +132,7 @@ class TurnEngine:
         self._claimed = True
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave the turn: it stays live unless it has ended, or an error ends it. See client/frame_block.py."""
+        """Leave the turn: it stays live unless it has ended, or an error ends it. See client/frame.py."""
         try:
             if isinstance(error, Exception):
                 self._fail(error)
