@@ -40,8 +40,6 @@ TWINS = (
     Twin("client/effects.py", "Effects", "aio/effects.py", "_effects"),
     Twin("client/frame.py", "Frame", "aio/frame.py", "_frame"),
     Twin("client/holdfast.py", "Holdfast", "aio/holdfast.py", "_client"),
-    Twin("client/index.py", "QuestionsView", "aio/index.py", "_view"),
-    Twin("client/index.py", "WorkView", "aio/index.py", "_view"),
     Twin("client/index.py", "IndexView", "aio/index.py", "_view"),
     Twin("client/journal.py", "JournalView", "aio/journal.py", "_view"),
     Twin("client/session.py", "Session", "aio/session.py", "_session"),
@@ -91,7 +89,7 @@ RUNNERS = {
 `yield_pages` makes an async generator of `iterate_pages`.
 """
 
-SHOWN_AS = {"QuestionsView": "IndexView", "WorkView": "IndexView", "ReadableState": "State"}
+SHOWN_AS = {"ReadableState": "State"}
 """Classes that docstrings name by the class that users hold."""
 
 

@@ -33,61 +33,189 @@ from holdfast.records.scope import Address
 from holdfast.records.usage import Usage
 
 
-class AsyncQuestionsView:
-    """The open questions of one tenant."""
+class AsyncIndexView:
+    """The methods of IndexView, awaited."""
 
     def __init__(self, view: IndexView, threads: ThreadPools) -> None:
         self._view = view
         self._threads = threads
 
-    # questions
+    # frames
 
-    async def suspend_frame(
+    async def push_frame(
         self,
-        frame: str,
-        reason: str | None = None,
+        goal: str,
         *,
-        call: str | None = None,
+        scope: Address | None = None,
+        parent: str | None = None,
+        inputs: Any = None,
+        metadata: dict[str, Any] | None = None,
+        tokens: float | None = None,
+        limits: Limits | None = None,
+        inherit: Sequence[str] = (),
+        frame_id: str | None = None,
         key: str | None = None,
-        **options: Unpack[QuestionOptions],
-    ) -> QuestionReceipt:
-        """See IndexView.suspend_frame."""
-        return await self._threads.run(self._view.suspend_frame, frame, reason, call=call, key=key, **options)
-
-    async def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
-        """See IndexView.reissue_token."""
-        return await self._threads.run(self._view.reissue_token, question, expires_ms=expires_ms)
-
-    async def resume_frame(
-        self,
-        question: str | None = None,
-        *,
-        token: str | None = None,
-        approve: bool | None = None,
-        payload: Any = None,
-        args: Any = None,
-        note: str | None = None,
     ) -> str:
-        """See IndexView.resume_frame."""
+        """See IndexView.push_frame."""
         return await self._threads.run(
-            self._view.resume_frame, question, token=token, approve=approve, payload=payload, args=args, note=note
+            self._view.push_frame,
+            goal,
+            scope=scope,
+            parent=parent,
+            inputs=inputs,
+            metadata=metadata,
+            tokens=tokens,
+            limits=limits,
+            inherit=inherit,
+            frame_id=frame_id,
+            key=key,
         )
 
-    async def question(self, question: str) -> QuestionInfo:
-        """See IndexView.question."""
-        return await self._threads.run(self._view.question, question)
+    async def update_frame(
+        self,
+        frame: str,
+        *,
+        goal: str | None = None,
+        inputs: Any = None,
+        metadata: dict[str, Any] | None = None,
+        status: str | None = None,
+        limits: Limits | None = None,
+        tokens: int | None = None,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> FrameInfo:
+        """See IndexView.update_frame."""
+        return await self._threads.run(
+            self._view.update_frame,
+            frame,
+            goal=goal,
+            inputs=inputs,
+            metadata=metadata,
+            status=status,
+            limits=limits,
+            tokens=tokens,
+            expected_version=expected_version,
+            key=key,
+        )
 
-    async def answer_to(self, scope: Address, question: str) -> Answer | None:
-        """See IndexView.answer_to."""
-        return await self._threads.run(self._view.answer_to, scope, question)
+    async def pop_frame(
+        self,
+        frame: str,
+        status: str = "completed",
+        *,
+        summary: str | None = None,
+        error: str | None = None,
+        value: Any = None,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> FrameInfo:
+        """See IndexView.pop_frame."""
+        return await self._threads.run(
+            self._view.pop_frame,
+            frame,
+            status,
+            summary=summary,
+            error=error,
+            value=value,
+            expected_version=expected_version,
+            key=key,
+        )
 
+    async def get_frame(self, frame: str) -> FrameInfo:
+        """See IndexView.get_frame."""
+        return await self._threads.run(self._view.get_frame, frame)
 
-class AsyncWorkView:
-    """Budgets, evidence, results and calls of one tenant's frames."""
+    async def ancestry(self, frame: str) -> list[FrameInfo]:
+        """See IndexView.ancestry."""
+        return await self._threads.run(self._view.ancestry, frame)
 
-    def __init__(self, view: IndexView, threads: ThreadPools) -> None:
-        self._view = view
-        self._threads = threads
+    async def stack(self, scope: Address) -> list[FrameInfo]:
+        """See IndexView.stack."""
+        return await self._threads.run(self._view.stack, scope)
+
+    async def stacks(self) -> AsyncIterator[tuple[str, list[FrameInfo]]]:
+        """See IndexView.stacks. One crossing per page."""
+        async for item in iterate_pages(self._threads, self._view.stacks()):
+            yield item
+
+    async def top_of_stack(self, scope: Address) -> FrameInfo | None:
+        """See IndexView.top_of_stack."""
+        return await self._threads.run(self._view.top_of_stack, scope)
+
+    async def leaves(self, scope: Address) -> list[FrameInfo]:
+        """See IndexView.leaves."""
+        return await self._threads.run(self._view.leaves, scope)
+
+    # packs
+
+    async def assemble_context_pack(
+        self,
+        scope: Address | None = None,
+        frame: str | None = None,
+        *,
+        budget_tokens: int | None = None,
+        include_handles: Sequence[str] = (),
+        exclude_handles: Sequence[str] = (),
+        **options: Unpack[SharedPackOptions],
+    ) -> ContextPack:
+        """See IndexView.assemble_context_pack. Images and files are loaded with it."""
+        return await make_loaded_pack(
+            self._threads,
+            self._view.assemble_context_pack,
+            scope,
+            frame,
+            budget_tokens=budget_tokens,
+            include_handles=include_handles,
+            exclude_handles=exclude_handles,
+            **options,
+        )
+
+    async def pack_at(self, call: str) -> ContextPack:
+        """See IndexView.pack_at. Images and files are loaded with it."""
+        return await make_loaded_pack(self._threads, self._view.pack_at, call)
+
+    # briefs
+
+    async def set_brief(
+        self,
+        scope: Address,
+        role: str = MAIN_ROLE,
+        *,
+        system_prompt: str | None = None,
+        invariants: Sequence[str] | None = None,
+        working_context: Any = None,
+        tools: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """See IndexView.set_brief."""
+        await self._threads.run(
+            self._view.set_brief,
+            scope,
+            role,
+            system_prompt=system_prompt,
+            invariants=invariants,
+            working_context=working_context,
+            tools=tools,
+            key=key,
+        )
+
+    async def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
+        """See IndexView.brief."""
+        return await self._threads.run(self._view.brief, scope, role)
+
+    # actors
+
+    async def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
+        """See IndexView.resume_actor. It may wait, in a thread for those that do."""
+        return await self._threads.run_waiting(self._view.resume_actor, scope, incarnation=incarnation)
+
+    async def release_actor(self, scope: Address) -> None:
+        """See IndexView.release_actor."""
+        await self._threads.run(self._view.release_actor, scope)
+
+    async def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
+        """See IndexView.sweep. It may wait, in a thread for those that do."""
+        return await self._threads.run_waiting(self._view.sweep, fail_orphans=fail_orphans)
 
     # budgets
 
@@ -281,183 +409,43 @@ class AsyncWorkView:
             self._view.end_tool_call, frame, call, value=value, error=error, interrupted=interrupted, tokens=tokens
         )
 
+    # questions
 
-class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
-    """The call stacks of one tenant."""
-
-    # frames
-
-    async def push_frame(
+    async def suspend_frame(
         self,
-        goal: str,
+        frame: str,
+        reason: str | None = None,
         *,
-        scope: Address | None = None,
-        parent: str | None = None,
-        inputs: Any = None,
-        metadata: dict[str, Any] | None = None,
-        tokens: float | None = None,
-        limits: Limits | None = None,
-        inherit: Sequence[str] = (),
-        frame_id: str | None = None,
+        call: str | None = None,
         key: str | None = None,
+        **options: Unpack[QuestionOptions],
+    ) -> QuestionReceipt:
+        """See IndexView.suspend_frame."""
+        return await self._threads.run(self._view.suspend_frame, frame, reason, call=call, key=key, **options)
+
+    async def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
+        """See IndexView.reissue_token."""
+        return await self._threads.run(self._view.reissue_token, question, expires_ms=expires_ms)
+
+    async def resume_frame(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        payload: Any = None,
+        args: Any = None,
+        note: str | None = None,
     ) -> str:
-        """See IndexView.push_frame."""
+        """See IndexView.resume_frame."""
         return await self._threads.run(
-            self._view.push_frame,
-            goal,
-            scope=scope,
-            parent=parent,
-            inputs=inputs,
-            metadata=metadata,
-            tokens=tokens,
-            limits=limits,
-            inherit=inherit,
-            frame_id=frame_id,
-            key=key,
+            self._view.resume_frame, question, token=token, approve=approve, payload=payload, args=args, note=note
         )
 
-    async def update_frame(
-        self,
-        frame: str,
-        *,
-        goal: str | None = None,
-        inputs: Any = None,
-        metadata: dict[str, Any] | None = None,
-        status: str | None = None,
-        limits: Limits | None = None,
-        tokens: int | None = None,
-        expected_version: int | None = None,
-        key: str | None = None,
-    ) -> FrameInfo:
-        """See IndexView.update_frame."""
-        return await self._threads.run(
-            self._view.update_frame,
-            frame,
-            goal=goal,
-            inputs=inputs,
-            metadata=metadata,
-            status=status,
-            limits=limits,
-            tokens=tokens,
-            expected_version=expected_version,
-            key=key,
-        )
+    async def question(self, question: str) -> QuestionInfo:
+        """See IndexView.question."""
+        return await self._threads.run(self._view.question, question)
 
-    async def pop_frame(
-        self,
-        frame: str,
-        status: str = "completed",
-        *,
-        summary: str | None = None,
-        error: str | None = None,
-        value: Any = None,
-        expected_version: int | None = None,
-        key: str | None = None,
-    ) -> FrameInfo:
-        """See IndexView.pop_frame."""
-        return await self._threads.run(
-            self._view.pop_frame,
-            frame,
-            status,
-            summary=summary,
-            error=error,
-            value=value,
-            expected_version=expected_version,
-            key=key,
-        )
-
-    async def get_frame(self, frame: str) -> FrameInfo:
-        """See IndexView.get_frame."""
-        return await self._threads.run(self._view.get_frame, frame)
-
-    async def ancestry(self, frame: str) -> list[FrameInfo]:
-        """See IndexView.ancestry."""
-        return await self._threads.run(self._view.ancestry, frame)
-
-    async def stack(self, scope: Address) -> list[FrameInfo]:
-        """See IndexView.stack."""
-        return await self._threads.run(self._view.stack, scope)
-
-    async def stacks(self) -> AsyncIterator[tuple[str, list[FrameInfo]]]:
-        """See IndexView.stacks. One crossing per page."""
-        async for item in iterate_pages(self._threads, self._view.stacks()):
-            yield item
-
-    async def top_of_stack(self, scope: Address) -> FrameInfo | None:
-        """See IndexView.top_of_stack."""
-        return await self._threads.run(self._view.top_of_stack, scope)
-
-    async def leaves(self, scope: Address) -> list[FrameInfo]:
-        """See IndexView.leaves."""
-        return await self._threads.run(self._view.leaves, scope)
-
-    # packs
-
-    async def assemble_context_pack(
-        self,
-        scope: Address | None = None,
-        frame: str | None = None,
-        *,
-        budget_tokens: int | None = None,
-        include_handles: Sequence[str] = (),
-        exclude_handles: Sequence[str] = (),
-        **options: Unpack[SharedPackOptions],
-    ) -> ContextPack:
-        """See IndexView.assemble_context_pack. Images and files are loaded with it."""
-        return await make_loaded_pack(
-            self._threads,
-            self._view.assemble_context_pack,
-            scope,
-            frame,
-            budget_tokens=budget_tokens,
-            include_handles=include_handles,
-            exclude_handles=exclude_handles,
-            **options,
-        )
-
-    async def pack_at(self, call: str) -> ContextPack:
-        """See IndexView.pack_at. Images and files are loaded with it."""
-        return await make_loaded_pack(self._threads, self._view.pack_at, call)
-
-    # briefs
-
-    async def set_brief(
-        self,
-        scope: Address,
-        role: str = MAIN_ROLE,
-        *,
-        system_prompt: str | None = None,
-        invariants: Sequence[str] | None = None,
-        working_context: Any = None,
-        tools: Sequence[Any] | None = None,
-        key: str | None = None,
-    ) -> None:
-        """See IndexView.set_brief."""
-        await self._threads.run(
-            self._view.set_brief,
-            scope,
-            role,
-            system_prompt=system_prompt,
-            invariants=invariants,
-            working_context=working_context,
-            tools=tools,
-            key=key,
-        )
-
-    async def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
-        """See IndexView.brief."""
-        return await self._threads.run(self._view.brief, scope, role)
-
-    # actors
-
-    async def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
-        """See IndexView.resume_actor. It may wait, in a thread for those that do."""
-        return await self._threads.run_waiting(self._view.resume_actor, scope, incarnation=incarnation)
-
-    async def release_actor(self, scope: Address) -> None:
-        """See IndexView.release_actor."""
-        await self._threads.run(self._view.release_actor, scope)
-
-    async def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
-        """See IndexView.sweep. It may wait, in a thread for those that do."""
-        return await self._threads.run_waiting(self._view.sweep, fail_orphans=fail_orphans)
+    async def answer_to(self, scope: Address, question: str) -> Answer | None:
+        """See IndexView.answer_to."""
+        return await self._threads.run(self._view.answer_to, scope, question)

@@ -45,72 +45,208 @@ from holdfast.records.scope import Address, Scope
 from holdfast.records.usage import Usage
 
 
-class QuestionsView:
-    """The open questions of one tenant."""
+class IndexView:
+    """The frames of one tenant at the low level: call stacks, budgets, evidence, calls and questions."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
 
-    # questions
+    # frames
 
-    def suspend_frame(
+    def push_frame(
+        self,
+        goal: str,
+        *,
+        scope: Address | None = None,
+        parent: str | None = None,
+        inputs: Any = None,
+        metadata: dict[str, Any] | None = None,
+        tokens: float | None = None,
+        limits: Limits | None = None,
+        inherit: Sequence[str] = (),
+        frame_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Push a new frame and return its id. A child lives in its parent's scope unless another is given.
+
+        `inherit` names handles of the parent that the child sees as well.
+        """
+        content = GoalContent(goal=goal, inputs=to_plain(inputs), metadata=to_plain(metadata))
+        stream = None if scope is None else Scope.of(scope).text
+        return push.push_frame(
+            self.env,
+            stream,
+            content,
+            parent=parent,
+            tokens=tokens,
+            limits=limits,
+            inherit=inherit,
+            frame_id=frame_id,
+            key=key,
+        )
+
+    def update_frame(
         self,
         frame: str,
-        reason: str | None = None,
         *,
-        call: str | None = None,
+        goal: str | None = None,
+        inputs: Any = None,
+        metadata: dict[str, Any] | None = None,
+        status: str | None = None,
+        limits: Limits | None = None,
+        tokens: int | None = None,
+        expected_version: int | None = None,
         key: str | None = None,
-        **options: Unpack[QuestionOptions],
-    ) -> QuestionReceipt:
-        """Suspend a frame until its question is answered; return the question's id and, if requested, a link token."""
-        return ask_question(self.env, frame, reason, "suspend_frame", options, call=call, key=key)
-
-    def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
-        """Issue a new link token for an open question; the earlier one is void."""
-        return frame_questions.reissue_token(self.env, question, expires_ms)
-
-    def resume_frame(
-        self,
-        question: str | None = None,
-        *,
-        token: str | None = None,
-        approve: bool | None = None,
-        payload: Any = None,
-        args: Any = None,
-        note: str | None = None,
-    ) -> str:
-        """Resume the frame of a question and return the frame's id; record an answer too if there is none yet."""
-        given = approve is not None or payload is not None or args is not None or note is not None
-        frame, answered = frame_questions.find_question_frame(self.env, question, token)
-        if answered and token is not None:
-            raise TokenNotFound
-        if args is not None and approve is not False:
-            calls.check_edited_arguments(self.env, to_plain(args), question=question, token=token)
-        frame_questions.resume_frame(
+    ) -> FrameInfo:
+        """Change a frame's goal, inputs, metadata, limits or status, or a root's tokens."""
+        texts = None
+        if goal is not None or inputs is not None or metadata is not None:
+            known = read.read_frame(self.env, frame)
+            texts = GoalContent(
+                goal=goal if goal is not None else _drop_erased(known.goal),
+                inputs=to_plain(inputs) if inputs is not None else _drop_erased(known.inputs),
+                metadata=to_plain(metadata) if metadata is not None else _drop_erased(known.metadata),
+            )
+        lifecycle.update_frame(
             self.env,
             frame,
-            bring=given or not answered,
-            token=token,
-            approved=check_flag(approve),
-            content=make_answer(payload, args, note),
+            content=texts,
+            status=status,
+            limits=limits,
+            tokens=tokens,
+            key=key,
+            expected=expected_version,
         )
-        return frame
+        return read.read_frame(self.env, frame)
 
-    def question(self, question: str) -> QuestionInfo:
-        """Return one open question."""
-        return read.read_question(self.env, question)
+    def pop_frame(
+        self,
+        frame: str,
+        status: str = "completed",
+        *,
+        summary: str | None = None,
+        error: str | None = None,
+        value: Any = None,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> FrameInfo:
+        """End a frame and settle its budget. Failing or cancelling it cancels everything below, leaf first."""
+        content = OutcomeContent(summary=summary, error=error, value=to_plain(value))
+        ended = lifecycle.pop_frame(self.env, frame, status, content, key=key, expected=expected_version)
+        if ended is None:
+            return read.read_frame(self.env, frame)
+        goal = self.env.states.take_goal(self.env.tenant, ended.stream, ended.frame.goal)
+        return read.describe_frame(
+            self.env, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
+        )
 
-    def answer_to(self, scope: Address, question: str) -> Answer | None:
-        """Return the answer to a question of a scope, also after its frame was resumed."""
-        read.parse_id(question, "question")
-        return frame_questions.read_answer(self.env, Scope.of(scope).text, question)
+    def get_frame(self, frame: str) -> FrameInfo:
+        """Return a frame with its texts, live or ended."""
+        return read.read_frame(self.env, frame)
 
+    def ancestry(self, frame: str) -> list[FrameInfo]:
+        """Return the frames from the root to this one, across scopes."""
+        return read.read_ancestry(self.env, frame)
 
-class WorkView:
-    """Budgets, evidence, results and calls of one tenant's frames."""
+    def stack(self, scope: Address) -> list[FrameInfo]:
+        """Return all live frames of a scope, parents before children. A waiting parent hides nothing."""
+        return read.read_stack(self.env, Scope.of(scope).text)
 
-    def __init__(self, env: Env) -> None:
-        self.env = env
+    def stacks(self) -> Iterator[tuple[str, list[FrameInfo]]]:
+        """Iterate over every scope that has live frames, with those frames."""
+        for stream in read.list_streams_with_work(self.env):
+            yield stream, read.read_stack(self.env, stream)
+
+    def top_of_stack(self, scope: Address) -> FrameInfo | None:
+        """Return the deepest live frame of a scope, the newest if there are several, or None."""
+        stream = Scope.of(scope).text
+        top = frame_stack.top_frame(read.load_current_state(self.env, stream).frames)
+        return None if top is None else read.describe_frame(self.env, stream, top)
+
+    def leaves(self, scope: Address) -> list[FrameInfo]:
+        """Return every live frame with nothing live below it, oldest first."""
+        stream = Scope.of(scope).text
+        found = frame_stack.leaves(read.load_current_state(self.env, stream).frames)
+        return [read.describe_frame(self.env, stream, frame) for frame in found]
+
+    # packs
+
+    def assemble_context_pack(
+        self,
+        scope: Address | None = None,
+        frame: str | None = None,
+        *,
+        budget_tokens: int | None = None,
+        include_handles: Sequence[str] = (),
+        exclude_handles: Sequence[str] = (),
+        **options: Unpack[SharedPackOptions],
+    ) -> ContextPack:
+        """Return the context of the next model call of a frame, given by id or as the top of a scope's stack."""
+        least = self.env.settings.min_pack_tokens
+        if is_number(budget_tokens, least=1, most=least - 1):
+            raise BudgetTooSmall(
+                f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
+            )
+        wanted = visibility.resolve_frame(self.env, scope, frame)
+        refuse_unknown(options, SharedPackOptions, "assemble_context_pack")
+        given: PackOptions = {**options, "include": include_handles, "exclude": exclude_handles}
+        asked = client_context.make_pack_request("assemble_context_pack", budget_tokens, given)
+        return client_context.pack_frame(self.env, wanted, asked, options.get("as_of"))
+
+    def pack_at(self, call: str) -> ContextPack:
+        """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such."""
+        return client_context.pack_at(self.env, call)
+
+    # briefs
+
+    def set_brief(
+        self,
+        scope: Address,
+        role: str = MAIN_ROLE,
+        *,
+        system_prompt: str | None = None,
+        invariants: Sequence[str] | None = None,
+        working_context: Any = None,
+        tools: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Set what every pack of a role begins with in a scope: an actor's, a session's, or everywhere.
+
+        It replaces the role's brief there. A field that is not given is inherited from a wider scope, an empty value
+        means none, and with no field given the role's brief is removed there.
+        """
+        briefs.set_brief(
+            self.env,
+            scope,
+            role,
+            system_prompt=system_prompt,
+            invariants=invariants,
+            working_context=working_context,
+            tools=tools,
+            key=key,
+        )
+
+    def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
+        """Return the effective brief of a role in a scope, each field from the nearest scope that sets it."""
+        return briefs.brief_context(self.env, scope, role)
+
+    # actors
+
+    def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
+        """Return where an actor stands: every live leaf, the path from root to current, and unfinished work.
+
+        Without an incarnation this only reads. With one, this process becomes the owner: the earlier owner can write no
+        more, and `actor.resumed` is written, once.
+        """
+        return takeover.resume_actor(self.env, Scope.of(scope).text, incarnation)
+
+    def release_actor(self, scope: Address) -> None:
+        """Release an actor that was taken with `resume_actor`; does nothing if it was not."""
+        takeover.release_actor(self.env, Scope.of(scope).text)
+
+    def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
+        """Resume frames whose timer is due, end expired ones, flag late ones; `fail_orphans` fails late orphans."""
+        return frame_sweep.sweep(self.env, fail_orphans=fail_orphans)
 
     # budgets
 
@@ -314,206 +450,59 @@ class WorkView:
             tokens=tokens,
         )
 
+    # questions
 
-class IndexView(WorkView, QuestionsView):
-    """The call stacks of one tenant."""
-
-    # frames
-
-    def push_frame(
-        self,
-        goal: str,
-        *,
-        scope: Address | None = None,
-        parent: str | None = None,
-        inputs: Any = None,
-        metadata: dict[str, Any] | None = None,
-        tokens: float | None = None,
-        limits: Limits | None = None,
-        inherit: Sequence[str] = (),
-        frame_id: str | None = None,
-        key: str | None = None,
-    ) -> str:
-        """Push a new frame and return its id. A child lives in its parent's scope unless another is given.
-
-        `inherit` names handles of the parent that the child sees as well.
-        """
-        content = GoalContent(goal=goal, inputs=to_plain(inputs), metadata=to_plain(metadata))
-        stream = None if scope is None else Scope.of(scope).text
-        return push.push_frame(
-            self.env,
-            stream,
-            content,
-            parent=parent,
-            tokens=tokens,
-            limits=limits,
-            inherit=inherit,
-            frame_id=frame_id,
-            key=key,
-        )
-
-    def update_frame(
+    def suspend_frame(
         self,
         frame: str,
+        reason: str | None = None,
         *,
-        goal: str | None = None,
-        inputs: Any = None,
-        metadata: dict[str, Any] | None = None,
-        status: str | None = None,
-        limits: Limits | None = None,
-        tokens: int | None = None,
-        expected_version: int | None = None,
+        call: str | None = None,
         key: str | None = None,
-    ) -> FrameInfo:
-        """Change a frame's goal, inputs, metadata, limits or status, or a root's tokens."""
-        texts = None
-        if goal is not None or inputs is not None or metadata is not None:
-            known = read.read_frame(self.env, frame)
-            texts = GoalContent(
-                goal=goal if goal is not None else _drop_erased(known.goal),
-                inputs=to_plain(inputs) if inputs is not None else _drop_erased(known.inputs),
-                metadata=to_plain(metadata) if metadata is not None else _drop_erased(known.metadata),
-            )
-        lifecycle.update_frame(
+        **options: Unpack[QuestionOptions],
+    ) -> QuestionReceipt:
+        """Suspend a frame until its question is answered; return the question's id and, if requested, a link token."""
+        return ask_question(self.env, frame, reason, "suspend_frame", options, call=call, key=key)
+
+    def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
+        """Issue a new link token for an open question; the earlier one is void."""
+        return frame_questions.reissue_token(self.env, question, expires_ms)
+
+    def resume_frame(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        payload: Any = None,
+        args: Any = None,
+        note: str | None = None,
+    ) -> str:
+        """Resume the frame of a question and return the frame's id; record an answer too if there is none yet."""
+        given = approve is not None or payload is not None or args is not None or note is not None
+        frame, answered = frame_questions.find_question_frame(self.env, question, token)
+        if answered and token is not None:
+            raise TokenNotFound
+        if args is not None and approve is not False:
+            calls.check_edited_arguments(self.env, to_plain(args), question=question, token=token)
+        frame_questions.resume_frame(
             self.env,
             frame,
-            content=texts,
-            status=status,
-            limits=limits,
-            tokens=tokens,
-            key=key,
-            expected=expected_version,
+            bring=given or not answered,
+            token=token,
+            approved=check_flag(approve),
+            content=make_answer(payload, args, note),
         )
-        return read.read_frame(self.env, frame)
+        return frame
 
-    def pop_frame(
-        self,
-        frame: str,
-        status: str = "completed",
-        *,
-        summary: str | None = None,
-        error: str | None = None,
-        value: Any = None,
-        expected_version: int | None = None,
-        key: str | None = None,
-    ) -> FrameInfo:
-        """End a frame and settle its budget. Failing or cancelling it cancels everything below, leaf first."""
-        content = OutcomeContent(summary=summary, error=error, value=to_plain(value))
-        ended = lifecycle.pop_frame(self.env, frame, status, content, key=key, expected=expected_version)
-        if ended is None:
-            return read.read_frame(self.env, frame)
-        goal = self.env.states.take_goal(self.env.tenant, ended.stream, ended.frame.goal)
-        return read.describe_frame(
-            self.env, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
-        )
+    def question(self, question: str) -> QuestionInfo:
+        """Return one open question."""
+        return read.read_question(self.env, question)
 
-    def get_frame(self, frame: str) -> FrameInfo:
-        """Return a frame with its texts, live or ended."""
-        return read.read_frame(self.env, frame)
-
-    def ancestry(self, frame: str) -> list[FrameInfo]:
-        """Return the frames from the root to this one, across scopes."""
-        return read.read_ancestry(self.env, frame)
-
-    def stack(self, scope: Address) -> list[FrameInfo]:
-        """Return all live frames of a scope, parents before children. A waiting parent hides nothing."""
-        return read.read_stack(self.env, Scope.of(scope).text)
-
-    def stacks(self) -> Iterator[tuple[str, list[FrameInfo]]]:
-        """Iterate over every scope that has live frames, with those frames."""
-        for stream in read.list_streams_with_work(self.env):
-            yield stream, read.read_stack(self.env, stream)
-
-    def top_of_stack(self, scope: Address) -> FrameInfo | None:
-        """Return the deepest live frame of a scope, the newest if there are several, or None."""
-        stream = Scope.of(scope).text
-        top = frame_stack.top_frame(read.load_current_state(self.env, stream).frames)
-        return None if top is None else read.describe_frame(self.env, stream, top)
-
-    def leaves(self, scope: Address) -> list[FrameInfo]:
-        """Return every live frame with nothing live below it, oldest first."""
-        stream = Scope.of(scope).text
-        found = frame_stack.leaves(read.load_current_state(self.env, stream).frames)
-        return [read.describe_frame(self.env, stream, frame) for frame in found]
-
-    # packs
-
-    def assemble_context_pack(
-        self,
-        scope: Address | None = None,
-        frame: str | None = None,
-        *,
-        budget_tokens: int | None = None,
-        include_handles: Sequence[str] = (),
-        exclude_handles: Sequence[str] = (),
-        **options: Unpack[SharedPackOptions],
-    ) -> ContextPack:
-        """Return the context of the next model call of a frame, given by id or as the top of a scope's stack."""
-        least = self.env.settings.min_pack_tokens
-        if is_number(budget_tokens, least=1, most=least - 1):
-            raise BudgetTooSmall(
-                f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
-            )
-        wanted = visibility.resolve_frame(self.env, scope, frame)
-        refuse_unknown(options, SharedPackOptions, "assemble_context_pack")
-        given: PackOptions = {**options, "include": include_handles, "exclude": exclude_handles}
-        asked = client_context.make_pack_request("assemble_context_pack", budget_tokens, given)
-        return client_context.pack_frame(self.env, wanted, asked, options.get("as_of"))
-
-    def pack_at(self, call: str) -> ContextPack:
-        """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such."""
-        return client_context.pack_at(self.env, call)
-
-    # briefs
-
-    def set_brief(
-        self,
-        scope: Address,
-        role: str = MAIN_ROLE,
-        *,
-        system_prompt: str | None = None,
-        invariants: Sequence[str] | None = None,
-        working_context: Any = None,
-        tools: Sequence[Any] | None = None,
-        key: str | None = None,
-    ) -> None:
-        """Set what every pack of a role begins with in a scope: an actor's, a session's, or everywhere.
-
-        It replaces the role's brief there. A field that is not given is inherited from a wider scope, an empty value
-        means none, and with no field given the role's brief is removed there.
-        """
-        briefs.set_brief(
-            self.env,
-            scope,
-            role,
-            system_prompt=system_prompt,
-            invariants=invariants,
-            working_context=working_context,
-            tools=tools,
-            key=key,
-        )
-
-    def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
-        """Return the effective brief of a role in a scope, each field from the nearest scope that sets it."""
-        return briefs.brief_context(self.env, scope, role)
-
-    # actors
-
-    def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
-        """Return where an actor stands: every live leaf, the path from root to current, and unfinished work.
-
-        Without an incarnation this only reads. With one, this process becomes the owner: the earlier owner can write no
-        more, and `actor.resumed` is written, once.
-        """
-        return takeover.resume_actor(self.env, Scope.of(scope).text, incarnation)
-
-    def release_actor(self, scope: Address) -> None:
-        """Release an actor that was taken with `resume_actor`; does nothing if it was not."""
-        takeover.release_actor(self.env, Scope.of(scope).text)
-
-    def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
-        """Resume frames whose timer is due, end expired ones, flag late ones; `fail_orphans` fails late orphans."""
-        return frame_sweep.sweep(self.env, fail_orphans=fail_orphans)
+    def answer_to(self, scope: Address, question: str) -> Answer | None:
+        """Return the answer to a question of a scope, also after its frame was resumed."""
+        read.parse_id(question, "question")
+        return frame_questions.read_answer(self.env, Scope.of(scope).text, question)
 
 
 def choose_frame_summarizer(env: Env, given: Any) -> Summarizer:
