@@ -103,3 +103,64 @@ def _second_client(hf: holdfast.Holdfast) -> holdfast.Holdfast:
     """Another owner on the same journal, as a second process would be."""
     env: Any = hf.env
     return holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
+
+
+NOT_TEXT: dict[str, Act] = {
+    "summary": lambda hf, f: hf.index.pop_frame(f, "failed", summary=5),  # type: ignore[arg-type]
+    "pop error": lambda hf, f: hf.index.pop_frame(f, "failed", error=5),  # type: ignore[arg-type]
+    "recommended": lambda hf, f: hf.index.suspend_frame(f, "?", recommended=7),  # type: ignore[arg-type]
+    "options of numbers": lambda hf, f: hf.index.suspend_frame(f, "?", options=[1, 2]),  # type: ignore[list-item]
+    "options of a text": lambda hf, f: hf.index.suspend_frame(f, "?", options="yes"),
+    "options of a number": lambda hf, f: hf.index.suspend_frame(f, "?", options=5),  # type: ignore[arg-type]
+    "recommended elsewhere": lambda hf, f: hf.index.suspend_frame(f, "?", options=["a"], recommended="b"),
+    "description": lambda hf, f: hf.index.add_handle(f, "document", description=5),  # type: ignore[arg-type]
+    "target": lambda hf, f: hf.index.add_handle(f, "document", target=5),  # type: ignore[arg-type]
+    "handle metadata": lambda hf, f: hf.index.add_handle(f, "document", metadata=[1]),  # type: ignore[arg-type]
+    "tool error": lambda hf, f: hf.index.end_tool_call(f, hf.index.get_frame(f).calls[0].id, error=5),  # type: ignore[arg-type]
+    "tool tokens": lambda hf, f: hf.index.end_tool_call(f, hf.index.get_frame(f).calls[0].id, tokens="x"),  # type: ignore[arg-type]
+    "model": lambda hf, f: hf.index.begin_model_call(f, model=5),  # type: ignore[arg-type]
+    "provider id": lambda hf, f: hf.index.begin_tool_call(f, "t", provider_id=5),  # type: ignore[arg-type]
+    "reason": lambda hf, f: hf.index.remove_handle(f, "h", reason=5),  # type: ignore[arg-type]
+    "no handle": lambda hf, f: hf.index.remove_handle(f, None),  # type: ignore[arg-type]
+    "result summary": lambda hf, f: hf.index.add_result(f, "k", "r", summary=5),  # type: ignore[arg-type]
+    "note": lambda hf, f: hf.answer(f, approve=True, note=5),  # type: ignore[arg-type]
+    "no goal": lambda hf, f: hf.frame(None).open(),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", sorted(NOT_TEXT))
+def test_what_is_not_a_text_is_refused_before_it_is_written(hf: holdfast.Holdfast, name: str) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR)
+    hf.index.add_handle(frame, "document", handle="h")
+    hf.index.begin_tool_call(frame, "t")
+    before = hf.journal.position()
+    with pytest.raises(InvalidValue):
+        NOT_TEXT[name](hf, frame)
+    assert hf.journal.position() == before
+
+
+def test_a_block_refuses_what_is_not_a_text(hf: holdfast.Holdfast) -> None:
+    with hf.frame("x", on_error="leave") as frame:
+        with pytest.raises(InvalidValue):
+            frame.suspend("pick", options=[1, 2])  # type: ignore[list-item]
+        with pytest.raises(InvalidValue):
+            frame.ask(5, key="q")  # type: ignore[arg-type]
+        frame.result(1, summary="fine")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda hf, f: hf.index.add_handle(f, "document", priority=["low"]),
+        lambda hf, f: hf.index.release_reservation(f, ["p"]),
+        lambda hf, f: hf.index.spend_reserved(f, 5, 1),
+        lambda hf, f: hf.index.pop_frame(f, ["completed"]),
+        lambda hf, f: hf.index.end_model_call(f, ["c"]),
+        lambda hf, f: hf.index.restore_handles(f, 5),
+        lambda hf, f: hf.index.update_frame(f, goal="g", expected_version="5"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named(hf: holdfast.Holdfast, act: Act) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR)
+    with pytest.raises(InvalidValue):
+        act(hf, frame)

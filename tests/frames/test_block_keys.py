@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+import holdfast
+from holdfast import Limits
 from holdfast.errors import FrameEnded, KeyReused, Refused
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.testing.clock import FrozenClock
 from tests.frames.blocks import SCOPE, Holdfast, client, holder, never
+from tests.frames.conftest import ACTOR
 
 
 def test_a_live_frame_is_taken_up() -> None:
@@ -107,3 +110,44 @@ def test_the_newest_frame_is_the_last_pushed_whatever_the_clock_says() -> None:
     assert top is not None
     assert top.goal == "newer"
     assert [frame.goal for frame in index.leaves(SCOPE)] == ["older", "newer"]
+
+
+def test_a_key_stands_for_everything_that_was_asked_for(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR, tokens=100)
+    hf.index.reserve(frame, "p", 3, key="rv")
+    hf.index.update_frame(frame, limits=Limits(depth=2), key="u")
+    hf.index.add_handle(frame, "document", handle="h", priority="low", key="h")
+    call = hf.index.begin_tool_call(frame, "t", if_interrupted="retry", key="t")
+    before = hf.journal.position()
+    for act in (
+        lambda: hf.index.release_reservation(frame, "p", key="rv"),
+        lambda: hf.index.update_frame(frame, limits=Limits(depth=1), key="u"),
+        lambda: hf.index.update_frame(frame, tokens=500, key="u"),
+        lambda: hf.index.add_handle(frame, "document", handle="h", priority="high", key="h"),
+        lambda: hf.index.begin_tool_call(frame, "t", if_interrupted="fail", key="t"),
+    ):
+        with pytest.raises(holdfast.errors.KeyReused):
+            act()
+    hf.index.update_frame(frame, limits=Limits(depth=2), key="u")
+    assert hf.index.begin_tool_call(frame, "t", if_interrupted="retry", key="t") == call
+    assert hf.journal.position() == before
+
+
+def test_keys_of_children_steps_and_questions_do_not_meet(hf: holdfast.Holdfast) -> None:
+    with hf.frame("f", key="k") as frame:
+        for key in ("ask/x", "run/x", "do/x", "x"):
+            with frame.frame("child", key=key):
+                pass
+        frame.run(lambda: 1, key="x")
+        frame.spend(1, key="x")
+        assert frame.suspend("?", key="x").answer is None
+    assert hf.index.get_frame(frame.id).status == "suspended"
+
+
+def test_the_same_status_again_under_its_key_is_the_same_request(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR)
+    hf.index.update_frame(frame, status="active", key="k")
+    hf.index.update_frame(frame, status="waiting")
+    assert hf.index.update_frame(frame, status="active", key="k").status == "waiting"
+    with pytest.raises(holdfast.errors.KeyReused):
+        hf.index.update_frame(frame, status="waiting", key="k")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.connect import assemble_env
 from holdfast.errors import ActorBusy, StaleEpoch
 from holdfast.flow.frames import takeover
 from holdfast.flow.frames.leases import StreamLeases
@@ -18,6 +19,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
 from tests.forked import in_child
 from tests.frames.blocks import SCOPE, Holdfast, Watched, client, holder, kinds, name, never
+from tests.frames.conftest import ACTOR
 
 
 def test_threads_share_the_lease_and_the_last_one_gives_it_back() -> None:
@@ -176,3 +178,25 @@ def _check_child(hf: Holdfast, frame: holdfast.Frame) -> None:
     assert in_child(lambda: frame.run(never, key="a")).startswith("NotOwner")
     assert in_child(lambda: frame.leave()).startswith("NotOwner")
     assert frame.run(lambda: 1, key="a") == 1
+
+
+def test_the_sweep_works_where_the_last_owner_is_gone(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
+    env: Any = hf.env
+    dead = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
+    timer = dead.index.push_frame("timer", scope=ACTOR)
+    late = dead.index.push_frame("late", scope=ACTOR)
+    dead.index.suspend_frame(timer, "later", kind="timer", until=clock.now_ms() + 10)
+    dead.index.suspend_frame(late, "?", expires_ms=10, on_expiry="fail")
+    dead.index.resume_actor(ACTOR, incarnation="gone")
+    clock.advance(11)
+    swept = hf.index.sweep()
+    assert (swept.resumed, swept.expired, swept.skipped) == ((timer,), (late,), ())
+    assert hf.index.resume_actor(ACTOR).holder is None
+
+
+def test_closing_gives_back_what_was_taken_for_good(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as hf:
+        hf.index.resume_actor(ACTOR, incarnation="a")
+        assert hf.drain(0) == 0
+    with holdfast.open(tmp_path / "a.db") as hf:
+        assert hf.index.resume_actor(ACTOR).holder is None

@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast import Usage
-from holdfast.errors import BudgetExhausted, InsufficientTokens
+from holdfast.errors import BudgetExhausted, InsufficientTokens, Waiting
 from holdfast.types import TokenBudget
 from tests.frames.conftest import ACTOR
 
@@ -157,3 +157,45 @@ def test_what_a_subtree_used_is_settled_once_at_each_level(hf: holdfast.Holdfast
     found = hf.index.get_frame(root)
     assert found.tokens == TokenBudget(granted=1000, used=160)
     assert found.usage == Usage(input=110, output=50, cost=8)
+
+
+def _torn() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_child_whose_tokens_are_lent_elsewhere_waits_and_kills_nothing(hf: holdfast.Holdfast) -> None:
+    def work(torn: bool) -> None:
+        with hf.frame("root", key="r", tokens=1000) as root:
+            try:
+                with root.frame("A", key="a", tokens=800) as a:
+                    a.ask("ok?", key="q")
+            except Waiting:
+                pass
+            with root.frame("B", key="b", tokens=600) as b:
+                b.run(_torn if torn else (lambda: None), key="s", if_interrupted="retry")
+
+    with pytest.raises(KeyboardInterrupt):
+        work(True)
+    (question,) = hf.questions()
+    hf.answer(question.id, approve=True)
+    work(False)
+    assert [frame.status for frame in hf.index.stack(ACTOR)] == ["waiting", "suspended"]
+    work(False)
+    assert hf.index.stack(ACTOR) == []
+
+
+def test_what_was_given_back_is_not_there_twice(hf: holdfast.Holdfast) -> None:
+    root = hf.index.push_frame("root", scope=ACTOR, tokens=1000)
+    child = hf.index.push_frame("child", parent=root, tokens=800)
+    question = hf.index.suspend_frame(child, "?").question
+    assert hf.index.get_frame(child).tokens == TokenBudget(granted=800, released=800)
+    assert hf.index.get_frame(child).tokens.available == 0
+    with pytest.raises(holdfast.errors.InsufficientTokens):
+        hf.index.reserve(child, "reply", 1)
+    hf.index.resume_frame(question, approve=True)
+    call = hf.index.begin_model_call(child)
+    hf.index.suspend_frame(child, "?")
+    assert hf.index.get_frame(root).tokens.available == 200
+    hf.index.end_model_call(child, call, usage=Usage(output=700))
+    hf.index.pop_frame(child, "cancelled")
+    assert hf.index.get_frame(root).tokens == TokenBudget(granted=1000, used=700)

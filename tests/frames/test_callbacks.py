@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 
+import holdfast
 from holdfast.errors import Draining, HoldfastError, InvalidValue, Unavailable
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.events.envelope import Event
@@ -107,3 +111,37 @@ def test_work_that_is_stopped_by_draining_stays_live_for_the_next_process() -> N
     with client(journal).frame("job", key="job") as root, root.frame("child", key="c"):
         pass
     assert root.status == "completed"
+
+
+def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as hf:
+        both = threading.Barrier(2, timeout=5)
+        errors: list[BaseException] = []
+
+        def entered(event: holdfast.types.Event) -> None:
+            if event.content.goal == "work":
+                both.wait()
+                with hf.frame("told", actor="b" if event.stream == "actor/a" else "a", key=f"of {event.stream}"):
+                    pass
+
+        stop = hf.on("frame.pushed", entered)
+
+        def work(actor: str) -> None:
+            try:
+                with hf.frame("work", actor=actor):
+                    stop()
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(actor,), daemon=True) for actor in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        assert errors == []
+        assert hf.env.leases.count_users() == 0
+        hf.on("frame.popped", lambda event: hf.frame("after", actor="c", key="once").open())
+        with hf.frame("again", actor="c"):
+            pass
+        assert [frame.goal for frame in hf.index.stack("actor/c")] == ["after"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import holdfast
 from holdfast import Limits
+from holdfast.connect import assemble_env
 from holdfast.errors import FrameEnded, FrameNotFound, HasLiveChildren, InvalidTransition, MaxDepthExceeded
 from holdfast.testing.clock import FrozenClock
 from holdfast.types import FrameLimits
@@ -285,3 +288,22 @@ def test_an_erased_goal_leaves_the_frame_whole(hf: holdfast.Holdfast) -> None:
     assert hf.index.resume_actor(ACTOR).frames == (found,)
     assert hf.index.update_frame(frame, inputs={"n": 2}).goal is None
     assert hf.index.pop_frame(frame).status == "completed"
+
+
+def test_falsy_inputs_stay(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR, inputs=0)
+    assert hf.index.update_frame(frame, goal="g").inputs == 0
+
+
+def test_a_child_elsewhere_ends_also_after_the_lease_of_its_parents_scope_was_lost(hf: holdfast.Holdfast) -> None:
+    root = hf.index.push_frame("root", scope=ACTOR, limits=Limits(timeout_ms=1000))
+    hf.index.suspend_frame(hf.index.push_frame("asks", parent=root), "?")
+    away = hf.index.push_frame("away", parent=root, scope="actor/away")
+    hf.index.resume_actor(ACTOR, incarnation="1")
+    env: Any = hf.env
+    other = holdfast.Holdfast(assemble_env(env.journal, env.settings, env.clock), owner=False)
+    other.index.resume_actor(ACTOR, incarnation="2")
+    other.index.release_actor(ACTOR)
+    with pytest.raises(holdfast.errors.StaleEpoch):
+        hf.index.record_usage(root, 1)
+    assert hf.index.pop_frame(away).status == "completed"

@@ -8,7 +8,15 @@ import pytest
 
 import holdfast
 from holdfast import Limits
-from holdfast.errors import AlreadyAnswered, FrameSuspended, QuestionExpired, QuestionNotFound, TokenNotFound
+from holdfast.errors import (
+    AlreadyAnswered,
+    FrameSuspended,
+    InvalidValue,
+    QuestionExpired,
+    QuestionNotFound,
+    TokenNotFound,
+    Waiting,
+)
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -278,3 +286,87 @@ def test_terms_that_cannot_be_meant_are_refused(hf: holdfast.Holdfast, terms: di
     with pytest.raises(holdfast.errors.InvalidValue):
         hf.index.suspend_frame(frame, **{"reason": "?", **terms})  # type: ignore[arg-type]
     assert hf.journal.position() == before
+
+
+def test_a_question_in_other_words_is_the_same_question(hf: holdfast.Holdfast) -> None:
+    for words in ("Refund 49.90 (2 left)?", "Refund 49.90 (1 left)?"):
+        with pytest.raises(Waiting), hf.frame("r", key="r") as frame:
+            frame.ask(words, key="q", token=True)
+    (question,) = hf.questions()
+    assert question.reason == "Refund 49.90 (2 left)?"
+    hf.answer(question.id, approve=True)
+    with hf.frame("r", key="r") as frame:
+        assert frame.ask("Refund?", key="q").approved
+
+
+def test_an_approval_needs_an_answer_that_says_something(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR)
+    question = hf.index.suspend_frame(frame, "?").question
+    before = hf.journal.position()
+    for act in (
+        lambda: hf.answer(question),
+        lambda: hf.answer(question, note="hm"),
+        lambda: hf.index.resume_frame(question),
+    ):
+        with pytest.raises(InvalidValue, match="approve"):
+            act()
+    assert hf.journal.position() == before
+    hf.index.resume_frame(question, payload={"ok": 1})
+    pause = hf.index.suspend_frame(frame, "pause", kind="pause").question
+    assert hf.index.resume_frame(pause) == frame
+
+
+def test_ancestors_clocks_move_by_exactly_as_long_as_all_below_waited(
+    hf: holdfast.Holdfast, clock: FrozenClock
+) -> None:
+    root = hf.index.push_frame("root", scope=ACTOR, limits=Limits(timeout_ms=100_000))
+    first = hf.index.get_frame(root).deadline
+    assert first is not None
+    waits, works = (hf.index.push_frame(name, parent=root) for name in ("waits", "works"))
+    question = hf.index.suspend_frame(waits, "?").question
+    clock.advance(90_000)
+    hf.index.pop_frame(works)
+    clock.advance(1_000)
+    hf.index.resume_frame(question, approve=True)
+    assert hf.index.get_frame(root).deadline == first + 1_000
+    again = hf.index.suspend_frame(waits, "?").question
+    clock.advance(5_000)
+    hf.index.pop_frame(waits, "cancelled")
+    assert hf.index.get_frame(root).deadline == first + 6_000
+    with pytest.raises(holdfast.errors.QuestionNotFound):
+        hf.answer(again, approve=True)
+
+
+def test_a_parent_whose_clock_stands_still_may_work(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
+    def work(plan: int) -> None:
+        with hf.frame("root", key="r", limits=Limits(timeout_ms=60_000)) as root:
+            assert root.run(lambda: plan, key=f"plan {plan}") == plan
+            with root.frame("child", key="c") as child:
+                child.ask("?", key="q")
+
+    with pytest.raises(Waiting):
+        work(1)
+    clock.advance(3_600_000)
+    (question,) = hf.questions()
+    hf.answer(question.id, approve=True)
+    work(2)
+    assert hf.index.stack(ACTOR) == []
+    late = hf.index.push_frame("late", scope=ACTOR, limits=Limits(timeout_ms=10))
+    clock.advance(11)
+    with pytest.raises(holdfast.errors.DeadlineExceeded):
+        hf.index.push_frame("child", parent=late)
+
+
+def test_a_token_of_odd_text_opens_nothing(hf: holdfast.Holdfast) -> None:
+    for token in ("\udcff", "\0", "x" * 100_000):
+        with pytest.raises(holdfast.errors.TokenNotFound):
+            hf.answer(token=token, approve=True)
+
+
+def test_the_same_answer_by_another_way_is_the_same_answer(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR)
+    asked = hf.index.suspend_frame(frame, "?", token=True)
+    hf.answer(token=asked.token, approve=True)
+    assert hf.answer(asked.question, approve=True) == asked.question
+    with pytest.raises(holdfast.errors.AlreadyAnswered):
+        hf.answer(asked.question, approve=False)

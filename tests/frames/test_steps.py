@@ -9,9 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+import holdfast
 from holdfast.errors import ActorBusy, EffectFailed, InvalidValue, TooLarge, Waiting
+from holdfast.flow.frames import run_once
 from holdfast.journal.memory.journal import MemoryJournal
 from tests.frames.blocks import SCOPE, client, kinds, never, torn
+from tests.frames.conftest import ACTOR
 
 
 @dataclasses.dataclass
@@ -166,3 +169,113 @@ def test_a_torn_step_of_a_parent_is_asked_about_while_its_child_lives() -> None:
     client(journal).answer(waiting.value.question, approve=True)
     assert work(lambda: "paid") == "paid"
     assert list(client(journal).index.stack(SCOPE)) == []
+
+
+def test_a_torn_step_beside_a_child_elsewhere_is_asked_about(hf: holdfast.Holdfast) -> None:
+    def work(fn: Callable[[], Any]) -> Any:
+        with hf.frame("root", key="r", tokens=1000) as root:
+            helper = hf.index.push_frame("helper", parent=root.id, scope="actor/helper", tokens=100, key="h")
+            given = root.run(fn, key="pay")
+            hf.index.pop_frame(helper)
+            return given
+
+    with pytest.raises(KeyboardInterrupt):
+        work(torn)
+    with pytest.raises(Waiting) as waiting:
+        work(torn)
+    assert [frame.status for frame in hf.index.stack("actor/helper")] == ["active"]
+    hf.answer(waiting.value.question, approve=False, payload="paid")
+    assert work(torn) == "paid"
+
+
+def test_an_erased_value_says_so(hf: holdfast.Holdfast) -> None:
+    user = hf.as_user("u-1")
+    ran = []
+
+    def work() -> Any:
+        with user.frame("job", key="k") as frame:
+            value = frame.run(lambda: ran.append(1) or {"paid": 17}, key="pay")  # type: ignore[func-returns-value]
+            frame.result("done")
+            return value
+
+    assert work() == {"paid": 17}
+    hf.journal.erase("u-1")
+    assert work() is holdfast.types.ERASED
+    assert ran == [1]
+
+
+def test_a_step_that_ended_meanwhile_does_not_run_again(hf: holdfast.Holdfast, monkeypatch: Any) -> None:
+    ran: list[str] = []
+    enter = run_once.RUNNING_STEPS.enter
+    with hf.frame("f") as frame:
+
+        def late(owner: str, key: str) -> None:
+            monkeypatch.setattr(run_once.RUNNING_STEPS, "enter", enter)
+            frame.run(lambda: ran.append("first"), key="s")
+            enter(owner, key)
+
+        monkeypatch.setattr(run_once.RUNNING_STEPS, "enter", late)
+        frame.run(lambda: ran.append("late"), key="s")
+    assert ran == ["first"]
+
+
+class Mute(Exception):
+    """Cannot say what happened."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("mute")
+
+
+@pytest.mark.parametrize("error", [ValueError("no file \udcff"), ValueError("x" * 2_000_000), ValueError("\0"), Mute()])
+def test_an_error_of_any_words_is_journaled(hf: holdfast.Holdfast, error: Exception) -> None:
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(type(error)), hf.frame("f") as frame:
+        frame.run(fails, key="s")
+    found = hf.index.get_frame(frame.id)
+    assert (found.status, found.calls) == ("failed", ())
+    assert str(found.error).startswith(type(error).__name__)
+
+
+def test_a_step_gives_what_it_will_give_again(hf: holdfast.Holdfast) -> None:
+    for _ in range(2):
+        with hf.frame("f", key="k") as frame:
+            assert frame.run(lambda: {"a": (1, 2)}, key="s") == {"a": [1, 2]}
+
+
+@dataclasses.dataclass
+class Order:
+    """Something of the caller's own."""
+
+    number: int
+
+
+def test_records_are_taken_apart_wherever_they_are(hf: holdfast.Holdfast) -> None:
+    for _ in range(2):
+        with hf.frame("f", key="k", inputs=[Order(1), (2,)]) as frame:
+            assert frame.info().inputs == [{"number": 1}, [2]]
+            assert frame.run(lambda: {"orders": [Order(3)]}, key="s") == {"orders": [{"number": 3}]}
+    pushed = hf.index.push_frame("g", scope=ACTOR, inputs={"o": (Order(4), {"t": (5,)})})
+    assert hf.index.pop_frame(pushed) == hf.index.get_frame(pushed)
+
+
+def test_an_async_function_is_refused_before_its_intent(hf: holdfast.Holdfast) -> None:
+    async def later() -> int:
+        return 1
+
+    with hf.frame("f") as frame:
+        with pytest.raises(InvalidValue, match="open_async"):
+            frame.run(later, key="s")
+        assert frame.info().calls == ()
+
+
+def test_a_step_that_runs_is_not_run_beside_itself(hf: holdfast.Holdfast) -> None:
+    with hf.frame("f") as frame:
+
+        def nested() -> None:
+            with pytest.raises(ActorBusy):
+                frame.run(lambda: None, key="s")
+
+        frame.run(nested, key="s")
+    assert hf.index.get_frame(frame.id).status == "completed"

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import holdfast
-from holdfast import Holdfast, Usage
+from holdfast import Holdfast, Usage, tool
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.model.scripted import Scripted
+from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta, ModelCall
@@ -109,3 +109,20 @@ def on_loop(work: Callable[[AsyncHoldfast], Awaitable[None]]) -> None:
             await asyncio.gather(*others, return_exceptions=True)
 
     asyncio.run(main())
+
+
+class Shop:
+    """An agent whose one tool needs a yes, and what it paid."""
+
+    def __init__(self, hf: Holdfast, *replies: Any) -> None:
+        self.paid: list[int] = []
+        paid = self.paid
+
+        @tool(needs_approval=True)
+        def refund(order: int) -> str:
+            """Pay back."""
+            paid.append(order)
+            return "paid"
+
+        script = [call("refund", order=17), "Done."] if not replies else list(replies)
+        self.agent = hf.agent("shop", model=Scripted(script), tools=[refund], history=False)

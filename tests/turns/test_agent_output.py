@@ -176,3 +176,20 @@ def test_without_a_type_everything_fits(hf: Holdfast) -> None:
     model = Counted(["Here you are!"])
     assert hf.agent("a", model=model).send(SESSION, "Go").data is None
     assert model.requests[0].output is None
+
+
+# replies that are read again
+
+
+class Point(msgspec.Struct):
+    """A place."""
+
+    x: int
+
+
+def test_a_stored_reply_that_does_not_fit_another_output_is_given_without_data() -> None:
+    with holdfast.open("memory:") as hf:
+        hf.agent("a", model=Scripted(["Hello."])).send("s", "Hi", key="k")
+        reply = hf.agent("a", model=Scripted([]), output=Point).send("s", "Hi", key="k")
+    assert (reply.status, reply.text, reply.data) == ("done", "Hello.", None)
+    assert "does not fit" in str(reply.reason)

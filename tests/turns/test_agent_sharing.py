@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,9 @@ import pytest
 import holdfast
 from holdfast.errors import Closed, Draining, KeyReused, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
+from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.runtime import listeners, loop_thread
+from holdfast.runtime.agent import Agent
 from holdfast.runtime.tools.tool import tool
 from tests.forked import in_child
 from tests.scale import volume
@@ -320,3 +324,57 @@ def test_two_processes_on_one_turn_answer_it_once(tmp_path: Path) -> None:
         model = Counted(["From another."])
         assert hf.agent("a", model=model).send(SESSION, "Hello", key="k").text == "From one."
         assert (model.asked, len(spoken(hf))) == (0, 2)
+
+
+PATIENCE = 20.0
+
+
+# a client that is closed
+
+
+class Endless:
+    """A model that answers nobody."""
+
+    name = "endless"
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
+        self.called.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_who_waited_in_line_learns_whether_anything_was_written(tmp_path: Path) -> None:
+    model, told = Endless(), dict[str, str]()
+    hf = holdfast.open(tmp_path / "a.db", durability="fast")
+    agent: Agent[str] = hf.agent("a", model=model)
+
+    def send(text: str) -> None:
+        try:
+            agent.send("s", text, key=text)
+        except Closed as error:
+            told[text] = str(error)
+
+    threads = [threading.Thread(target=send, args=(f"m{nth}",)) for nth in range(3)]
+    threads[0].start()
+    assert model.called.wait(PATIENCE)
+    for thread in threads[1:]:
+        thread.start()
+    late = time.monotonic() + PATIENCE
+    while len(loop_thread.get_loop_thread(hf).threads.kept["crew"].tasks) < len(threads):
+        assert time.monotonic() < late
+        time.sleep(0.005)
+    hf.close()
+    for thread in threads:
+        thread.join(PATIENCE)
+    with holdfast.open(tmp_path / "a.db") as again:
+        said = [one.text for one in again.session("s").messages()]
+    assert said[0] == "m0"
+    for text in ("m0", "m1", "m2"):  # One that came just as the first was left may have joined it.
+        assert ("left as it stands" in told[text]) == (text in said)
+        assert ("Nothing was written" in told[text]) == (text not in said)

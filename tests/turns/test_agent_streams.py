@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 import holdfast
 from holdfast.errors import ActorBusy, InvalidValue, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
+from holdfast.models import ModelReply
+from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime import listeners
+from holdfast.runtime.driver import TurnDriver
 from holdfast.runtime.reply import AgentEvent
 from holdfast.runtime.tools.call import ToolCall
 from holdfast.runtime.tools.tool import tool
@@ -355,3 +359,46 @@ def test_an_interrupting_message_stops_the_turn_and_is_answered() -> None:
             assert kinds(await second) == ["message", "delta", "reply", "done"]
 
     asyncio.run(main())
+
+
+# words that were taken back
+
+
+class Retracting(Gated):
+    """Says something and takes it back, then goes on as it is told."""
+
+    fails = False
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
+        assert say is not None
+        say(Delta(text="Wrong."))
+        if self.fails:
+            raise ModelFailed("Gone.", kind="unavailable", retryable=True)
+        say(Delta(kind="reset"))
+        return await super().reply(asked, say)
+
+
+@pytest.mark.parametrize("words", ["", "Right."])
+def test_words_that_were_taken_back_are_not_kept_by_a_stop(words: str) -> None:
+    async def test() -> None:
+        async with holdfast.open_async("memory:") as hf:
+            model = Retracting(["Done."], words=words)
+            agent = hf.agent("a", model=model)
+            sending = asyncio.ensure_future(agent.send("s", "Hello"))
+            await model.begun.wait()
+            assert await agent.stop("s")
+            assert (await sending).status == "stopped"
+            said = [one.text for one in await (await hf.session("s")).messages() if one.partial]
+            assert said == ([words] if words else [])
+
+    asyncio.run(test())
+
+
+def test_words_of_a_call_that_failed_are_no_part_of_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers: list[TurnDriver] = []
+    run = TurnDriver.run
+    monkeypatch.setattr(TurnDriver, "run", lambda self: drivers.append(self) or run(self))
+    monkeypatch.setattr(Retracting, "fails", True)
+    with holdfast.open("memory:") as hf, pytest.raises(ModelFailed):
+        hf.agent("a", model=Retracting(["Done."])).send("s", "Hello")
+    assert drivers[0]._engine.streamed() == ""

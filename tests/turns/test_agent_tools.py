@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Limits
-from holdfast.errors import ActorBusy, InsufficientTokens, Refused
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.errors import ActorBusy, EffectFailed, InsufficientTokens, Refused
 from holdfast.model.scripted import Scripted, call
+from holdfast.runtime.send import AgentSend
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
-from holdfast.runtime.tools.tool import tool
-from tests.turns.agent_world import SESSION, Counted, facts
+from holdfast.runtime.tools.tool import AnyTool, tool
+from tests.turns.agent_world import SESSION, Counted, facts, on_loop, spoken_async, until_async
 from tests.turns.loops import place, spoken
 
 Holdfast = holdfast.Holdfast
@@ -370,3 +373,62 @@ def test_the_frames_of_tools_are_where_the_turn_is(hf: Holdfast) -> None:
     stack = hf.index.stack(place())
     assert next((one.id == waiting.turn_id, one.status) for one in stack) == (True, "waiting")
     assert stack[-1].parent == waiting.turn_id
+
+
+# a server of tools that is away
+
+
+class Server:
+    """Tools that are asked for over a wire."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    async def tools(self) -> Sequence[AnyTool]:
+        if self.away:
+            raise EffectFailed("The server is away.")
+
+        @tool
+        async def look() -> str:
+            """Look."""
+            return "seen"
+
+        return [look]
+
+
+async def without_a_server(hf: AsyncHoldfast) -> None:
+    server = Server()
+    agent = hf.agent("a", model=Scripted([call("look"), "Seen."]), tools=[server])
+    assert (await agent.send(SESSION, "One", key="1")).text == "Seen."
+    server.away = True
+    assert (await agent.send(SESSION, "One", key="1")).text == "Seen.", "what was answered needs no server"
+    with pytest.raises(EffectFailed):
+        await agent.send(SESSION, "Two", key="2")
+    assert (await spoken_async(hf))[-1] == ("user", "Two"), "it is in the journal"
+    stream = agent.stream("new", "Three", key="3")
+    assert (await anext(stream)).kind == "message"
+    with pytest.raises(EffectFailed):
+        await anext(stream)
+    async with agent.recovering(every=0.01, on_error=lambda failure: None) as recovering:
+        await until_async(lambda: recovering.failures)
+        server.away = False
+        await until_async(lambda: recovering.taken_up == 2)
+    assert (await agent.send(SESSION, "Two", key="2")).text == "Seen."
+    assert (await agent.send("new", "Three", key="3")).text == "Seen."
+    assert (agent._crew.hub._reached, agent._crew.hub._said) == ({}, {})
+
+
+def test_a_message_is_not_lost_with_a_server_of_tools() -> None:
+    on_loop(without_a_server)
+
+
+def test_a_message_that_waits_for_a_server_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = AgentSend.run
+
+    async def lists_first(self: AgentSend[Any]) -> Any:
+        await self._load_tools()
+        return await run(self)
+
+    monkeypatch.setattr(AgentSend, "run", lists_first)
+    with pytest.raises(EffectFailed):
+        on_loop(without_a_server)

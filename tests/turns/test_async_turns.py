@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Ask, CallModel, CallTool, Done
+from holdfast import Ask, CallModel, CallTool, Done, Refused
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
 from holdfast.client.turn import Turn
@@ -349,3 +349,40 @@ def test_both_sides_have_the_same_members_with_the_same_parameters(
             given, same = (inspect.signature(member).parameters.values() for member in (one[name], other[name]))
             assert [(p.name, p.kind, p.default) for p in given] == [(p.name, p.kind, p.default) for p in same], name
             assert inspect.getdoc(other[name]), name
+
+
+async def nothing() -> AsyncIterator[Any]:
+    for one in ():
+        yield one
+
+
+def test_an_empty_stream_is_refused_alike_in_threads_and_tasks() -> None:
+    async def in_a_task() -> str:
+        async with holdfast.open_async("memory:") as hf:
+            async with (await hf.session(SESSION)).turn("Go.") as turn:
+                (step,) = await turn.steps()
+                with pytest.raises(InvalidValue) as refused:
+                    [word async for word in step.stream(nothing())]
+                await step.done("Hi.")
+            return str(refused.value)
+
+    with holdfast.open("memory:") as hf, hf.session(SESSION).turn("Go.") as turn:
+        (step,) = turn.steps()
+        assert isinstance(step, CallModel)
+        with pytest.raises(InvalidValue) as refused:
+            list(step.stream([]))
+        step.done("Hi.")
+    assert asyncio.run(in_a_task()) == str(refused.value)
+
+
+def test_a_turn_is_entered_once_in_threads_and_tasks() -> None:
+    async def in_a_task() -> str:
+        async with holdfast.open_async("memory:") as hf:
+            async with (await hf.session(SESSION)).turn("Go.") as turn:
+                with pytest.raises(Refused) as refused:
+                    await turn.__aenter__()
+            return str(refused.value)
+
+    with holdfast.open("memory:") as hf, hf.session(SESSION).turn("Go.") as turn, pytest.raises(Refused) as refused:
+        turn.engine.open()
+    assert asyncio.run(in_a_task()) == str(refused.value)

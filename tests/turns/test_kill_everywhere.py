@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Holdfast
+from holdfast.errors import InvalidValue
 from holdfast.model.scripted import Scripted
 from holdfast.records.models import ModelCall
 from holdfast.system import ProcessName
@@ -18,6 +20,7 @@ from holdfast.testing import KillReport, kill_everywhere, kill_point, killable, 
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import SimulatedDeath
 from tests.scale import volume
+from tests.turns.loops import SESSION
 
 pytest_plugins = ["pytester"]
 HOUR_MS = 3_600_000
@@ -406,3 +409,27 @@ def test_a_report_says_what_was_done() -> None:
     assert kill_everywhere(lambda hf: None, check=lambda hf: None) == KillReport(
         points=0, killed=0, runs=1, questions=0
     )
+
+
+# bad values
+
+
+@pytest.mark.parametrize(
+    ("points", "why"),
+    [
+        (0, "points are the numbers"),
+        ("17", "points are the numbers"),
+        ([], "names no point"),
+        (range(0), "names no point"),
+        ([0, 1], "counted from 1"),
+        ([True], "counted from 1"),
+        ([1.5], "counted from 1"),
+        ([99_998, 99_999], "the first that is wanted is 99998"),
+    ],
+)
+def test_killing_nowhere_is_refused(points: Any, why: str) -> None:
+    def run(hf: Holdfast) -> None:
+        hf.session(SESSION)
+
+    with pytest.raises(InvalidValue, match=why):
+        kill_everywhere(run, check=lambda hf: True, journal="memory", points=points)

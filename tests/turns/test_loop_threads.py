@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +18,7 @@ from holdfast.errors import Closed
 from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
 from holdfast.records.messages import Message
-from holdfast.runtime import loop_thread
+from holdfast.runtime import loop_thread, tasks
 from holdfast.runtime.loop_thread import LoopThread, get_loop_thread
 from holdfast.runtime.tools import run as tool_run
 from holdfast.runtime.tools.tool import AnyTool, tool
@@ -200,3 +203,71 @@ def test_a_loop_that_ends_while_it_is_closed_keeps_nobody(monkeypatch: pytest.Mo
     monkeypatch.setattr(LoopThread, "_schedule", too_late)
     assert waited(hf.close) is None
     assert not loop.alive
+
+
+# closing
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_whoever_waits_for_a_tool_that_heeds_nothing_hears_that_the_client_was_closed(
+    monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    for module in (tasks, loop_thread):
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(loop_thread, "JOIN_TIMEOUT", 0.1)
+    begun, let_go = threading.Event(), threading.Event()
+    came: list[Any] = []
+
+    @tool
+    async def stubborn() -> str:
+        """Heed nothing."""
+        begun.set()
+        while not let_go.is_set():
+            try:
+                if blocks:
+                    let_go.wait(20)
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                pass
+        return "ok"
+
+    hf = holdfast.open("memory:")
+    agent = hf.agent("a", model=Scripted([{"name": "stubborn", "arguments": {}}, "Done."]), tools=[stubborn])
+
+    def send() -> None:
+        try:
+            came.append(agent.send("s", "Go"))
+        except Closed as error:
+            came.append(error)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    assert begun.wait(5)
+    before = time.monotonic()
+    hf.close()
+    took = time.monotonic() - before
+    sender.join(5)
+    let_go.set()
+    until(lambda: not any(one.name == "holdfast-agents" for one in threading.enumerate()))
+    assert not sender.is_alive()
+    assert isinstance(came[0], Closed)
+    assert took < 1.0
+
+
+def test_a_closed_client_leaves_nothing_of_its_agents_behind() -> None:
+    gone = []
+    for _ in range(2):
+        hf = holdfast.open("memory:")
+        assert hf.agent("a", model=Scripted(["Hi."])).send("s", "Hello").text == "Hi."
+        gone.append(weakref.ref(hf.env.leases))
+        hf.close()
+    del hf
+    until(lambda: gc.collect() >= 0 and not any(one() for one in gone))
+
+    async def test() -> weakref.ref[Any]:
+        async with holdfast.open_async("memory:") as hf:
+            await hf.agent("a", model=Scripted(["Hi."])).send("s", "Hello")
+            return weakref.ref(tasks.get_agent_tasks(hf))
+
+    kept = asyncio.run(test())
+    until(lambda: gc.collect() >= 0 and kept() is None)

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.errors import ModelFailed
+from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.scripted import Scripted
 from holdfast.records.settings import Settings
 from holdfast.runtime.recovery import Recovery
@@ -252,3 +252,37 @@ def test_code_without_asyncio_recovers_as_well(tmp_path: Path) -> None:
             assert isinstance(recovering, Recovery)
             until(lambda: recovering.taken_up == 1)
         assert hf.session("s").messages()[-1].text == "Done."
+
+
+# taking up
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"every": value} for value in (0, -1, True, "1", None, float("nan"), float("inf"))]
+    + [{"at_once": value} for value in (0, -1, True, 1.5, "1", None)],
+    ids=str,
+)
+def test_recovering_refuses_numbers_that_make_no_sense(how: dict[str, Any]) -> None:
+    with holdfast.open("memory:") as hf:
+        recovering = hf.agent("a", model=Scripted([])).recovering(**how)
+        with pytest.raises(InvalidValue, match=next(iter(how))):
+            recovering.__enter__()
+
+
+def test_who_was_overtaken_gets_the_reply_that_another_process_ended_the_turn_with(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with two_clients(tmp_path / "a.db") as (one, other):
+            model = Gated(["Late."])
+            sending = asyncio.ensure_future(one.agent("a", model=model).send("s", "Hello", key="k"))
+            await model.begun.wait()
+            one._client.env.leases.close()  # No more signs of life, as if its machine had gone.
+            async with other.agent("a", model=Scripted(["Taken over."])).recovering(every=0.02) as recovering:
+                await until_async(lambda: recovering.taken_up == 1)
+            model.go_on.set()
+            reply = await sending
+            again = await other.agent("a", model=Scripted([])).send("s", "Hello", key="k")
+            assert (reply.status, reply.text) == ("done", "Taken over.")
+            assert reply == again
+
+    asyncio.run(test())

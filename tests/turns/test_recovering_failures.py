@@ -10,12 +10,12 @@ import pytest
 
 import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.errors import InvalidValue, ModelFailed
+from holdfast.errors import InvalidValue, ModelFailed, Refused, StaleEpoch
 from holdfast.model.scripted import Scripted
 from holdfast.runtime.recovery import Recovery, RecoveryFailure
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import until, until_async
-from tests.turns.test_recovering import left, looked
+from tests.turns.test_recovering import left, looked, words
 
 
 def failing(kind: str = "unavailable") -> Scripted:
@@ -166,3 +166,82 @@ def test_an_end_that_is_lost_with_news_is_noticed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Recovery, "_run", running)
     with pytest.raises(AssertionError):
         asyncio.run(ended_with_news())
+
+
+# one owner
+
+
+async def taken_up(error: Exception, *, ends: bool) -> list[RecoveryFailure]:
+    """What is told of a turn that could not be taken up, and that others may have ended meanwhile."""
+    told: list[RecoveryFailure] = []
+    async with holdfast.open_async("memory:") as hf:
+        await left(hf, "s")
+        agent: Any = hf.agent("a", model=Scripted(["Done."]))
+        recovering: Any = agent.recovering(on_error=told.append)
+
+        async def comes_second(tenant: str, session: str, thread: str) -> None:
+            if ends:
+                await agent._resume(session, thread)
+            raise error
+
+        recovering._take_up = comes_second
+        assert await looked(agent, recovering) == 1
+        assert recovering.failures == {one.frame: one for one in told}
+        assert (await words(hf))[1:] == (["Done."] if ends else [])
+        return told
+
+
+def test_a_turn_that_others_ended_is_no_failure() -> None:
+    async def second() -> list[RecoveryFailure]:
+        """With what a worker that comes too late is really told."""
+        async with holdfast.open_async("memory:") as hf:
+            with pytest.raises(Refused) as told:
+                await hf.agent("a", model=Scripted(["Hi."])).send("s")
+        return await taken_up(told.value, ends=True)
+
+    assert asyncio.run(second()) == []
+
+
+def test_a_turn_that_others_took_over_is_no_failure() -> None:
+    assert asyncio.run(taken_up(StaleEpoch("actor/main", 1, 2), ends=False)) == []
+
+
+def test_what_is_really_refused_is_told() -> None:
+    (failure,) = asyncio.run(taken_up(Refused("It has no such tool."), ends=False))
+    assert (str(failure.error), failure.times) == ("It has no such tool.", 1)
+    (failure,) = asyncio.run(taken_up(RuntimeError("a bug"), ends=True))
+    assert str(failure.error) == "a bug", "it is told, whatever became of the turn"
+
+
+def test_failures_that_are_none_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: Recovery, turn: object) -> bool:
+        return False
+
+    async def always(self: Recovery, turn: object) -> bool:
+        return True
+
+    monkeypatch.setattr(Recovery, "_has_ended", never)
+    assert asyncio.run(taken_up(Refused("Too late."), ends=True)) != []
+    monkeypatch.setattr(Recovery, "_has_ended", always)
+    assert asyncio.run(taken_up(Refused("It has no such tool."), ends=False)) == []
+
+
+# looks
+
+
+def test_a_look_that_fails_is_warned_of_once_and_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    async def look(self: Recovery) -> int:
+        looked.append(1)
+        raise ZeroDivisionError
+
+    async def test() -> None:
+        async with holdfast.open_async("memory:") as hf, hf.agent("a", model=Scripted([])).recovering(every=0.001):
+            await until_async(lambda: len(looked) > 2)
+
+    monkeypatch.setattr(Recovery, "poll", look)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(test())
+    assert ["ZeroDivisionError" in str(one.message) for one in warned if one.category is RuntimeWarning] == [True]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import tool
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Corrupt, InvalidValue, Refused
 from holdfast.flow.turns import runnable
@@ -197,3 +198,23 @@ def test_a_stream_that_cannot_be_read_keeps_nobody_else_waiting(monkeypatch: pyt
             assert await recovered("all") == ["acme", "default", "zeta"]
 
     asyncio.run(test())
+
+
+CALLS_PAY = {"name": "pay", "arguments": {}}
+
+
+@tool(needs_approval=True)
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def test_recovering_is_for_one_tenant() -> None:
+    with holdfast.open("memory:") as hf:
+        agent = hf.agent("a", model=Scripted([CALLS_PAY, "Done."]), tools=[pay])
+        mine = agent.tenant("t")
+        question = mine.send("s", "Pay").questions[0].id
+        hf.tenant("t").answer(question, approve=True)
+        with agent.recovering(every=0.01) as others, mine.recovering(every=0.01) as recovering:
+            until(lambda: recovering.taken_up == 1)
+        assert others.taken_up == 0

@@ -193,3 +193,21 @@ def test_a_comparison_of_the_beginning_alone_is_found_out(hf: Holdfast, monkeypa
     monkeypatch.setattr(turns, "_read_append", begins)
     with pytest.raises((AssertionError, KeyReused, pytest.fail.Exception)):
         test_other_messages_under_a_used_key_are_refused_and_equal_ones_are_not(hf, "shorter", by_turn)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ([{"type": "text", "text": "pay 1"}], [{"type": "text", "text": "pay 1000"}]),
+        (
+            [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}],
+            "see",
+        ),
+    ],
+)
+def test_a_key_stands_for_all_that_was_said_with_it(hf: Holdfast, first: Any, then: Any) -> None:
+    agent = hf.agent("a", model=Scripted(["One."]), history=False)
+    agent.send(SESSION, {"role": "user", "content": first}, key="k")
+    with pytest.raises(KeyReused):
+        agent.send(SESSION, {"role": "user", "content": then}, key="k")
+    assert agent.send(SESSION, {"role": "user", "content": first}, key="k").text == "One."

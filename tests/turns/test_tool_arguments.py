@@ -15,7 +15,11 @@ import msgspec
 import pydantic
 import pytest
 
+from holdfast import CallTool, Holdfast
+from holdfast.core.wire.tools import describe_misfit
 from holdfast.errors import ArgumentsUnfit, InvalidValue
+from holdfast.flow.turns import tool_rules
+from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools import arguments as tool_arguments
 from holdfast.runtime.tools import schema as tool_schema
 from holdfast.runtime.tools import signature
@@ -24,6 +28,7 @@ from holdfast.runtime.tools.schema import build_schema
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.scale import seeded, volume
 from tests.turns import tool_types
+from tests.turns.loops import SESSION, asks, leave_at, replies, take
 
 T = TypeVar("T")
 
@@ -382,3 +387,34 @@ def test_strict_refuses_what_it_cannot_hold_a_model_to(kind: Any) -> None:
     loose.__annotations__["given"] = kind
     with pytest.raises(InvalidValue, match=r"strict cannot hold.*leave strict out"):
         tool(strict=True)(loose)
+
+
+PAY = ToolDef(
+    name="pay", parameters={"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
+)
+
+
+UNFIT = [("null", "order is missing"), ("[]", "not an object"), ("{}", "order is missing")]
+
+
+# words
+
+
+@pytest.mark.parametrize(("arguments", "wrong"), UNFIT)
+def test_a_question_about_arguments_that_do_not_fit_is_one_sentence(hf: Holdfast, arguments: str, wrong: str) -> None:
+    hf.session(SESSION, tools=[PAY])
+    leave_at(hf, "Pay.", CallTool, replies(asks(("pay", arguments))), key="k", if_interrupted="retry")
+    ask = take(hf, "Pay.", replies(), lambda step: pytest.fail("it ran"), key="k", if_interrupted="retry")
+    assert " may have run, and the arguments " in ask.question
+    assert wrong in ask.question
+
+
+def test_no_arguments_at_all_fit_what_needs_none() -> None:
+    assert describe_misfit("look", {"type": "object", "properties": {"at": {"type": "integer"}}}, None) is None
+    assert describe_misfit("pay", PAY.parameters, None) == describe_misfit("pay", PAY.parameters, {})
+
+
+def test_a_capital_in_mid_sentence_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_rules, "lower_first_letter", lambda sentence: sentence)
+    with pytest.raises(AssertionError):
+        test_a_question_about_arguments_that_do_not_fit_is_one_sentence(hf, "[]", "not an object")

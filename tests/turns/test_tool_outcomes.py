@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import decimal
 import enum
+import gc
 import io
 import threading
 import uuid
@@ -17,10 +19,15 @@ import pydantic
 import pytest
 
 import holdfast
+from holdfast import Holdfast, Scripted, tool
 from holdfast.core.journal.codec import encode
+from holdfast.model.scripted import call
 from holdfast.runtime.tools import result as tool_result
+from holdfast.runtime.tools import run
 from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome
+from holdfast.runtime.tools.run import run_function
 from tests.scale import seeded, volume
+from tests.turns.loops import IN_MEMORY, SESSION
 
 
 class Mood(enum.Enum):
@@ -248,3 +255,59 @@ def test_whatever_a_tool_gives_its_result_can_be_journaled() -> None:
             asked = holdfast.Message(role="assistant", tool_calls=(holdfast.ToolCallRequest(name="look"),))
             call = chat.append(asked).tool_calls[0]
             chat.append_result(call, found.result, is_error=found.is_error)
+
+
+# what tools raise
+
+
+def raising(error: BaseException, *, is_async: bool) -> Any:
+    def plain() -> str:
+        """Fail."""
+        raise error
+
+    async def awaited() -> str:
+        """Fail."""
+        await asyncio.sleep(0)
+        raise error
+
+    return tool(name="fail")(awaited if is_async else plain)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [GeneratorExit(), asyncio.CancelledError(), StopIteration(), StopAsyncIteration()])
+@IN_MEMORY
+def test_whatever_a_tool_raises_is_told_to_the_model(hf: Holdfast, error: BaseException, is_async: bool) -> None:
+    agent: Any = hf.agent("a", model=Scripted([call("fail"), "Done."]), tools=[raising(error, is_async=is_async)])
+    assert agent.send(SESSION, "Go.").text == "Done."
+    (told,) = [one for message in hf.session(SESSION).messages() for one in message.tool_results]
+    assert told.is_error
+    assert "fail " in str(told.result) or "Stop" in str(told.result)
+
+
+@IN_MEMORY
+def test_what_comes_out_of_a_tool_as_it_is_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_failure", lambda name, error: GeneratorExit())
+    for is_async in (False, True):
+        with pytest.raises(GeneratorExit):
+            test_whatever_a_tool_raises_is_told_to_the_model(hf, GeneratorExit(), is_async)
+        hf.session(SESSION).stop()
+
+
+def test_a_tool_that_is_closed_is_closed() -> None:
+    closed: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        except GeneratorExit:
+            closed.append("closed")
+            raise
+
+    async def begun() -> Any:
+        at_work = run_function("waits", waits, {}, lambda work: asyncio.sleep(0), is_async=True, timeout=None)
+        at_work.send(None)
+        return at_work
+
+    asyncio.run(begun()).close()  # A failure here would be raised in whoever lets go of it.
+    gc.collect()
+    assert closed == ["closed"]

@@ -11,6 +11,7 @@ import holdfast
 from holdfast import Ask, CallModel, CallTool, Done
 from holdfast.errors import QuestionNotFound, SessionClosed
 from holdfast.records.usage import Usage
+from tests.turns.agent_world import Shop
 from tests.turns.loops import (
     SESSION,
     asks,
@@ -285,3 +286,17 @@ def test_a_budget_in_the_pack_is_kept(hf: Holdfast) -> None:
 
     take(hf, "Hello", model, budget=500)
     assert sizes[0] <= 500
+
+
+# approvals
+
+
+def test_a_call_that_is_rewound_while_it_waits_for_a_yes_is_let_go(hf: Holdfast) -> None:
+    shop = Shop(hf)
+    assert shop.agent.send(SESSION, "Refund.", key="k").status == "waiting"
+    chat = hf.session(SESSION)
+    chat.rewind(to=chat.messages()[0])
+    other = Shop(hf, "Never mind.")
+    assert other.agent.send(SESSION, "Refund.", key="k").text == "Never mind."
+    assert not list(hf.questions())
+    assert other.paid == shop.paid == []

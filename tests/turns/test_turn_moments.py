@@ -14,7 +14,7 @@ import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
 from holdfast.errors import ActorBusy
 from holdfast.flow.packs import handles
-from holdfast.flow.turns import turns
+from holdfast.flow.turns import outcome, turns
 from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.flow.turns.turns import TurnView
 from holdfast.model.scripted import Scripted
@@ -196,3 +196,34 @@ def test_a_request_is_rendered_without_reading_anything() -> None:
                 await step.done("A cat.")  # type: ignore[misc]  # awaited here
 
     asyncio.run(work())
+
+
+# a turn that another process ends while it is looked at
+
+
+def test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, look = tmp_path / "a.db", turns.read_turn
+    with holdfast.open(path, durability="fast") as one, holdfast.open(path, durability="fast") as two:
+        with one.session("s").turn("First.", key="k") as turn:
+            assert turn.steps()
+
+        def looked(*given: Any) -> TurnView | None:
+            view = look(*given)
+            monkeypatch.setattr(turns, "read_turn", look)
+            with two.session("s").turn(key="k") as other:
+                other.stop("Enough.")
+            return view
+
+        monkeypatch.setattr(turns, "read_turn", looked)
+        assert take(one, "Second.", replies("Yes.")).text == "Yes."
+        assert [message.text for message in one.session("s").messages()] == ["First.", "Second.", "Yes."]
+
+
+def test_a_turn_that_is_looked_at_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        outcome, "find_exhausted_limit", outcome._find_exhausted_limit
+    )  # Without one moment for all that is looked at.
+    with pytest.raises(holdfast.HoldfastError):
+        test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(tmp_path, monkeypatch)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import CallModel, CallTool
+from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Refused
+from holdfast.records.reports import EventQuery
+from holdfast.runtime import tasks as crews
+from holdfast.runtime.tasks import AgentTasks, get_agent_tasks
 from holdfast.testing.clock import FrozenClock
+from tests.turns.agent_world import Gated, Shop
 from tests.turns.loops import SESSION, asks, check_valid, leave_at, loop, only_question, place, replies, spoken, take
 
 Holdfast = holdfast.Holdfast
@@ -164,3 +172,85 @@ def test_work_of_the_turns_own_that_is_not_done_keeps_it_live_and_no_reply_is_lo
             turn.steps()
     hf.index.pop_frame(child)
     assert take(hf, "Go.", replies(), key="k").text == "Done.", "the model is not asked again"
+
+
+def test_the_words_of_a_stopped_turn_are_its_own(hf: Holdfast) -> None:
+    chat = hf.session(SESSION)
+    with chat.turn("Hello.", key="k") as turn:
+        turn.steps()
+        turn.stop("enough")
+    chat.append({"role": "assistant", "content": "Somebody else's."})
+    with chat.turn("Hello.", key="k") as turn:
+        (done,) = turn.steps()
+    assert (done.status, done.text) == ("stopped", "")
+
+
+def test_a_turn_that_nobody_works_on_has_ended_when_it_is_stopped(hf: Holdfast) -> None:
+    shop = Shop(hf)
+    shop.agent.send(SESSION, "Refund.", key="k")
+    assert shop.agent.stop(SESSION, "never mind")
+    assert not list(hf.questions())
+    assert [event.kind for event in shop.agent.tail(SESSION)] == []
+    reply = shop.agent.send(SESSION, "Refund.", key="k")
+    assert (reply.status, reply.reason) == ("stopped", "never mind")
+
+
+FEW = 2
+"""Events on a page of the journal, in tests of paging."""
+
+
+# stops of other processes
+
+
+async def stopped_elsewhere(path: Path) -> int:
+    """How many of some turns end that another client stops, all of them between two looks."""
+    async with holdfast.open_async(path, durability="fast") as hf:
+        models = [Gated(["Late."]) for _ in range(2 * FEW + 1)]
+        work = [
+            asyncio.ensure_future(hf.agent("a", model=model).send(f"s{at}", "Go")) for at, model in enumerate(models)
+        ]
+        for model in models:
+            await model.begun.wait()
+        await get_agent_tasks(hf)._poll_stops()
+
+        def stop() -> None:
+            with holdfast.open(path, durability="fast") as other:
+                assert all(other.session(f"s{at}").stop("Enough.") for at in range(len(models)))
+
+        await asyncio.to_thread(stop)
+        await get_agent_tasks(hf)._poll_stops()
+        ended, _ = await asyncio.wait(work, timeout=0.5)
+        assert {one.result().reason for one in ended} == {"Enough."}
+        await get_agent_tasks(hf).cancel_all()
+        await asyncio.gather(*work, return_exceptions=True)
+        return len(ended)
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few stops fit on a page, and nobody looks but the test."""
+    monkeypatch.setattr(crews, "STOP_POLL_SECONDS", 60.0)
+    monkeypatch.setattr(crews, "EventQuery", functools.partial(EventQuery, limit=FEW))
+
+
+def asked_on_one_page(self: AgentTasks, tenants: set[str]) -> list[tuple[str, Any]]:
+    """What does not fit on the first page is never looked at."""
+    newest, found = self._env.journal.position(), []
+    for tenant in tenants:
+        query = EventQuery(
+            tenant=tenant, after=self._seen.get(tenant, newest), until=newest, types=crews.STOP_EVENTS, limit=FEW
+        )
+        found += [(tenant, decode_event(event).facts) for event in self._env.journal.read(query)]
+        self._seen[tenant] = newest
+    return found
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_every_stop_of_another_process_is_heard_however_many_come_at_once(tmp_path: Path) -> None:
+    assert asyncio.run(stopped_elsewhere(tmp_path / "a.db")) == 2 * FEW + 1
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_stops_that_are_on_no_page_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AgentTasks, "_read_stops", asked_on_one_page)
+    assert asyncio.run(stopped_elsewhere(tmp_path / "a.db")) == FEW

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool, Done
-from holdfast.errors import InvalidMessage, InvalidValue, KeyReused, Refused, StepUnanswered
-from tests.turns.loops import SESSION, asks, echo, kinds, leave_at, loop, place, replies, spoken, take, types
+from holdfast.errors import ActorBusy, InvalidMessage, InvalidValue, KeyReused, Refused, StepUnanswered
+from holdfast.flow.turns.engine import TurnEngine
+from holdfast.flow.turns.open import TurnOpener, TurnTerms
+from holdfast.flow.turns.steps import TurnCall
+from tests.scale import volume
+from tests.turns.loops import IN_MEMORY, SESSION, asks, echo, kinds, leave_at, loop, place, replies, spoken, take, types
 
 Holdfast = holdfast.Holdfast
 
@@ -250,3 +257,146 @@ def test_work_of_the_turns_own_is_part_of_it(hf: Holdfast) -> None:
     assert turn.frame.info().tokens.used - turn.usage.estimated == 10
     assert isinstance(take(hf, "Look.", replies(), key="k"), Done)
     assert Ask is holdfast.Ask
+
+
+# turns beside other work
+
+
+def test_work_of_the_turns_own_is_not_taken_for_a_call(hf: Holdfast) -> None:
+    with hf.session(SESSION).turn("Hello.") as turn:
+        (step,) = turn.steps()
+        child = turn.frame.frame("look around", key="c")
+        child.open()
+        step.done("Hi.")
+        assert hf.index.get_frame(child.id).live
+
+
+def test_a_turn_within_a_turn_of_the_same_conversation_is_refused(hf: Holdfast) -> None:
+    chat = hf.session(SESSION)
+    with chat.turn("One."):
+        with pytest.raises(Refused, match="wait for itself"), chat.turn("Two."):
+            pass
+        with hf.session("another").turn("Three."):
+            pass
+        with pytest.raises(ActorBusy), chat.turn("Two.", if_busy="reject"):
+            pass
+    with chat.turn() as turn:
+        assert isinstance(turn.steps()[0], CallModel)
+
+
+def test_whoever_would_be_rejected_is_also_rejected_with_a_key_that_is_under_way(hf: Holdfast) -> None:
+    chat = hf.session(SESSION)
+    with chat.turn("One.", key="k"), pytest.raises(ActorBusy), chat.turn("One.", key="k", if_busy="reject"):
+        pass
+
+
+THREADS = 8
+
+
+# one answer
+
+
+def at_once(answer: Callable[[int], object]) -> tuple[list[object], list[Exception]]:
+    """Several threads that answer at the same moment; gives what they got, and what they were refused with."""
+    together, got, refused = threading.Barrier(THREADS), list[object](), list[Exception]()
+
+    def go(number: int) -> None:
+        together.wait()
+        try:
+            got.append(answer(number))
+        except Refused as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=go, args=(number,)) for number in range(THREADS)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    return got, refused
+
+
+def check_answered_once(hf: Holdfast, trial: int) -> None:
+    chat = hf.session(f"s{trial}")
+    with chat.turn("Go.") as turn:
+        model: Any = turn.steps()[0]
+        got, refused = at_once(lambda number: model.done(asks((f"pay{number}", {}))))
+        assert (len(got), len(refused)) == (1, THREADS - 1)
+        pays: Any = turn.steps()[0]
+        ways = [lambda number: pays.done(f"r{number}"), lambda number: pays.fail(f"r{number}")]
+        got, refused = at_once(lambda number: ways[number % 2](number))
+        assert (len(got), len(refused)) == (1, THREADS - 1)
+    assert len([one for one in chat.messages() if one.role == "tool"]) == 1
+
+
+@IN_MEMORY
+def test_of_many_who_answer_a_step_at_once_all_but_one_are_refused(hf: Holdfast) -> None:
+    for trial in range(volume(10, 300)):
+        check_answered_once(hf, trial)
+
+
+@IN_MEMORY
+def test_answers_that_pass_each_other_are_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = threading.Barrier(THREADS)
+
+    @contextmanager
+    def passed(self: TurnCall) -> Iterator[None]:
+        self.check_unanswered()
+        slow.wait()
+        yield
+        self.answered = True
+
+    monkeypatch.setattr(TurnCall, "answer_once", passed)
+    with pytest.raises(AssertionError):
+        check_answered_once(hf, 0)
+
+
+def test_a_step_whose_answer_was_not_taken_can_be_answered_again(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hf.session(SESSION).turn("Go.") as turn:
+        model: Any = turn.steps()[0]
+        with pytest.raises(InvalidValue):
+            model.done({"role": "user", "content": "no answer"})
+        model.done(asks(("pay", {})))
+        pays: Any = turn.steps()[0]
+        with pytest.raises(InvalidValue):
+            pays.done(object())
+        with monkeypatch.context() as patch:
+            patch.setattr(TurnEngine, "end_tool", lambda *given, **how: (_ for _ in ()).throw(holdfast.errors.Busy))
+            with pytest.raises(holdfast.errors.Busy):
+                pays.fail("away")
+        assert pays.done("paid").tool_results[0].result == "paid"
+        with pytest.raises(Refused, match="answered already"):
+            pays.fail("late")
+
+
+# bad values
+
+
+@IN_MEMORY
+@pytest.mark.parametrize("wait", [-1, -0.1, float("nan"), float("inf"), 10**400, True, "1"])
+def test_a_wait_that_is_no_time_is_refused(hf: Holdfast, wait: Any) -> None:
+    with pytest.raises(InvalidValue, match="wait must be seconds"):
+        TurnOpener(hf.env, f"session/{SESSION}/thread/main", TurnTerms(wait=wait))
+    with pytest.raises(InvalidValue, match="wait must be seconds"):
+        take(hf, "Go.", replies("no"), wait=wait)
+    assert take(hf, "Go.", replies("Hi."), wait=0).text == "Hi."
+
+
+# how a turn ended
+
+
+@pytest.mark.parametrize("how", ["reply", "stop", "limit"])
+@IN_MEMORY
+def test_how_a_turn_ended_in_both_words(hf: Holdfast, how: str) -> None:
+    with hf.session(SESSION).turn("Hi", loops=1) as turn:
+        for step in turn:
+            if isinstance(step, CallModel):
+                if how == "stop":
+                    turn.stop()
+                    break
+                step.done("Hello." if how == "reply" else asks(("work", {})))
+            elif isinstance(step, holdfast.CallTool):
+                step.done("ok")
+        ended = turn.result
+        assert ended is not None
+        expected = {"reply": ("done", "completed"), "stop": ("stopped", "cancelled"), "limit": ("stopped", "failed")}
+        assert (ended.status, turn.status) == expected[how]

@@ -1,4 +1,4 @@
-"""Models of one's own that let everything through: what they raise is journaled, typed, counted, and given up."""
+"""Failures of models: whatever one raises is journaled, typed and counted, and one that only fails is given up."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Usage
 from holdfast.errors import ModelFailed
 from holdfast.flow.turns import outcome
+from holdfast.model.scripted import Scripted
 from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime import driver
 from holdfast.runtime.driver import request_reply
 from tests.turns.agent_world import SESSION, facts, until
-from tests.turns.loops import place, spoken
+from tests.turns.loops import IN_MEMORY, place, spoken
 from tests.turns.model_kit import Shown
+from tests.turns.test_turn_costs import Cut, work, working
 
 Holdfast = holdfast.Holdfast
 SECRET = "sk-very-secret-0123456789"
@@ -164,3 +167,43 @@ def test_a_cancelled_send_is_cancelled() -> None:
             assert "model.failed" not in types
 
     asyncio.run(main())
+
+
+# a model that does nothing but fail
+
+
+@IN_MEMORY
+def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "MAX_FAILURES", 4)
+    model = Cut(Usage())
+    agent = hf.agent("a", model=model)
+    for _ in range(4):
+        with pytest.raises(ModelFailed):
+            agent.send(SESSION, "Go.", key="k")
+    for _ in range(2):
+        reply = agent.send(SESSION, "Go.", key="k")
+        assert (model.asked, reply.status) == (4, "stopped")
+        assert reply.reason.startswith("model: failed 4 times in a row")
+    assert hf.agent("a", model=Scripted(["Hi."])).send(SESSION, "Again.").text == "Hi.", "the conversation goes on"
+
+
+@IN_MEMORY
+def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "MAX_FAILURES", 3)
+
+    def failing() -> None:
+        with pytest.raises(ModelFailed):
+            hf.agent("a", model=Cut(Usage()), tools=[work]).send(SESSION, "Go.", key="k")
+
+    failing()
+    failing()
+    flaky = [working(Usage()), ModelFailed("away", kind="unavailable", retryable=True)]
+    with pytest.raises(ModelFailed):
+        hf.agent("a", model=Scripted(flaky), tools=[work]).send(SESSION, "Go.", key="k")
+    failing()
+    well = Scripted(lambda pack: "Hi.")
+    assert hf.agent("a", model=well, tools=[work]).send(SESSION, "Go.", key="k").text == "Hi."
+
+
+def test_a_model_may_fail_for_a_while() -> None:
+    assert outcome.MAX_FAILURES == 25

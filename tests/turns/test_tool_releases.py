@@ -13,13 +13,10 @@ import pytest
 
 import holdfast
 from holdfast import CallTool, Scripted, ToolCall, tool
-from holdfast.core.wire.tools import describe_call
-from holdfast.errors import AlreadyAnswered, InvalidValue
 from holdfast.flow.turns.tool_calls import CHECK_FIRST, ToolCallSettler
 from holdfast.model.scripted import call
-from holdfast.records.messages import ToolCallRequest
 from holdfast.testing.clock import FrozenClock
-from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, only_question, replies, take
+from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, take
 
 Holdfast = holdfast.Holdfast
 PAY = asks(("pay", {"order": 17, "amount": 240, "note": "x"}))
@@ -262,87 +259,3 @@ def test_a_begun_call_whose_words_were_erased_is_not_said_to_be_not_made(hf: Hol
     take(hf, None, lambda step: step.done("Done."), lambda step: pytest.fail("it ran"), if_interrupted="retry")
     (result,) = [one for message in hf.session(SESSION).messages() for one in message.tool_results]
     assert "was erased. What it did before may have taken effect." in result.result
-
-
-# what a person is shown, and may answer
-
-
-@tool(needs_approval=True)
-def refund(order: int, amount: float = 500.0, note: str | None = None) -> str:
-    """Refund."""
-    return f"{order} {amount}"
-
-
-def refunding(hf: Holdfast, made: Any = refund, **args: Any) -> Any:
-    agent = hf.agent("a", model=Scripted([call("refund", **args), "Done."]), tools=[made], history=False)
-    return lambda: agent.send(SESSION, "Refund.", key="k")
-
-
-def test_an_approval_shows_what_is_used_where_the_model_said_nothing(hf: Holdfast) -> None:
-    (question,) = refunding(hf, order=4)().questions
-    assert question.reason == "refund(4, amount=500.0): may it run?"
-    assert question.arguments == {"order": 4, "amount": 500.0, "note": None}
-
-
-def test_a_null_that_stands_for_nothing_said_is_shown_as_what_is_used(hf: Holdfast) -> None:
-    @tool(name="refund", needs_approval=True, strict=True)
-    def strictly(order: int, amount: float = 500.0) -> str:
-        """Refund."""
-        return f"{order} {amount}"
-
-    send = refunding(hf, strictly, order=4, amount=None)
-    (question,) = send().questions
-    assert (question.reason, question.arguments) == (
-        "refund(4, amount=500.0): may it run?",
-        {"order": 4, "amount": 500.0},
-    )
-    hf.answer(question.id, approve=True)
-    send()
-    assert hf.session(SESSION).messages()[2].tool_results[0].result == "4 500.0"
-
-
-def test_an_own_loop_shows_it_too_as_far_as_it_is_stored(hf: Holdfast) -> None:
-    hf.session(SESSION, tools=[refund])
-    ask = take(hf, "Refund.", replies(asks(("refund", {"order": 4}))), key="k", needs_approval=["refund"])
-    assert ask.question == "refund(4, amount=500.0): may it run?"
-    assert only_question(hf).arguments == {"order": 4, "amount": 500.0, "note": None}
-
-
-def test_words_of_a_call_name_what_nobody_wrote() -> None:
-    request = ToolCallRequest(id="c", name="refund", arguments='{"order": 4, "amount": null}')
-    assert describe_call(request, None, {"amount": 5, "note": "", "to": None}) == 'refund(4, amount=5, note="")'
-    assert describe_call(request) == "refund(4, null)"
-
-
-@pytest.mark.parametrize(
-    ("args", "why"),
-    [
-        ({"order": 4, "amount": "lots"}, "amount: expected a number"),
-        ({"amount": 5}, "order is missing"),
-        ({"order": 4, "sum": 5}, "'sum' is not known"),
-        ([4], "not an object"),
-    ],
-)
-@pytest.mark.parametrize("with_token", [False, True])
-def test_arguments_that_can_never_fit_are_refused_and_the_question_stays_open(
-    hf: Holdfast, args: Any, why: str, with_token: bool
-) -> None:
-    send = refunding(hf, order=4)
-    (question,) = send().questions
-    who = {"token": hf.index.reissue_token(question.id)} if with_token else {"question": question.id}
-    with pytest.raises(InvalidValue, match=why):
-        hf.answer(**who, approve=True, args=args)
-    with pytest.raises(InvalidValue, match=why):
-        hf.index.resume_frame(**who, approve=True, args=args)
-    assert [one.id for one in hf.questions()] == [question.id]
-    hf.answer(**who, approve=True, args={"order": 4, "amount": "5"})  # As models write numbers: the tool takes it.
-    with pytest.raises(AlreadyAnswered):
-        hf.answer(question.id, approve=True, args=args)
-    assert send().text == "Done."
-    assert "4 5.0" in hf.session(SESSION).messages()[2].tool_results[0].result
-
-
-def test_arguments_of_what_is_no_tool_call_are_whatever_its_code_takes(hf: Holdfast) -> None:
-    with hf.frame("Work.", on_error="leave") as frame:
-        asked = frame.suspend("Which?", key="q")
-    hf.answer(asked.question, approve=True, args=["anything"])

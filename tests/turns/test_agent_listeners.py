@@ -1,4 +1,4 @@
-"""Who listens again hears a reply from its beginning and is told so; nobody listens for ever to who says nothing."""
+"""Listeners of an agent: one that reconnects hears a reply from its beginning, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import listeners
@@ -228,3 +229,25 @@ def test_a_tail_that_sees_rest_only_where_nobody_was_heard_reads_no_more_than_be
 
     on_loop(work)
     assert len(asked) <= 2, "it is asked where it is quiet, and not for each piece"
+
+
+# questions
+
+CALLS_PAY = {"name": "pay", "arguments": {}}
+
+
+@tool(needs_approval=True)
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def test_a_stream_of_a_turn_that_waits_gives_its_open_question() -> None:
+    with holdfast.open("memory:") as hf:
+        agent = hf.agent("a", model=Scripted([CALLS_PAY, "Done."]), tools=[pay])
+        assert agent.send("s", "Pay").status == "waiting"
+        heard = list(agent.stream("s"))
+        assert heard == list(agent.tail("s"))
+        assert [event.data["question"] for event in heard if event.kind == "question"] == [
+            question.id for question in agent.send("s").questions
+        ]

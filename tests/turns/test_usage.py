@@ -1,8 +1,8 @@
-"""What was used and what it cost: nothing unknown passes for nothing, and a part never passes for the whole."""
+"""Usage and its cost: nothing unknown passes for nothing, and a part never passes for the whole."""
 
 from __future__ import annotations
 
-import math
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import CallModel, Holdfast, Message, Scripted, Usage, tool
-from holdfast.compaction import BudgetGuard
 from holdfast.core.journal import project_sessions
-from holdfast.errors import BudgetExhausted, InvalidValue
 from holdfast.flow.turns import model_calls
 from holdfast.model.scripted import call
 from holdfast.models import ModelReply
 from holdfast.records.models import Delta, ModelCall
-from holdfast.records.usage import NANO_USD
+from tests.turns.agent_world import facts
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
 
 M = 1_000_000
@@ -240,78 +238,69 @@ def test_calls_that_are_free_because_nobody_reports_them_are_found_out(
     assert (done.status, hf.usage().spent) == ("done", 0)
 
 
-# money
+# what was used without a reply
+
+
+class Talking(Scripted):
+    """A model that talks until it is stopped, and reports nothing."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        super().__init__([])
+        self._stop = stop
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
+        assert say is not None
+        say(Delta(text="So far"))
+        await asyncio.to_thread(self._stop)
+        await asyncio.Event().wait()
+        raise AssertionError("it was stopped")
+
+
+def test_a_reply_that_was_stopped_counts_what_the_model_was_shown(hf: Holdfast) -> None:
+    agent = hf.agent("a", model=Talking(lambda: agent.stop(SESSION)))
+    reply = agent.send(SESSION, "word " * 500)
+    (failed,) = facts(hf, "model.failed")
+    assert (reply.status, reply.text, failed.error) == ("stopped", "So far", "stopped")
+    assert reply.usage.input == failed.usage.input > 500
+
+
+def deltas(*words: str) -> list[dict[str, Any]]:
+    return [{"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": one}}]} for one in words]
 
 
 @IN_MEMORY
-def test_a_turn_of_one_s_own_stops_when_it_has_cost_its_dollars(hf: Holdfast) -> None:
-    hf.session(SESSION, model="gpt-5-mini", tools=[work])
-    asked: list[int] = []
-
-    def dear(step: CallModel) -> None:
-        asked.append(1)
-        step.done(asks(("work", {})), usage=Usage(input=M, output=1_000))
-
-    done = take(hf, "Go.", dear, budget_usd=0.6)
-    assert (len(asked), done.status) == (3, "stopped")
-    assert done.reason.startswith("budget: the turn has reached its cost limit")
-    assert hf.usage().cost_usd == pytest.approx(0.756)
+def test_stopping_ones_own_stream_counts_what_the_model_was_shown(hf: Holdfast) -> None:
+    with hf.session(SESSION).turn("word " * 500) as turn:
+        (step,) = turn.steps()
+        assert isinstance(step, CallModel)
+        for _ in step.stream(deltas("So", " far")):
+            turn.stop()
+        assert turn.usage.input == step.pack.tokens > 500
 
 
 @IN_MEMORY
-@pytest.mark.parametrize("usage", [None, Usage(input=M)])
-def test_a_turn_with_a_budget_does_not_go_on_when_nobody_knows_its_cost(hf: Holdfast, usage: Usage | None) -> None:
-    hf.session(SESSION, model="unheard-of" if usage else "gpt-5-mini", tools=[work])
-    done = take(hf, "Go.", lambda step: step.done(asks(("work", {})), usage=usage), budget_usd=5)
-    why = "no price is known for unheard-of" if usage else "gpt-5-mini did not report what it used"
-    assert done.reason.startswith(f"budget: {why}")
-
-
-@pytest.mark.parametrize("usd", [0, -1, True, math.nan, math.inf, "5"])
-@IN_MEMORY
-def test_a_budget_that_is_no_money_is_refused(hf: Holdfast, usd: Any) -> None:
-    with pytest.raises(InvalidValue, match="budget_usd"):
-        hf.session(SESSION).turn("Hi", budget_usd=usd)
-    with pytest.raises(InvalidValue, match="usd"):
-        hf.session(SESSION).compaction.add_rule(BudgetGuard(usd=usd))
+def test_a_turn_that_is_stopped_before_its_call_was_made_used_nothing(hf: Holdfast) -> None:
+    with hf.session(SESSION).turn("Go.") as turn:
+        turn.steps()
+        turn.stop()
+        assert turn.usage.spent == 0
 
 
 @IN_MEMORY
-@pytest.mark.parametrize("guard", [BudgetGuard(usd=0.25), BudgetGuard(cost=NANO_USD // 4)])
-def test_a_guard_takes_dollars_or_billionths_of_one(hf: Holdfast, guard: BudgetGuard) -> None:
-    chat = hf.session(SESSION, model="gpt-5-mini")
-    chat.compaction.add_rule(guard)
-    chat.append("hi")
-    chat.append(response("gpt-5-mini", input=M - 1, output=0))
-    assert take(hf, "Hi", replies("Hello.")).status == "done"
-    chat.append(response("gpt-5-mini", input=1_000, output=0))
-    with pytest.raises(BudgetExhausted, match="allows 250000000"):
-        chat.packs.begin_model_call(chat.pack())
-    assert take(hf, "Hi", replies()).reason.startswith("budget: ")
+def test_failed_calls_are_in_the_usage_of_the_turn_and_not_of_the_session(hf: Holdfast) -> None:
+    left = [Usage(input=M), Usage(input=2 * M)]
 
+    def model(step: CallModel) -> None:
+        used = left.pop(0)
+        if left:
+            step.fail("cut", retryable=True, usage=used)
+        else:
+            step.done("Hi.", usage=used)
 
-@IN_MEMORY
-def test_a_guard_in_two_units_is_refused(hf: Holdfast) -> None:
-    with pytest.raises(InvalidValue, match="not both"):
-        hf.session(SESSION).compaction.add_rule(BudgetGuard(usd=1, cost=1))
-
-
-# how a turn ended
-
-
-@pytest.mark.parametrize("how", ["reply", "stop", "limit"])
-@IN_MEMORY
-def test_how_a_turn_ended_in_both_words(hf: Holdfast, how: str) -> None:
-    with hf.session(SESSION).turn("Hi", loops=1) as turn:
+    hf.session(SESSION, model="gpt-5-mini")
+    with hf.session(SESSION).turn("Go.") as turn:
         for step in turn:
             if isinstance(step, CallModel):
-                if how == "stop":
-                    turn.stop()
-                    break
-                step.done("Hello." if how == "reply" else asks(("work", {})))
-            elif isinstance(step, holdfast.CallTool):
-                step.done("ok")
-        ended = turn.result
-        assert ended is not None
-        expected = {"reply": ("done", "completed"), "stop": ("stopped", "cancelled"), "limit": ("stopped", "failed")}
-        assert (ended.status, turn.status) == expected[how]
+                model(step)
+    assert (turn.usage.input, turn.usage.cost) == (3 * M, 750 * M)
+    assert (hf.session(SESSION).usage.input, hf.usage().cost) == (2 * M, 500 * M)

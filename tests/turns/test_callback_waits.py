@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +15,8 @@ from holdfast import Holdfast, Scripted, tool
 from holdfast.aio.executor import THREADS
 from holdfast.compaction import MessagesOver, Rule
 from holdfast.errors import Closed, Refused
-from holdfast.flow.turns import deadlock, outcome, turns
-from holdfast.flow.turns.turns import TurnView
+from holdfast.flow.turns import deadlock
 from holdfast.model.scripted import call
-from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.runtime import loop_thread
 from holdfast.runtime.agent import Agent
 from tests.turns.loops import replies, take
@@ -186,85 +182,3 @@ def test_a_turn_that_is_known_too_late_is_found(hf: Holdfast, monkeypatch: pytes
     agent: Agent[str] = hf.agent("a", model=Scripted({}, otherwise="ok"))
     from_callback(hf, lambda: agent.send("s", "beside"))
     assert hanging([lambda: agent.send("s", "hello")], 1) == 1
-
-
-# a client that is closed
-
-
-class Endless:
-    """A model that answers nobody."""
-
-    name = "endless"
-
-    def __init__(self) -> None:
-        self.called = threading.Event()
-
-    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
-        self.called.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def close(self) -> None:
-        """There is nothing to close."""
-
-
-def test_who_waited_in_line_learns_whether_anything_was_written(tmp_path: Path) -> None:
-    model, told = Endless(), dict[str, str]()
-    hf = holdfast.open(tmp_path / "a.db", durability="fast")
-    agent: Agent[str] = hf.agent("a", model=model)
-
-    def send(text: str) -> None:
-        try:
-            agent.send("s", text, key=text)
-        except Closed as error:
-            told[text] = str(error)
-
-    threads = [threading.Thread(target=send, args=(f"m{nth}",)) for nth in range(3)]
-    threads[0].start()
-    assert model.called.wait(PATIENCE)
-    for thread in threads[1:]:
-        thread.start()
-    late = time.monotonic() + PATIENCE
-    while len(loop_thread.get_loop_thread(hf).threads.kept["crew"].tasks) < len(threads):
-        assert time.monotonic() < late
-        time.sleep(0.005)
-    hf.close()
-    for thread in threads:
-        thread.join(PATIENCE)
-    with holdfast.open(tmp_path / "a.db") as again:
-        said = [one.text for one in again.session("s").messages()]
-    assert said[0] == "m0"
-    for text in ("m0", "m1", "m2"):  # One that came just as the first was left may have joined it.
-        assert ("left as it stands" in told[text]) == (text in said)
-        assert ("Nothing was written" in told[text]) == (text not in said)
-
-
-# a turn that another process ends while it is looked at
-
-
-def test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, look = tmp_path / "a.db", turns.read_turn
-    with holdfast.open(path, durability="fast") as one, holdfast.open(path, durability="fast") as two:
-        with one.session("s").turn("First.", key="k") as turn:
-            assert turn.steps()
-
-        def looked(*given: Any) -> TurnView | None:
-            view = look(*given)
-            monkeypatch.setattr(turns, "read_turn", look)
-            with two.session("s").turn(key="k") as other:
-                other.stop("Enough.")
-            return view
-
-        monkeypatch.setattr(turns, "read_turn", looked)
-        assert take(one, "Second.", replies("Yes.")).text == "Yes."
-        assert [message.text for message in one.session("s").messages()] == ["First.", "Second.", "Yes."]
-
-
-def test_a_turn_that_is_looked_at_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        outcome, "find_exhausted_limit", outcome._find_exhausted_limit
-    )  # Without one moment for all that is looked at.
-    with pytest.raises(holdfast.HoldfastError):
-        test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(tmp_path, monkeypatch)

@@ -1,88 +1,18 @@
-"""Agents and those who wait for them: who stops them, who gives up waiting, and a server of tools that is away."""
+"""Senders that give up waiting: work that has begun goes on, and a message still in line is never said."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.core.journal.codec import decode_event
-from holdfast.errors import EffectFailed
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.reports import EventQuery
-from holdfast.runtime import tasks as crews
 from holdfast.runtime.send import AgentSend
-from holdfast.runtime.tasks import AgentTasks, get_agent_tasks
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.turns.agent_world import SESSION, Gated, kinds, on_loop, spoken_async, until_async
-
-FEW = 2
-"""Events on a page of the journal, in tests of paging."""
-
-
-# stops of other processes
-
-
-async def stopped_elsewhere(path: Path) -> int:
-    """How many of some turns end that another client stops, all of them between two looks."""
-    async with holdfast.open_async(path, durability="fast") as hf:
-        models = [Gated(["Late."]) for _ in range(2 * FEW + 1)]
-        work = [
-            asyncio.ensure_future(hf.agent("a", model=model).send(f"s{at}", "Go")) for at, model in enumerate(models)
-        ]
-        for model in models:
-            await model.begun.wait()
-        await get_agent_tasks(hf)._poll_stops()
-
-        def stop() -> None:
-            with holdfast.open(path, durability="fast") as other:
-                assert all(other.session(f"s{at}").stop("Enough.") for at in range(len(models)))
-
-        await asyncio.to_thread(stop)
-        await get_agent_tasks(hf)._poll_stops()
-        ended, _ = await asyncio.wait(work, timeout=0.5)
-        assert {one.result().reason for one in ended} == {"Enough."}
-        await get_agent_tasks(hf).cancel_all()
-        await asyncio.gather(*work, return_exceptions=True)
-        return len(ended)
-
-
-@pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few stops fit on a page, and nobody looks but the test."""
-    monkeypatch.setattr(crews, "STOP_POLL_SECONDS", 60.0)
-    monkeypatch.setattr(crews, "EventQuery", partial(EventQuery, limit=FEW))
-
-
-def asked_on_one_page(self: AgentTasks, tenants: set[str]) -> list[tuple[str, Any]]:
-    """What does not fit on the first page is never looked at."""
-    newest, found = self._env.journal.position(), []
-    for tenant in tenants:
-        query = EventQuery(
-            tenant=tenant, after=self._seen.get(tenant, newest), until=newest, types=crews.STOP_EVENTS, limit=FEW
-        )
-        found += [(tenant, decode_event(event).facts) for event in self._env.journal.read(query)]
-        self._seen[tenant] = newest
-    return found
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_every_stop_of_another_process_is_heard_however_many_come_at_once(tmp_path: Path) -> None:
-    assert asyncio.run(stopped_elsewhere(tmp_path / "a.db")) == 2 * FEW + 1
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_stops_that_are_on_no_page_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AgentTasks, "_read_stops", asked_on_one_page)
-    assert asyncio.run(stopped_elsewhere(tmp_path / "a.db")) == FEW
-
 
 # who gives up waiting
 
@@ -251,62 +181,3 @@ def test_a_listener_that_times_out_leaves_the_work_and_tail_goes_on() -> None:
         assert kinds([event async for event in agent.tail(SESSION, first.id)]) == ["reply", "done"]
 
     on_loop(work)
-
-
-# a server of tools that is away
-
-
-class Server:
-    """Tools that are asked for over a wire."""
-
-    def __init__(self) -> None:
-        self.away = False
-
-    async def tools(self) -> Sequence[AnyTool]:
-        if self.away:
-            raise EffectFailed("The server is away.")
-
-        @tool
-        async def look() -> str:
-            """Look."""
-            return "seen"
-
-        return [look]
-
-
-async def without_a_server(hf: AsyncHoldfast) -> None:
-    server = Server()
-    agent = hf.agent("a", model=Scripted([call("look"), "Seen."]), tools=[server])
-    assert (await agent.send(SESSION, "One", key="1")).text == "Seen."
-    server.away = True
-    assert (await agent.send(SESSION, "One", key="1")).text == "Seen.", "what was answered needs no server"
-    with pytest.raises(EffectFailed):
-        await agent.send(SESSION, "Two", key="2")
-    assert (await spoken_async(hf))[-1] == ("user", "Two"), "it is in the journal"
-    stream = agent.stream("new", "Three", key="3")
-    assert (await anext(stream)).kind == "message"
-    with pytest.raises(EffectFailed):
-        await anext(stream)
-    async with agent.recovering(every=0.01, on_error=lambda failure: None) as recovering:
-        await until_async(lambda: recovering.failures)
-        server.away = False
-        await until_async(lambda: recovering.taken_up == 2)
-    assert (await agent.send(SESSION, "Two", key="2")).text == "Seen."
-    assert (await agent.send("new", "Three", key="3")).text == "Seen."
-    assert (agent._crew.hub._reached, agent._crew.hub._said) == ({}, {})
-
-
-def test_a_message_is_not_lost_with_a_server_of_tools() -> None:
-    on_loop(without_a_server)
-
-
-def test_a_message_that_waits_for_a_server_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = AgentSend.run
-
-    async def lists_first(self: AgentSend[Any]) -> Any:
-        await self._load_tools()
-        return await run(self)
-
-    monkeypatch.setattr(AgentSend, "run", lists_first)
-    with pytest.raises(EffectFailed):
-        on_loop(without_a_server)
