@@ -21,7 +21,7 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.steps import TurnToolCall
 from holdfast.model.scripted import Scripted, call
-from tests.conversations.provider_rules import openai_problems
+from tests.sessions.provider_rules import openai_problems
 from tests.scale import seeded, volume
 
 SESSIONS = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import holdfast
 from holdfast.testing import KillReport, kill_everywhere, kill_point, lives
-from tests.conversations.provider_rules import openai_problems
+from tests.sessions.provider_rules import openai_problems
 from tests.scale import SOAK, seeded
 
 STRIDE = 11

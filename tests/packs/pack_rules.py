@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import ContextPack, Message
 from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens, request_tokens
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.packs.test_packs_on_data import independent, tokens_of
 from tests.packs.worlds import LEVELS, Attached, World
 

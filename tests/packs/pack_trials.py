@@ -11,7 +11,7 @@ from typing import Any
 
 import holdfast
 from holdfast import ContextPack, Holdfast, Settings
-from tests.conversations.generated import text
+from tests.sessions.generated import text
 from tests.packs.pack_rules import kept_tokens, name, problems, size_problems
 from tests.packs.worlds import PLENTY, World, asks, attach, summarise, talk, world
 

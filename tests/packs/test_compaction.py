@@ -34,7 +34,7 @@ from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel, Segment
 from holdfast.records.sessions import Summary
 from holdfast.testing.clock import FrozenClock
-from tests.conversations.generated import as_dicts, conversation
+from tests.sessions.generated import as_dicts, conversation
 from tests.scale import seeded, volume
 
 CALL = {"id": "p", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -11,7 +11,7 @@ import holdfast
 from holdfast import ContextPack, Frame, Holdfast, Limits, Settings
 from holdfast.errors import EvidenceFailed
 from holdfast.testing.clock import FrozenClock
-from tests.conversations.generated import text
+from tests.sessions.generated import text
 from tests.packs.worlds import PLENTY, PRIORITIES, WIDE
 from tests.scale import seeded, volume
 

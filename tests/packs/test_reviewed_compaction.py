@@ -20,7 +20,7 @@ from holdfast.flow.compaction import summaries, threads
 from holdfast.flow.compaction.summaries import SMALL_SUMMARY_TOKENS, fit_tokens
 from holdfast.testing.clock import FrozenClock
 from holdfast.windows import slide_window
-from tests.conversations.generated import as_dicts, conversation
+from tests.sessions.generated import as_dicts, conversation
 from tests.scale import seeded, volume
 
 HUGE = "word " * 50_000

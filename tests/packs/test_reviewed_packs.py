@@ -11,7 +11,7 @@ import holdfast
 from holdfast import Holdfast, Settings
 from holdfast.core.packs.handles import is_reserved_name
 from holdfast.errors import BudgetTooSmall, FrameNotFound, InvalidValue, SessionClosed
-from tests.conversations.provider_rules import anthropic_problems
+from tests.sessions.provider_rules import anthropic_problems
 
 MODEL = "gpt-4o"
 

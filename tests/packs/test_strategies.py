@@ -25,7 +25,7 @@ from holdfast.records.compaction import POLICY_PRIORITY, policy_of, priority_of
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.packs import CompactionLevel
-from tests.conversations.generated import conversation
+from tests.sessions.generated import conversation
 from tests.scale import seeded, volume
 
 SCORES = list(PRIORITY_SCORE.values())

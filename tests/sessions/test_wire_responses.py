@@ -14,11 +14,11 @@ from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import openai_responses, parts
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import Message, ToolCallRequest
-from tests.conversations.garbage import JSON, RESPONSES, kept_as_they_are
-from tests.conversations.generated import conversation
-from tests.conversations.provider_rules import responses_problems
-from tests.conversations.sdk_types import checked_against
-from tests.conversations.wire_forms import responses_form
+from tests.sessions.garbage import JSON, RESPONSES, kept_as_they_are
+from tests.sessions.generated import conversation
+from tests.sessions.provider_rules import responses_problems
+from tests.sessions.sdk_types import checked_against
+from tests.sessions.wire_forms import responses_form
 from tests.scale import seeded, volume
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "zz=="}

@@ -12,7 +12,7 @@ from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import framing_of, request_tokens
 from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import resolve_tokenizer
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.scale import seeded, volume
 
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}]

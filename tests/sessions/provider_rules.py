@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.conversations.cache_rules import cache_problems
-from tests.conversations.name_rules import author_problems, definition_problems, tool_problems
+from tests.sessions.cache_rules import cache_problems
+from tests.sessions.name_rules import author_problems, definition_problems, tool_problems
 
 WORD_ID = re.compile(r"[a-zA-Z0-9_-]+")
 TEXT_ONLY = {"text"}

@@ -9,8 +9,8 @@ from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.windows import Window
 from holdfast.core.wire import anthropic, openai_chat
 from holdfast.records.messages import Message
-from tests.conversations.generated import torn
-from tests.conversations.provider_rules import anthropic_problems, openai_problems
+from tests.sessions.generated import torn
+from tests.sessions.provider_rules import anthropic_problems, openai_problems
 
 Count = Callable[[Message], int]
 NO_LIMIT = 1 << 60

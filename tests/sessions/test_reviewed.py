@@ -13,7 +13,7 @@ import holdfast
 from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult, Usage
 from holdfast.core.wire.jsonl import write_lines
 from holdfast.errors import InvalidMessage, InvalidValue
-from tests.conversations.provider_rules import anthropic_problems
+from tests.sessions.provider_rules import anthropic_problems
 
 
 def calls(*cities: str) -> dict[str, Any]:

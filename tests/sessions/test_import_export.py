@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.errors import InvalidMessage
-from tests.conversations.generated import airline
-from tests.conversations.provider_rules import anthropic_problems
+from tests.sessions.generated import airline
+from tests.sessions.provider_rules import anthropic_problems
 from tests.scale import volume
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tau-bench" / "airline-even-tasks.json"

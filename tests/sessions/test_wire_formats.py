@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
 from holdfast.errors import InvalidValue
-from tests.conversations.garbage import JSON
-from tests.conversations.wire_forms import anthropic_form, openai_form, responses_form
+from tests.sessions.garbage import JSON
+from tests.sessions.wire_forms import anthropic_form, openai_form, responses_form
 from tests.scale import seeded, volume
 
 FORMS = {"openai": openai_form, "responses": responses_form, "anthropic": anthropic_form}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -16,11 +16,11 @@ from holdfast.core.wire import openai_chat
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
-from tests.conversations.garbage import JSON, OPENAI, kept_as_they_are
-from tests.conversations.generated import conversation
-from tests.conversations.provider_rules import openai_problems
-from tests.conversations.sdk_types import checked_against
-from tests.conversations.wire_forms import airline_conversations, openai_form
+from tests.sessions.garbage import JSON, OPENAI, kept_as_they_are
+from tests.sessions.generated import conversation
+from tests.sessions.provider_rules import openai_problems
+from tests.sessions.sdk_types import checked_against
+from tests.sessions.wire_forms import airline_conversations, openai_form
 from tests.scale import seeded, volume
 
 

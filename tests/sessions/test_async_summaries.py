@@ -16,7 +16,7 @@ from holdfast.aio.callbacks import AsyncCompaction
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import SummaryFailed
-from tests.conversations.looped import play
+from tests.sessions.looped import play
 from tests.scale import seeded, volume
 
 

@@ -15,7 +15,7 @@ from holdfast.aio.callbacks import LoopMemory, wrap_memory
 from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.types import EndedConversation
-from tests.conversations.looped import count, play
+from tests.sessions.looped import count, play
 
 MANY = 20
 """More than there are threads of a kind."""

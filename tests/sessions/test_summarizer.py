@@ -258,7 +258,7 @@ def test_the_work_on_the_graph_does_not_grow_with_the_conversation(monkeypatch: 
 def test_the_same_messages_give_the_same_words_under_any_hash_seed() -> None:
     script = (
         "from random import Random\n"
-        "from tests.conversations.summaries import conversation, summary\n"
+        "from tests.sessions.summaries import conversation, summary\n"
         "random = Random(7)\n"
         "for _ in range(3): print(summary(conversation(random)[0]))\n"
     )

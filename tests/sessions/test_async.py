@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import AsyncSession, Message
 from holdfast.aio.holdfast import AsyncHoldfast
-from tests.conversations.looped import counted, play
+from tests.sessions.looped import counted, play
 from tests.scale import seeded, volume
 
 

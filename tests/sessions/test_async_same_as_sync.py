@@ -16,7 +16,7 @@ from holdfast import AsyncSession, ContextPack, Session
 from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.client.holdfast import Holdfast
 from holdfast.testing.clock import FrozenClock, SeededIds
-from tests.conversations.looped import count, counted
+from tests.sessions.looped import count, counted
 
 Op = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.conversations.generated import airline, text
+from tests.sessions.generated import airline, text
 
 Wire = dict[str, Any]
 SHARED = Path(os.environ.get("HOLDFAST_SHARED", Path(__file__).parents[3] / "shared"))
