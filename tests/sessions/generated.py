@@ -224,3 +224,11 @@ def _unanswered(calls: list[ToolCallRequest], results: list[ToolCallResult]) -> 
     left = sorted(call.provider_id or "" for call in open_.values())
     stand_ins = sorted(result.provider_id or "" for result in results if number_of(result) in (None, CUT_AWAY))
     return wrong if left == stand_ins else [*wrong, f"open {left}, stand-ins {stand_ins}"]
+
+
+def calls(*cities: str) -> dict[str, Any]:
+    made = [
+        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": f'{{"city": "{city}"}}'}}
+        for city in cities
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import AsyncSession, Message
 from holdfast.aio.holdfast import AsyncHoldfast
-from tests.sessions.looped import counted, play
 from tests.scale import seeded, volume
+from tests.sessions.looped import counted, play
 
 
 def test_a_pack_with_files_is_rendered_without_another_read(monkeypatch: pytest.MonkeyPatch) -> None:

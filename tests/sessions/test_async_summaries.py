@@ -16,8 +16,8 @@ from holdfast.aio.callbacks import AsyncCompaction
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import SummaryFailed
-from tests.sessions.looped import play
 from tests.scale import seeded, volume
+from tests.sessions.looped import play
 
 
 async def _filled(hf: AsyncHoldfast, id: str = "alice", messages: int = 6) -> AsyncSession:

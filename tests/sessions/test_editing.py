@@ -10,6 +10,7 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.errors import MessageNotFound
+from tests.sessions.generated import calls
 
 CALL = {
     "role": "assistant",
@@ -150,3 +151,13 @@ def test_an_empty_session_can_be_forked_and_packed(hf: Holdfast) -> None:
     side.append("hello")
     assert texts(side) == ["hello"]
     assert chat.pack().to_openai() == {"messages": [{"role": "system", "content": "Be terse."}]}
+
+
+def test_a_call_far_back_waits_again_in_a_fork(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    call = chat.append(calls("Rome")).tool_calls[0]
+    far = chat.append([f"message {number}" for number in range(70)])[-1]
+    chat.append_result(call, "sun")
+    side = chat.fork(at=far)
+    assert [one.id for one in side.details.open_calls()] == [call.id]
+    side.append_result(call, "rain")

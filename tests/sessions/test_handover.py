@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +215,17 @@ def test_a_planted_bug_is_caught(plant: Any, test: Callable[[], None], monkeypat
         with pytest.raises((AssertionError, ValueError, holdfast.HoldfastError)):
             test()
     test()
+
+
+def test_a_memory_that_gives_something_to_await_has_not_taken_it(tmp_path: Path) -> None:
+    class Sneaky:
+        async def _later(self) -> None: ...
+
+        def take(self, ended: holdfast.types.EndedConversation) -> Any:
+            return self._later()
+
+    with holdfast.open(tmp_path / "a.db", memory=Sneaky()) as hf:
+        chat = hf.session("a")
+        chat.append("hello")
+        chat.close()
+        assert chat.details.status == "closing"

@@ -22,12 +22,12 @@ from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import FaultPoints, SimulatedDeath
-from tests.sessions.test_handover import ENDS, HOUR, client, only, talk
 from tests.crash.test_frame_crashes import bury
 from tests.model.frames_walk import StillClock
 from tests.model.meanwhile import Meanwhile
 from tests.model.sessions_walk import Engine, count_fours
 from tests.scale import SOAK, volume
+from tests.sessions.test_handover import ENDS, HOUR, client, only, talk
 
 # dying anywhere
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast
+from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult
+from holdfast.core.wire.jsonl import write_lines
 from holdfast.errors import InvalidMessage
-from tests.sessions.generated import airline
-from tests.sessions.provider_rules import anthropic_problems
 from tests.scale import volume
+from tests.sessions.generated import airline, calls
+from tests.sessions.provider_rules import anthropic_problems
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tau-bench" / "airline-even-tasks.json"
 BROKEN = [
@@ -144,3 +145,56 @@ def test_files_and_everything_else_survive_json_lines(hf: Holdfast) -> None:
     again.import_messages(chat.export("jsonl"), "jsonl")
     assert [(m.role, m.content, m.partial) for m in again] == [(m.role, m.content, m.partial) for m in chat]
     assert again.model == "gpt-4o"
+
+
+def pairs(chat: holdfast.Session) -> dict[str, Any]:
+    made = {call.id: call.args["city"] for message in chat for call in message.tool_calls}
+    return {made[one.tool_call_id]: one.result for message in chat for one in message.tool_results}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "openai", "responses", "anthropic"])
+def test_results_of_calls_with_one_id_stay_with_their_calls_through_export_and_import(hf: Holdfast, form: str) -> None:
+    chat, again = hf.session("a"), hf.session("b")
+    made = chat.append(calls("Rome", "Oslo")).tool_calls
+    chat.append_result(made[1].id, "snow in Oslo")
+    chat.append_result(made[0], "sun in Rome")
+    assert again.import_messages(chat.export(form), form).messages >= 2
+    assert pairs(again) == pairs(chat) == {"Rome": "sun in Rome", "Oslo": "snow in Oslo"}
+
+
+def test_an_erased_conversation_can_be_imported_again(hf: Holdfast) -> None:
+    chat = hf.as_user("ann").session("a")
+    chat.append_result(chat.append(calls("Rome")).tool_calls[0].id, "sun")
+    hf.journal.erase("ann")
+    assert hf.session("b").import_messages(chat.export("jsonl"), "jsonl").messages == 2
+
+
+def test_parallel_calls_without_ids_are_paired_by_position(hf: Holdfast) -> None:
+    made = tuple(ToolCallRequest(name="weather", arguments=f'{{"city": "{city}"}}') for city in ("Rome", "Oslo"))
+    results = [Message(role="tool", tool_results=(ToolCallResult(result=text),)) for text in ("sun", "snow")]
+    chat = hf.session("a")
+    lines = [Message(role="assistant", tool_calls=made), *results]
+    chat.import_messages(list(write_lines(lines)), "jsonl")
+    assert pairs(chat) == {"Rome": "sun", "Oslo": "snow"}
+
+
+def test_a_keyed_import_is_one_effect_whatever_the_session_is_told_meanwhile() -> None:
+    given = [{"role": "system", "content": "Ask ann@x"}, {"role": "user", "content": "hi"}]
+    with holdfast.open("memory:", redact=lambda text: text.replace("ann@x", "[mail]")) as hf:
+        chat = hf.session("a")
+        chat.import_messages(given, key="k")
+        assert chat.import_messages(given, key="k").repeated
+        hf.session("a", system="Other.")
+        assert chat.import_messages(given, key="k").repeated
+        assert len(chat) == 1
+
+
+def test_what_a_provider_does_not_know_is_kept_for_export_and_not_sent(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    given = {"role": "user", "content": "hi", "timestamp": 123, "id": "m1"}
+    chat.append(given)
+    assert chat.pack().to_openai()["messages"] == [{"role": "user", "content": "hi"}]
+    assert chat.export()["messages"] == [given]
+    blank = hf.session("b")
+    blank.append("   ")
+    assert anthropic_problems(blank.pack().to_anthropic()) == []

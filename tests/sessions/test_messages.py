@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult
+from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult, Usage
 from holdfast.errors import InvalidMessage, ToolPairingError
 
 CALLS = Message(
@@ -262,3 +263,44 @@ def test_tokens_are_counted_once_and_by_another_tokenizer_remembered(hf: Holdfas
     noted = [event.type for event in hf.journal.events(after=before)]
     assert noted == ["tokens.counted", "context.packed", "context.packed"]
     assert first.tokens == second.tokens
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Message(role="user", content=[{"type": "text", "text": "hello", "artifact": "nope"}]),
+        Message(role="user", content=[{"type": "text", "text": "hello", "whole": True}]),
+        Message(role="user", content="x", usage={"input": 1}),  # type: ignore[arg-type]
+        Message(role="user", content="x", usage=Usage(input=-5)),
+        Message(role="user", content="x", usage=Usage(input=2**60)),
+        Message(role=[], content="x"),  # type: ignore[arg-type]
+        Message(role="user", content="x", metadata=5),  # type: ignore[arg-type]
+        Message(role="assistant", tool_calls=(ToolCallRequest(name="f", provider_id=5),)),  # type: ignore[arg-type]
+        Message(role="tool", tool_results=(ToolCallResult(provider_id=5),)),  # type: ignore[arg-type]
+        Message(role="user", content=[{"type": "other", "provider": "openai", "item": 5}]),
+        Message(role="user", content=[{"type": "image", "url": "http://x/y.png", "openai": {"image_url": 5}}]),
+    ],
+    ids=repr,
+)
+def test_a_message_of_ones_own_making_is_checked_before_it_is_stored(hf: Holdfast, wrong: Message) -> None:
+    chat = hf.session("a")
+    with contextlib.suppress(InvalidMessage):
+        chat.append(wrong)
+    chat.append("fine")
+    for shown in (chat.pack().to_openai, chat.pack().to_responses, chat.pack().to_anthropic, chat.export):
+        shown()
+    assert chat.usage.spent >= 0
+
+
+def test_many_texts_that_are_large_together_fit_as_one_large_text_does(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    parts = [{"type": "text", "text": str(number) * 150_000} for number in range(8)]
+    message = chat.append(Message(role="user", content=parts))
+    odd = chat.append("\x01" * 190_000)
+    assert chat.messages() == [message, odd]
+
+
+def test_files_keep_everything_else_of_their_message(hf: Holdfast) -> None:
+    given = Message(role="user", content="look", metadata={"from": "phone"}, pinned=True, name="ann")
+    stored = hf.session("a").append(given, files=[("cat.png", b"PNG")])
+    assert (stored.metadata, stored.pinned, stored.name) == ({"from": "phone"}, True, "ann")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import Unavailable
+from holdfast import Holdfast
+from holdfast.errors import InvalidMessage, InvalidValue, Unavailable
 
 OLD: list[dict[str, Any]] = [
     {"role": "system", "content": "You are terse."},
@@ -86,3 +87,51 @@ def test_what_the_session_refuses_is_named_and_the_rest_goes_on() -> None:
 def test_a_wrong_start_is_refused_in_words(messages: Any, options: Any) -> None:
     with pytest.raises(holdfast.errors.InvalidValue, match="must be"):
         holdfast.DualWrite(messages, holdfast.open("memory:"), "alice", **options)
+
+
+def test_a_list_can_be_kept_while_the_file_cannot_be_opened(tmp_path: Path) -> None:
+    opened: list[int] = []
+
+    def later() -> Holdfast:
+        opened.append(1)
+        return holdfast.open(tmp_path / "missing" / "a.db")
+
+    log = holdfast.DualWrite([], later, "alice", on_missing="fallback")
+    log.append({"role": "user", "content": "kept"})
+    assert (len(log), log.behind) == (1, 1)
+    (tmp_path / "missing").mkdir()
+    log.append({"role": "user", "content": "too"})
+    before = len(opened)
+    log.append({"role": "user", "content": "again"})
+    assert log.behind == 0
+    assert len(opened) == before, "a client is opened once"
+
+
+def test_a_list_that_was_changed_between_two_processes_is_noticed(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as hf:
+        holdfast.DualWrite([{"role": "user", "content": "one"}], hf, "alice")
+        with pytest.raises(holdfast.errors.KeyReused):
+            holdfast.DualWrite([{"role": "user", "content": "two"}], hf, "alice")
+        for wrong in (None, 5):
+            log = holdfast.DualWrite([], hf, f"s{wrong}")
+            with pytest.raises(InvalidMessage):
+                log.append(wrong)  # type: ignore[arg-type]
+            assert len(log) == 0
+    with pytest.raises(InvalidValue, match="hf must be"):
+        holdfast.DualWrite([], 5, "s")  # type: ignore[arg-type]
+
+
+def test_an_unknown_outcome_keeps_the_message_in_the_list(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = holdfast.DualWrite([], hf, "alice")
+    real = holdfast.Session.append
+
+    def torn(self: Any, *args: Any, **options: Any) -> Any:
+        real(self, *args, **options)
+        raise holdfast.OutcomeUnknown
+
+    monkeypatch.setattr(holdfast.Session, "append", torn)
+    with pytest.raises(holdfast.OutcomeUnknown):
+        log.append({"role": "user", "content": "once"})
+    monkeypatch.undo()
+    log.append({"role": "user", "content": "twice"})
+    assert [message.text for message in log.session] == ["once", "twice"]

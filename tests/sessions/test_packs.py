@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,9 @@ from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import framing_of, request_tokens
 from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import resolve_tokenizer
-from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.scale import seeded, volume
+from tests.sessions.generated import calls
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -224,3 +227,69 @@ def test_a_blank_system_prompt_costs_nothing() -> None:
     costs = [pack.tokens for pack in packs]
     assert costs[0] == costs[1] < costs[2]
     assert all(anthropic_problems(dict(pack.to_anthropic())) == [] for pack in packs)
+
+
+def test_a_large_note_in_the_middle_does_not_crowd_out_the_newest_message(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    chat.append([f"hello {number}" for number in range(30)])
+    chat.append([{"role": "system", "content": "note " * 3_000}, "What now?"])
+    assert [message.text for message in chat.pack(1_000).conversation.messages] == ["What now?"]
+    with pytest.raises(holdfast.errors.BudgetTooSmall) as small:
+        chat.pack(5)
+    assert chat.pack(small.value.required).messages[-1].text
+
+
+def test_what_pins_and_first_instructions_cost_does_not_follow_the_history(tmp_path: Path) -> None:
+    read: list[int] = []
+    with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
+        journal = hf.env.journal
+        real = journal.read
+        for count in (500, 4_000):
+            chat = hf.session(f"s{count}")
+            chat.append([{"role": "system", "content": "Be terse."}, "keep this"])
+            chat.pin(chat.messages()[1])
+            chat.append([f"message {number}" for number in range(count)])
+            seen = 0
+
+            def counting(query: Any, real: Any = real) -> Any:
+                nonlocal seen
+                found = real(query)
+                seen += len(found)
+                return found
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(journal, "read", counting)
+                shown = chat.pack(500).messages
+            assert [message.text for message in shown[:2]] == ["Be terse.", "keep this"]
+            read.append(seen)
+    assert abs(read[0] - read[1]) <= 5
+
+
+def test_exact_means_counted_by_the_models_own_tokenizer(hf: Holdfast) -> None:
+    for number, (model, tokenizer) in enumerate([("claude-opus-4-7", "o200k_base"), ("gpt-5-mini", "cl100k_base")]):
+        chat = hf.session(f"s{number}", model=model, tokenizer=tokenizer)
+        chat.append("hello")
+        assert not chat.pack().exact
+    pictured = hf.session("p", model="gpt-4o")
+    assert pictured.pack().exact
+    pictured.append("look", files=[("cat.png", b"PNG")])
+    assert not pictured.pack().exact
+
+
+def test_open_calls_are_named_so_that_a_torn_one_can_be_settled(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    chat.append(["hi", calls("Rome"), *[f"message {number}" for number in range(30)]])
+    assert chat.compact(5).messages == 1
+    assert chat.compact(5) is None
+    (torn,) = chat.details.open_calls()
+    chat.append_result(torn, "Never came back.", is_error=True)
+    chat.append([f"later {number}" for number in range(10)])
+    assert chat.compact(5).messages > 30
+    assert chat.details.open_calls() == []
+
+
+def test_compacting_after_a_reset_has_nothing_to_do(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    chat.append("hello")
+    chat.reset()
+    assert chat.compact() is None

@@ -12,8 +12,8 @@ from holdfast.core.sessions import pairing
 from holdfast.core.sessions.pairing import group_rounds, repair_messages
 from holdfast.core.wire import match
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
-from tests.sessions.generated import conversation, number_of, torn
 from tests.scale import seeded, volume
+from tests.sessions.generated import conversation, number_of, torn
 
 
 def asks(*calls: str | tuple[str, str], text: str | None = None, **fields: Any) -> Message:

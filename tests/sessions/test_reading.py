@@ -19,9 +19,9 @@ from holdfast.core.wire.read import read_input
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
+from tests.scale import seeded, volume
 from tests.sessions.garbage import ANTHROPIC, JSON, OPENAI, RESPONSES
 from tests.sessions.wire_forms import anthropic_form, openai_form, responses_form
-from tests.scale import seeded, volume
 
 FUNCTION = {"name": "find", "arguments": '{"q": 1}'}
 CALL = {"id": "call_1", "type": "function", "function": FUNCTION}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -112,3 +113,21 @@ def test_numbers_and_names_of_fields_are_redacted_and_fields_stay_apart() -> Non
         chat.append_result(call, {"a@x": 4111111111111111, "b@x": 5, "n": 1.5, "ok": True})
         result = chat.messages()[-1].tool_results[0].result
         assert result == {"[hidden]": "[hidden]", "[hidden] 2": 5, "n": 1.5, "ok": True}
+
+
+@dataclasses.dataclass
+class Person:
+    card: str
+
+
+def test_results_of_own_types_and_repeated_arguments_are_redacted() -> None:
+    with holdfast.open("memory:", redact=lambda text: text.replace("4111", "[card]")) as hf:
+        chat = hf.session("a")
+        one = ToolCallRequest(name="find", arguments='{"n":"4111","n":"ok"}')
+        made = chat.append(Message(role="assistant", tool_calls=(one,))).tool_calls[0]
+        chat.append_result(made, {"found": [Person(card="4111")]})
+        chat.append("see", files=[("dump.sql", b"insert 4111"), ("photo.bin", b"\xff\xfe4111")])
+        events = [event.content for event in hf.journal.events("session/a/thread/main")]
+        assert "4111" not in str(events)
+        bodies = [hf.journal.artifact(part["artifact"]) for part in chat.messages(1)[0].content[1:]]
+        assert bodies == [b"insert [card]", b"\xff\xfe4111"], "what is no text is not looked at"

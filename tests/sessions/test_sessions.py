@@ -205,3 +205,33 @@ def test_a_session_shows_itself_in_a_notebook(hf: Holdfast) -> None:
     assert "<script>" not in shown
     assert "&lt;b&gt;Nuts" in shown
     assert "<script>" not in chat.pack()._repr_html_()
+
+
+def test_a_tokenizer_that_was_given_stays_and_one_that_follows_from_the_client_binds_nobody(tmp_path: Path) -> None:
+    def letters(text: str) -> int:
+        return len(text)
+
+    with holdfast.open(tmp_path / "a.db", tokenizer=letters) as hf:
+        hf.session("own", model="gpt-4o").append("hello")
+    with holdfast.open(tmp_path / "a.db") as hf:
+        assert hf.session("own").append("again").tokenizer == "o200k_base"
+        hf.session("given", model="gpt-4o", tokenizer="estimate:3")
+        assert hf.session("given", model="gpt-4o").append("hello").tokenizer == "estimate:3"
+
+
+def test_wrong_arguments_are_refused_at_the_door_in_words(hf: Holdfast, tmp_path: Path) -> None:
+    chat = hf.session("a")
+    for wrong in (
+        lambda: hf.session("x", idle_timeout=float("inf")),
+        lambda: hf.sessions(limit="x"),  # type: ignore[arg-type]
+        lambda: hf.sessions(limit=-1),
+        lambda: hf.sessions(title=5),  # type: ignore[arg-type]
+        lambda: chat.compaction.expand(5),  # type: ignore[arg-type]
+        lambda: chat.append("x", files=["a\0b"]),
+        lambda: holdfast.models.register_model(5, window=10),  # type: ignore[arg-type]
+        lambda: holdfast.open(tmp_path / "n.db", tokenizer=5),  # type: ignore[arg-type]
+        lambda: holdfast.open(tmp_path / "n.db", summarizer=5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(holdfast.Refused):
+            wrong()
+    assert not (tmp_path / "n.db").exists()

@@ -16,9 +16,9 @@ from holdfast.core.wire import openai_chat
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import INTERRUPTED_RESULT, Message
 from holdfast.windows import slide_window, summarise_window
+from tests.scale import seeded, volume
 from tests.sessions.generated import as_dicts, conversation
 from tests.sessions.provider_rules import openai_problems
-from tests.scale import seeded, volume
 
 SYSTEM = {"role": "system", "content": "Be kind."}
 

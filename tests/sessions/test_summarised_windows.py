@@ -12,11 +12,11 @@ from holdfast.core.sessions import pairing
 from holdfast.core.sessions.windows import slide_window
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message
+from tests.scale import seeded, volume
 from tests.sessions.generated import torn
 from tests.sessions.test_pairing import asks, gives, shape, user
 from tests.sessions.test_windows import SYSTEM, count, kinds
 from tests.sessions.window_rules import instructions, refused
-from tests.scale import seeded, volume
 
 
 def brief(messages: Sequence[Message]) -> str:

@@ -17,10 +17,10 @@ from holdfast.core.sessions.tokens import OPENAI, message_tokens
 from holdfast.core.sessions.windows import slide_window
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
+from tests.scale import seeded, volume
 from tests.sessions.generated import conversation
 from tests.sessions.test_pairing import asks, gives, pair_by_id_alone, shape, user
 from tests.sessions.window_rules import complaints, refused
-from tests.scale import seeded, volume
 
 SYSTEM = Message(role="system", content="Be kind.")
 

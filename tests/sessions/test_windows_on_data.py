@@ -26,10 +26,10 @@ from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import resolve_tokenizer
 from holdfast.records.messages import Message
 from holdfast.windows import slide_window as sliding_dicts
+from tests.scale import volume
 from tests.sessions.generated import airline
 from tests.sessions.provider_rules import openai_problems
 from tests.sessions.window_rules import refused
-from tests.scale import volume
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tau-bench" / "airline-even-tasks.json"
 COUNT_LIMITS = range(3, 21)

@@ -17,12 +17,12 @@ from holdfast.core.wire.match import match_results
 from holdfast.core.wire.parts import message_parts
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
+from tests.scale import seeded, volume
 from tests.sessions.garbage import ANTHROPIC, JSON, kept_as_they_are
 from tests.sessions.generated import conversation
 from tests.sessions.provider_rules import anthropic_problems
 from tests.sessions.sdk_types import checked_against
 from tests.sessions.wire_forms import anthropic_form, openai_form, responses_form
-from tests.scale import seeded, volume
 
 
 def back(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

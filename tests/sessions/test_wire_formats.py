@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
 from holdfast.errors import InvalidValue
+from tests.scale import seeded, volume
 from tests.sessions.garbage import JSON
 from tests.sessions.wire_forms import anthropic_form, openai_form, responses_form
-from tests.scale import seeded, volume
 
 FORMS = {"openai": openai_form, "responses": responses_form, "anthropic": anthropic_form}
 TOOLS = [{"name": "find", "description": "Finds.", "input_schema": {"type": "object", "properties": {}}}]

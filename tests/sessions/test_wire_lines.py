@@ -14,10 +14,10 @@ from holdfast.core.wire import anthropic, jsonl, openai_chat, openai_responses
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
 from holdfast.records.usage import Usage
+from tests.scale import seeded, volume
 from tests.sessions.garbage import JSON
 from tests.sessions.generated import conversation
 from tests.sessions.wire_forms import anthropic_form, openai_form, responses_form
-from tests.scale import seeded, volume
 
 PNG = {"type": "image", "data": b"\0\xff", "media_type": "image/png"}
 CALLS = Message(

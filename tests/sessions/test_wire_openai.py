@@ -16,12 +16,12 @@ from holdfast.core.wire import openai_chat
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
+from tests.scale import seeded, volume
 from tests.sessions.garbage import JSON, OPENAI, kept_as_they_are
 from tests.sessions.generated import conversation
 from tests.sessions.provider_rules import openai_problems
 from tests.sessions.sdk_types import checked_against
 from tests.sessions.wire_forms import airline_conversations, openai_form
-from tests.scale import seeded, volume
 
 
 def back(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

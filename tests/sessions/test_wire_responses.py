@@ -14,12 +14,12 @@ from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import openai_responses, parts
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import Message, ToolCallRequest
+from tests.scale import seeded, volume
 from tests.sessions.garbage import JSON, RESPONSES, kept_as_they_are
 from tests.sessions.generated import conversation
 from tests.sessions.provider_rules import responses_problems
 from tests.sessions.sdk_types import checked_against
 from tests.sessions.wire_forms import responses_form
-from tests.scale import seeded, volume
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "zz=="}
 CALL = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{ "a": 1}', "id": "fc_1"}

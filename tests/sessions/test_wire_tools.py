@@ -12,9 +12,9 @@ import holdfast
 from holdfast.core.wire.tools import read_tool_defs, render_anthropic_tools, render_openai_tools, render_responses_tools
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import ToolDef
+from tests.scale import volume
 from tests.sessions.garbage import JSON
 from tests.sessions.generated import INVENTED
-from tests.scale import volume
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 FIND = ToolDef(name="find", description="Finds.", parameters=SCHEMA, strict=True)

@@ -1,4 +1,4 @@
-"""What a pack asks of others is asked while nothing is held, and evidence answers a question by its words."""
+"""Memories for a pack are searched while nothing of the journal is held."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Frame, Holdfast
+from holdfast import Holdfast
 from holdfast.flow.packs import evidence, visibility
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs.request import PackRequest
 from holdfast.records.frames import Limits
-from holdfast.testing.clock import FrozenClock
 from tests.packs.reserved import remember
 
 WIDE = Limits(context_tokens=50_000)
@@ -104,37 +103,3 @@ def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far
     seen, asked = visibility.thread_visibility("session/nobody/thread/main"), PackRequest(recall=2)
     with pytest.raises(holdfast.errors.SessionNotFound):
         pack_flow.build_pack(hf.env, seen, asked)
-
-
-# relevance
-
-
-@pytest.fixture
-def frame() -> Iterator[Frame]:
-    """Nothing in it is newer than anything else."""
-    with holdfast.open("memory:", clock=FrozenClock()) as hf, hf.frame("Work", limits=WIDE) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize(
-    ("query", "body"),
-    [
-        ("nuts", "She must not eat nuts."),
-        ("nuts", "NUTS, of any kind"),
-        ("Are there nuts?", "(nuts)"),
-        ("Nuts!", "what holds nuts_and_seeds"),
-        ("cr\u00e8me", "Creme br\u00fbl\u00e9e"),
-        ("\u6771\u4eac", "\u6771\u4eac\u90fd\u306e\u5730\u56f3"),
-    ],
-)
-def test_words_answer_a_question_whatever_stands_around_them(frame: Frame, query: str, body: str) -> None:
-    frame.attach("document", handle="other", body="something else")
-    frame.attach("document", handle="answers", body=body)
-    assert [one.handle_id for one in frame.pack(9_000).evidence] == ["other", "answers"]
-    assert [one.handle_id for one in frame.pack(9_000, query=query).evidence] == ["answers", "other"]
-
-
-def test_a_part_of_a_word_is_no_answer(frame: Frame) -> None:
-    frame.attach("document", handle="other", body="something else")
-    frame.attach("document", handle="peanuts", body="peanuts")
-    assert [one.handle_id for one in frame.pack(9_000, query="nuts").evidence] == ["other", "peanuts"]
