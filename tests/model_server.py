@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.model_events import EVENTS, as_data
 from tests.model_replies import MAKE, Reply, broken_reply
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 __all__ = ["Fault", "ModelServer", "Reply", "model_server"]
 

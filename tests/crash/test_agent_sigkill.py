@@ -21,8 +21,8 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.steps import TurnToolCall
 from holdfast.model.scripted import Scripted, call
-from tests.conversations.provider_rules import openai_problems
 from tests.scale import seeded, volume
+from tests.sessions.provider_rules import openai_problems
 
 SESSIONS = 3
 QUICK = Settings(lease_ms=500)

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads, get_type_hints
 
 import pytest
 
 import holdfast
+from holdfast.records.entries import Direction, Lifetime, Reducer, Tier
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -127,3 +128,12 @@ def in_a_frame(hf: Any, work: Callable[[Any], Any]) -> Any:
     """Something done in the block of a frame."""
     with hf.frame("goal") as frame:
         return work(frame)
+
+
+@pytest.mark.parametrize("kind", [holdfast.State, holdfast.AsyncState])
+def test_what_may_be_said_is_said_in_the_types(kind: Any) -> None:
+    written, walked = get_type_hints(kind.write), get_type_hints(kind.traverse)
+    assert (written["reducer"], written["tier"], written["lifetime"]) == (Reducer, Tier | None, Lifetime | None)
+    assert walked["direction"] == get_type_hints(kind.neighbours)["direction"] == Direction
+    read = [str(get_type_hints(one)["return"]) for one in get_overloads(kind.read)]
+    assert read == ["typing.Optional[~T]", "typing.Union[~T, ~D]", "typing.Any"]

@@ -22,9 +22,9 @@ from holdfast.effects import Custom, DeclaredEffect, DispatchReport, OperatorOut
 from holdfast.errors import Closed, EffectRefused, InvalidValue, RetryLater
 from holdfast.testing.clock import FrozenClock, SeededIds
 from holdfast.types import StateReader
-from tests.conversations.looped import counted, play
 from tests.effects.operators import MANY, tidy, tidy_async
 from tests.effects.sinks import Noting
+from tests.sessions.looped import counted, play
 
 # the same answers
 

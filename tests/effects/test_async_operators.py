@@ -18,9 +18,9 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.effects import Custom, OperatorOutput, WriteState
 from holdfast.errors import InvalidValue
 from holdfast.types import AsyncStateReader, StateReader
-from tests.conversations.looped import play
 from tests.effects.operators import MANY, declared, tidy, tidy_async
 from tests.scale import seeded, volume
+from tests.sessions.looped import play
 
 
 class Tidy:

@@ -11,10 +11,11 @@ import holdfast
 from holdfast.core.journal import project
 from holdfast.effects import Custom
 from holdfast.flow.effects import outbox
+from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.batches import RowQuery
 from holdfast.testing.clock import FrozenClock
 from tests.effects import lanes
-from tests.effects.sinks import declare
+from tests.effects.sinks import Noting, declare, notes
 from tests.scale import seeded, volume
 
 
@@ -150,3 +151,50 @@ def test_planted_an_id_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 def _fields(effect: Any) -> dict[str, Any]:
     return {name: getattr(effect, name) for name in effect.__struct_fields__}
+
+
+def test_stopped_lanes_cost_a_dispatch_one_question(
+    hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
+) -> None:
+    def refuses(effect: holdfast.effects.DeclaredEffect) -> None:
+        raise holdfast.errors.EffectRefused("no") if effect.payload % 2 else holdfast.errors.RetryLater("later")
+
+    hf.effects.add_sink("bad", refuses)
+    good = Noting()
+    hf.effects.add_sink("good", good)
+    for number in range(20):
+        notes(hf, number, sink="bad", scope=f"user/{number}")
+    notes(hf, 1, sink="good")
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1, failed=10, dead=10)
+    asked: list[str] = []
+    journal = hf.env.journal
+
+    def noting(name: str, real: Any) -> Any:
+        def ask(*given: Any, **named: Any) -> Any:
+            asked.append(name)
+            return real(*given, **named)
+
+        return ask
+
+    for name in ("select", "lanes", "head"):
+        monkeypatch.setattr(journal, name, noting(name, getattr(journal, name)))
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport()
+    assert asked == ["lanes"]
+    monkeypatch.undo()
+    clock.advance(1_300)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(failed=10)
+
+
+def test_the_lanes_of_one_sink_are_found_without_those_of_others(tmp_path: Any) -> None:
+    with holdfast.open(tmp_path / "a.db") as hf:
+        journal = hf.env.journal
+        assert isinstance(journal, SqliteJournal)
+        notes(hf, 1, 2, sink="b")
+        notes(hf, 3, sink="a", scope="user/1")
+        notes(hf, 4, sink="\U0010fffd", scope="user/2")
+        assert [(stream, row["sink"]) for stream, row in journal.lanes("default")] == [
+            ("user/1", "a"),
+            ("operator/test", "b"),
+            ("user/2", "\U0010fffd"),
+        ]
+        assert [stream for stream, _ in journal.lanes("default", "b")] == ["operator/test"]

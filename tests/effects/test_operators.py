@@ -24,6 +24,8 @@ from holdfast.errors import InvalidValue, KeyReused, RedactionFailed, VersionCon
 from holdfast.flow.effects import operators
 from tests.effects.sinks import Noting, declare
 
+WRITE = WriteState("user/1", "b", 2)
+
 
 def tidy(order: dict[str, Any], view: holdfast.types.StateReader) -> OperatorOutput:
     """The operator of most tests."""
@@ -376,3 +378,33 @@ def test_planted_effects_that_do_not_see_each_other_are_noticed(monkeypatch: pyt
     monkeypatch.setattr(operators, "EffectPlan", Forgetful)
     with holdfast.open("memory:") as hf, pytest.raises((AssertionError, VersionConflict, holdfast.Conflict)):
         test_effects_of_one_operator_see_each_other_in_order(hf)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [WRITE, [WRITE], ("out", [WRITE]), {"effects": (WRITE,)}, [OperatorOutput(1)], [[Custom("x", 1, sink="s")]]],
+)
+def test_effects_that_are_given_as_an_output_are_refused(hf: holdfast.Holdfast, answer: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"OperatorOutput\(effects="):
+        hf.effects.operate(lambda given, view: answer, name="forgot")
+    assert hf.journal.position() == 0
+
+
+def test_an_output_that_holds_itself_is_refused_in_time(hf: holdfast.Holdfast) -> None:
+    loop: list[Any] = []
+    loop += [loop, loop]
+    with pytest.raises(InvalidValue, match="holds itself"):
+        hf.effects.operate(lambda given, view: loop, name="x")
+
+
+def test_an_edge_is_taken_away_however_many_its_key_has(hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = hf.state("custom/crm/id/p")
+    for number in range(4):
+        graph.link("hub", "knows", f"n{number}")
+    # As if there were more edges than one question gives.
+    journal = hf.env.journal
+    real = journal.edges
+    monkeypatch.setattr(journal, "edges", lambda tenant, query: real(tenant, query)[:2])
+    declare(hf, UnlinkState("custom/crm/id/p", "hub", "knows", "n3"))
+    monkeypatch.undo()
+    assert [edge.target for edge in graph.neighbours("hub")] == ["n0", "n1", "n2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 import holdfast
 from holdfast import Refused
 from holdfast.core.effects import MAX_REQUESTED_DELAY_MS, compute_retry_delay
+from holdfast.effects import Custom, OperatorOutput, WriteState
 from holdfast.errors import EffectNotFound, EffectRefused, InvalidValue, RetryLater
+from holdfast.flow.effects import outbox
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, declare, notes
 
@@ -363,3 +366,90 @@ def test_a_client_that_drains_sends_nothing_new(hf: holdfast.Holdfast) -> None:
     hf.drain(0)
     assert hf.effects.dispatch().attempts == 0
     assert sink.asked == []
+
+
+class Evil:
+    """Nothing of it can be looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("evil")
+
+
+class EvilModel:
+    """It looks like a model, and is none."""
+
+    @property
+    def model_dump(self) -> Any:
+        raise RuntimeError("evil")
+
+
+@pytest.mark.parametrize("kind", [Evil, EvilModel])
+def test_an_answer_that_cannot_be_looked_at_was_an_answer(hf: holdfast.Holdfast, kind: Any) -> None:
+    asked = []
+
+    def sink(effect: holdfast.effects.DeclaredEffect) -> Any:
+        asked.append(effect.payload)
+        return kind()
+
+    hf.effects.add_sink("crm", sink)
+    ids = notes(hf, 1, 2)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=2)
+    assert asked == [1, 2]
+    info = hf.effects.get(ids[0])
+    assert (info.status, info.answer) == ("applied", None)
+    assert "not kept" in info.reason
+    with pytest.raises(InvalidValue, match="cannot be stored"):
+        hf.state("user/1").write("a", EvilModel())
+
+
+def test_the_asyncio_client_keeps_to_that_too() -> None:
+    async def test() -> None:
+        async with holdfast.open_async("memory:") as hf:
+            hf.effects.add_sink("crm", lambda effect: Evil())
+            await hf.effects.operate(lambda given, view: OperatorOutput(None, [Custom("n", 1, "crm")]), name="x")
+            assert await hf.effects.dispatch() == holdfast.effects.DispatchReport(applied=1)
+
+    asyncio.run(test())
+
+
+def test_a_settled_effect_is_shown_with_what_came_of_it(hf: holdfast.Holdfast) -> None:
+    hf.effects.add_sink("crm", Noting())
+    first, second = notes(hf, {"n": 1}, {"n": 2})
+    hf.effects.discard(second, reason="too late")
+    before = hf.effects.get(first)
+    assert (before.status, before.attempts) == ("pending", 0)
+    hf.effects.dispatch()
+    info = hf.effects.get(first)
+    assert (info.status, info.attempts, info.answer) == ("applied", 1, {"taken": 1})
+    assert (info.payload, info.sink, info.kind, info.operator) == ({"n": 1}, "crm", "note", "test")
+    assert (info.scope, info.declared_at) == (before.scope, before.declared_at)
+    info = hf.effects.get(second)
+    assert (info.status, info.reason, info.answer) == ("skipped", "too late", None)
+    hf.journal.rebuild()
+    assert hf.effects.get(first).answer == {"taken": 1}
+    with pytest.raises(EffectNotFound):
+        hf.tenant("other").effects.get(first)
+
+
+def test_an_id_of_something_else_is_no_effect(hf: holdfast.Holdfast) -> None:
+    (at_once,) = declare(hf, WriteState("user/1", "a", 1))
+    ran = next(iter(hf.journal.events("operator/test")))
+    for id in (at_once, ran.id):
+        with pytest.raises(EffectNotFound, match=r"outcomes.*holdfast log"):
+            hf.effects.get(id)
+
+
+def test_a_sink_that_is_taken_away_during_a_dispatch_defers_what_is_left(
+    hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undo = hf.effects.add_sink("crm", Noting())
+    ids = notes(hf, 1)
+    real = outbox._check_owner
+
+    def checked(*given: Any) -> None:
+        undo()
+        real(*given)
+
+    monkeypatch.setattr(outbox, "_check_owner", checked)
+    assert hf.effects.dispatch() == holdfast.effects.DispatchReport(deferred=1)
+    assert hf.effects.get(ids[0]).status == "deferred"

@@ -7,8 +7,8 @@ from typing import Any
 
 import holdfast
 from holdfast.testing import KillReport, kill_everywhere, kill_point, lives
-from tests.conversations.provider_rules import openai_problems
 from tests.scale import SOAK, seeded
+from tests.sessions.provider_rules import openai_problems
 
 STRIDE = 11
 """At test volume one point in so many is tried, from another one each time; an odd number meets befores and afters."""

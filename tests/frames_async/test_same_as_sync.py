@@ -24,8 +24,8 @@ from holdfast.client.session_views import SessionCompaction, SessionDetails, Ses
 from holdfast.errors import Refused
 from holdfast.records.recovery import ActorResumeState, FrameInfo, QuestionReceipt
 from holdfast.testing.clock import FrozenClock, SeededIds
-from tests.conversations.looped import counted
 from tests.frames_async.conftest import ACTOR, Test
+from tests.sessions.looped import counted
 
 
 def _public(kind: type) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read
 from holdfast.flow.sessions.sessions import session_state
 from holdfast.records.messages import INTERRUPTED_RESULT, Message
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.model.sessions_life_model import Talk
 from tests.model.sessions_model import INSTRUCTIONS, Line, Said
 from tests.model.sessions_walk import Client, Walk, label
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 Shape = tuple[Any, ...]
 Count = Callable[[str], int]

@@ -9,8 +9,8 @@ from typing import Any, Self
 import holdfast
 from holdfast import Holdfast, Message, Refused, ToolCallRequest, Unsupported
 from holdfast.errors import BudgetTooSmall, SummaryFailed
-from tests.conversations.generated import text
 from tests.packs.pack_trials import NO_MEMORY
+from tests.sessions.generated import text
 
 
 class Interleaved:

@@ -14,9 +14,9 @@ import msgspec
 
 from holdfast import ContextPack, Message
 from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens, request_tokens
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.packs.test_packs_on_data import independent, tokens_of
 from tests.packs.worlds import LEVELS, Attached, World
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 MARKER = re.compile(r"\[… (\d+) characters left out(?:: (\S+))? …\]")
 

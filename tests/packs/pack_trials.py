@@ -11,9 +11,9 @@ from typing import Any
 
 import holdfast
 from holdfast import ContextPack, Holdfast, Settings
-from tests.conversations.generated import text
 from tests.packs.pack_rules import kept_tokens, name, problems, size_problems
 from tests.packs.worlds import PLENTY, World, asks, attach, summarise, talk, world
+from tests.sessions.generated import text
 
 NO_MEMORY = Settings(cached_windows=0, cached_streams=0, min_pack_tokens=1)
 

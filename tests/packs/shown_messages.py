@@ -10,8 +10,8 @@ from holdfast.core.packs.fences import evidence_label, fence_text
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import anthropic
 from holdfast.records.messages import Message, ToolDef
-from tests.conversations.generated import conversation, text
-from tests.conversations.wire_forms import anthropic_form
+from tests.sessions.generated import conversation, text
+from tests.sessions.wire_forms import anthropic_form
 
 TOOLS = (ToolDef(name="find"), ToolDef(name="book", description="Books a seat."))
 UNMARKED = ("thinking", "redacted_thinking")

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.core.packs.manifest import compute_digest
 from holdfast.errors import KeyReused
 from holdfast.flow.packs import manifest
 from tests.packs.calling_kit import LINE, SCOPE, At
 from tests.packs.journaled import sent
+
+MODEL = "gpt-4o"
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -167,3 +170,11 @@ def test_a_digest_says_nothing_to_who_does_not_have_the_journal(at: At) -> None:
     }
     assert len(names) == 3
     assert at.pack().digest == compute_digest(secret, "default", made)
+
+
+def test_a_second_client_of_the_same_file_may_journal_a_pack(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as other:
+        one.session("x", model=MODEL).append("hello")
+        pack = one.session("x").pack(500)
+        call = other.session("x").packs.begin_model_call(pack)
+        assert one.session("x").pack_at(call).to_openai() == pack.to_openai()

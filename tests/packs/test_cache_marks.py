@@ -9,8 +9,8 @@ import pytest
 from holdfast.core.wire import anthropic
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
-from tests.conversations.cache_rules import marks
-from tests.conversations.provider_rules import anthropic_problems
+from tests.sessions.cache_rules import marks
+from tests.sessions.provider_rules import anthropic_problems
 
 from .shown_messages import HOUR, MARK, NOTHING_SAID, TOOLS, flat, said, textual, unmarked
 

@@ -11,7 +11,15 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.errors import BudgetExhausted, DeadlineExceeded, FrameEnded, FrameSuspended, InvalidValue, VersionConflict
+from holdfast.errors import (
+    BudgetExhausted,
+    DeadlineExceeded,
+    FrameEnded,
+    FrameSuspended,
+    InvalidValue,
+    SessionClosed,
+    VersionConflict,
+)
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.packs import manifest
 from holdfast.records.events.envelope import Draft
@@ -21,12 +29,20 @@ from tests.packs.calling_kit import LINE, SETTINGS, At
 from tests.packs.journaled import sent
 from tests.scale import volume
 
+MODEL = "gpt-4o"
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[At]:
     made = At(tmp_path, "memory:" if request.param == "memory" else str(tmp_path / "a.db"))
     yield made
     made.hf.close()
+
+
+@pytest.fixture
+def hf() -> Any:
+    with holdfast.open("memory:") as opened:
+        yield opened
 
 
 # refused, with nothing written
@@ -184,3 +200,48 @@ def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
     assert at.hf.journal.verify().findings == ()
     for client in clients:
         client.close()
+
+
+def test_a_pack_of_another_journal_is_not_journaled_here(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "b.db") as other:
+        for client in (one, other):
+            client.session("x", model=MODEL).append("hello")
+        before = other.journal.position()
+        with pytest.raises(InvalidValue, match="another journal"):
+            other.session("x").packs.begin_model_call(one.session("x").pack(500))
+        assert other.journal.position() == before
+
+
+def test_a_pack_is_journaled_for_a_frame_that_sees_it(hf: Holdfast) -> None:
+    for name in "ab":
+        hf.session(name, model=MODEL).append(f"in {name}")
+    inside = hf.index.push_frame("w", scope="actor/main/session/a/thread/main")
+    alone = hf.index.push_frame("w", scope="actor/other")
+    before = hf.journal.position()
+    with pytest.raises(InvalidValue, match="not what frame"):
+        hf.index.begin_model_call(inside, hf.session("b").pack(500))
+    with pytest.raises(InvalidValue, match=inside):
+        hf.session("a").packs.begin_model_call(hf.index.assemble_context_pack(frame=inside))
+    with pytest.raises(InvalidValue, match="not what frame"):
+        hf.index.begin_model_call(alone, hf.index.assemble_context_pack(frame=inside))
+    assert hf.journal.position() == before
+    assert hf.index.begin_model_call(inside, hf.session("a").pack(500))
+    assert hf.index.begin_model_call(alone, hf.session("b").pack(500)), "a frame of no session may work for one"
+
+
+def test_what_can_be_packed_can_be_journaled(hf: Holdfast) -> None:
+    chat = hf.session("s", model=MODEL)
+    chat.append("hello")
+    assert chat.packs.begin_model_call(chat.pack(2**62))
+    with pytest.raises(InvalidValue, match="budget"):
+        chat.pack(2**63)
+
+
+def test_no_call_is_begun_for_a_conversation_that_has_ended(hf: Holdfast) -> None:
+    chat = hf.session("s", model=MODEL)
+    chat.append("hello")
+    pack = chat.pack(500)
+    chat.close()
+    with pytest.raises(SessionClosed):
+        chat.packs.begin_model_call(pack)
+    assert chat.pack(500).messages, "looking is always possible"

@@ -34,8 +34,8 @@ from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel, Segment
 from holdfast.records.sessions import Summary
 from holdfast.testing.clock import FrozenClock
-from tests.conversations.generated import as_dicts, conversation
 from tests.scale import seeded, volume
+from tests.sessions.generated import as_dicts, conversation
 
 CALL = {"id": "p", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 ULID = "01JXT21Q00WQZ7JRP4047D5S0Y"

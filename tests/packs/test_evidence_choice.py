@@ -11,9 +11,9 @@ import holdfast
 from holdfast import ContextPack, Frame, Holdfast, Limits, Settings
 from holdfast.errors import EvidenceFailed
 from holdfast.testing.clock import FrozenClock
-from tests.conversations.generated import text
 from tests.packs.worlds import PLENTY, PRIORITIES, WIDE
 from tests.scale import seeded, volume
+from tests.sessions.generated import text
 
 SCORES = dict(zip(PRIORITIES, (100, 75, 50, 25, 10), strict=True))
 

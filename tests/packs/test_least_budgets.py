@@ -11,9 +11,9 @@ import pytest
 import holdfast
 from holdfast import ContextPack, Frame, Holdfast, Limits, Message, ToolCallRequest
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
-from tests.conversations.generated import text
 from tests.packs.pack_rules import MARKER
 from tests.packs.worlds import PLENTY, TOOLS, WIDE
+from tests.sessions.generated import text
 
 
 @pytest.fixture

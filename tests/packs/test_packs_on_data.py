@@ -18,10 +18,10 @@ import pytest
 import holdfast
 from holdfast import ContextPack, Session
 from holdfast.core.wire import openai_chat
-from tests.conversations.generated import airline
-from tests.conversations.provider_rules import anthropic_problems, openai_problems
-from tests.conversations.test_windows_on_data import DATA, conversations
 from tests.scale import volume
+from tests.sessions.generated import airline
+from tests.sessions.provider_rules import anthropic_problems, openai_problems
+from tests.sessions.test_windows_on_data import DATA, conversations
 from tests.tokens.oracle import oracle
 
 MODEL = "gpt-4o"

@@ -17,10 +17,10 @@ from pydantic import TypeAdapter
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
-from tests.conversations.cache_rules import marks
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
-from tests.conversations.sdk_types import checked_against
 from tests.scale import seeded, volume
+from tests.sessions.cache_rules import marks
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
+from tests.sessions.sdk_types import checked_against
 
 from .shown_messages import (
     MARK,

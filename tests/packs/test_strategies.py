@@ -25,8 +25,8 @@ from holdfast.records.compaction import POLICY_PRIORITY, policy_of, priority_of
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.packs import CompactionLevel
-from tests.conversations.generated import conversation
 from tests.scale import seeded, volume
+from tests.sessions.generated import conversation
 
 SCORES = list(PRIORITY_SCORE.values())
 POLICIES = list(POLICY_PRIORITY)

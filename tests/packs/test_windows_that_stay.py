@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import ContextPack, Holdfast, Message, Session, ToolCallRequest
 from holdfast.core.packs.window import MIN_STRETCHES, dense_start, grid_start, sticky_start
-from tests.conversations.generated import text
 from tests.packs.pack_rules import kept_tokens, size_problems, validity_problems
 from tests.packs.worlds import World
 from tests.scale import seeded, volume
+from tests.sessions.generated import text
 
 SIZES = st.lists(st.integers(1, 60), max_size=40)
 MANY = settings(max_examples=volume(100, 10_000), deadline=None)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import ContextPack, Frame, Holdfast, Limits, Message, Session, ToolCallRequest
 from holdfast.errors import BudgetTooSmall
-from tests.conversations.generated import as_dicts, conversation, text, tool_name
+from tests.sessions.generated import as_dicts, conversation, text, tool_name
 
 MODEL = "gpt-4o"
 PRIORITIES = ("critical", "high", "medium", "low", "background")

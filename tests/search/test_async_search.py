@@ -19,7 +19,7 @@ from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import open_store_async
 from holdfast.client.state import open_store
-from tests.conversations.looped import play
+from tests.sessions.looped import play
 
 MANY = 20
 """More than there are threads of a kind."""

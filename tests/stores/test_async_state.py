@@ -21,7 +21,7 @@ from holdfast.client.state import open_store
 from holdfast.errors import Closed
 from holdfast.testing.clock import FrozenClock, SeededIds
 from holdfast.types import AsyncStateStore, StateReader
-from tests.conversations.looped import counted, play
+from tests.sessions.looped import counted, play
 from tests.stores.opened import KINDS, Opened
 
 Op = tuple[Any, str, tuple[Any, ...], dict[str, Any]]

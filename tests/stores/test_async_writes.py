@@ -18,8 +18,8 @@ from holdfast.errors import KeyReused
 from holdfast.flow.state import write as state_write
 from holdfast.flow.state.journal_store import JournalStore
 from holdfast.testing.clock import FrozenClock
-from tests.conversations.looped import play
 from tests.scale import seeded, volume
+from tests.sessions.looped import play
 from tests.stores.opened import KINDS, Opened
 
 

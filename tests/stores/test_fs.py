@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Closed, OutcomeUnknown, Refused, StorageFull, Unsupported
+from holdfast.client.state import open_store
+from holdfast.errors import Closed, Corrupt, OutcomeUnknown, Refused, StorageFull, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, EntrySearchQuery
 from holdfast.store.fs import files, lock
 from holdfast.store.fs.store import FsStore
 from holdfast.store.memory import MemoryStore
+from holdfast.testing.store_contract.fixtures import SCOPE
 from tests.forked import as_nobody
 from tests.scale import seeded, volume
 from tests.stores.fs_kit import entry
@@ -150,3 +152,19 @@ def test_a_path_that_can_be_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(Refused, match="is a file"):
         FsStore(tmp_path / "file")
+
+
+def test_a_damaged_file_can_be_deleted_as_its_error_says(tmp_path: Path) -> None:
+    with open_store(f"fs:///{tmp_path}/fs") as store:
+        state = store(SCOPE)
+        state.write("a", 1)
+        damaged = tmp_path / "fs/user/42/todo.md"
+        damaged.write_text("# buy milk\n")
+        with pytest.raises(Corrupt, match="delete the entry"):
+            state.list()
+        with pytest.raises(Corrupt):
+            state.delete("todo", expected_version=1)
+        assert damaged.exists()
+        assert state.delete("todo")
+        assert not state.delete("todo")
+        assert state.list() == ["a"]

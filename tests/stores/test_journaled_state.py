@@ -10,8 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.errors import KeyReused
+from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.journal_contract import dump_projections
+from holdfast.testing.store_contract.fixtures import SCOPE, run_in_threads
 from holdfast.types import ERASED
 
 
@@ -218,3 +221,45 @@ def test_a_write_that_compares_nothing_reads_nothing(tmp_path: Path) -> None:
             for number in range(200):
                 state.write(f"k{number}", number)
         assert counts[0] == counts[1]
+
+
+def test_an_effect_with_a_reducer_keeps_what_it_does_not_say() -> None:
+    with holdfast.open("memory:") as hf:
+        hf.state(SCOPE).write("n", 1, tier="hot", salience=0.5)
+        effect = holdfast.effects.WriteState(SCOPE, "n", 1, reducer="sum")
+        hf.effects.operate(lambda given, view: holdfast.effects.OperatorOutput(effects=[effect]), name="o")
+        entry = hf.state(SCOPE).entry("n")
+        assert entry is not None
+        assert (entry.value, entry.tier, entry.salience) == (2, "hot", 0.5)
+
+
+def test_one_key_is_one_deletion_whoever_is_first() -> None:
+    with holdfast.open("memory:") as hf:
+        state = hf.state(SCOPE)
+        answers: list[bool] = []
+        run_in_threads(4, lambda number: answers.append(state.delete("k", key="once")))
+        assert answers == [False] * 4
+        assert hf.journal.version(SCOPE) == 1
+        with pytest.raises(KeyReused):
+            state.delete("other", key="once")
+        assert hf.journal.verify().ok
+        hf.journal.rebuild()
+        assert state.history("k") == []
+
+
+def test_a_deletion_without_a_key_that_finds_nothing_writes_nothing() -> None:
+    with holdfast.open("memory:") as hf:
+        assert not hf.state(SCOPE).delete("k")
+        assert not hf.state(SCOPE).delete("k", expected_version=0)
+        assert hf.journal.version(SCOPE) == 0
+
+
+def test_a_session_ends_with_more_entries_than_a_page_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_flow, "MAX_PAGE", 7)
+    with holdfast.open("memory:") as hf:
+        session = hf.session("s")
+        for number in range(23):
+            hf.state("session/s").write(f"k{number}", number, lifetime="session")
+        hf.state("session/s").write("kept", 1)
+        session.close()
+        assert hf.state("session/s").list() == ["kept"]

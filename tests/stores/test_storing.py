@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.client.state import State, StateStore, open_store
-from holdfast.errors import Conflict, InvalidValue, TooLarge, Unavailable, VersionConflict
+from holdfast.errors import (
+    Conflict,
+    HoldfastError,
+    InvalidValue,
+    TooLarge,
+    Unavailable,
+    VersionConflict,
+)
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract.fixtures import ToyEmbedder, run_in_threads, store_backend
+from holdfast.testing.store_contract.fixtures import SCOPE, ToyEmbedder, run_in_threads, store_backend
 from tests.scale import seeded, volume
-
-SCOPE = "user/42"
 
 
 def over(store: MemoryStore, **parts: Any) -> StateStore:
@@ -258,3 +265,48 @@ def test_a_deletion_that_others_overtake_is_decided_anew() -> None:
         state.delete("k", expected_version=version)
     assert refused.value.actual == version + 1
     assert state.read("k") == 2
+
+
+def test_a_transient_reducer_keeps_on_too() -> None:
+    clock = FrozenClock()
+    with open_store("memory:", clock=clock) as store:
+        state = store(SCOPE)
+        state.write("n", 1, tier="hot", ttl=5)
+        state.write("n", 1, reducer="sum", lifetime="transient")
+        over = state.entry("n")
+        assert over is not None
+        assert (over.value, over.lifetime, over.tier) == (2, "transient", "hot")
+        state.write("n", 1, reducer="sum")
+        below = state.entry("n")
+        assert below is not None
+        assert (below.value, below.lifetime, below.expires_at) == (2, None, clock.now_ms() + 5_000)
+
+
+class Failing(ToyEmbedder):
+    error: HoldfastError | None = None
+
+    def embed(self, texts: Any, *, query: bool = False) -> list[bytes]:
+        if self.error is not None:
+            raise self.error
+        return super().embed(texts, query=query)
+
+
+@pytest.mark.parametrize("error", [Unavailable("The endpoint is dead."), InvalidValue("Vectors of another length.")])
+def test_an_embedder_that_fails_leaves_the_words(tmp_path: Path, error: HoldfastError) -> None:
+    embedder = Failing()
+    with open_store(f"sqlite:///{tmp_path}/a.db", embedder=embedder) as store:
+        state = store(SCOPE)
+        state.write("first", "a physician")
+        embedder.error = error
+        state.write("second", "a doctor and a nurse")
+        kept = store_backend(store).get(SCOPE, "second")
+        assert kept is not None
+        assert (kept.vector, kept.embedder) == (None, None)
+        assert [found.key for found in state.search("doctor")] == ["second"]
+        embedder.error = None
+        state.write("second", "a doctor and a nurse")
+        assert {found.key for found in state.search("doctor")} == {"first", "second"}
+    with holdfast.open("memory:", embedder=embedder) as hf:
+        hf.state(SCOPE).write("k", "a doctor")
+        embedder.error = error
+        assert [found.key for found in hf.state(SCOPE).search("doctor")] == ["k"]

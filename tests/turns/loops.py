@@ -11,7 +11,7 @@ import pytest
 from holdfast import CallModel, CallTool, Holdfast
 from holdfast.client.steps import Step
 from holdfast.client.turn import Turn
-from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
+from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 SESSION = "s"
 IN_MEMORY = pytest.mark.parametrize("hf", ["memory"], indirect=True)

@@ -17,10 +17,10 @@ from holdfast.core.wire import calls as wire_calls
 from holdfast.core.wire.tools import sendable_tool_name
 from holdfast.errors import ModelFailed
 from holdfast.model.providers import ADAPTERS
-from tests.conversations.generated import INVENTED
-from tests.conversations.name_rules import tool_problems
 from tests.model_server import ModelServer, model_server
 from tests.scale import seeded, volume
+from tests.sessions.generated import INVENTED
+from tests.sessions.name_rules import tool_problems
 from tests.turns.agent_world import SESSION, Counted
 from tests.turns.loops import check_whole
 from tests.turns.model_kit import KEY, KINDS
