@@ -1,8 +1,12 @@
-"""Keep the house in order: rates that growth does not touch, each with every offender in its message."""
+"""Keep the house in order: rates that growth does not touch, and calls that the source must not contain.
+
+Each test goes over the whole package and names every offender.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +14,10 @@ from functools import cache
 from pathlib import Path
 
 import holdfast
+from holdfast import errors
+from holdfast.journal.sqlite.statements import queries, schema_sql
+
+from .offenders import assert_none
 
 ROOT = Path(holdfast.__file__).parent
 NOUNS = {"pairing", "embedding", "scripted", "recorded", "generated", "string", "setting", "settings", "pricing"}
@@ -20,6 +28,13 @@ RIDDLE = re.compile(r"(What|Who|Whether|Where|Which|How|Those|Whoever|Whatever)\
 DRAWERS = {"manager", "service", "helper", "helpers", "util", "utils", "handler", "base", "common", "misc", "processor"}
 STAYING = {"recovering", "left", "pending"}
 """Public names of long standing: `agent.recovering`, `frame.left`, `effects.pending`."""
+DANGEROUS = {"eval", "exec", "pickle.loads", "pickle.load", "marshal.loads", "yaml.load", "datetime.now", "uuid.uuid4"}
+CLOCK = {"time.time", "time.time_ns", "datetime.datetime.now"}
+FOREIGN = {"pickle", "marshal", "shelve", "sqlite3"}
+DECODERS = {"msgspec.convert", "msgspec.json.Decoder", "msgspec.msgpack.Decoder"}
+LAZY = {"__init__.py", "connect.py"}
+UPWARD = {"agent", "graceful_shutdown"}
+"""Methods of the two clients that import what stands above them."""
 
 
 @cache
@@ -43,10 +58,18 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
                 yield name, node
 
 
+def calls() -> Iterator[tuple[str, ast.Call, str]]:
+    """Yield every call with its module and the text of the function that it calls."""
+    for name, (_, tree) in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                yield name, node, ast.unparse(node.func)
+
+
 def test_files_are_named_by_nouns_and_verbs() -> None:
     stems = {name: Path(name).stem.split("_") for name in modules() if not name.endswith("__init__.py")}
     odd = [name for name, words in stems.items() if is_odd(words[0]) or is_odd(words[-1]) or DRAWERS & set(words)]
-    assert odd == []
+    assert_none(odd, "name a file by the noun it holds or the verb it does:")
 
 
 def test_functions_are_named_by_verbs() -> None:
@@ -75,17 +98,18 @@ def test_docstrings_name_their_subject() -> None:
 
 
 def test_every_module_states_its_promise() -> None:
-    assert [name for name, (_, tree) in modules().items() if not ast.get_docstring(tree)] == []
+    silent = [name for name, (_, tree) in modules().items() if not ast.get_docstring(tree)]
+    assert_none(silent, "begin each module with a docstring that says what it promises:")
 
 
 def test_functions_stay_short() -> None:
     long = [f"{name}: {node.name}" for name, node in functions() if (node.end_lineno or 0) - node.lineno >= 60]
-    assert long == []
+    assert_none(long, "cut functions of 60 lines and more into those that they are made of:")
 
 
 def test_a_class_name_occurs_once() -> None:
     names = Counter(node.name for _, tree in modules().values() for node in tree.body if isinstance(node, ast.ClassDef))
-    assert [name for name, count in names.items() if count > 1] == []
+    assert_none((name for name, count in names.items() if count > 1), "give each class a name of its own:")
 
 
 def test_few_files_are_tiny() -> None:
@@ -108,3 +132,64 @@ def test_objects_keep_their_private_parts() -> None:
 
 def test_the_root_stays_small() -> None:
     assert len(holdfast.__all__) <= 65
+
+
+def test_the_clock_randomness_and_dangerous_calls_stay_where_they_belong() -> None:
+    found = []
+    for name, node, called in calls():
+        if called in DANGEROUS or (called in CLOCK and Path(name).name != "system.py"):
+            found.append(f"{name}:{node.lineno}: {called}")
+    for name, (_, tree) in modules().items():
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+        found += [
+            f"{name}:{node.lineno}: import {one.name}" for node in imports for one in node.names if one.name in FOREIGN
+        ]
+    assert_none(
+        found, "take time and ids from the ports that system.py fills, SQLite from sqlite/, and do without the rest:"
+    )
+
+
+def test_imports_inside_functions_are_only_where_laziness_is_the_point() -> None:
+    found = []
+    for name, node in functions():
+        path = Path(name)
+        if path.name in LAZY or "cli" in path.parts or (path.name == "holdfast.py" and node.name in UPWARD):
+            continue
+        inner = [child for child in ast.walk(node) if isinstance(child, ast.Import | ast.ImportFrom)]
+        found += [f"{name}:{child.lineno}: {node.name}: {ast.unparse(child)}" for child in inner]
+    assert_none(found, "import at the top of the module; laziness is for connect.py, __init__.py and cli:")
+
+
+def test_types_are_worked_out_in_one_place() -> None:
+    """Two threads that do so at once for the same type can crash the process: see core/lazy.py."""
+    found = []
+    for name, node, called in calls():
+        path = Path(name)
+        if path.name == "lazy.py" or not {"core", "flow"} & set(path.parts):
+            continue
+        if called in DECODERS or (called.endswith("json.decode") and node.keywords):
+            found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert_none(found, "decode as a type with core.lazy.decoder:")
+
+
+def test_no_statement_swallows_a_conflict() -> None:
+    statements = {"the schema": schema_sql(), **queries()}
+    swallow = [
+        f"{name}: {words}"
+        for name, text in statements.items()
+        for words in ("OR IGNORE", "DO NOTHING")
+        if words in text.upper()
+    ]
+    assert_none(swallow, "let the conflict raise, or update on it:")
+
+
+def test_every_error_says_what_to_do_in_its_docstring() -> None:
+    kinds = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    lacking = []
+    for name, kind in kinds.items():
+        if issubclass(kind, holdfast.HoldfastError):
+            if not (kind.__doc__ or "").strip().endswith("."):
+                lacking.append(f"{name}: a docstring of whole sentences")
+            if f" {name}" not in (errors.__doc__ or ""):
+                lacking.append(f"{name}: its place in the tree of the module's docstring")
+    assert_none(lacking, "errors that lack something in errors.py:")

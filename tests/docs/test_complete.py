@@ -7,6 +7,8 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import NotRequired, get_origin, get_type_hints
@@ -30,6 +32,7 @@ from holdfast.client.session_views import SessionCompaction, SessionDetails, Ses
 from holdfast.extras.dual_write import DualWrite
 from holdfast.records.catalogue import CATALOGUE
 from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES
+from tests.offenders import assert_none
 
 from .pages import DOCS, ROOT, anchors, blocks, links, name, pages
 
@@ -44,17 +47,40 @@ STRUCTS = [found for found in PUBLIC if isinstance(found, type) and issubclass(f
 RECORDS = [record for record in STRUCTS if record not in (holdfast.Scope, holdfast.Settings)]
 """Records that are given to callers; scopes and settings have sections of their own."""
 BESIDE = {"url", "durability", "settings", "clock", "ids"}
-"""What `holdfast.open` takes that is no port for callers to fill, or explained elsewhere."""
+"""Options of `holdfast.open` that are no port for callers to fill, or explained elsewhere."""
+OBJECTS = {
+    "Holdfast": Holdfast,
+    "hf.journal": JournalView,
+    "hf.index": IndexView,
+    "Frame": Frame,
+    "Session": Session,
+    "session.packs": SessionPacks,
+    "session.compaction": SessionCompaction,
+    "session.details": SessionDetails,
+    "ContextPack": ContextPack,
+    "DualWrite": DualWrite,
+    "hf.state": holdfast.types.StateStore,
+    "State": holdfast.State,
+    "hf.effects": Effects,
+    "HistoryTools": holdfast.types.HistoryTools,
+    "DocumentRoot": holdfast.DocumentRoot,
+    "HttpsFetcher": holdfast.HttpsFetcher,
+    "OpenTelemetry": holdfast.OpenTelemetry,
+}
+"""Objects with methods, by their heading in the Python reference."""
+REQUESTS = (holdfast.types.OpenAIRequest, holdfast.types.ResponsesRequest, holdfast.types.AnthropicRequest)
+LANGUAGES = {"python", "bash", "text", "sql", "toml", "json"}
 
 
+@cache
 def text(page: str) -> str:
     return (DOCS / page).read_text(encoding="utf-8")
 
 
-def section(title: str, level: str = "##") -> str:
-    """What the Python reference says under a heading."""
-    (found,) = re.findall(rf"(?ms)^{level} {re.escape(title)}\n(.*?)(?=^##|\Z)", text("reference/python.md"))
-    return str(found)
+def section(title: str, level: str = "##", page: str = "reference/python.md") -> str:
+    """Return the text under a heading of the reference; empty unless the heading occurs exactly once."""
+    found = re.findall(rf"(?ms)^{level} {re.escape(title)}\n(.*?)(?=^##|\Z)", text(page))
+    return str(found[0]) if len(found) == 1 else ""
 
 
 def generator() -> ModuleType:
@@ -80,159 +106,172 @@ def test_an_outdated_reference_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     assert module.outdated() == ["events.md"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_and_option_is_documented(command: str) -> None:
-    (section,) = re.findall(
-        rf"^## holdfast {command}\n(.*?)(?=^## |\Z)", text("reference/cli.md"), re.MULTILINE | re.DOTALL
-    )
-    for argument in find_command(make_app(), command).assemble_argument_collection():
-        assert f"`{argument.name}" in section
+def test_every_command_and_option_is_documented() -> None:
+    app, missing = make_app(), []
+    for command in COMMANDS:
+        written = section(f"holdfast {command}", page="reference/cli.md")
+        names = [argument.name for argument in find_command(app, command).assemble_argument_collection()]
+        missing += [] if written else [f"holdfast {command}: one section of its own"]
+        missing += [f"holdfast {command}: {name}" for name in names if f"`{name}" not in written]
+    assert_none(missing, "missing in docs/reference/cli.md (run: python docs/generate.py):")
 
 
 def test_every_exit_code_is_documented() -> None:
-    for code in EXIT_CODES:
-        assert f"\n| {code} | " in text("reference/cli.md")
+    missing = [code for code in EXIT_CODES if f"\n| {code} | " not in text("reference/cli.md")]
+    assert_none(missing, "exit codes without a row in docs/reference/cli.md (run: python docs/generate.py):")
 
 
 def test_every_event_is_documented_with_its_kind_and_fields() -> None:
     sections = dict(re.findall(r"(?ms)^### `([^`]+)`\n(.*?)(?=^##|\Z)", text("reference/events.md")))
     assert sections.keys() == {*CATALOGUE, "app.…"}
+    missing = []
     for row in CATALOGUE.values():
-        section = sections[row.name]
-        assert f"*{row.kind} · schema {row.schema} · " in section
-        for part in (row.facts, row.content):
-            for field in () if part is None else msgspec.structs.fields(part):
-                assert field.name == "artifacts" or f"| `{field.name}`" in section
+        parts = [part for part in (row.facts, row.content) if part is not None]
+        fields = [field.name for part in parts for field in msgspec.structs.fields(part) if field.name != "artifacts"]
+        wanted = [f"*{row.kind} · schema {row.schema} · ", *(f"| `{field}`" for field in fields)]
+        missing += [f"{row.name}: {words}" for words in wanted if words not in sections[row.name]]
+    assert_none(missing, "missing in docs/reference/events.md (run: python docs/generate.py):")
 
 
 def test_every_setting_is_documented() -> None:
-    for field in msgspec.structs.fields(holdfast.Settings):
-        assert f"| `{field.name}` | `HOLDFAST_{field.name.upper()}` | {field.default:,} |" in text(
-            "reference/settings.md"
-        )
+    fields = msgspec.structs.fields(holdfast.Settings)
+    rows = [f"| `{field.name}` | `HOLDFAST_{field.name.upper()}` | {field.default:,} |" for field in fields]
+    missing = [row for row in rows if row not in text("reference/settings.md")]
+    assert_none(missing, "missing in docs/reference/settings.md (run: python docs/generate.py):")
 
 
 def test_every_error_is_documented_and_public() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    for kind in kinds:
-        assert f"`{kind.__name__}`" in section("Modules")
-        assert f"| `{kind.__name__}` |" in text("reference/errors.md")
-        assert re.search(rf"(^|─ ){kind.__name__}\b", text("reference/errors.md"), re.MULTILINE), "missing in the tree"
+    names = [kind.__name__ for kind in vars(errors).values() if isinstance(kind, type)]
+    modules, page = section("Modules"), text("reference/errors.md")
+    missing = [f"{name}: under Modules in docs/reference/python.md" for name in names if f"`{name}`" not in modules]
+    missing += [f"{name}: a row in docs/reference/errors.md" for name in names if f"| `{name}` |" not in page]
+    drawn = [name for name in names if re.search(rf"(^|─ ){name}\b", page, re.MULTILINE)]
+    missing += [f"{name}: its place in the tree of docs/reference/errors.md" for name in names if name not in drawn]
+    assert_none(missing, "errors that lack something in the reference (run: python docs/generate.py):")
 
 
-@pytest.mark.parametrize("public", sorted({public for _, public in NAMES} | {"open"}))
-def test_every_public_name_is_documented(public: str) -> None:
-    assert re.search(rf"\b{public}\b", text("reference/python.md"))
+def test_every_public_name_is_documented() -> None:
+    names = sorted({public for _, public in NAMES} | {"open"})
+    missing = [public for public in names if not re.search(rf"\b{public}\b", text("reference/python.md"))]
+    assert_none(missing, "public names that docs/reference/python.md does not mention; give each a row or a section:")
 
 
-@pytest.mark.parametrize(
-    ("title", "kind"),
-    [
-        ("Holdfast", Holdfast),
-        ("hf.journal", JournalView),
-        ("hf.index", IndexView),
-        ("Frame", Frame),
-        ("Session", Session),
-        ("session.packs", SessionPacks),
-        ("session.compaction", SessionCompaction),
-        ("session.details", SessionDetails),
-        ("ContextPack", ContextPack),
-        ("DualWrite", DualWrite),
-        ("hf.state", holdfast.types.StateStore),
-        ("State", holdfast.State),
-        ("hf.effects", Effects),
-        ("HistoryTools", holdfast.types.HistoryTools),
-        ("DocumentRoot", holdfast.DocumentRoot),
-        ("HttpsFetcher", holdfast.HttpsFetcher),
-        ("OpenTelemetry", holdfast.OpenTelemetry),
-    ],
-)
-def test_every_method_is_documented_with_its_parameters(title: str, kind: type) -> None:
+def test_every_method_is_documented_with_its_parameters() -> None:
+    module = generator()
+    missing = [
+        f"{title}: {problem}" for title, kind in OBJECTS.items() for problem in undocumented(module, title, kind)
+    ]
+    assert_none(missing, "missing in docs/reference/python.md (run: python docs/generate.py):")
+
+
+def undocumented(module: ModuleType, title: str, kind: type) -> Iterator[str]:
+    """Yield each public member of a class that has no row, or whose row has other parameters."""
     written = section(title)
-    for member, found in generator().members(kind):
+    if not written:
+        yield "one section of its own"
+    for member, found in module.members(kind):
         if member.startswith("_"):
             continue
         if not inspect.isfunction(found):
-            assert f"| `{member}` | " in written
+            if f"| `{member}` | " not in written:
+                yield f"a row for {member}"
             continue
-        (signature,) = re.findall(rf"^\| `{member}\(([^`]*)\)` \| \S", written, re.MULTILINE)
+        signatures = re.findall(rf"^\| `{member}\(([^`]*)\)` \| \S", written, re.MULTILINE)
         names = [name for name in inspect.signature(found).parameters if name != "self"]
-        assert re.findall(r"(?:^|, )\**(\w+)", signature) == names
+        if [re.findall(r"(?:^|, )\**(\w+)", signature) for signature in signatures] != [names]:
+            yield f"one row for {member}({', '.join(names)})"
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_every_field_of_a_public_record_is_documented(record: type) -> None:
-    written = section(record.__name__, "###")
-    properties = [name for name, found in vars(record).items() if isinstance(found, property)]
-    for field in (*(field.name for field in msgspec.structs.fields(record)), *properties):
-        assert f"| `{field}` |" in written
-    methods = [method for method, found in vars(record).items() if inspect.isfunction(found) and method[0] != "_"]
-    assert all(f"| `{method}(" in written for method in methods)
+def test_every_field_of_a_public_record_is_documented() -> None:
+    missing = []
+    for record in RECORDS:
+        written = section(record.__name__, "###")
+        properties = [name for name, found in vars(record).items() if isinstance(found, property)]
+        fields = [*(field.name for field in msgspec.structs.fields(record)), *properties]
+        methods = [method for method, found in vars(record).items() if inspect.isfunction(found) and method[0] != "_"]
+        rows = [*(f"| `{field}` |" for field in fields), *(f"| `{method}(" for method in methods)]
+        missing += [] if written else [f"{record.__name__}: one section of its own"]
+        missing += [f"{record.__name__}: {row}" for row in rows if row not in written]
+    assert_none(missing, "missing in docs/reference/python.md (run: python docs/generate.py):")
 
 
-@pytest.mark.parametrize(
-    "request_", [holdfast.types.OpenAIRequest, holdfast.types.ResponsesRequest, holdfast.types.AnthropicRequest]
-)
-def test_every_key_of_a_request_is_documented_and_whether_it_may_be_missing(request_: type) -> None:
-    written = section(request_.__name__, "###")
-    for key, hint in get_type_hints(request_, include_extras=True).items():
-        missing = "may be missing" if get_origin(hint) is NotRequired else ""
-        assert re.search(rf"^\| `{key}` \| [^|]+ \| {missing}\s*\|$", written, re.MULTILINE)
+def test_every_key_of_a_request_is_documented_and_whether_it_may_be_missing() -> None:
+    missing = []
+    for request in REQUESTS:
+        written = section(request.__name__, "###")
+        missing += [] if written else [f"{request.__name__}: one section of its own"]
+        for key, hint in get_type_hints(request, include_extras=True).items():
+            note = "may be missing" if get_origin(hint) is NotRequired else ""
+            if not re.search(rf"^\| `{key}` \| [^|]+ \| {note}\s*\|$", written, re.MULTILINE):
+                missing.append(f"{request.__name__}: {key} {note}")
+    assert_none(missing, "keys without their row in docs/reference/python.md (run: python docs/generate.py):")
 
 
 def test_every_name_of_compaction_is_documented_with_its_numbers() -> None:
-    written, told = section("Compaction"), text("build/compaction.md")
-    for named in (*STRATEGIES, *PRESETS, *POLICY_PRIORITY):
-        assert f"`{named}`" in written
-        assert f"| `{named}` |" in told, "say what it does"
-    for config in PRESETS.values():
+    written, told, levels = section("Compaction"), text("build/compaction.md"), section("CompactionLevel", "###")
+    names = (*STRATEGIES, *PRESETS, *POLICY_PRIORITY)
+    missing = [f"{named}: in docs/reference/python.md" for named in names if f"`{named}`" not in written]
+    missing += [f"{named}: a row in docs/build/compaction.md" for named in names if f"| `{named}` |" not in told]
+    for preset, config in PRESETS.items():
         for field in msgspec.structs.fields(config):
             value = getattr(config, field.name)
-            assert value == field.default or f"{field.name}={value!r}" in written
-    for level in holdfast.compaction.CompactionLevel:
-        assert f"| `CompactionLevel.{level.name}` | `{level.value}` |" in section("CompactionLevel", "###")
+            if value != field.default and f"{field.name}={value!r}" not in written:
+                missing.append(f"{preset}: {field.name}={value!r} in docs/reference/python.md")
+    rows = [f"| `CompactionLevel.{level.name}` | `{level.value}` |" for level in holdfast.compaction.CompactionLevel]
+    missing += [f"{row} in docs/reference/python.md" for row in rows if row not in levels]
+    assert_none(missing, "say what each does, with its numbers (docs/generate.py writes the reference):")
 
 
 def test_everything_that_a_client_may_be_given_is_explained() -> None:
-    env = [name for name in OpenOptions.__annotations__ if name not in BESIDE]
     opening = section("Opening")
-    assert [port for port in env if f"\n- `{port}`: " not in opening] == []
+    env = [name for name in OpenOptions.__annotations__ if name not in BESIDE]
+    missing = [port for port in env if f"\n- `{port}`: " not in opening]
+    assert_none(missing, "options of holdfast.open without a line under Opening in docs/reference/python.md:")
 
 
 def test_every_envelope_field_is_documented() -> None:
-    envelope = text("internals/journal.md")
-    for field in msgspec.structs.fields(holdfast.types.Event):
-        assert f"`{field.name}`" in envelope
+    fields = [field.name for field in msgspec.structs.fields(holdfast.types.Event)]
+    missing = [field for field in fields if f"`{field}`" not in text("internals/journal.md")]
+    assert_none(missing, "fields of an event that docs/internals/journal.md does not explain:")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    for link in links(page):
-        target, _, anchor = link.partition("#")
-        if "://" in target or target.startswith("mailto:"):
-            continue
-        found = (page.parent / target).resolve() if target else page
-        assert found.is_file(), link
-        assert found.is_relative_to(ROOT)
-        assert not anchor or anchor in anchors(found), link
+def test_every_relative_link_leads_somewhere() -> None:
+    broken = [f"{name(page)}: {link}" for page in PAGES for link in links(page) if not leads_somewhere(page, link)]
+    assert_none(broken, "links to a file or heading that is not there; name one that is:")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_page_speaks_of_the_project_alone(page: Path) -> None:
-    written = page.read_text(encoding="utf-8")
-    assert written.startswith(("# ", "<!-- Written by"))
-    assert not re.search(r"(?<![\w/:.>-])/\w+/\w+", written), "a path of somebody's machine"
-    assert not re.search(r"\bissue \d|(?<!\w)#\d+\b|localhost:\d", written)
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Return True for a link to another site, and for one to a file of the project and a heading that it has."""
+    target, _, anchor = link.partition("#")
+    if "://" in target or target.startswith("mailto:"):
+        return True
+    found = (page.parent / target).resolve() if target else page
+    return found.is_file() and found.is_relative_to(ROOT) and (not anchor or anchor in anchors(found))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_blocks_name_a_language_that_is_run_or_plainly_text(page: Path) -> None:
-    assert {block.language for block in blocks(page)} <= {"python", "bash", "text", "sql", "toml", "json"}
+def test_a_page_speaks_of_the_project_alone() -> None:
+    wrong = []
+    for page in PAGES:
+        written = page.read_text(encoding="utf-8")
+        if not written.startswith(("# ", "<!-- Written by")):
+            wrong.append(f"{name(page)}: begins without a title")
+        paths = re.findall(r"(?<![\w/:.>-])/\w+/\w+", written)
+        wrong += [f"{name(page)}: {path} is a path of somebody's machine" for path in paths]
+        outside = re.findall(r"\bissue \d|(?<!\w)#\d+\b|localhost:\d", written)
+        wrong += [f"{name(page)}: {words} means nothing to a reader elsewhere" for words in outside]
+    assert_none(wrong, "begin pages with a title, and take out what only its writer can follow:")
+
+
+def test_blocks_name_a_language_that_is_run_or_plainly_text() -> None:
+    found = [(page, block) for page in PAGES for block in blocks(page) if block.language not in LANGUAGES]
+    wrong = [f"{name(page)}:{block.line - 1}: {block.language or 'no language'}" for page, block in found]
+    assert_none(wrong, f"blocks in another language than {', '.join(sorted(LANGUAGES))}; use `text` for plain text:")
 
 
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r"[\w/.-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
-    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= listed, "add it to mkdocs.yml"
+    missing = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} - listed
+    assert_none(sorted(missing), "pages that the navigation lacks; add them to mkdocs.yml:")
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

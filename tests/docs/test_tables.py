@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
-
 import holdfast
-from holdfast.core.sessions.tokens import ANTHROPIC, OPENAI, OTHER, Framing
+from holdfast.core.sessions.tokens import ANTHROPIC, OPENAI, OTHER
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.validate import PART_TYPES
 from holdfast.flow.sessions.import_export import ALL_FORMATS
 from holdfast.flow.sessions.sessions import STATUSES
 from holdfast.records.messages import ROLES, Repair
 from holdfast.records.settings import Settings
+from tests.offenders import assert_none
 
 from .pages import DOCS
 
@@ -34,23 +33,27 @@ def text(page: str) -> str:
 
 
 def cells(page: str, first: str) -> list[str]:
-    """The row of a table that begins with this cell, without it."""
-    (found,) = [line for line in text(page).splitlines() if line.startswith(f"| {first} |")]
-    return [cell.strip(" `") for cell in found.strip("|").split("|")[1:]]
+    """Return the row of a table that begins with this cell, without it; empty unless there is exactly one."""
+    rows = [line for line in text(page).splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip(" `") for cell in rows[0].strip("|").split("|")[1:]] if len(rows) == 1 else []
 
 
 def numbers(*values: int) -> list[str]:
     return [f"{value:,}" for value in values]
 
 
-@pytest.mark.parametrize(
-    "model", re.findall(r"^\| `([\w.-]+)` \| `(?:o200k|cl100k|estimate)", text("build/tokens.md"), re.MULTILINE)
-)
-def test_the_table_of_models_says_what_is_known(model: str) -> None:
-    info = holdfast.models.model_info(model)
-    assert info.known
-    shown = numbers(info.window, info.reply_reserve, info.input_budget)
-    assert cells("build/tokens.md", f"`{model}`") == [info.tokenizer, *shown]
+def test_the_table_of_models_says_what_is_known() -> None:
+    models = re.findall(r"^\| `([\w.-]+)` \| `(?:o200k|cl100k|estimate)", text("build/tokens.md"), re.MULTILINE)
+    assert models, "the table of models in docs/build/tokens.md is gone"
+    wrong = []
+    for model in models:
+        info = holdfast.models.model_info(model)
+        wanted = [info.tokenizer, *numbers(info.window, info.reply_reserve, info.input_budget)]
+        if not info.known:
+            wrong.append(f"{model}: not known to holdfast.models")
+        if cells("build/tokens.md", f"`{model}`") != wanted:
+            wrong.append(f"{model}: one row with {' | '.join(wanted)}")
+    assert_none(wrong, "correct the table of models in docs/build/tokens.md:")
 
 
 def test_the_table_of_models_says_what_is_assumed_of_others() -> None:
@@ -59,12 +62,14 @@ def test_the_table_of_models_says_what_is_assumed_of_others() -> None:
     assert cells("build/tokens.md", "any other") == [info.tokenizer, *shown]
 
 
-@pytest.mark.parametrize(("what", "fields"), FRAMING.items(), ids=FRAMING)
-def test_the_table_of_framing_has_the_numbers_that_are_counted_with(what: str, fields: tuple[str, ...]) -> None:
-    def shown(framing: Framing) -> str:
-        return "; ".join(numbers(*(getattr(framing, field) for field in fields)))
-
-    assert cells("build/tokens.md", what) == [shown(OPENAI), shown(ANTHROPIC), shown(OTHER)]
+def test_the_table_of_framing_has_the_numbers_that_are_counted_with() -> None:
+    wrong = []
+    for row, fields in FRAMING.items():
+        framings = (OPENAI, ANTHROPIC, OTHER)
+        wanted = ["; ".join(numbers(*(getattr(framing, field) for field in fields))) for framing in framings]
+        if cells("build/tokens.md", row) != wanted:
+            wrong.append(f"{row}: one row with {' | '.join(wanted)}")
+    assert_none(wrong, "correct the table of framing in docs/build/tokens.md:")
 
 
 def test_every_role_part_and_status_is_explained() -> None:
@@ -84,16 +89,20 @@ def test_every_format_and_every_repair_is_explained() -> None:
     assert [problem for problem in known if f"\n| `{problem}` | " not in page] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "form"), [("openai", openai_chat), ("responses", openai_responses), ("anthropic", anthropic)]
-)
-def test_every_normalisation_of_a_form_is_listed(name: str, form: object) -> None:
-    (listed,) = re.findall(rf"(?ms)^\*\*{name}\*\*\n\n(.*?)\n\n", text("build/import-export.md"))
-    said = re.findall(r"(?m)^- ", inspect.getdoc(form) or "")
-    assert len(re.findall(r"(?m)^- ", listed)) == len(said), "say in docs/build/import-export.md what the module says"
+def test_every_normalisation_of_a_form_is_listed() -> None:
+    wrong = []
+    for name, form in (("openai", openai_chat), ("responses", openai_responses), ("anthropic", anthropic)):
+        lists = re.findall(rf"(?ms)^\*\*{name}\*\*\n\n(.*?)\n\n", text("build/import-export.md"))
+        listed = [len(re.findall(r"(?m)^- ", one)) for one in lists]
+        wanted = len(re.findall(r"(?m)^- ", inspect.getdoc(form) or ""))
+        if listed != [wanted]:
+            wrong.append(f"{name}: one list of {wanted}, but there are {listed}")
+    assert_none(wrong, "say in docs/build/import-export.md what the docstring of the module says:")
 
 
-@pytest.mark.parametrize("setting", ["message_bytes", "inline_text_bytes", "handover_attempts"])
-def test_settings_of_conversations_are_explained_where_they_matter(setting: str) -> None:
-    assert setting in Settings.__struct_fields__
-    assert f"HOLDFAST_{setting.upper()}" in text("build/messages.md") + text("build/sessions.md")
+def test_settings_of_conversations_are_explained_where_they_matter() -> None:
+    settings = {"message_bytes", "inline_text_bytes", "handover_attempts"}
+    assert settings <= set(Settings.__struct_fields__)
+    told = text("build/messages.md") + text("build/sessions.md")
+    missing = [name for setting in sorted(settings) if (name := f"HOLDFAST_{setting.upper()}") not in told]
+    assert_none(missing, "settings that neither docs/build/messages.md nor docs/build/sessions.md explains:")
