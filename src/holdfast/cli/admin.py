@@ -17,6 +17,7 @@ from holdfast.cli.open import (
     Tenant,
     existing_path,
     open_existing,
+    option,
     require_file_path,
     require_path,
     resolve_arguments,
@@ -36,10 +37,8 @@ from holdfast.connect import restore as restore_backup
 from holdfast.errors import Corrupt, Refused
 from holdfast.records.reports import Finding, VerificationReport
 
-Target = Annotated[str | None, Parameter(name="TARGET", show_default=False, help="The file to write; must not exist.")]
-Subject = Annotated[
-    str | None, Parameter(name="SUBJECT", show_default=False, help="The subject whose content is erased.")
-]
+Target = Annotated[str | None, option("The file to write; must not exist.", name="TARGET")]
+Subject = Annotated[str | None, option("The subject whose content is erased.", name="SUBJECT")]
 
 
 def verify(
@@ -80,15 +79,14 @@ def _print_report(report: VerificationReport) -> None:
     print_line(f"{len(report.findings):,} findings in {looked}. Stop writing and restore from a backup.", "red")
 
 
-def rebuild(path: JournalPath = None, /, *, json: Json = False) -> int:
+def rebuild(path: JournalPath = None, /, *, json: Json = False) -> None:
     """Rebuild every projection from the events, while others keep working."""
     with open_existing(path) as hf, ProgressBar("rebuild") as progress:
         events = hf.journal.rebuild(progress=progress)
     print_result(json, {"events": events}, f"Rebuilt from {events:,} events.")
-    return OK
 
 
-def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = False) -> int:
+def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = False) -> None:
     """Copy the journal while others write. The copy appears whole or not at all."""
     journal, into = resolve_arguments(path, target, "the path of the new backup")
     copy = require_file_path(into)
@@ -97,26 +95,21 @@ def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = Fal
     written = copy.stat().st_size
     said = f"Copied to {copy} ({format_size(written)}). It holds the journal's secret."
     print_result(json, {"backup": str(copy), "bytes": written}, said)
-    return OK
 
 
 def restore(
     backup: Annotated[str, Parameter(name="BACKUP", help="A backup, or any journal.")],
-    path: Annotated[
-        str | None,
-        Parameter(name="PATH", env_var="HOLDFAST_URL", show_default=False, help="The path of the new journal."),
-    ] = None,
+    path: Annotated[str | None, option("The path of the new journal.", name="PATH", env_var="HOLDFAST_URL")] = None,
     /,
     *,
     seq: Annotated[int | None, Parameter(help="Restore events up to this cursor only.")] = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Restore a journal from a backup, whole or up to a cursor. The path must not exist yet."""
     source, target = existing_path(backup), require_file_path(require_path(path))
     with ProgressBar("restore") as progress:
         last = restore_backup(source, target, seq=seq, progress=progress)
     print_result(json, {"journal": str(target), "seq": last}, f"Restored to {target}, up to {last:,}.")
-    return OK
 
 
 def erase(
@@ -127,7 +120,7 @@ def erase(
     yes: Annotated[bool, switch("Erase without asking.")] = False,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Remove all content that belongs to a subject, for good."""
     journal, whose = resolve_arguments(path, subject, "the subject")
     found = existing_path(journal)
@@ -137,7 +130,6 @@ def erase(
         erasure = hf.journal.erase(whose)
     said = f"Erased the content of {erasure.events:,} events and {erasure.artifacts:,} artifacts."
     print_result(json, to_plain(erasure), said)
-    return OK
 
 
 def _confirm(question: str) -> None:

@@ -25,7 +25,7 @@ from cyclopts import Parameter
 from holdfast.aio.executor import STEPS
 from holdfast.cli.chat_session import PROMPT, ChatSession, is_yes_no_question, parse_verdict, print_error
 from holdfast.cli.main import INTERRUPTED, OK, exit_code
-from holdfast.cli.open import URL_VARIABLE, Tenant
+from holdfast.cli.open import URL_VARIABLE, Tenant, option, switch
 from holdfast.cli.output import console, facts_table, print_line, print_note
 from holdfast.cli.pack import show_decisions, show_pack, show_trace
 from holdfast.cli.sessions import Thread
@@ -47,6 +47,13 @@ MODEL_VARIABLE = "HOLDFAST_MODEL"
 SCRIPTED = "scripted"
 GRACE_SECONDS = 1.0
 KEY_MODELS = {"OPENAI_API_KEY": "openai:gpt-5-mini", "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5"}
+NO_KEY_NOTICE = "A scripted model answers without an API key. It knows two things: "
+EXAMPLES = 'try "refund order 17, 240" (then kill this terminal and start again) or "remember that I like tea".'
+PAUSE_SECONDS = 0.02
+REFUND_SECONDS = 10
+_REFUND = re.compile(r"\brefund\b\D*([0-9]{1,9})\D+([0-9]{1,9})", re.IGNORECASE)
+_REMEMBER = re.compile(r"\s*remember(?:\s+that)?\s+(.+)", re.IGNORECASE | re.DOTALL)
+TOOL_NAME_HELP = "Write module:name, as in shop:refund for refund in shop.py, or the name of a list of tools."
 
 
 def chat(
@@ -63,24 +70,15 @@ def chat(
     session: Annotated[str, Parameter(help="The session's id.")] = "chat",
     model: Annotated[
         str | None,
-        Parameter(
-            env_var=MODEL_VARIABLE,
-            show_default=False,
-            help="The model: openai:gpt-5-mini, anthropic:claude-sonnet-4-5, openai:NAME@ADDRESS or scripted. Default: "
+        option(
+            "The model: openai:gpt-5-mini, anthropic:claude-sonnet-4-5, openai:NAME@ADDRESS or scripted. Default: "
             f"{MODEL_VARIABLE}, else to the provider whose API key is set, else to scripted, which needs no key.",
+            env_var=MODEL_VARIABLE,
         ),
     ] = None,
-    system: Annotated[str | None, Parameter(show_default=False, help="The system prompt.")] = None,
-    tools: Annotated[
-        list[str] | None,
-        Parameter(negative=(), show_default=False, help="A tool or a list of tools, as module:name. May be repeated."),
-    ] = None,
-    say: Annotated[
-        list[str] | None,
-        Parameter(
-            negative=(), show_default=False, help="Send this message and exit, without a prompt. May be repeated."
-        ),
-    ] = None,
+    system: Annotated[str | None, option("The system prompt.")] = None,
+    tools: Annotated[list[str] | None, switch("A tool or a list of tools, as module:name. May be repeated.")] = None,
+    say: Annotated[list[str] | None, switch("Send this message and exit, without a prompt. May be repeated.")] = None,
     thread: Thread = None,
     tenant: Tenant = None,
 ) -> int:
@@ -101,12 +99,10 @@ def chat(
 
 
 def _make_agent(hf: Holdfast, model: str, system: str | None, tools: list[Any], session: str, *, slow: bool) -> Any:
-    if model != SCRIPTED:
+    if model != SCRIPTED or tools:
         return hf.agent(AGENT, model=make_model(model), system=system, tools=tools)
-    if tools:
-        return hf.agent(AGENT, model=make_model(SCRIPTED), system=system, tools=tools)
-    made = make_practice_tools(hf, session, slow=slow)
-    return hf.agent(AGENT, model=make_practice_model(slow=slow), system=system, tools=made)
+    practice = Scripted(_answer_by_rules, pause=PAUSE_SECONDS if slow else 0.0)
+    return hf.agent(AGENT, model=practice, system=system, tools=make_practice_tools(hf, session, slow=slow))
 
 
 # the conversation
@@ -156,16 +152,10 @@ def _interpret_line(talk: ChatSession, line: str) -> None:
     elif not line:
         if talk.live_turn() is not None:
             talk.resume()
-    elif parse_verdict(line) is not None and _has_yes_no_question(talk):
+    elif parse_verdict(line) is not None and (asked := talk.open_questions()) and is_yes_no_question(asked[0]):
         talk.answer(line)
     else:
         talk.send(line.removeprefix("/"))
-
-
-def _has_yes_no_question(talk: ChatSession) -> bool:
-    """Return True if the oldest open question is answered with yes or no."""
-    asked = talk.open_questions()
-    return bool(asked) and is_yes_no_question(asked[0])
 
 
 # input
@@ -226,10 +216,6 @@ def run_command(talk: ChatSession, line: str) -> None:
     if word is None:
         raise InvalidValue(f"Unknown command /{name:.40}. Commands: {', '.join(f'/{one}' for one in CHAT_COMMANDS)}.")
     word.run(talk, rest.strip())
-
-
-def _answer_question(talk: ChatSession, rest: str) -> None:
-    talk.answer(rest)
 
 
 def _stop_turn(talk: ChatSession, rest: str) -> None:
@@ -295,7 +281,7 @@ def _quit_chat(talk: ChatSession, rest: str) -> None:
 
 
 CHAT_COMMANDS = {
-    "answer": ChatCommand(_answer_question, "yes|no|TEXT|JSON", "answer the open question"),
+    "answer": ChatCommand(ChatSession.answer, "yes|no|TEXT|JSON", "answer the open question"),
     "stop": ChatCommand(_stop_turn, "", "stop the live turn"),
     "reset": ChatCommand(_reset_session, "", "start a new conversation"),
     "stack": ChatCommand(_show_stack, "", "show the live frames and unfinished work"),
@@ -306,20 +292,8 @@ CHAT_COMMANDS = {
 }
 
 
-NO_KEY_NOTICE = "A scripted model answers without an API key. It knows two things: "
-EXAMPLES = 'try "refund order 17, 240" (then kill this terminal and start again) or "remember that I like tea".'
-PAUSE_SECONDS = 0.02
-REFUND_SECONDS = 10
-_REFUND = re.compile(r"\brefund\b\D*([0-9]{1,9})\D+([0-9]{1,9})", re.IGNORECASE)
-_REMEMBER = re.compile(r"\s*remember(?:\s+that)?\s+(.+)", re.IGNORECASE | re.DOTALL)
-
-
-def make_practice_model(*, slow: bool) -> Scripted:
-    """Return a model that answers by a few rules, depending only on the pack it is shown."""
-    return Scripted(_answer_by_rules, pause=PAUSE_SECONDS if slow else 0.0)
-
-
 def _answer_by_rules(pack: RenderablePack) -> Any:
+    """Answer as a model by a few rules, depending only on the pack."""
     seen = read_pack(pack)
     refund, remember = _REFUND.search(seen.user), _REMEMBER.fullmatch(seen.user)
     if seen.messages[-1].tool_results or seen.user.lower().startswith("call "):
@@ -349,9 +323,6 @@ def make_practice_tools(hf: Holdfast, session: str, *, slow: bool) -> list[AnyTo
         return f"Kept: {text}"
 
     return [refund, remember]
-
-
-TOOL_NAME_HELP = "Write module:name, as in shop:refund for refund in shop.py, or the name of a list of tools."
 
 
 def load_tools(names: Sequence[str]) -> list[Any]:

@@ -19,7 +19,7 @@ import msgspec
 from rich.text import Text
 
 from holdfast.cli.messages import content_text, result_text
-from holdfast.cli.output import console, escape_lines, escape_text, print_note, shorten_text
+from holdfast.cli.output import ERASED_TEXT, console, escape_lines, escape_text, print_note, shorten_text
 from holdfast.cli.stack import format_text, question_state
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
@@ -37,6 +37,11 @@ SHOWN_MESSAGES = 6
 STOP_GRACE_SECONDS = 1.0
 YES = ("yes", "y", "approve", RUN_AGAIN)
 NO = ("no", "n", "deny", DO_NOT_RUN)
+RESULT_CHARS = 200
+PROMPT = "> "
+STOPPED_NOTICE = "Stopped. The text shown so far is kept in the conversation."
+YES_NO_OPTIONS = (["approve", "deny"], [RUN_AGAIN, DO_NOT_RUN])
+"""The options of a question that is answered with yes or no."""
 
 
 class ChatSession:
@@ -193,15 +198,14 @@ def parse_answer(question: QuestionInfo, text: str) -> dict[str, Any]:
     if approve is None:
         # Any other payload would count as a yes.
         raise InvalidValue("Answer yes or no. " + answer_help(question))
+    if not approve and question.call is None:
+        return {"approve": False, "note": rest.strip()}
+    given = _parse_value(rest)
     if not approve:
-        return {
-            "approve": False,
-            "note" if question.call is None else "payload": _parse_value(rest, bare=question.call is None),
-        }
-    args = _parse_value(rest)
-    if not isinstance(args, dict):
+        return {"approve": False, "payload": given}
+    if not isinstance(given, dict):
         raise InvalidValue('Behind a yes stand other arguments, as in /answer yes {"amount": 10}.')
-    return {"approve": True, "args": args}
+    return {"approve": True, "args": given}
 
 
 def _match_option(question: QuestionInfo, said: str) -> Any:
@@ -214,21 +218,11 @@ def _match_option(question: QuestionInfo, said: str) -> Any:
     return found[0]
 
 
-def _parse_value(text: str, *, bare: bool = False) -> Any:
-    if bare:
-        return text.strip()
+def _parse_value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return text.strip()
-
-
-RESULT_CHARS = 200
-PROMPT = "> "
-STOPPED_NOTICE = "Stopped. The text shown so far is kept in the conversation."
-ERASED = "(erased)"
-YES_NO_OPTIONS = (["approve", "deny"], [RUN_AGAIN, DO_NOT_RUN])
-"""The options of a question that is answered with yes or no."""
 
 
 def print_text(text: str, style: str = "") -> None:
@@ -272,8 +266,7 @@ class ChatScreen:
         """Show an event, unless it was shown before."""
         if event.id is not None and not self._is_new(event.id):
             return
-        shown = getattr(self, f"_{event.kind}", None)
-        if shown is not None:
+        if shown := getattr(self, f"_{event.kind}", None):
             shown(event)
 
     def end_output(self) -> None:
@@ -358,15 +351,15 @@ def show_tool_result(result: Any, *, failed: bool) -> None:
 
 def show_message(message: Message) -> None:
     """Print an earlier message."""
-    text = ERASED if message.erased else content_text(message.content or "")
+    text = ERASED_TEXT if message.erased else content_text(message.content or "")
     if message.role == "user":
         print_text(f"{PROMPT}{text}", "bold")
     elif text and message.role == "assistant":
         print_text(text + ("  (stopped here)" if message.partial else ""))
     for call in message.tool_calls:
-        print_text(f"→ {ERASED if message.erased else describe_call(call)}", "magenta")
+        print_text(f"→ {ERASED_TEXT if message.erased else describe_call(call)}", "magenta")
     for result in message.tool_results:
-        show_tool_result(ERASED if message.erased else result.result, failed=result.is_error or result.interrupted)
+        show_tool_result(ERASED_TEXT if message.erased else result.result, failed=result.is_error or result.interrupted)
 
 
 # questions

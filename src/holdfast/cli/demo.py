@@ -89,11 +89,8 @@ class _DemoRun:
         if not self._quiet:
             print_line(text, style)
 
-    def _print_chapter(self, text: str) -> None:
-        self._print(text, "bold")
-
     def _kill(self) -> None:
-        self._print_chapter(f'1. Somebody asks an agent: "{REQUEST}". It finds the order, calls the tool refund…')
+        self._print(f'1. Somebody asks an agent: "{REQUEST}". It finds the order, calls the tool refund…', "bold")
         self._facts["killed"] = kill_inside_tool(self._folder)
         self._facts["ran_before_kill"] = self._count_steps()
         self._print(
@@ -102,7 +99,7 @@ class _DemoRun:
         self._print(f"   The bank has the order: {self._count_payments()} line in {PAYMENTS_FILE}.")
 
     def _inspect(self) -> None:
-        self._print_chapter("2. The journal shows the unfinished call.")
+        self._print("2. The journal shows the unfinished call.", "bold")
         self._print(f"   $ holdfast stack {JOURNAL_FILE} --pending")
         if not self._quiet:
             show_stack(str(self._journal), pending=True)
@@ -110,7 +107,7 @@ class _DemoRun:
             self._facts["live_after_kill"] = _count_live_frames(hf)
 
     def _resume(self) -> None:
-        self._print_chapter("3. A new process runs the same code.")
+        self._print("3. A new process runs the same code.", "bold")
         word, _ = run_agent(self._folder)
         with open_journal(self._journal) as hf:
             found = [(question.id, question.reason) for question in hf.questions()]
@@ -123,8 +120,9 @@ class _DemoRun:
             self._print(f"   {reason}", "yellow")
 
     def _answer(self) -> None:
-        self._print_chapter(
-            f"4. An operator checks {PAYMENTS_FILE}: it was paid. Answer: do not run it again; here is the result."
+        self._print(
+            f"4. An operator checks {PAYMENTS_FILE}: it was paid. Answer: do not run it again; here is the result.",
+            "bold",
         )
         paid = (self._folder / PAYMENTS_FILE).read_text(encoding="utf-8").splitlines()
         options = ("--deny", "--payload", paid[0], "--by", "operator")
@@ -134,7 +132,7 @@ class _DemoRun:
         self._print(f"   {'Answered.' if self._facts['answered'] else 'The answer was refused.'}")
 
     def _finish(self) -> None:
-        self._print_chapter("5. A third process runs the same code.")
+        self._print("5. A third process runs the same code.", "bold")
         self._facts["status"], self._facts["reply"] = run_agent(self._folder)
         self._facts["ran"] = self._count_steps()
         self._facts["paid"] = self._count_payments()
@@ -144,7 +142,7 @@ class _DemoRun:
         )
 
     def _check(self) -> None:
-        self._print_chapter("6. Verify every hash, version and row, count the tokens, and show the last context.")
+        self._print("6. Verify every hash, version and row, count the tokens, and show the last context.", "bold")
         with open_journal(self._journal) as hf:
             report = hf.journal.verify()
             self._facts["live"] = _count_live_frames(hf)

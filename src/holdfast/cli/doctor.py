@@ -9,11 +9,9 @@ import stat
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from holdfast.cli.open import URL_VARIABLE, Json, existing_path
+from holdfast.cli.open import URL_VARIABLE, JournalPath, Json, existing_path
 from holdfast.cli.output import console, facts_table, format_size, print_json, print_line
 from holdfast.connect import connect, list_settings, settings_from_environment
 from holdfast.errors import Corrupt
@@ -43,17 +41,15 @@ LARGE_LOG = 100_000_000
 LOW_SPACE = 1_000_000_000
 
 
-def doctor(
-    path: Annotated[
-        str | None, Parameter(env_var=URL_VARIABLE, show_default=False, help="The journal: a path or sqlite:///path.")
-    ] = None,
-    /,
-    *,
-    json: Json = False,
-) -> int:
+def doctor(path: JournalPath = None, /, *, json: Json = False) -> None:
     """Show versions, settings, sizes and anything to worry about."""
     report: dict[str, Any] = {
-        "versions": _collect_versions(),
+        "versions": {
+            "holdfast": __version__,
+            "python": platform.python_version(),
+            "apsw": version("apsw"),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
         "settings": _collect_settings(),
         "warnings": _find_unknown_variables(),
     }
@@ -69,7 +65,6 @@ def doctor(
         print_json(report)
     else:
         _print_report(report)
-    return 0
 
 
 def _inspect_journal(path: Path, report: dict[str, Any]) -> None:
@@ -79,15 +74,6 @@ def _inspect_journal(path: Path, report: dict[str, Any]) -> None:
         report["pragmas"] = _read_pragmas(env, report["versions"])
     finally:
         env.journal.close()
-
-
-def _collect_versions() -> dict[str, str]:
-    return {
-        "holdfast": __version__,
-        "python": platform.python_version(),
-        "apsw": version("apsw"),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def _collect_settings() -> dict[str, dict[str, Any]]:

@@ -8,18 +8,16 @@ the environment, never from an argument that every user of the machine can see.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby
 from typing import Annotated, Any
 
 import msgspec
-from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.log import format_time
-from holdfast.cli.main import OK
 from holdfast.cli.open import (
     JournalPath,
     JournalPathFirst,
@@ -27,13 +25,13 @@ from holdfast.cli.open import (
     Tenant,
     format_command,
     open_existing,
+    option,
     resolve_arguments,
     switch,
 )
 from holdfast.cli.output import (
+    ERASED_TEXT,
     ProgressBar,
-    align_rows,
-    column_widths,
     console,
     encode_json,
     escape_text,
@@ -44,6 +42,7 @@ from holdfast.cli.output import (
     print_line,
     print_note,
     print_result,
+    print_rows,
     shorten_text,
 )
 from holdfast.cli.stack import format_text
@@ -58,24 +57,23 @@ COLUMNS = ("effect", "kind", "sink", "scope", "status", "attempts", "next try", 
 REASON_CHARS = 160
 STYLES = {"pending": "green", "approval": "yellow", "failed": "yellow", "deferred": "cyan", "dead": "bold red"}
 
-EffectId = Annotated[str | None, Parameter(name="EFFECT", show_default=False, help="The effect's id.")]
-Reason = Annotated[str | None, Parameter(show_default=False, help="The reason, as text.")]
-SinkName = Annotated[str | None, Parameter(show_default=False, help="Only effects for this sink.")]
+EffectId = Annotated[str | None, option("The effect's id.", name="EFFECT")]
+Reason = Annotated[str | None, option("The reason, as text.")]
+SinkName = Annotated[str | None, option("Only effects for this sink.")]
 
 
-def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = None, json: Json = False) -> int:
+def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = None, json: Json = False) -> None:
     """Show the effects that wait, lane by lane."""
     with open_existing(path, tenant) as hf, ProgressBar("effects"):
         found = [info for info in list_unsettled(hf.effects) if sink is None or info.sink == sink]
     if json:
         print_json({"effects": [_effect_to_json(info) for info in found]})
-        return OK
+        return
     if not found:
         print_note("No effects are waiting." if sink is None else f"No effects are waiting for the sink {sink!r}.")
-        return OK
+        return
     _print_effects(found)
     print_note(_suggest_command(found, str(path), tenant))
-    return OK
 
 
 def list_unsettled(effects: Effects) -> list[EffectInfo]:
@@ -87,21 +85,20 @@ def _lane_key(info: EffectInfo) -> tuple[str, str]:
     return info.sink, info.scope
 
 
-def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
+def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Show everything known about an effect, and its outcome."""
     journal, id = _resolve_effect(path, effect)
     with open_existing(journal, tenant) as hf:
         info = hf.effects.get(id)
     if json:
         print_json(_effect_to_json(info))
-        return OK
+        return
     console().print(facts_table(list(_describe_effect(info))))
-    return OK
 
 
-def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
+def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Let a dead, deferred or failed effect be tried at once."""
-    return _apply_decision(path, effect, tenant, json, "retried", "The next dispatch delivers it.", Effects.revive)
+    _apply_decision(path, effect, tenant, json, "retried", "The next dispatch delivers it.", Effects.revive)
 
 
 def discard(
@@ -112,18 +109,15 @@ def discard(
     reason: Reason = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Discard an effect for good, whatever it waits for."""
-
-    def decide(effects: Effects, id: str) -> None:
-        effects.discard(id, reason=reason)
-
-    return _apply_decision(path, effect, tenant, json, "discarded", "It will not be sent; its lane continues.", decide)
+    decide = partial(Effects.discard, reason=reason)
+    _apply_decision(path, effect, tenant, json, "discarded", "It will not be sent; its lane continues.", decide)
 
 
-def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
+def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Approve an effect that waits for approval."""
-    return _apply_decision(path, effect, tenant, json, "approved", "The next dispatch sends it.", Effects.approve)
+    _apply_decision(path, effect, tenant, json, "approved", "The next dispatch sends it.", Effects.approve)
 
 
 def reject(
@@ -134,13 +128,10 @@ def reject(
     reason: Reason = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Reject an effect that waits for approval."""
-
-    def decide(effects: Effects, id: str) -> None:
-        effects.reject(id, reason=reason)
-
-    return _apply_decision(path, effect, tenant, json, "rejected", "It will not be sent; its lane continues.", decide)
+    decide = partial(Effects.reject, reason=reason)
+    _apply_decision(path, effect, tenant, json, "rejected", "It will not be sent; its lane continues.", decide)
 
 
 def _apply_decision(
@@ -151,12 +142,11 @@ def _apply_decision(
     done: str,
     said: str,
     decide: Callable[[Effects, str], None],
-) -> int:
+) -> None:
     journal, id = _resolve_effect(path, effect)
     with open_existing(journal, tenant) as hf:
         decide(hf.effects, id)
     print_result(json, {"effect": id, "done": done}, f"Effect {id}: {done}. {said}")
-    return OK
 
 
 def _resolve_effect(path: str, effect: str | None) -> tuple[str, str]:
@@ -182,9 +172,9 @@ def _describe_effect(info: EffectInfo) -> Iterator[tuple[str, str]]:
     if info.status not in FINAL_STATUSES:
         yield "next try", _format_next_try(info, first=True)
     if info.answer is not None:
-        yield "answer", "(erased)" if isinstance(info.answer, Erased) else encode_json(info.answer)
+        yield "answer", ERASED_TEXT if isinstance(info.answer, Erased) else encode_json(info.answer)
     yield "reason", format_text(info.reason, "")
-    yield "payload", "(erased)" if isinstance(info.payload, Erased) else encode_json(info.payload)
+    yield "payload", ERASED_TEXT if isinstance(info.payload, Erased) else encode_json(info.payload)
 
 
 def _format_next_try(info: EffectInfo, *, first: bool) -> str:
@@ -214,18 +204,14 @@ def _format_effect(info: EffectInfo, *, first: bool) -> tuple[str, ...]:
     )
 
 
-def _format_rows(found: Iterable[EffectInfo]) -> Iterator[tuple[str, ...]]:
-    for _, lane in groupby(found, _lane_key):
-        yield from (_format_effect(info, first=place == 0) for place, info in enumerate(lane))
-
-
 def _print_effects(found: Sequence[EffectInfo]) -> None:
-    out, rows = console(), list(_format_rows(found))
+    lanes = [list(lane) for _, lane in groupby(found, _lane_key)]
+    rows = [_format_effect(info, first=info is lane[0]) for lane in lanes for info in lane]
+    out = console()
     if out.is_terminal:
         out.print(_build_table(rows))
     else:
-        sys.stdout.writelines(align_rows([COLUMNS, *rows], column_widths([COLUMNS, *rows]), (5,)))
-        sys.stdout.flush()
+        print_rows(COLUMNS, rows, (5,))
 
 
 def _build_table(rows: Iterable[tuple[str, ...]]) -> Table:
@@ -279,7 +265,7 @@ def run(
     once: Annotated[bool, switch("Deliver the effects that are due, then exit.")] = False,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Send effects to their sinks."""
     hooks = _make_webhooks(webhook or [], secret_env or [])
     names = _select_sinks(hooks, sink)
@@ -288,9 +274,8 @@ def run(
             hf.effects.add_sink(name, hook)
         if once:
             _run_once(hf.effects, names, json=json)
-            return OK
+            return
         _run_forever(hf.effects, names, json=json)
-    return OK
 
 
 def _make_webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, WebhookSink]:

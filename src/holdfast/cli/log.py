@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
@@ -13,7 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, switch
-from holdfast.cli.output import console, encode_json, escape_text, print_json, print_note, to_plain
+from holdfast.cli.output import (
+    ERASED_TEXT,
+    align_rows,
+    console,
+    encode_json,
+    escape_text,
+    print_json,
+    print_note,
+    to_plain,
+    write_lines,
+)
 from holdfast.client.journal import JournalView
 from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import Erased, Event
@@ -36,7 +45,7 @@ def log(
     content: Annotated[bool, switch("Show content as well as facts.")] = False,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the events, and follow new ones."""
     if last is not None and last < 1:
         raise InvalidValue(f"--last must be 1 or more, not {last}.")
@@ -45,10 +54,11 @@ def log(
     with open_existing(path, tenant) as hf:
         wanted = _EventSelection(hf.journal, scope, tuple(type or ()), after, until)
         events = wanted.follow(last) if follow else wanted.read(last)
-        shown = _print_json(events, content) if json else _print_table(events, content, at_once=follow)
-    if not shown and not json and not follow:
-        print_note("No events match.")
-    return 0
+        if json:
+            for event in events:
+                print_json(event_to_json(event, content))
+        elif not _print_table(events, content, at_once=follow) and not follow:
+            print_note("No events match.")
 
 
 class _EventSelection:
@@ -83,14 +93,6 @@ class _EventSelection:
         yield from self._journal.subscribe(self._scope, after=start, types=self._types)
 
 
-def _print_json(events: Iterable[Event], content: bool) -> bool:
-    shown = False
-    for event in events:
-        print_json(event_to_json(event, content))
-        shown = True
-    return shown
-
-
 def event_to_json(event: Event, content: bool) -> dict[str, Any]:
     """Convert an event to JSON. `erased` tells erased content from content that never existed."""
     line: dict[str, Any] = {name: getattr(event, name) for name in ENVELOPE_FIELDS}
@@ -110,8 +112,7 @@ def _print_table(events: Iterable[Event], content: bool, *, at_once: bool) -> bo
         if out.is_terminal:
             out.print(_build_table(page, widths, out.width, header=first))
         else:
-            sys.stdout.writelines(_format_line(row, widths) for row in ([COLUMNS, *page] if first else page))
-            sys.stdout.flush()
+            write_lines(align_rows([COLUMNS, *page] if first else page, [*widths, 0], (0, 3)))
         first = False
     return not first
 
@@ -119,17 +120,10 @@ def _print_table(events: Iterable[Event], content: bool, *, at_once: bool) -> bo
 def _format_event(event: Event, content: bool) -> tuple[str, ...]:
     what = _format_facts(to_plain(event.facts))
     if content and event.content is not None:
-        said = "(erased)" if isinstance(event.content, Erased) else encode_json(to_plain(event.content))
+        said = ERASED_TEXT if isinstance(event.content, Erased) else encode_json(to_plain(event.content))
         what = f"{what} {said}" if what else said
     found = (str(event.seq), format_time(event.at), event.stream, str(event.version), event.type, what)
     return tuple(map(escape_text, found))
-
-
-def _format_line(row: Sequence[str], widths: list[int]) -> str:
-    """Format a row for a pipe: nothing is cut, and a large journal prints quickly."""
-    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-    cells[0], cells[3] = row[0].rjust(widths[0]), row[3].rjust(widths[3])
-    return "  ".join((*cells, row[-1])).rstrip() + "\n"
 
 
 def _build_table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header: bool) -> Table:

@@ -5,7 +5,6 @@ Messages were written by users, models and tools: every piece of text is escaped
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -14,11 +13,18 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.cli.log import format_time
-from holdfast.cli.main import OK
-from holdfast.cli.open import JournalPathFirst, Json, Tenant, format_command, open_existing, resolve_arguments, switch
+from holdfast.cli.open import (
+    JournalPathFirst,
+    Json,
+    Tenant,
+    format_command,
+    open_existing,
+    option,
+    resolve_arguments,
+    switch,
+)
 from holdfast.cli.output import (
-    align_rows,
-    column_widths,
+    ERASED_TEXT,
     console,
     encode_json,
     escape_lines,
@@ -27,7 +33,9 @@ from holdfast.cli.output import (
     print_json,
     print_line,
     print_note,
+    print_rows,
     shorten_text,
+    write_lines,
 )
 from holdfast.cli.sessions import Thread, check_limit, find_session
 from holdfast.cli.stack import shorten_ids
@@ -37,8 +45,10 @@ from holdfast.records.scope import MAIN_THREAD
 
 DEFAULT_LIMIT = 20
 COLUMNS = ("message", "time (UTC)", "role", "tokens", "marks", "text")
+SHORT_CHARS = 160
+NAME_CHARS = 24
 STYLES = {"user": "bold", "assistant": "green", "tool": "cyan", "system": "yellow", "developer": "yellow"}
-SessionArgument = Annotated[str | None, Parameter(name="SESSION", show_default=False, help="The session's id.")]
+SessionArgument = Annotated[str | None, option("The session's id.", name="SESSION")]
 
 
 def messages(
@@ -50,12 +60,12 @@ def messages(
     limit: Annotated[
         int, Parameter(help="Show at most N messages: the newest, or those next to --before or --after.")
     ] = DEFAULT_LIMIT,
-    before: Annotated[str | None, Parameter(show_default=False, help="Only messages before this message id.")] = None,
-    after: Annotated[str | None, Parameter(show_default=False, help="Only messages after this message id.")] = None,
+    before: Annotated[str | None, option("Only messages before this message id.")] = None,
+    after: Annotated[str | None, option("Only messages after this message id.")] = None,
     full: Annotated[bool, switch("Show full texts.")] = False,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the messages of a conversation, oldest first."""
     check_limit(limit)
     journal, id = resolve_arguments(path, session, "the session's id")
@@ -65,16 +75,17 @@ def messages(
         if json:
             said = [message_to_json(message) for message in found]
             print_json({"session": line.id, "thread": line.thread, "messages": said})
-            return OK
+            return
         more = _next_page_option(line, found, forwards=after is not None)
     if not found:
         print_note("There are no messages." if before is None and after is None else "There are no more messages.")
-        return OK
+        return
     newest = before is None and (after is None or more is None)
     _print_page(MessagePage(found, newest=newest, full=full), full=full)
     if more is not None:
-        print_note(_format_next_page(journal, line, more, tenant))
-    return OK
+        which = () if line.thread == MAIN_THREAD else ("--thread", line.thread)
+        side = "Later" if more[0] == "--after" else "Earlier"
+        print_note(f"{side} messages: {format_command('messages', journal, line.id, *which, *more, tenant=tenant)}")
 
 
 def fork(
@@ -82,16 +93,12 @@ def fork(
     session: SessionArgument = None,
     /,
     *,
-    at: Annotated[
-        str | None, Parameter(show_default=False, help="Fork after this message id; the newest if not given.")
-    ] = None,
-    as_: Annotated[
-        str | None, Parameter(name="--as", show_default=False, help="The new thread's name; generated if not given.")
-    ] = None,
+    at: Annotated[str | None, option("Fork after this message id; the newest if not given.")] = None,
+    as_: Annotated[str | None, option("The new thread's name; generated if not given.", name="--as")] = None,
     thread: Thread = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Fork a new thread after a message. Nothing is copied, and the old thread stays as it is."""
     journal, id = resolve_arguments(path, session, "the session's id")
     with open_existing(journal, tenant) as hf:
@@ -102,14 +109,13 @@ def fork(
     point = newest[0].id if newest else None
     if json:
         print_json({"session": id, "thread": branch.thread, "from": line.thread, "at": point, "messages": count})
-        return OK
+        return
     where = "at its beginning" if point is None else f"after message {point}"
     print_line(
         f"Thread {branch.thread!r} of session {id!r} continues {where} of {line.thread!r}: {count:,} messages.", "green"
     )
     print_line(f"Read it with: {format_command('messages', journal, id, '--thread', branch.thread, tenant=tenant)}")
     print_line(f"Continue with: hf.session({id!r}, thread={branch.thread!r})")
-    return OK
 
 
 def _normalise_id(id: str | None) -> str | None:
@@ -125,12 +131,6 @@ def _next_page_option(line: Session, found: list[Message], *, forwards: bool) ->
     return ("--before", found[0].id) if line.messages(1, before=found[0]) else None
 
 
-def _format_next_page(journal: str, line: Session, more: tuple[str, str], tenant: str | None) -> str:
-    which = () if line.thread == MAIN_THREAD else ("--thread", line.thread)
-    said = "Later" if more[0] == "--after" else "Earlier"
-    return f"{said} messages: {format_command('messages', journal, line.id, *which, *more, tenant=tenant)}"
-
-
 def message_to_json(message: Message) -> dict[str, Any]:
     """Convert a message to JSON, with nothing shortened."""
     known = plain_fields(message)
@@ -142,27 +142,13 @@ def message_to_json(message: Message) -> dict[str, Any]:
 def _print_page(page: MessagePage, *, full: bool) -> None:
     out = console()
     if out.is_terminal:
-        for shown in _render_blocks(page):
-            out.print(shown)
+        for message in page.messages:
+            out.print(_format_head(message))
+            out.print(Padding(Text("\n").join(Text(*piece) for piece in page.pieces(message)), (0, 0, 1, 2)))
+    elif full:
+        write_lines(_format_blocks(page))
     else:
-        sys.stdout.writelines(_format_blocks(page) if full else _format_rows(page))
-        sys.stdout.flush()
-
-
-def _format_rows(page: MessagePage) -> Iterator[str]:
-    rows = [
-        (
-            message.id,
-            format_time(message.timestamp),
-            format_role(message),
-            "" if message.tokens is None else f"{message.tokens:,}",
-            ", ".join(message_marks(message)),
-            "  ".join(piece.text for piece in page.pieces(message)),
-        )
-        for message in page.messages
-    ]
-    widths = [*column_widths([COLUMNS[:-1], *(row[:-1] for row in rows)]), 0]
-    return align_rows([COLUMNS, *rows], widths, (3,))
+        print_rows(COLUMNS, map(page.format_row, page.messages), (3,))
 
 
 def _format_blocks(page: MessagePage) -> Iterator[str]:
@@ -173,27 +159,13 @@ def _format_blocks(page: MessagePage) -> Iterator[str]:
         yield "\n"
 
 
-def _render_blocks(page: MessagePage) -> Iterator[Any]:
-    for message in page.messages:
-        yield _format_head(message)
-        yield Padding(Text("\n").join(Text(*piece) for piece in page.pieces(message)), (0, 0, 1, 2))
-
-
 def _format_head(message: Message) -> Text:
+    tokens = "" if message.tokens is None else f"  {message.tokens:,} tokens"
     return Text.assemble(
         (format_role(message), STYLES.get(message.role, "")),
         (f"  {', '.join(message_marks(message))}".rstrip(), "yellow"),
-        (f"{_format_tokens(message)}  {format_time(message.timestamp)}  {message.id}", "dim"),
+        (f"{tokens}  {format_time(message.timestamp)}  {message.id}", "dim"),
     )
-
-
-def _format_tokens(message: Message) -> str:
-    return "" if message.tokens is None else f"  {message.tokens:,} tokens"
-
-
-SHORT_CHARS = 160
-NAME_CHARS = 24
-ERASED = "(erased)"
 
 
 class StyledText(NamedTuple):
@@ -218,7 +190,7 @@ class MessagePage:
     def pieces(self, message: Message) -> Iterator[StyledText]:
         """Yield the pieces of a message: one line each if shortened, else with all their lines."""
         if message.erased and not message.tool_calls and not message.tool_results:
-            yield StyledText(ERASED, "dim italic")
+            yield StyledText(ERASED_TEXT, "dim italic")
         elif message.content:
             yield StyledText(self._format_text(content_text(message.content)), "")
         for call in message.tool_calls:
@@ -226,8 +198,19 @@ class MessagePage:
         for result in message.tool_results:
             yield self._format_result(result, erased=message.erased)
 
+    def format_row(self, message: Message) -> tuple[str, ...]:
+        """Format a message as a row of the table."""
+        return (
+            message.id,
+            format_time(message.timestamp),
+            format_role(message),
+            "" if message.tokens is None else f"{message.tokens:,}",
+            ", ".join(message_marks(message)),
+            "  ".join(piece.text for piece in self.pieces(message)),
+        )
+
     def _format_call(self, call: ToolCallRequest, *, erased: bool) -> StyledText:
-        said = ERASED if erased else f"{escape_text(call.name)}({self._format_text(call.arguments)})"
+        said = ERASED_TEXT if erased else f"{escape_text(call.name)}({self._format_text(call.arguments)})"
         waits = "  no result yet" if call.id in self._waiting else ""
         return StyledText(f"→ {said}  {self._labels[call.id]}{waits}", "magenta")
 
@@ -235,7 +218,7 @@ class MessagePage:
         name = self._names.get(result.tool_call_id)
         whose = "" if name is None or erased else f"{escape_text(name)}  "
         how = "interrupted: " if result.interrupted else "error: " if result.is_error else ""
-        said = ERASED if erased else self._format_text(result_text(result.result))
+        said = ERASED_TEXT if erased else self._format_text(result_text(result.result))
         style = "red" if result.is_error or result.interrupted else "cyan"
         return StyledText(f"← {whose}{self._labels[result.tool_call_id]}  {how}{said}", style)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -20,21 +20,21 @@ from holdfast.errors import InvalidValue, NotAJournal, NotFound
 URL_VARIABLE = "HOLDFAST_URL"
 
 
+def option(help: str, **more: Any) -> Parameter:
+    """Return the parameter of an option or argument that may be left out."""
+    return Parameter(show_default=False, help=help, **more)
+
+
 def switch(help: str) -> Parameter:
     """Return the parameter of a flag: an option without a value and without a `--no-…` form."""
     return Parameter(negative=(), show_default=False, help=help)
 
 
-JournalPath = Annotated[
-    str | None,
-    Parameter(env_var=URL_VARIABLE, show_default=False, help="The journal: a path or sqlite:///path."),
-]
-JournalPathFirst = Annotated[
-    str,
-    Parameter(name="PATH", help=f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it."),
-]
+PATH_HELP = f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it."
+JournalPath = Annotated[str | None, option("The journal: a path or sqlite:///path.", env_var=URL_VARIABLE)]
+JournalPathFirst = Annotated[str, Parameter(name="PATH", help=PATH_HELP)]
 Json = Annotated[bool, switch("Print only JSON.")]
-Tenant = Annotated[str | None, Parameter(help="The tenant; 'default' if not given.", show_default=False)]
+Tenant = Annotated[str | None, option("The tenant; 'default' if not given.")]
 
 
 def resolve_arguments(first: str | None, second: str | None, what: str) -> tuple[str, str]:
@@ -96,29 +96,24 @@ def open_existing(path: str | None, tenant: str | None = None) -> Iterator[Holdf
 @contextmanager
 def open_for_import(target: Path) -> Iterator[Holdfast]:
     """Open a journal for an import: create it if missing, and remove it again if the import fails."""
-    undo = _make_undo(target)
+    files = [target.with_name(target.name + end) for end in ("", "-wal", "-shm", "-artifacts")]
+    made = [] if target.exists() else [path for path in files if not path.exists()]
     try:
         with open_journal(target) as client:
             yield client
     except BaseException:
-        undo()
+        _remove_if_empty(target, made)
         raise
 
 
-def _make_undo(target: Path) -> Callable[[], None]:
-    """Return a function that removes the files of a journal created by a failed import, if it holds no events."""
-    made = [target.with_name(target.name + end) for end in ("", "-wal", "-shm", "-artifacts")]
-    made = [] if target.exists() else [path for path in made if not path.exists()]
-
-    def undo() -> None:
-        if target.is_file():
-            with open_journal(target) as hf:
-                if hf.journal.position():
-                    return
-        for path in made:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-    return undo
+def _remove_if_empty(target: Path, made: Sequence[Path]) -> None:
+    """Remove the files that a failed import created, if the journal holds no events."""
+    if target.is_file():
+        with open_journal(target) as hf:
+            if hf.journal.position():
+                return
+    for path in made:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from holdfast.records.events.envelope import Erased
 
 PATIENCE_SECONDS = 1.0
 """A progress bar appears after this time."""
+ERASED_TEXT = "(erased)"
 
 _UNLIMITED_WIDTH = 100_000
 _TAB_WIDTH = 4
@@ -74,6 +75,18 @@ def align_rows(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequ
         yield "  ".join(cells).rstrip() + "\n"
 
 
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines of the answer, and flush."""
+    sys.stdout.writelines(lines)
+    sys.stdout.flush()
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Print rows below their headers as aligned lines for a pipe; columns in `right` are right-aligned."""
+    every = [columns, *rows]
+    write_lines(align_rows(every, [*column_widths(row[:-1] for row in every), 0], right))
+
+
 def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
     """Return the width that each column needs."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -91,8 +104,7 @@ def print_note(text: str, style: str = "dim") -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON on one line, and flush."""
-    sys.stdout.write(escape_json(encode_json(value)) + "\n")
-    sys.stdout.flush()
+    write_lines([escape_json(encode_json(value)), "\n"])
 
 
 def print_result(json: bool, values: dict[str, Any], said: str) -> None:

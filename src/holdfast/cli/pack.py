@@ -7,22 +7,18 @@ by users, models and tools: every piece of text is escaped before it is shown.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
-from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.log import format_time
-from holdfast.cli.main import OK
 from holdfast.cli.messages import MessagePage, SessionArgument, message_to_json
-from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, resolve_arguments, switch
+from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, option, resolve_arguments, switch
 from holdfast.cli.output import (
     ProgressBar,
-    align_rows,
     column_widths,
     console,
     escape_text,
@@ -30,6 +26,7 @@ from holdfast.cli.output import (
     print_json,
     print_line,
     print_note,
+    print_rows,
     shorten_text,
     to_plain,
 )
@@ -43,11 +40,11 @@ from holdfast.core.packs.manifest import describe_reason
 from holdfast.core.packs.views import FREE, token_shares
 from holdfast.errors import CallNotFound, InvalidValue
 from holdfast.records.events.envelope import Event
+from holdfast.records.ids import ULID_CHARS
 from holdfast.records.packs import Appearance, Decision, PackDiff, Segment, Trace
 from holdfast.records.scope import Scope
 
 PACK_EVENTS = ("context.packed",)
-_ULID_LENGTH = 26
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 CALL_HELP = "1 is the first call of the thread, -1 the newest; or give the id of a call or pack."
@@ -58,35 +55,29 @@ def pack(
     session: SessionArgument = None,
     /,
     *,
-    call: Annotated[
-        str | None, Parameter(show_default=False, help=f"Show the context of this call, exactly. {CALL_HELP}")
-    ] = None,
-    budget: Annotated[
-        int | None,
-        Parameter(show_default=False, help="Token budget of a pack made now; the model's window if not given."),
-    ] = None,
-    role: Annotated[str | None, Parameter(show_default=False, help="Role of a pack made now.")] = None,
+    call: Annotated[str | None, option(f"Show the context of this call, exactly. {CALL_HELP}")] = None,
+    budget: Annotated[int | None, option("Token budget of a pack made now; the model's window if not given.")] = None,
+    role: Annotated[str | None, option("Role of a pack made now.")] = None,
     why: Annotated[bool, switch("Show every candidate, and why it is or is not in the pack.")] = False,
-    diff: Annotated[
-        str | None, Parameter(show_default=False, help="Compare with the pack of this call, named as for --call.")
-    ] = None,
+    diff: Annotated[str | None, option("Compare with the pack of this call, named as for --call.")] = None,
     thread: Thread = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the pack of a model call, or the one that would be made now."""
     if call is not None and (budget is not None or role is not None):
         raise InvalidValue("--budget and --role are for a pack made now. Leave them out, or leave out --call.")
     journal, id = resolve_arguments(path, session, "the session's id")
     with open_existing(journal, tenant) as hf, ProgressBar("pack"):
         line = find_session(hf, id, thread)
-        made = _make_pack(line, budget, role) if call is None else line.pack_at(find_call_id(hf, line, call))
+        how: dict[str, Any] = {} if role is None else {"role": role}
+        made = line.pack(budget, **how) if call is None else line.pack_at(find_call_id(hf, line, call))
         other = None if diff is None else line.pack_at(find_call_id(hf, line, diff))
         found = None if other is None else other.diff(made)
         shown = _pack_to_json(line, made, other, found, why=why) if json else None
     if shown is not None:
         print_json(shown)
-        return OK
+        return
     if made.metadata.pack_id is not None:
         print_line(
             f"pack {made.metadata.pack_id}, {format_time(made.metadata.created_at)}, role {made.metadata.role}", "dim"
@@ -96,20 +87,14 @@ def pack(
         show_decisions(made.decisions)
     if found is not None and other is not None:
         show_difference(found, str(other.metadata.pack_id))
-    return OK
-
-
-def _make_pack(line: Session, budget: int | None, role: str | None) -> ContextPack:
-    return line.pack(budget) if role is None else line.pack(budget, role=role)
 
 
 def find_call_id(hf: Holdfast, line: Session, given: str) -> str:
     """Return a call's id, given its number (negative ones count from the newest) or an id."""
     text = given.strip()
     if not _NUMBER.fullmatch(text):
-        return (
-            text.upper() if len(text) == _ULID_LENGTH else text
-        )  # Anything else is kept as typed, for the error message.
+        # Anything else than an id is kept as typed, for the error message.
+        return text.upper() if len(text) == ULID_CHARS else text
     number = int(text)
     if number == 0:
         raise InvalidValue(f"There is no call 0. {CALL_HELP}")
@@ -141,7 +126,10 @@ def _pack_to_json(
         "left_out": made.conversation.truncated_count,
         "system": made.system,
         "tools": to_plain(made.tools),
-        "segments": [_segment_to_json(segment) for segment in made.segments],
+        "segments": [
+            {**plain_fields(segment), "messages": [message_to_json(message) for message in segment.messages]}
+            for segment in made.segments
+        ],
     }
     if why:
         shown["decisions"] = [plain_fields(one) for one in made.decisions]
@@ -154,12 +142,6 @@ def _pack_to_json(
             "changed": [_segment_name(one) for _, one in found.changed],
         }
     return shown
-
-
-def _segment_to_json(segment: Segment) -> dict[str, Any]:
-    known = plain_fields(segment)
-    known["messages"] = [message_to_json(message) for message in segment.messages]
-    return known
 
 
 def _segment_name(segment: Segment) -> dict[str, Any]:
@@ -208,7 +190,12 @@ def show_pack(pack: ContextPack) -> None:
     """Print a pack: its headline, the bar and the table of segments."""
     print_line(format_headline(pack), "bold")
     _show_bar(pack)
-    show_rows(SEGMENT_COLUMNS, [_format_segment(pack, segment) for segment in pack.segments], (2,), _kind_style)
+    show_rows(
+        SEGMENT_COLUMNS,
+        [_format_segment(pack, segment) for segment in pack.segments],
+        (2,),
+        lambda row: _kind_colour(row[0]),
+    )
 
 
 def show_decisions(decisions: Sequence[Decision]) -> None:
@@ -299,18 +286,13 @@ def _format_change(sign: str, segment: Segment) -> tuple[str, ...]:
     return sign, segment.kind, escape_text(segment.id), tokens, first_words(None, segment)
 
 
-def _kind_style(row: Sequence[str]) -> str:
-    return _kind_colour(row[0])
-
-
 def show_rows(columns: Sequence[str], rows: Sequence[tuple[str, ...]], right: Sequence[int], style: RowStyle) -> None:
     """Print rows: a table for a terminal, a page at a time; aligned lines for a pipe."""
     out = console()
-    widths = column_widths([columns[:-1], *(row[:-1] for row in rows)])
     if not out.is_terminal:
-        sys.stdout.writelines(align_rows([columns, *rows], [*widths, 0], right))
-        sys.stdout.flush()
+        print_rows(columns, rows, right)
         return
+    widths = column_widths([columns[:-1], *(row[:-1] for row in rows)])
     # The beginning of a text is enough, on one line; a reason is shown to its end.
     room = max(out.width - sum(widths) - 2 * len(widths), MIN_TEXT_WIDTH)
     cut = room if columns[-1] == "text" else TEXT_CHARS * 10
@@ -334,15 +316,13 @@ MAX_NAMES = 12
 def why(
     path: StateJournalPath = None,
     session: SessionArgument = None,
-    fact: Annotated[
-        str | None, Parameter(name="FACT", show_default=False, help="Some words of a message, verbatim.")
-    ] = None,
+    fact: Annotated[str | None, option("Some words of a message, verbatim.", name="FACT")] = None,
     /,
     *,
     thread: Thread = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show why a model knows a fact or not, and what to do about it."""
     place, (id, text) = locate_state((path, session, fact), ("SESSION", "FACT"), store=None, tenant=tenant)
     with open_existing(place.journal, tenant) as hf, ProgressBar("why"):
@@ -350,7 +330,7 @@ def why(
         trace = line.why(text)
     if json:
         print_json({"session": line.id, "thread": line.thread, **plain_fields(trace)})
-        return OK
+        return
     show_trace(trace)
     if trace.left is not None:
         thread_of = () if thread is None else ("--thread", thread)
@@ -358,7 +338,6 @@ def why(
             "See that pack with: "
             f"{place.format_command('pack', line.id, '--call', trace.left.call, '--why', *thread_of)}"
         )
-    return OK
 
 
 def show_trace(trace: Trace) -> None:

@@ -9,18 +9,16 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
-from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.log import format_time
-from holdfast.cli.main import OK
 from holdfast.cli.open import (
+    PATH_HELP,
     URL_VARIABLE,
     JournalPath,
     Json,
@@ -28,13 +26,12 @@ from holdfast.cli.open import (
     existing_path,
     format_command,
     open_existing,
+    option,
     require_path,
     resolve_arguments,
     switch,
 )
 from holdfast.cli.output import (
-    align_rows,
-    column_widths,
     console,
     encode_json,
     escape_text,
@@ -43,6 +40,7 @@ from holdfast.cli.output import (
     print_json,
     print_line,
     print_note,
+    print_rows,
 )
 from holdfast.cli.stack import format_text, question_state
 from holdfast.client.holdfast import Holdfast
@@ -53,28 +51,31 @@ from holdfast.records.recovery import QuestionInfo
 from holdfast.system import SystemClock
 
 QUESTION_COLUMNS = ("question", "kind", "asked", "options", "goal", "scope", "since (UTC)", "state")
+MIN_ID_CHARS = 6
+"""The fewest characters of an id that are accepted; fewer could match by chance."""
 
 
-def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
+def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Show the questions that wait for an answer."""
     with open_existing(path, tenant) as hf:
         found = [(question, load_goal(hf, question)) for question in hf.questions()]
     if json:
         print_json({"questions": [_question_to_json(question, goal) for question, goal in found]})
-        return OK
+        return
     if not found:
         print_note("No question is open.")
-        return OK
+        return
     rows = [_format_question(question, goal) for question, goal in found]
     out = console()
     if out.is_terminal:
         out.print(_build_table(rows))
     else:
-        sys.stdout.writelines(_format_lines(rows))
+        print_rows(QUESTION_COLUMNS, rows)
     waiting = [question.id for question, _ in found if not question.answered]
     if waiting:
-        print_note(_suggest_answer(path, waiting[0] if len(waiting) == 1 else "QUESTION", tenant))
-    return OK
+        question = waiting[0] if len(waiting) == 1 else "QUESTION"
+        command = format_command("answer", str(path), question, "--approve", tenant=tenant)
+        print_note(f"Answer with: {command} (or --deny, --payload JSON, --args JSON)")
 
 
 def load_goal(hf: Holdfast, question: QuestionInfo) -> str | Erased | None:
@@ -107,11 +108,6 @@ def _format_question(question: QuestionInfo, goal: str | Erased | None) -> tuple
     )
 
 
-def _format_lines(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    every = [QUESTION_COLUMNS, *rows]
-    return align_rows(every, column_widths(every))
-
-
 def _build_table(rows: list[tuple[str, ...]]) -> Table:
     """Build a table for a terminal: related values share a cell, so that the question has room."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 1, 0))
@@ -129,57 +125,27 @@ def _build_table(rows: list[tuple[str, ...]]) -> Table:
     return table
 
 
-def _suggest_answer(path: str | None, question: str, tenant: str | None) -> str:
-    command = format_command("answer", str(path), question, "--approve", tenant=tenant)
-    return f"Answer with: {command} (or --deny, --payload JSON, --args JSON)"
-
-
-MIN_ID_CHARS = 6
-"""The fewest characters of an id that are accepted; fewer could match by chance."""
-
-
-class AnswerOptions(NamedTuple):
-    """An answer as given on the command line."""
-
-    approve: bool | None
-    payload: Any
-    args: Any
-    note: str | None
-    by: str | None
-
-
 def answer(
-    path: Annotated[
-        str | None,
-        Parameter(
-            name="PATH",
-            show_default=False,
-            help=f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it.",
-        ),
-    ] = None,
+    path: Annotated[str | None, option(PATH_HELP, name="PATH")] = None,
     question: Annotated[
         str | None,
-        Parameter(
+        option(
+            f"The question's id, or at least {MIN_ID_CHARS} of its first or last characters. Not with --token.",
             name="QUESTION",
-            show_default=False,
-            help=f"The question's id, or at least {MIN_ID_CHARS} of its first or last characters. Not with --token.",
         ),
     ] = None,
     /,
     *,
     approve: Annotated[bool, switch("Approve.")] = False,
     deny: Annotated[bool, switch("Deny.")] = False,
-    payload: Annotated[str | None, Parameter(show_default=False, help="The answer, as JSON.")] = None,
-    args: Annotated[
-        str | None,
-        Parameter(show_default=False, help="With --approve: run with these arguments instead, as JSON."),
-    ] = None,
-    note: Annotated[str | None, Parameter(show_default=False, help="The reason, as text.")] = None,
-    by: Annotated[str | None, Parameter(show_default=False, help="The name of the person who answers.")] = None,
+    payload: Annotated[str | None, option("The answer, as JSON.")] = None,
+    args: Annotated[str | None, option("With --approve: run with these arguments instead, as JSON.")] = None,
+    note: Annotated[str | None, option("The reason, as text.")] = None,
+    by: Annotated[str | None, option("The name of the person who answers.")] = None,
     token: Annotated[bool, switch("Answer with a link token, read from the terminal or standard input.")] = False,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Answer a question by its id, or with its link token."""
     journal, asked = _resolve_question(path, question, token)
     said = _parse_options(approve, deny, payload, args, note, by)
@@ -191,7 +157,6 @@ def answer(
         print_json(done)
     else:
         _print_report(done)
-    return OK
 
 
 def _resolve_question(path: str | None, question: str | None, token: bool) -> tuple[str, str]:
@@ -209,15 +174,20 @@ def _resolve_question(path: str | None, question: str | None, token: bool) -> tu
 
 def _parse_options(
     approve: bool, deny: bool, payload: str | None, args: str | None, note: str | None, by: str | None
-) -> AnswerOptions:
+) -> dict[str, Any]:
     if approve and deny:
         raise InvalidValue("--approve and --deny contradict each other. Give one of them.")
     if args is not None and not approve:
         raise InvalidValue("--args replaces the arguments that are approved. Add --approve.")
     if not (approve or deny) and payload is None:
         raise InvalidValue("The answer is missing. Give --approve, --deny or --payload.")
-    verdict = True if approve else False if deny else None
-    return AnswerOptions(verdict, _parse_json(payload, "--payload"), _parse_json(args, "--args"), note, by)
+    return {
+        "approve": True if approve else False if deny else None,
+        "payload": _parse_json(payload, "--payload"),
+        "args": _parse_json(args, "--args"),
+        "note": note,
+        "by": by,
+    }
 
 
 def _parse_json(text: str | None, option: str) -> Any:
@@ -242,14 +212,14 @@ def _read_token() -> str:
     return given.strip()
 
 
-def _answer_by_id(hf: Holdfast, given: str, said: AnswerOptions) -> dict[str, Any]:
+def _answer_by_id(hf: Holdfast, given: str, said: dict[str, Any]) -> dict[str, Any]:
     info = hf.index.question(_complete_id(hf, given))
-    id = hf.answer(info.id, approve=said.approve, payload=said.payload, args=said.args, note=said.note, by=said.by)
+    id = hf.answer(info.id, **said)
     return _make_report(id, said, info, load_goal(hf, info), repeated=info.answered)
 
 
-def _answer_with_token(hf: Holdfast, token: str, said: AnswerOptions) -> dict[str, Any]:
-    id = hf.answer(token=token, approve=said.approve, payload=said.payload, args=said.args, note=said.note, by=said.by)
+def _answer_with_token(hf: Holdfast, token: str, said: dict[str, Any]) -> dict[str, Any]:
+    id = hf.answer(token=token, **said)
     # The owner may have resumed by now, and then the question is gone.
     with suppress(QuestionNotFound):
         info = hf.index.question(id)
@@ -259,7 +229,7 @@ def _answer_with_token(hf: Holdfast, token: str, said: AnswerOptions) -> dict[st
 
 def _make_report(
     id: str,
-    said: AnswerOptions,
+    said: dict[str, Any],
     info: QuestionInfo | None = None,
     goal: str | Erased | None = None,
     *,
@@ -267,7 +237,7 @@ def _make_report(
 ) -> dict[str, Any]:
     return {
         "question": id,
-        "approved": said.approve,
+        "approved": said["approve"],
         "repeated": repeated,
         "frame": info and info.frame,
         "scope": info and info.scope,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -12,18 +11,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.cli.log import format_time
-from holdfast.cli.main import OK
 from holdfast.cli.messages import format_role, message_to_json
-from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, resolve_arguments
+from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, option, resolve_arguments
 from holdfast.cli.output import (
     ProgressBar,
-    align_rows,
-    column_widths,
     console,
     escape_text,
     plain_fields,
     print_json,
     print_note,
+    print_rows,
 )
 from holdfast.cli.sessions import Thread, check_limit, find_session
 from holdfast.cli.state import StateJournalPath
@@ -42,7 +39,7 @@ MATCH_STYLE = "bold yellow"
 COLUMNS = ("score", "where", "key", "time (UTC)", "by", "text")
 
 _WORD = re.compile(r"[^\W_]+")
-Query = Annotated[str | None, Parameter(name="QUERY", show_default=False, help="The words to search for.")]
+Query = Annotated[str | None, option("The words to search for.", name="QUERY")]
 Limit = Annotated[int, Parameter(help="Show the best N results.")]
 
 
@@ -51,13 +48,13 @@ def search(
     query: Query = None,
     /,
     *,
-    session: Annotated[str | None, Parameter(show_default=False, help="Only messages of this session.")] = None,
+    session: Annotated[str | None, option("Only messages of this session.")] = None,
     thread: Thread = None,
-    scope: Annotated[str | None, Parameter(show_default=False, help="Only entries of this scope.")] = None,
+    scope: Annotated[str | None, option("Only entries of this scope.")] = None,
     limit: Limit = DEFAULT_LIMIT,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Find messages and entries by their words."""
     check_limit(limit)
     if session is not None and scope is not None:
@@ -67,7 +64,7 @@ def search(
     journal, asked = resolve_arguments(path, query, "what to look for")
     with open_existing(journal, tenant) as hf, ProgressBar("search"):
         found = _search_journal(hf, asked, session, thread, scope, limit)
-    return _report_results(found, asked, StateLocation(journal, tenant), json=json)
+    _report_results(found, asked, StateLocation(journal, tenant), json=json)
 
 
 def state_search(
@@ -80,7 +77,7 @@ def state_search(
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Find entries of a scope by their words."""
     check_limit(limit)
     place, (where, asked) = locate_state((path, scope, query), ("SCOPE", "QUERY"), store=store, tenant=tenant)
@@ -89,8 +86,8 @@ def state_search(
         able = stored.capabilities & {"text", "vectors"}
     if not able and not json:
         print_note("This store has no search index.")
-        return OK
-    return _report_results(found, asked, place, json=json)
+        return
+    _report_results(found, asked, place, json=json)
 
 
 def _search_journal(
@@ -101,16 +98,15 @@ def _search_journal(
     return hf.search(query, limit=limit) if scope is None else hf.state(scope).search(query, limit=limit)
 
 
-def _report_results(found: Sequence[SearchResult], query: str, place: StateLocation, *, json: bool) -> int:
+def _report_results(found: Sequence[SearchResult], query: str, place: StateLocation, *, json: bool) -> None:
     if json:
         print_json({"query": query, "results": [_result_to_json(result) for result in found]})
-        return OK
+        return
     if not found:
         print_note("Nothing found. Try other words; only whole words match.")
-        return OK
+        return
     _print_results(found, query_terms(query))
     print_note(f"Read the first with: {_suggest_command(found[0], place)}")
-    return OK
 
 
 def _result_to_json(result: SearchResult) -> dict[str, Any]:
@@ -134,21 +130,17 @@ def _print_results(found: Sequence[SearchResult], words: tuple[str, ...]) -> Non
             out.print(_format_head(result))
             out.print(Padding(highlight_matches(result.snippet, words), (0, 0, 1, 2)))
         return
-    rows = [_format_row(result) for result in found]
-    widths = [*column_widths([COLUMNS[:-1], *(row[:-1] for row in rows)]), 0]
-    sys.stdout.writelines(align_rows([COLUMNS, *rows], widths, (0,)))
-    sys.stdout.flush()
+    print_rows(COLUMNS, map(_format_row, found), (0,))
 
 
 def _format_row(result: SearchResult) -> tuple[str, ...]:
-    snippet = escape_text(" ".join(result.snippet.split()))
     return (
         f"{result.score:.3f}",
         escape_text(result.scope),
         escape_text(result.key),
         format_time(result.at),
         _format_author(result),
-        snippet,
+        escape_text(" ".join(result.snippet.split())),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
@@ -11,8 +10,7 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.main import OK
-from holdfast.cli.open import JournalPath, Json, Tenant, format_command, open_existing
+from holdfast.cli.open import JournalPath, Json, Tenant, format_command, open_existing, option
 from holdfast.cli.output import (
     align_rows,
     column_widths,
@@ -24,6 +22,7 @@ from holdfast.cli.output import (
     print_note,
     shorten_text,
     to_plain,
+    write_lines,
 )
 from holdfast.cli.stack import format_text
 from holdfast.client.holdfast import Holdfast
@@ -43,9 +42,7 @@ TITLE_CHARS = 60
 MIN_ID_WIDTH = 20
 STYLES = {"open": "green", "closing": "yellow", "ended": "dim", "closed": "dim"}
 
-Thread = Annotated[
-    str | None, Parameter(show_default=False, help=f"The thread of the session; {MAIN_THREAD!r} if not given.")
-]
+Thread = Annotated[str | None, option(f"The thread of the session; {MAIN_THREAD!r} if not given.")]
 
 
 class SessionListing(NamedTuple):
@@ -59,20 +56,16 @@ def sessions(
     path: JournalPath = None,
     /,
     *,
-    user: Annotated[str | None, Parameter(show_default=False, help="Only sessions of this user.")] = None,
-    title: Annotated[
-        str | None, Parameter(show_default=False, help="Only sessions with this text in their title.")
-    ] = None,
-    status: Annotated[
-        str | None, Parameter(show_default=False, help=f"Only sessions with this status: {', '.join(STATUSES)}.")
-    ] = None,
+    user: Annotated[str | None, option("Only sessions of this user.")] = None,
+    title: Annotated[str | None, option("Only sessions with this text in their title.")] = None,
+    status: Annotated[str | None, option(f"Only sessions with this status: {', '.join(STATUSES)}.")] = None,
     order: Annotated[
         str, Parameter(help=f"Sort by {', '.join(ORDERS)}: latest or most expensive first, or by name.")
     ] = ORDERS[0],
-    limit: Annotated[int | None, Parameter(show_default=False, help="Show the first N sessions.")] = None,
+    limit: Annotated[int | None, option("Show the first N sessions.")] = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the conversations with their titles, sizes and costs."""
     check_limit(limit)
     with open_existing(path, tenant) as hf:
@@ -80,13 +73,12 @@ def sessions(
         found = (SessionListing(info, None if info.title else _load_first_words(hf, info)) for info in infos)
         if json:
             print_json({"sessions": [_session_to_json(one) for one in found]})
-            return OK
+            return
         last = _print_sessions(found)
     if last is None:
         print_note("No session matches." if user or title or status else "There are no sessions yet.")
     else:
         print_note(f"Read one with: {format_command('messages', str(path), last, tenant=tenant)}")
-    return OK
 
 
 def check_limit(limit: int | None) -> None:
@@ -130,12 +122,8 @@ def _load_first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
 def _session_to_json(one: SessionListing) -> dict[str, Any]:
     """Convert a session to JSON with exact times and numbers. `first_words` is set if there is no title."""
     idle = max(0, SystemClock().now_ms() - one.info.active_at)
-    return {
-        **plain_fields(one.info),
-        "first_words": to_plain(one.words),
-        "tokens": one.info.usage.spent,
-        "idle_ms": idle,
-    }
+    more = {"first_words": to_plain(one.words), "tokens": one.info.usage.spent, "idle_ms": idle}
+    return {**plain_fields(one.info), **more}
 
 
 def _print_sessions(found: Iterable[SessionListing]) -> str | None:
@@ -148,8 +136,7 @@ def _print_sessions(found: Iterable[SessionListing]) -> str | None:
         if out.is_terminal:
             out.print(_build_table(page, rows, min(max(widths[0], MIN_ID_WIDTH), out.width // 2)))
         else:
-            sys.stdout.writelines(align_rows(rows if first else [COLUMNS, *rows], widths, NUMBERS))
-            sys.stdout.flush()
+            write_lines(align_rows(rows if first else [COLUMNS, *rows], widths, NUMBERS))
         first = first or page[0].info.id
     return first
 

@@ -6,19 +6,26 @@ all of it is escaped before it is shown.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
-from cyclopts import Parameter
 from rich.text import Text
 from rich.tree import Tree
 
-from holdfast.cli.main import OK
-from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, switch
-from holdfast.cli.output import console, encode_json, escape_text, format_duration, plain_fields, print_json, print_note
+from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, option, switch
+from holdfast.cli.output import (
+    ERASED_TEXT,
+    console,
+    encode_json,
+    escape_text,
+    format_duration,
+    plain_fields,
+    print_json,
+    print_note,
+    write_lines,
+)
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import QuestionNotFound
 from holdfast.records.events.envelope import Erased
@@ -29,10 +36,17 @@ from holdfast.system import SystemClock
 
 # Of a frame's content only the goal is shown; the outcome fields are those of ended frames.
 OMITTED_FIELDS = ("inputs", "metadata", "summary", "error", "value", "completed_at")
-ScopeFilter = Annotated[
-    str | None,
-    Parameter(show_default=False, help="Only this scope: a scope's text or a session's id. Default: every scope."),
-]
+SHORT_ID_CHARS = 8
+STYLES = {
+    "active": "green",
+    "waiting": "cyan",
+    "suspended": "yellow",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "dim",
+}
+WARNING_STYLE = "bold red"
+ScopeFilter = Annotated[str | None, option("Only this scope: a scope's text or a session's id. Default: every scope.")]
 
 
 def stack(
@@ -43,20 +57,22 @@ def stack(
     pending: Annotated[bool, switch("Add unfinished work, as a restart would find it.")] = False,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the live frames as a tree: goals, statuses, budgets, calls, questions, deadlines."""
     with open_existing(path, tenant) as hf:
-        forests = ((forest, _load_pending(hf, forest, pending)) for forest in _load_forests(hf, scope))
+        forests = (
+            (forest, hf.index.resume_actor(forest.scope).pending if pending else None)
+            for forest in _load_forests(hf, scope)
+        )
         if json:
             print_json({"scopes": [forest_to_json(forest, undone) for forest, undone in forests]})
-            return OK
+            return
         shown = False
         for forest, undone in forests:
             forest.show(undone)
             shown = True
     if not shown:
         print_note("No frame is live." if scope is None else f"No frame is live in {Scope.of(scope).text}.")
-    return OK
 
 
 def _load_forests(hf: Holdfast, scope: str | None) -> Iterator[FrameForest]:
@@ -77,10 +93,6 @@ def build_forest(hf: Holdfast, scope: str, frames: Sequence[FrameInfo]) -> Frame
             with suppress(QuestionNotFound):
                 questions[frame.question.id] = hf.index.question(frame.question.id)
     return FrameForest(scope, frames, questions, SystemClock().now_ms())
-
-
-def _load_pending(hf: Holdfast, forest: FrameForest, wanted: bool) -> Sequence[PendingWork] | None:
-    return hf.index.resume_actor(forest.scope).pending if wanted else None
 
 
 def forest_to_json(forest: FrameForest, pending: Sequence[PendingWork] | None) -> dict[str, Any]:
@@ -106,18 +118,6 @@ def _frame_to_json(forest: FrameForest, frame: FrameInfo) -> dict[str, Any]:
     return known
 
 
-SHORT_ID_CHARS = 8
-STYLES = {
-    "active": "green",
-    "waiting": "cyan",
-    "suspended": "yellow",
-    "completed": "green",
-    "failed": "red",
-    "cancelled": "dim",
-}
-WARNING_STYLE = "bold red"
-
-
 def shorten_ids(ids: Iterable[str]) -> dict[str, str]:
     """Shorten ids to as many last characters as tell them apart; the first ones only encode the time."""
     known, length = set(ids), SHORT_ID_CHARS
@@ -129,7 +129,7 @@ def shorten_ids(ids: Iterable[str]) -> dict[str, str]:
 def format_text(text: object, nothing: str) -> str:
     """Format text of a journal for one line; `nothing` stands for None."""
     if isinstance(text, Erased):
-        return "(erased)"
+        return ERASED_TEXT
     return nothing if text is None else escape_text(text if isinstance(text, str) else encode_json(text))
 
 
@@ -158,8 +158,7 @@ class FrameForest:
         if out.is_terminal:
             out.print(self._build_tree(pending))
         else:
-            sys.stdout.writelines(f"{line}\n" for line in self._plain_lines(pending))
-            sys.stdout.flush()
+            write_lines(f"{line}\n" for line in self._plain_lines(pending))
 
     def _build_tree(self, pending: Sequence[PendingWork] | None) -> Tree:
         root = Tree(Text(escape_text(self.scope), style="bold"), guide_style="dim")

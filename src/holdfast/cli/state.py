@@ -20,9 +20,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from holdfast.cli.log import format_time
-from holdfast.cli.main import OK
-from holdfast.cli.open import URL_VARIABLE, Json, Tenant, open_existing, require_path, switch
+from holdfast.cli.open import URL_VARIABLE, Json, Tenant, open_existing, option, require_path, switch
 from holdfast.cli.output import (
+    ERASED_TEXT,
     ProgressBar,
     align_rows,
     column_widths,
@@ -36,7 +36,9 @@ from holdfast.cli.output import (
     print_json,
     print_note,
     print_result,
+    print_rows,
     shorten_text,
+    write_lines,
 )
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.stores import (
@@ -75,14 +77,17 @@ from holdfast.system import SystemClock
 INDENT = 2
 STORED_LIFETIMES = tuple(lifetime for lifetime in LIFETIMES if lifetime != "transient")
 SCOPE_AND_KEY = ("SCOPE", "KEY")
+ENTRIES_PER_PAGE = 100
+DEFAULT_HISTORY_LIMIT = 20
+VALUE_CHARS = 80
+ENTRY_COLUMNS = ("key", "version", "written (UTC)", "kept", "value")
+REVISION_COLUMNS = ("version", "time (UTC)", "value")
+DEFAULT_DEPTH = 3
+DEFAULT_GRAPH_LIMIT = 200
+GraphNode = tuple[str, str]
 
 StateJournalPath = Annotated[
-    str | None,
-    Parameter(
-        name="PATH",
-        show_default=False,
-        help="The journal: a path or sqlite:///path. Optional with HOLDFAST_URL or --store.",
-    ),
+    str | None, option("The journal: a path or sqlite:///path. Optional with HOLDFAST_URL or --store.", name="PATH")
 ]
 
 
@@ -95,7 +100,7 @@ def get(
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the value of a key."""
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored:
@@ -105,47 +110,40 @@ def get(
         raise _make_not_found(place, state.scope, name)
     if json:
         print_json(plain_fields(entry))
-        return OK
+        return
     _print_value(entry.value)
     print_note(
         f"version {entry.version}, written {format_time(entry.written_at)}"
         f"{''.join(f', {word}' for word in describe_options(entry))}"
     )
-    return OK
 
 
 def set_(
     path: StateJournalPath = None,
     scope: ScopeText = None,
     key: EntryKey = None,
-    value: Annotated[
-        str | None, Parameter(name="VALUE", show_default=False, help="The value: JSON if it parses, else text.")
-    ] = None,
+    value: Annotated[str | None, option("The value: JSON if it parses, else text.", name="VALUE")] = None,
     /,
     *,
     stdin: Annotated[
         bool, Parameter(name=STDIN, negative=(), show_default=False, help="Read the value from standard input.")
     ] = False,
-    file: Annotated[str | None, Parameter(show_default=False, help="Read the value from this file.")] = None,
+    file: Annotated[str | None, option("Read the value from this file.")] = None,
     text: Annotated[bool, switch("Store the value as text, even if it parses as JSON.")] = False,
     reducer: Annotated[str, Parameter(help=f"Combine the old value and this one: {', '.join(REDUCERS)}.")] = REDUCERS[
         0
     ],
     expected_version: ExpectedVersion = None,
-    ttl: Annotated[float | None, Parameter(show_default=False, help="Expire after N seconds.")] = None,
-    tier: Annotated[str | None, Parameter(show_default=False, help=f"The tier: {', '.join(TIERS)}.")] = None,
-    lifetime: Annotated[
-        str | None, Parameter(show_default=False, help=f"The lifetime: {', '.join(STORED_LIFETIMES)}.")
-    ] = None,
-    content_kind: Annotated[
-        str | None, Parameter(show_default=False, help=f"The kind of content, such as {', '.join(CONTENT_KINDS)}.")
-    ] = None,
-    salience: Annotated[float | None, Parameter(show_default=False, help="The importance, from 0 to 1.")] = None,
+    ttl: Annotated[float | None, option("Expire after N seconds.")] = None,
+    tier: Annotated[str | None, option(f"The tier: {', '.join(TIERS)}.")] = None,
+    lifetime: Annotated[str | None, option(f"The lifetime: {', '.join(STORED_LIFETIMES)}.")] = None,
+    content_kind: Annotated[str | None, option(f"The kind of content, such as {', '.join(CONTENT_KINDS)}.")] = None,
+    salience: Annotated[float | None, option("The importance, from 0 to 1.")] = None,
     once: IdempotencyKey = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Write a key."""
     if lifetime is not None and lifetime not in STORED_LIFETIMES:
         # A transient entry would be gone with this process.
@@ -158,7 +156,6 @@ def set_(
     how = {**asdict(options), "expected_version": expected_version, "reducer": reducer, "key": once}
     into, version = _write_entry(place, where, name, body if text else _parse_value(body), how)
     print_result(json, {"scope": into, "key": name, "version": version}, f"{name!r} of {into} is at version {version}.")
-    return OK
 
 
 def rm(
@@ -172,7 +169,7 @@ def rm(
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Remove a key."""
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored:
@@ -180,7 +177,6 @@ def rm(
         if not state.delete(name, expected_version=expected_version, key=once):
             raise _make_not_found(place, state.scope, name)
     print_result(json, {"scope": state.scope, "key": name, "removed": True}, f"Removed {name!r} of {state.scope}.")
-    return OK
 
 
 def describe_options(entry: Entry) -> list[str]:
@@ -212,8 +208,7 @@ def _print_value(value: Any) -> None:
         shown = "\n".join(map(escape_json, lines))
     else:
         shown = escape_json(encode_json(value))
-    sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
-    sys.stdout.flush()
+    write_lines([shown if shown.endswith("\n") else f"{shown}\n"])
 
 
 def _value_source(stdin: bool, file: str | None, value: str | None) -> str | None:
@@ -252,11 +247,6 @@ def _parse_value(text: str) -> Any:
         raise InvalidValue("The value is nested too deeply. Flatten it, or store it as text with --text.") from None
 
 
-DEFAULT_DEPTH = 3
-DEFAULT_GRAPH_LIMIT = 200
-GraphNode = tuple[str, str]
-
-
 def graph(
     path: StateJournalPath = None,
     scope: ScopeText = None,
@@ -272,7 +262,7 @@ def graph(
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the keys connected with a key, as a tree."""
     check_limit(limit)
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
@@ -285,14 +275,13 @@ def graph(
     reached = found[:limit]
     if json:
         print_json({"scope": state.scope, "key": name, "reached": [_node_to_json(one) for one in reached]})
-        return OK
+        return
     if not reached:
         print_note(f"No keys are linked to {name!r} of {state.scope} in this direction.")
-        return OK
+        return
     _print_graph((state.scope, name), reached)
     if len(found) > limit:
         print_note("More keys are linked. Show them with a larger --limit.")
-    return OK
 
 
 def _node_to_json(reached: TraversalResult) -> dict[str, Any]:
@@ -306,8 +295,7 @@ def _print_graph(root: GraphNode, reached: Sequence[TraversalResult]) -> None:
     if out.is_terminal:
         out.print(_build_graph_tree(root, reached))
     else:
-        sys.stdout.writelines(_format_graph_lines(root, reached))
-        sys.stdout.flush()
+        write_lines(_format_graph_lines(root, reached))
 
 
 def _build_graph_tree(root: GraphNode, reached: Sequence[TraversalResult]) -> Tree:
@@ -354,13 +342,6 @@ def _format_edge(one: TraversalResult) -> Text:
     return line
 
 
-ENTRIES_PER_PAGE = 100
-DEFAULT_HISTORY_LIMIT = 20
-VALUE_CHARS = 80
-ENTRY_COLUMNS = ("key", "version", "written (UTC)", "kept", "value")
-REVISION_COLUMNS = ("version", "time (UTC)", "value")
-
-
 class NameFilter(NamedTuple):
     """A filter on names that are listed in order."""
 
@@ -381,29 +362,28 @@ def ls(
     path: StateJournalPath = None,
     /,
     scope: Annotated[
-        str | None,
-        Parameter(
-            show_default=False, help="Only this scope: a scope's text or a session's id. Default: list the scopes."
-        ),
+        str | None, option("Only this scope: a scope's text or a session's id. Default: list the scopes.")
     ] = None,
     *,
-    prefix: Annotated[str, Parameter(show_default=False, help="Only keys or scopes with this prefix.")] = "",
-    after: Annotated[str | None, Parameter(show_default=False, help="Only keys or scopes after this one.")] = None,
-    limit: Annotated[int | None, Parameter(show_default=False, help="Show the first N.")] = None,
+    prefix: Annotated[str, option("Only keys or scopes with this prefix.")] = "",
+    after: Annotated[str | None, option("Only keys or scopes after this one.")] = None,
+    limit: Annotated[int | None, option("Show the first N.")] = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the entries of a scope, or the scopes that have any."""
     check_limit(limit)
     wanted = NameFilter(prefix, after, limit)
     if store is not None:
         place, (where,) = locate_state((path, scope), ("SCOPE",), store=store, tenant=tenant)
-        return _list_entries(place, where, wanted, json=json)
+        _list_entries(place, where, wanted, json=json)
+        return
     journal = _resolve_journal(path)
     if scope is None:
-        return _list_scopes(StateLocation(journal, tenant), wanted, json=json)
-    return _list_entries(StateLocation(journal, tenant), scope, wanted, json=json)
+        _list_scopes(StateLocation(journal, tenant), wanted, json=json)
+        return
+    _list_entries(StateLocation(journal, tenant), scope, wanted, json=json)
 
 
 def _resolve_journal(path: str | None) -> str:
@@ -417,35 +397,33 @@ def _resolve_journal(path: str | None) -> str:
 # scopes
 
 
-def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> int:
+def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> None:
     """List the scopes with entries. Each stream is asked for its first entry, as there is no index of them."""
     with open_existing(place.journal, place.tenant) as hf, ProgressBar("scopes"):
         names = (stream for stream in hf.journal.streams() if wanted.covers(stream))
         found = wanted.take(stream for stream in names if hf.state(stream).list(limit=1))
     if json:
         print_json({"scopes": found})
-        return OK
+        return
     if not found:
         print_note(
             "No scope has entries." if wanted == NameFilter("", None, None) else "No scope with entries matches."
         )
-        return OK
-    sys.stdout.writelines(f"{escape_text(name)}\n" for name in found)
-    sys.stdout.flush()
+        return
+    write_lines(f"{escape_text(name)}\n" for name in found)
     print_note(f"List one with: {place.format_command('state ls', '--scope', found[0])}")
-    return OK
 
 
 # entries
 
 
-def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json: bool) -> int:
+def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json: bool) -> None:
     with open_state(place) as stored:
         state = stored(where)
         pages = _iterate_pages(state, wanted)
         if json:
             print_json({"scope": state.scope, "entries": [plain_fields(entry) for page in pages for entry in page]})
-            return OK
+            return
         last = _print_entries(pages)
         more = last is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
     if last is None:
@@ -454,7 +432,6 @@ def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json:
         which = ("--prefix", wanted.prefix) if wanted.prefix else ()
         options = (*which, "--after", last, "--limit", str(wanted.limit))
         print_note(f"There are more: {place.format_command('state ls', '--scope', state.scope, *options)}")
-    return OK
 
 
 def _iterate_pages(state: State, wanted: NameFilter) -> Iterator[Sequence[Entry]]:
@@ -480,8 +457,7 @@ def _print_entries(pages: Iterable[Sequence[Entry]]) -> str | None:
         if out.is_terminal:
             out.print(_build_entry_table(rows, min(max(widths[0], len(ENTRY_COLUMNS[2])), out.width // 2)))
         else:
-            sys.stdout.writelines(align_rows(rows if last is not None else [ENTRY_COLUMNS, *rows], widths, (1,)))
-            sys.stdout.flush()
+            write_lines(align_rows(rows if last is not None else [ENTRY_COLUMNS, *rows], widths, (1,)))
         last = page[-1].key
     return last
 
@@ -519,7 +495,7 @@ def history(
     limit: Annotated[int, Parameter(help="Show the newest N values.")] = DEFAULT_HISTORY_LIMIT,
     tenant: Tenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Show the values a key has held, newest first."""
     check_limit(limit)
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=None, tenant=tenant)
@@ -532,11 +508,10 @@ def history(
         raise EntryNotFound(f"{name!r} of {state.scope} never had a value. See `{command}`; check key and scope.")
     if json:
         print_json({"scope": state.scope, "key": name, "history": [_revision_to_json(one) for one in found[:limit]]})
-        return OK
+        return
     _print_history(found[:limit])
     if len(found) > limit:
         print_note("There are earlier values. Show them with a larger --limit.")
-    return OK
 
 
 def _revision_to_json(revision: Revision) -> dict[str, Any]:
@@ -548,9 +523,7 @@ def _print_history(found: Sequence[Revision]) -> None:
     out = console()
     rows = [(str(one.version), format_time(one.at), *_format_revision(one)) for one in found]
     if not out.is_terminal:
-        plain = [row[:-1] for row in rows]
-        sys.stdout.writelines(align_rows([REVISION_COLUMNS, *plain], column_widths([REVISION_COLUMNS, *plain]), (0,)))
-        sys.stdout.flush()
+        print_rows(REVISION_COLUMNS, [row[:-1] for row in rows], (0,))
         return
     table = Table(*REVISION_COLUMNS, box=None, header_style="dim", pad_edge=False)
     table.columns[0].justify, table.columns[1].style, table.columns[1].no_wrap = "right", "dim", True
@@ -565,5 +538,5 @@ def _format_revision(revision: Revision) -> tuple[str, str]:
     if revision.deleted:
         return ("(deleted)" if revision.cause == "call" else f"(deleted: {escape_text(revision.cause)})", "yellow")
     if isinstance(revision.value, Erased):
-        return "(erased)", "dim italic"
+        return ERASED_TEXT, "dim italic"
     return escape_text(shorten_text(value_to_text(revision.value), VALUE_CHARS)), ""

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from cyclopts import Parameter
-
-from holdfast.cli.open import URL_VARIABLE, format_command, open_existing
+from holdfast.cli.open import URL_VARIABLE, format_command, open_existing, option
 from holdfast.client.state import StateStore, open_store
 from holdfast.errors import InvalidValue, NotFound
 
@@ -20,25 +18,17 @@ LOCAL_SCHEMES = ("fs", "sqlite", "cozo")
 """Schemes of stores that are a file or a folder."""
 MEMORY_URLS = ("memory:", "cozo:")
 
-ScopeText = Annotated[
-    str | None,
-    Parameter(name="SCOPE", show_default=False, help="A scope's text, such as user/42, or a session's id."),
-]
-EntryKey = Annotated[str | None, Parameter(name="KEY", show_default=False, help="The key of an entry.")]
+ScopeText = Annotated[str | None, option("A scope's text, such as user/42, or a session's id.", name="SCOPE")]
+EntryKey = Annotated[str | None, option("The key of an entry.", name="KEY")]
 StoreUrl = Annotated[
     str | None,
-    Parameter(
+    option(
+        "Use this store instead of a journal: fs:///folder, sqlite:///file, redis://host or cozo:///file.",
         name="--store",
-        show_default=False,
-        help="Use this store instead of a journal: fs:///folder, sqlite:///file, redis://host or cozo:///file.",
     ),
 ]
-ExpectedVersion = Annotated[
-    int | None, Parameter(show_default=False, help="Write only if the key is at this version; 0 if it has no value.")
-]
-IdempotencyKey = Annotated[
-    str | None, Parameter(name="--key", show_default=False, help="An idempotency key: the same key writes once.")
-]
+ExpectedVersion = Annotated[int | None, option("Write only if the key is at this version; 0 if it has no value.")]
+IdempotencyKey = Annotated[str | None, option("An idempotency key: the same key writes once.", name="--key")]
 
 
 class StateLocation(NamedTuple):

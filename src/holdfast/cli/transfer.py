@@ -20,14 +20,15 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.main import OK
 from holdfast.cli.open import (
+    PATH_HELP,
     URL_VARIABLE,
     Json,
     existing_path,
     format_command,
     open_existing,
     open_for_import,
+    option,
     require_file_path,
     require_path,
     resolve_arguments,
@@ -35,8 +36,6 @@ from holdfast.cli.open import (
 )
 from holdfast.cli.output import (
     ProgressBar,
-    align_rows,
-    column_widths,
     console,
     escape_json,
     escape_text,
@@ -45,9 +44,10 @@ from holdfast.cli.output import (
     print_line,
     print_note,
     print_result,
+    print_rows,
+    write_lines,
 )
 from holdfast.cli.sessions import Thread, find_session, thread_names
-from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.client.journal import DISK_FULL_ERRNOS
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
@@ -56,34 +56,31 @@ from holdfast.flow.sessions.import_export import ALL_FORMATS
 from holdfast.records.messages import Repair
 from holdfast.records.scope import MAIN_THREAD, Scope
 
-LooseJournalPath = Annotated[
-    str | None,
-    Parameter(
-        name="PATH",
-        show_default=False,
-        allow_leading_hyphen=True,
-        help=f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it.",
-    ),
-]
-OnlySession = Annotated[
-    str | None, Parameter(show_default=False, help="Export or import this session, not the whole journal.")
-]
+MAX_REPAIRS_SHOWN = 20
+MAX_REPAIRS_NAMED = 3
+REPAIR_COLUMNS = ("message", "problem", "what was done")
+STDIN = "-"
+BOM = b"\xef\xbb\xbf"
+EXPECTED = {
+    "openai": 'a JSON array of messages, an object with "messages", or one message a line',
+    "responses": 'a JSON array of items, or an object with "input"',
+    "anthropic": 'a JSON array of messages, or an object with "messages"',
+    "jsonl": "one message a line, as `holdfast export --session … --format jsonl` writes them",
+}
+_ITEM_FIELDS = {"openai": "messages", "responses": "input", "anthropic": "messages"}
+_ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+
+LooseJournalPath = Annotated[str | None, option(PATH_HELP, name="PATH", allow_leading_hyphen=True)]
+OnlySession = Annotated[str | None, option("Export or import this session, not the whole journal.")]
 Format = Annotated[
-    str | None,
-    Parameter(
-        show_default=False, help=f"With --session, the format: {', '.join(ALL_FORMATS)}; {ALL_FORMATS[0]} if not given."
-    ),
+    str | None, option(f"With --session, the format: {', '.join(ALL_FORMATS)}; {ALL_FORMATS[0]} if not given.")
 ]
-ConversationTenant = Annotated[
-    str | None, Parameter(help="With --session, the tenant; 'default' if not given.", show_default=False)
-]
+ConversationTenant = Annotated[str | None, option("With --session, the tenant; 'default' if not given.")]
 
 
 def export(
     path: LooseJournalPath = None,
-    target: Annotated[
-        str | None, Parameter(name="TARGET", show_default=False, help="The file to write; must not exist.")
-    ] = None,
+    target: Annotated[str | None, option("The file to write; must not exist.", name="TARGET")] = None,
     /,
     *,
     session: OnlySession = None,
@@ -91,17 +88,16 @@ def export(
     format: Format = None,
     output: Annotated[
         str | None,
-        Parameter(
+        option(
+            "Same as TARGET. With --session, defaults to standard output.",
             name=["--output", "-o"],
-            show_default=False,
             allow_leading_hyphen=True,
-            help="Same as TARGET. With --session, defaults to standard output.",
         ),
     ] = None,
     until: Annotated[int | None, Parameter(help="Export events up to this cursor only.")] = None,
     tenant: ConversationTenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Write the whole journal as JSON lines that `import` can take back, or one conversation."""
     _refuse_options(path)
     if target is not None and output is not None:
@@ -111,7 +107,8 @@ def export(
         if until is not None:
             raise InvalidValue("--until is for a whole journal. Leave out --until or --session.")
         conversation = ConversationSpec.from_options(session, thread, format, tenant)
-        return export_conversation(require_path(path or os.environ.get(URL_VARIABLE)), conversation, into, json=json)
+        export_conversation(require_path(path or os.environ.get(URL_VARIABLE)), conversation, into, json=json)
+        return
     _require_session(thread=thread, format=format, tenant=tenant)
     journal, into = resolve_arguments(path, into, "the path of the new export")
     copy = require_file_path(into)
@@ -120,18 +117,16 @@ def export(
     written = copy.stat().st_size
     said = f"Wrote {lines:,} lines to {copy} ({format_size(written)}). They hold the journal's secret."
     print_result(json, {"export": str(copy), "lines": lines, "bytes": written}, said)
-    return OK
 
 
 def import_(
     path: LooseJournalPath = None,
     source: Annotated[
         str | None,
-        Parameter(
+        option(
+            "The export to read; with --session, a conversation or - for standard input.",
             name="SOURCE",
-            show_default=False,
             allow_leading_hyphen=True,
-            help="The export to read; with --session, a conversation or - for standard input.",
         ),
     ] = None,
     /,
@@ -140,18 +135,17 @@ def import_(
     thread: Thread = None,
     format: Format = None,
     strict: Annotated[bool, switch("With --session, refuse a broken conversation instead of repairing it.")] = False,
-    key: Annotated[
-        str | None, Parameter(show_default=False, help="With --session, an idempotency key: the same key imports once.")
-    ] = None,
+    key: Annotated[str | None, option("With --session, an idempotency key: the same key imports once.")] = None,
     tenant: ConversationTenant = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Create a journal from an export, or add a conversation to a session."""
     _refuse_options(path, source)
     if session is not None:
         journal, given = resolve_arguments(path, source, "the path of a conversation")
         conversation = ConversationSpec.from_options(session, thread, format, tenant)
-        return import_conversation(journal, conversation, given, strict=strict, key=key, json=json)
+        import_conversation(journal, conversation, given, strict=strict, key=key, json=json)
+        return
     _require_session(thread=thread, format=format, tenant=tenant, key=key, strict=strict or None)
     journal, given = resolve_arguments(path, source, "the path of an export")
     lines, target = require_file_path(given), require_file_path(journal)
@@ -161,7 +155,6 @@ def import_(
         events = hf.journal.import_(lines, progress=progress)
     said = f"Imported {events:,} events into {target}. Check it with `holdfast verify`."
     print_result(json, {"journal": str(target), "events": events}, said)
-    return OK
 
 
 def _refuse_options(*given: str | None) -> None:
@@ -178,11 +171,6 @@ def _require_session(**options: object) -> None:
             raise InvalidValue(f"--{name} needs --session. Add --session, or leave it out.")
 
 
-MAX_REPAIRS_SHOWN = 20
-MAX_REPAIRS_NAMED = 3
-REPAIR_COLUMNS = ("message", "problem", "what was done")
-
-
 class ConversationSpec(NamedTuple):
     """A conversation to export or import: session, thread, external format and tenant."""
 
@@ -194,22 +182,21 @@ class ConversationSpec(NamedTuple):
     @classmethod
     def from_options(cls, session: str, thread: str | None, format: str | None, tenant: str | None) -> Self:
         """Build a specification from the options of the command line."""
-        return cls(session, thread, check_format(import_export.ALL_FORMATS[0] if format is None else format), tenant)
+        wanted = ALL_FORMATS[0] if format is None else format
+        if wanted not in ALL_FORMATS:
+            raise InvalidValue(f"--format {wanted!r:.40} is not known. Use one of {', '.join(ALL_FORMATS)}.")
+        return cls(session, thread, wanted, tenant)
 
     @property
     def thread_name(self) -> str:
         """The name of the thread, `main` if none was given."""
         return MAIN_THREAD if self.thread is None else self.thread
 
-    def tenant_client(self, client: Holdfast) -> Holdfast:
-        """Return the client for the conversation's tenant."""
-        return client if self.tenant is None else client.tenant(self.tenant)
-
 
 # export
 
 
-def export_conversation(journal: str, wanted: ConversationSpec, into: str | None, *, json: bool) -> int:
+def export_conversation(journal: str, wanted: ConversationSpec, into: str | None, *, json: bool) -> None:
     """Write a conversation to a new file, or to standard output and nothing else there."""
     path = None if into is None or into == STDIN else require_file_path(into)
     if path is not None and path.exists():
@@ -219,19 +206,13 @@ def export_conversation(journal: str, wanted: ConversationSpec, into: str | None
         messages, exported = len(line), line.export(wanted.format)
     lines = exported if wanted.format == "jsonl" else [msgspec.json.encode(exported).decode()]
     if path is None:
-        _write_out(lines)
-        return OK
+        watched = sys.stdout.isatty()
+        write_lines((escape_json(line) if watched else line) + "\n" for line in lines)
+        return
     written = _write_new(path, lines)
     said = f"Wrote {messages:,} messages to {path} ({format_size(written)})."
     answer = {"export": str(path), "format": wanted.format, "messages": messages, "bytes": written}
     print_result(json, answer, said)
-    return OK
-
-
-def _write_out(lines: Iterable[str]) -> None:
-    watched = sys.stdout.isatty()
-    sys.stdout.writelines((escape_json(line) if watched else line) + "\n" for line in lines)
-    sys.stdout.flush()
 
 
 def _write_new(path: Path, lines: Iterable[str]) -> int:
@@ -258,7 +239,7 @@ def _write_new(path: Path, lines: Iterable[str]) -> int:
 
 def import_conversation(
     journal: str, wanted: ConversationSpec, source: str, *, strict: bool, key: str | None, json: bool
-) -> int:
+) -> None:
     """Add a conversation to a session. A missing session or journal is created."""
     given = read_conversation(source, wanted.format)
     _check_import(given, wanted, source, strict=strict)
@@ -267,7 +248,7 @@ def import_conversation(
     if not new:
         existing_path(journal)
     with open_for_import(target) as client, ProgressBar("import") as progress:
-        hf = wanted.tenant_client(client)
+        hf = client if wanted.tenant is None else client.tenant(wanted.tenant)
         stream = Scope.thread(wanted.session, wanted.thread_name)
         repeated = key is not None and bool(hf.journal.events_by_key(stream, key))
         begun = not thread_names(hf, wanted.session)
@@ -277,12 +258,11 @@ def import_conversation(
         where = {"journal": str(target), "session": line.id, "thread": line.thread}
         made = {"new_journal": new, "new_session": begun, "repeated": repeated}
         print_json({**where, **made, "messages": done.messages, "repairs": msgspec.to_builtins(done.repairs)})
-        return OK
+        return
     _print_import(done, target, wanted, repeated=repeated, new=new, begun=begun)
     if not repeated:
         thread = () if wanted.thread is None else ("--thread", wanted.thread)
         print_note(f"Read it with: {format_command('messages', journal, line.id, *thread, tenant=wanted.tenant)}")
-    return OK
 
 
 def _check_import(given: Any, wanted: ConversationSpec, source: str, *, strict: bool) -> None:
@@ -332,33 +312,13 @@ def _print_repairs(repairs: Iterable[Repair]) -> None:
     rows = [(str(one.index), escape_text(one.problem), escape_text(one.done)) for one in repairs]
     out = console()
     if not out.is_terminal:
-        every: list[tuple[Any, ...]] = [REPAIR_COLUMNS, *rows]
-        sys.stdout.writelines(align_rows(every, column_widths(every), (0,)))
+        print_rows(REPAIR_COLUMNS, rows, (0,))
         return
     table = Table(*REPAIR_COLUMNS, box=None, header_style="dim", pad_edge=False)
     table.columns[0].justify = "right"
     for row in rows:
         table.add_row(*map(Text, row))
     out.print(table)
-
-
-STDIN = "-"
-BOM = b"\xef\xbb\xbf"
-EXPECTED = {
-    "openai": 'a JSON array of messages, an object with "messages", or one message a line',
-    "responses": 'a JSON array of items, or an object with "input"',
-    "anthropic": 'a JSON array of messages, or an object with "messages"',
-    "jsonl": "one message a line, as `holdfast export --session … --format jsonl` writes them",
-}
-_ITEM_FIELDS = {"openai": "messages", "responses": "input", "anthropic": "messages"}
-_ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
-
-
-def check_format(format: str) -> str:
-    """Return the format, or refuse one that does not exist."""
-    if format not in ALL_FORMATS:
-        raise InvalidValue(f"--format {format!r:.40} is not known. Use one of {', '.join(ALL_FORMATS)}.")
-    return format
 
 
 def read_conversation(source: str, format: str) -> Any:
@@ -492,7 +452,5 @@ def _item_formats(item: Any) -> Sequence[str]:
 
 def _describe_kind(given: Any, field: str) -> str:
     if isinstance(given, dict):
-        if field in given:
-            return f'an object whose "{field}" is no list'
-        return f'an object without "{field}"'
+        return f'an object whose "{field}" is no list' if field in given else f'an object without "{field}"'
     return {str: "a text", bool: "true or false", type(None): "null"}.get(type(given), "a number")
