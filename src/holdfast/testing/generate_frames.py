@@ -53,31 +53,21 @@ class FrameGenerator:
         self._removals = 0
 
     def step(self) -> list[Draft]:
-        """Return the next change, as one or more drafts."""
+        """Return the next change, as a list of one draft."""
+        return [self._make_change()]
+
+    def _make_change(self) -> Draft:
         frame = self._random.choice(list(self._live.values())) if self._live else None
         if frame is None or (len(self._live) < MAX_LIVE and self._random.random() < 0.2):
-            return [self._push(frame)]
+            return self._push(frame)
         if frame.question is not None:
-            return [self._continue_question(frame)]
-        moves = [
-            self._spend,
-            self._reserve,
-            self._attach,
-            self._add_result,
-            self._begin_call,
-            self._update,
-            self._suspend,
-        ]
-        moves.append(self._lend)
-        if frame.away:
-            moves.append(self._settle)
-        if frame.handles:
-            moves.append(self._detach)
-        if frame.calls:
-            moves.append(self._end_call)
-        if not frame.children and not frame.away:
-            moves.append(self._pop)
-            moves.append(self._pop)
+            return self._continue_question(frame)
+        moves = [self._spend, self._reserve, self._attach, self._add_result, self._begin_call, self._update]
+        moves += [self._suspend, self._lend]
+        moves += [self._settle] if frame.away else []
+        moves += [self._detach] if frame.handles else []
+        moves += [self._end_call] if frame.calls else []
+        moves += [] if frame.children or frame.away else [self._pop, self._pop]
         return self._random.choice(moves)(frame)
 
     def _make_draft(self, type: str, facts: Facts, content: Content | None = None) -> Draft:
@@ -120,7 +110,7 @@ class FrameGenerator:
         )
         return self._make_draft("frame.pushed", facts, frames.GoalContent(goal=self._random_text(), inputs={"n": 1}))
 
-    def _spend(self, frame: _LiveFrame) -> list[Draft]:
+    def _spend(self, frame: _LiveFrame) -> Draft:
         usage = self._random_usage()
         purpose = self._random.choice([*frame.reserved, None])
         part = 0 if purpose is None else min(frame.reserved[purpose], usage.spent)
@@ -128,22 +118,20 @@ class FrameGenerator:
             frame.reserved[purpose] -= part
         self._add_usage(frame, usage)
         facts = frames.FrameSpent(frame=frame.id, usage=usage, purpose=purpose, from_reserved=part)
-        return [self._make_draft("frame.spent", facts)]
+        return self._make_draft("frame.spent", facts)
 
     def _add_usage(self, frame: _LiveFrame, usage: Usage) -> None:
         frame.usage = frame.usage + usage
         frame.used += usage.spent
 
-    def _reserve(self, frame: _LiveFrame) -> list[Draft]:
+    def _reserve(self, frame: _LiveFrame) -> Draft:
         purpose = self._random.choice(("reply", "tools"))
         held = frame.reserved.get(purpose, 0)
         amount = -held if held and self._random.random() < 0.5 else self._random.randint(1, 500)
         frame.reserved[purpose] = held + amount
-        return [
-            self._make_draft("frame.reserved", frames.FrameReserved(frame=frame.id, purpose=purpose, amount=amount))
-        ]
+        return self._make_draft("frame.reserved", frames.FrameReserved(frame=frame.id, purpose=purpose, amount=amount))
 
-    def _attach(self, frame: _LiveFrame) -> list[Draft]:
+    def _attach(self, frame: _LiveFrame) -> Draft:
         again = frame.handles and self._random.random() < 0.2
         handle = self._random.choice(frame.handles) if again else f"h{len(frame.handles)}"
         if not again:
@@ -156,13 +144,13 @@ class FrameGenerator:
             position=len(frame.handles),
             tokens=self._random.choice((None, 40)),
         )
-        return [self._make_draft("frame.handle_added", facts, frames.HandleContent(description=self._random_text()))]
+        return self._make_draft("frame.handle_added", facts, frames.HandleContent(description=self._random_text()))
 
-    def _detach(self, frame: _LiveFrame) -> list[Draft]:
+    def _detach(self, frame: _LiveFrame) -> Draft:
         if frame.removed and self._random.random() < 0.4:
             *names, removal = frame.removed.pop()
             facts = frames.HandlesRestored(frame=frame.id, handles=tuple(names), removal=removal)
-            return [self._make_draft("frame.handles_restored", facts)]
+            return self._make_draft("frame.handles_restored", facts)
         names = self._random.sample(frame.handles, self._random.randint(1, len(frame.handles)))
         self._removals += 1
         removal = f"r{self._removals}"
@@ -171,16 +159,16 @@ class FrameGenerator:
             compacted = frames.FrameCompacted(
                 frame=frame.id, compaction=removal, strategy="priority", level="aggressive", removed=tuple(names)
             )
-            return [self._make_draft("frame.compacted", compacted)]
+            return self._make_draft("frame.compacted", compacted)
         gone = frames.HandlesRemoved(frame=frame.id, handles=tuple(names), removal=removal)
-        return [self._make_draft("frame.handles_removed", gone, ReasonContent(reason=self._random_text()))]
+        return self._make_draft("frame.handles_removed", gone, ReasonContent(reason=self._random_text()))
 
-    def _add_result(self, frame: _LiveFrame) -> list[Draft]:
+    def _add_result(self, frame: _LiveFrame) -> Draft:
         frame.results += 1
         facts = frames.ResultAdded(frame=frame.id, position=frame.results, kind="text", ref=f"ref{frame.results}")
-        return [self._make_draft("frame.result_added", facts, frames.OutcomeContent(summary=self._random_text()))]
+        return self._make_draft("frame.result_added", facts, frames.OutcomeContent(summary=self._random_text()))
 
-    def _begin_call(self, frame: _LiveFrame) -> list[Draft]:
+    def _begin_call(self, frame: _LiveFrame) -> Draft:
         call, kind = self._new_ulid(), self._random.choice(("model", "tool", "run"))
         frame.calls.append((call, kind))
         content = event_calls.CallContent(arguments={"q": self._random_text()})
@@ -190,39 +178,39 @@ class FrameGenerator:
             asked = event_calls.ModelRequested(
                 call=call, frame=frame.id, model="gpt-5-mini", pack=pack, context_hash=shown
             )
-            return [self._make_draft("model.requested", asked, content)]
+            return self._make_draft("model.requested", asked, content)
         if kind == "tool":
             wanted = event_calls.ToolRequested(call=call, frame=frame.id, name="search")
-            return [self._make_draft("tool.requested", wanted, content)]
-        return [
-            self._make_draft("run.requested", event_calls.RunRequested(call=call, frame=frame.id, name="step"), content)
-        ]
+            return self._make_draft("tool.requested", wanted, content)
+        return self._make_draft(
+            "run.requested", event_calls.RunRequested(call=call, frame=frame.id, name="step"), content
+        )
 
-    def _end_call(self, frame: _LiveFrame) -> list[Draft]:
+    def _end_call(self, frame: _LiveFrame) -> Draft:
         call, kind = frame.calls.pop(self._random.randrange(len(frame.calls)))
         failed = self._random.random() < 0.3
         content = event_calls.CallContent(value=self._random_text())
         if kind == "run":
             ran = event_calls.RunReturned(call=call, frame=frame.id, failed=failed)
-            return [self._make_draft("run.returned", ran, content)]
+            return self._make_draft("run.returned", ran, content)
         if kind == "tool":
             returned = event_calls.ToolReturned(call=call, frame=frame.id, failed=failed)
-            return [self._make_draft("tool.returned", returned, content)]
+            return self._make_draft("tool.returned", returned, content)
         usage = self._random_usage()
         self._add_usage(frame, usage)
         if failed:
             broke = event_calls.CallFailed(call=call, frame=frame.id, error="timeout", usage=usage)
-            return [self._make_draft("model.failed", broke, content)]
+            return self._make_draft("model.failed", broke, content)
         answered = event_calls.ModelResponded(call=call, frame=frame.id, usage=usage, finish="stop")
-        return [self._make_draft("model.responded", answered, content)]
+        return self._make_draft("model.responded", answered, content)
 
-    def _lend(self, frame: _LiveFrame) -> list[Draft]:
+    def _lend(self, frame: _LiveFrame) -> Draft:
         child, granted = self._new_ulid(), self._random.randint(0, 500)
         frame.away.append((child, granted))
         facts = frames.ChildPushed(frame=frame.id, child=child, child_stream="actor/elsewhere", granted=granted)
-        return [self._make_draft("child.pushed", facts)]
+        return self._make_draft("child.pushed", facts)
 
-    def _settle(self, frame: _LiveFrame) -> list[Draft]:
+    def _settle(self, frame: _LiveFrame) -> Draft:
         child, granted = frame.away.pop(self._random.randrange(len(frame.away)))
         usage = self._random_usage()
         self._add_usage(frame, usage)
@@ -235,18 +223,18 @@ class FrameGenerator:
             used=usage.spent,
             wakes_parent=not frame.away and not frame.children,
         )
-        return [self._make_draft("child.settled", facts)]
+        return self._make_draft("child.settled", facts)
 
-    def _update(self, frame: _LiveFrame) -> list[Draft]:
+    def _update(self, frame: _LiveFrame) -> Draft:
         facts = frames.FrameUpdated(
             frame=frame.id,
             limits=self._random.choice((None, FrameLimits(depth=2))),
             context_hash=self._random.choice((None, "ab" * 32)),
             texts=True,
         )
-        return [self._make_draft("frame.updated", facts, frames.GoalContent(goal=self._random_text()))]
+        return self._make_draft("frame.updated", facts, frames.GoalContent(goal=self._random_text()))
 
-    def _suspend(self, frame: _LiveFrame) -> list[Draft]:
+    def _suspend(self, frame: _LiveFrame) -> Draft:
         frame.question = self._new_ulid()
         facts = frames.FrameSuspendedFacts(
             frame=frame.id,
@@ -259,7 +247,7 @@ class FrameGenerator:
             released=frame.granted if frame.parent is not None else 0,
             token=self._random.choice((None, self._random.randbytes(32).hex())),
         )
-        return [self._make_draft("frame.suspended", facts, frames.QuestionContent(reason=self._random_text()))]
+        return self._make_draft("frame.suspended", facts, frames.QuestionContent(reason=self._random_text()))
 
     def _continue_question(self, frame: _LiveFrame) -> Draft:
         assert frame.question is not None
@@ -281,7 +269,7 @@ class FrameGenerator:
         frame.question = None
         return self._make_draft("frame.resumed", facts)
 
-    def _pop(self, frame: _LiveFrame) -> list[Draft]:
+    def _pop(self, frame: _LiveFrame) -> Draft:
         del self._live[frame.id]
         parent = None if frame.parent is None else self._live[frame.parent]
         wakes = False
@@ -298,4 +286,4 @@ class FrameGenerator:
             used=frame.used,
             wakes_parent=wakes,
         )
-        return [self._make_draft("frame.popped", facts, frames.OutcomeContent(summary=self._random_text()))]
+        return self._make_draft("frame.popped", facts, frames.OutcomeContent(summary=self._random_text()))

@@ -45,6 +45,7 @@ from holdfast.testing.lives import KillHistory, Life
 
 JOURNALS: Final = ("sqlite", "memory")
 MISSED_SHARE: Final = 10
+BETWEEN_LIVES_MS: Final = 1_000
 
 
 class KillReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +165,8 @@ def _run_trial(plan: KillPlan, number: int | None, folder: Path | None) -> KillR
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # pytest.fail does not raise an Exception.
-        lines = [f"{_describe_death(trial.story)}: {error if isinstance(error, AssertionError) else repr(error)}"]
+        death = "Not killed" if trial.story.died is None else f"Killed {trial.story.died}"
+        lines = [f"{death}: {error if isinstance(error, AssertionError) else repr(error)}"]
         lines += [] if number is None else [f"Repeat only this with points=[{number}]."]
         lines += [] if folder is None or plan.journal == "memory" else [f"The journal is {place / 'a.db'}."]
         raise AssertionError("\n".join(lines)) from error
@@ -175,13 +177,6 @@ def _run_trial(plan: KillPlan, number: int | None, folder: Path | None) -> KillR
     return KillReport(
         points=story.passed, killed=int(story.died is not None), runs=trial.lives, questions=trial.answered
     )
-
-
-def _describe_death(story: KillHistory) -> str:
-    return "Not killed" if story.died is None else f"Killed {story.died}"
-
-
-BETWEEN_LIVES_MS: Final = 1_000
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,9 +248,11 @@ class KillTrial:
         """Run one life; return True if the program came to its end in it."""
         self.lives += 1
         life = Life(self.story)
-        live = self._run_on_loop if self._plan.is_async else self._run_sync
+        is_async = self._plan.is_async
         try:
-            contextvars.copy_context().run(life.run, lambda: live(life))
+            contextvars.copy_context().run(
+                life.run, lambda: asyncio.run(self._run_async(life)) if is_async else self._run_sync(life)
+            )
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -276,9 +273,6 @@ class KillTrial:
                     raise
             finally:
                 life.release(mortal)
-
-    def _run_on_loop(self, life: Life) -> None:
-        asyncio.run(self._run_async(life))
 
     async def _run_async(self, life: Life) -> None:
         loop = asyncio.get_running_loop()
