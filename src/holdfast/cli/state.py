@@ -86,6 +86,8 @@ DEFAULT_DEPTH = 3
 DEFAULT_GRAPH_LIMIT = 200
 GraphNode = tuple[str, str]
 
+ReducerName = Annotated[str, Parameter(help=f"Combine the old value and this one: {', '.join(REDUCERS)}.")]
+DirectionName = Annotated[str, Parameter(help=f"Follow edges in this direction: {', '.join(DIRECTIONS)}.")]
 StateJournalPath = Annotated[
     str | None, option("The journal: a path or sqlite:///path. Optional with HOLDFAST_URL or --store.", name="PATH")
 ]
@@ -130,9 +132,7 @@ def set_(
     ] = False,
     file: Annotated[str | None, option("Read the value from this file.")] = None,
     text: Annotated[bool, switch("Store the value as text, even if it parses as JSON.")] = False,
-    reducer: Annotated[str, Parameter(help=f"Combine the old value and this one: {', '.join(REDUCERS)}.")] = REDUCERS[
-        0
-    ],
+    reducer: ReducerName = REDUCERS[0],
     expected_version: ExpectedVersion = None,
     ttl: Annotated[float | None, option("Expire after N seconds.")] = None,
     tier: Annotated[str | None, option(f"The tier: {', '.join(TIERS)}.")] = None,
@@ -254,9 +254,7 @@ def graph(
     /,
     *,
     depth: Annotated[int, Parameter(help=f"Follow up to N edges, at most {MAX_DEPTH}.")] = DEFAULT_DEPTH,
-    direction: Annotated[str, Parameter(help=f"Follow edges in this direction: {', '.join(DIRECTIONS)}.")] = DIRECTIONS[
-        0
-    ],
+    direction: DirectionName = DIRECTIONS[0],
     kinds: Annotated[list[str] | None, switch("Only edges of this kind; may be repeated.")] = None,
     limit: Annotated[int, Parameter(help="Show the nearest N keys.")] = DEFAULT_GRAPH_LIMIT,
     store: StoreUrl = None,

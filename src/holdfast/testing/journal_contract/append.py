@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from holdfast.core.journal.chain import genesis_hash, link_hash
@@ -26,6 +24,7 @@ from holdfast.testing.journal_contract.fixtures import (
     make_push,
     read_events,
 )
+from holdfast.testing.store_contract.fixtures import run_in_threads
 from holdfast.testing.writer import Writer, make_note
 
 
@@ -180,22 +179,12 @@ class AppendContract(JournalFixtures):
         assert len(read_events(journal, ACTOR)) == 1
 
     def test_many_threads_lose_nothing(self, writer: Writer, journal: Journal) -> None:
-        errors: list[BaseException] = []
-
         def work(number: int) -> None:
-            try:
-                for count in range(20):
-                    writer.append(STREAM, make_note(f"{number}/{count}"))
-                    writer.append(f"session/t{number}", make_note(), expected=count)
-            except BaseException as error:  # noqa: BLE001  shown in the main thread
-                errors.append(error)
+            for count in range(20):
+                writer.append(STREAM, make_note(f"{number}/{count}"))
+                writer.append(f"session/t{number}", make_note(), expected=count)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        run_in_threads(8, work)
         assert [event.version for event in read_events(journal, limit=1000)] == list(range(1, 161))
         assert verify(writer.env).findings == ()
 
@@ -212,11 +201,7 @@ class AppendContract(JournalFixtures):
                 except Refused:
                     refused.append(number)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(6, work)
         assert len(refused) == 45
         assert [len(read_events(journal, f"session/t{number}")) for number in (0, 2, 4)] == [15, 15, 15]
 
