@@ -22,8 +22,8 @@ from holdfast.records.ids import ulid_text
 from holdfast.records.scope import MAIN_THREAD, Scope
 from holdfast.records.sessions import ThreadState
 from holdfast.records.usage import Usage
-from holdfast.testing.expected_threads import ExpectedMessage, ExpectedSummary, ExpectedThread
 from holdfast.testing.generate_frames import WORDS
+from holdfast.testing.thread_model import ExpectedMessage, ExpectedSummary, ExpectedThread
 
 MAX_THREADS = 6
 MAX_ATTEMPTS = 4
