@@ -1,4 +1,7 @@
-"""The system clock and randomness, which only this module reads, and locks and caches that survive a fork."""
+"""The system clock and randomness, which only this module reads; locks and caches that survive a fork; warnings.
+
+A warning points at the line of the caller's code, not at a line of the library.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import inspect
 import re
@@ -281,3 +283,51 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     built = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "fonts.googleapis.com" not in built
     assert not (tmp_path / "site" / "generate.py").exists()
+
+
+# advice
+
+
+MEMBERS = {
+    "hf": Holdfast,
+    "hf.index": IndexView,
+    "hf.journal": JournalView,
+    "hf.effects": Effects,
+    "session": Session,
+    "session.packs": SessionPacks,
+    "session.compaction": SessionCompaction,
+    "session.details": SessionDetails,
+    "turn": holdfast.Turn,
+    "frame": Frame,
+}
+CALLED = re.compile(rf"(?<![\w.])({'|'.join(sorted(map(re.escape, MEMBERS), key=len, reverse=True))})\.([a-z]\w*)\(")
+NAMED = re.compile(r"(?<![\w.])holdfast\.(?!(?:pack|call|frame|tenant)\b)([A-Za-z]\w*)(?:\.([A-Za-z]\w*))?")
+"""Attributes of spans (`holdfast.pack.tokens`) are no names in Python."""
+
+
+def missing_in(text: str) -> Iterator[str]:
+    """Yield what a text tells people to call and there is not."""
+    for owner, member in CALLED.findall(text):
+        if not hasattr(MEMBERS[owner], member):
+            yield f"{owner}.{member}(…)"
+    for first, second in NAMED.findall(text):
+        module = importlib.util.find_spec(f"holdfast.{first}")
+        found = importlib.import_module(f"holdfast.{first}") if module else getattr(holdfast, first, None)
+        beyond = second and inspect.ismodule(found) and not hasattr(found, second)
+        if found is None or (beyond and not importlib.util.find_spec(f"holdfast.{first}.{second}")):
+            yield f"holdfast.{first}" + (f".{second}" if second else "")
+
+
+def test_messages_and_pages_name_only_what_there_is() -> None:
+    """A message that says what to do must not name something that has moved."""
+    sources = sorted((ROOT / "src" / "holdfast").rglob("*.py"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sources}
+    told = [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", node.value)
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+    ]
+    told += [(name(page), page.read_text(encoding="utf-8")) for page in PAGES if "reference" not in page.parts]
+    assert list(missing_in("Use session.summaries() or holdfast.Rule.")) == ["session.summaries(…)", "holdfast.Rule"]
+    assert_none([f"{where}: {one}" for where, text in told for one in missing_in(text)], "Name what is there today:")

@@ -111,7 +111,7 @@ class SignalRelay:
         """Forward signals from now on; refused outside the main thread, where Python does not deliver them."""
         if self.numbers and threading.current_thread() is not threading.main_thread():
             raise Refused(
-                "Signals come to the main thread only. Enter shutting_down there, or pass signals=() and call "
+                "Signals come to the main thread only. Enter graceful_shutdown there, or pass signals=() and call "
                 "stop.request() when the program is to end."
             )
         for number in self.numbers:
@@ -135,7 +135,7 @@ class SignalRelay:
 
 
 class AsyncShutdown:
-    """A block that ends cleanly when the process is told to end: `async with hf.shutting_down(grace=25) as stop:`."""
+    """A block that ends cleanly with its process: `async with hf.graceful_shutdown(grace=25) as stop:`."""
 
     def __init__(self, hf: AsyncHoldfast, grace: float, signals: Iterable[int] | None) -> None:
         self._wind = WindDown(hf, grace, self._cancel_block)
@@ -221,7 +221,7 @@ class GraceExpired(BaseException):
 
 
 class Shutdown:
-    """A block that ends cleanly when the process is told to end: `with hf.shutting_down(grace=25) as stop:`."""
+    """A block that ends cleanly with its process: `with hf.graceful_shutdown(grace=25) as stop:`."""
 
     def __init__(self, hf: Holdfast, grace: float, signals: Iterable[int] | None) -> None:
         self._loop = get_loop_thread(hf)

@@ -200,7 +200,7 @@ def _advise_past(last: Sighting) -> str:
             return (
                 f"It was repeated by summary {last.name}, which no longer stands. Say it again with session.append(…)."
             )
-    return "It stood in a brief or a goal that has changed since. Say it with session.set_brief(…), or append it."
+    return "It stood in a brief or a goal that has changed since. Say it with session.packs.set_brief(…), or append it."
 
 
 def _advise_visible(known: FactContext) -> str:
@@ -246,7 +246,7 @@ def _pin_call(known: FactContext, one: Sighting) -> str:
 def _expand_hint(known: FactContext, name: str) -> str:
     if known.tools:
         return f"The model can read it with its tools: expand {name}."
-    return f"With session.history_tools() the model could read it itself: expand {name}."
+    return f"With session.packs.history_tools() the model could read it itself: expand {name}."
 
 
 def _advise_other_source(known: FactContext) -> str:
@@ -267,4 +267,7 @@ def _advise_other_source(known: FactContext) -> str:
         case "summary":
             reach = "Raise the budget" if known.budget is None else f"Raise the budget: session.pack({known.budget})"
             return f"Only summary {one.name} says it, and it is not shown. {reach}, or say it again."
-    return "It stands in the brief of role main, and this role has another one. Say it there with session.set_brief(…)."
+    return (
+        "It stands in the brief of role main, and this role has another one. "
+        "Say it there with session.packs.set_brief(…)."
+    )

@@ -194,7 +194,8 @@ class TurnCost:
             return None
         model = usage.model or read_model_name(self._env, self._place) or "its model"
         if is_reported(usage) and not usage.estimated:
-            return f"no price is known for {model}; give one with holdfast.open(prices=…) or holdfast.register_price."
+            advice = "give one with holdfast.open(prices=…) or holdfast.models.register_price."
+            return f"no price is known for {model}; {advice}"
         if type == "model.failed":  # Most failed calls are not billed, and report nothing.
             return None
         return f"{model} did not report what it used, so what it costs is not known; give its replies a usage."
