@@ -12,9 +12,15 @@ MAX_AMOUNT: Final = 2**53
 _MAX_FLOAT: Final = sys.float_info.max
 
 
+@overload
 def is_number(
-    value: object, *, least: float | None = None, most: float | None = None, whole: bool = True
-) -> TypeGuard[int]:
+    value: object, *, least: float | None = None, most: float | None = None, whole: Literal[True] = True
+) -> TypeGuard[int]: ...
+@overload
+def is_number(
+    value: object, *, least: float | None = None, most: float | None = None, whole: bool
+) -> TypeGuard[float]: ...
+def is_number(value: object, *, least: float | None = None, most: float | None = None, whole: bool = True) -> bool:
     """Return True for a finite number within its bounds; with `whole`, for an integer only. A bool is no number."""
     kinds = int if whole else (int, float)
     if not isinstance(value, kinds) or isinstance(value, bool):
