@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .venv-peers
 WORKERS ?= 2
+# Tests start hundreds of processes: each would compile the whole package where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test lint bench soak docs clean
 
