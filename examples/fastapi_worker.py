@@ -7,8 +7,8 @@
     curl -N -H 'Last-Event-ID: 4.3' localhost:8000/chats/alice/events      after a lost connection: the rest
     curl -X POST localhost:8000/chats/alice/stop                           what was said is kept
 
-Who hangs up does not stop the work. A worker that dies leaves its turns to the others, which take them up while they
-run (`recovering`); one that is told to end lets its turns finish, and what does not finish in time stays live.
+A client that hangs up does not stop the work. A worker that dies leaves its turns to the others, which take them up
+while they run (`recovering`); one that is told to end lets its turns finish, and what is not done in time stays live.
 """
 
 from __future__ import annotations
