@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.client.history_tools import HistoryTools
 from holdfast.client.state import StateReader, StateStore
 from holdfast.core.sessions.windows import Window
-from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
+from holdfast.core.wire.anthropic import AnthropicRequest
+from holdfast.core.wire.openai_chat import OpenAIRequest
+from holdfast.core.wire.openai_responses import ResponsesRequest
 from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.ports import EndedConversation
 from holdfast.records.batches import AppendResult

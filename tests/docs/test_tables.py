@@ -8,7 +8,7 @@ import re
 import holdfast
 from holdfast.core.sessions.tokens import ANTHROPIC, OPENAI, OTHER
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
-from holdfast.core.wire.validate import PART_TYPES
+from holdfast.core.wire.parts import PART_TYPES
 from holdfast.flow.sessions.import_export import ALL_FORMATS
 from holdfast.flow.sessions.sessions import STATUSES
 from holdfast.records.messages import ROLES, Repair

@@ -15,7 +15,9 @@ from openai.resources.responses import Responses
 from pydantic import TypeAdapter
 
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
-from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
+from holdfast.core.wire.anthropic import AnthropicRequest
+from holdfast.core.wire.openai_chat import OpenAIRequest
+from holdfast.core.wire.openai_responses import ResponsesRequest
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 from tests.sessions.cache_rules import marks

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.sessions import pairing
 from holdfast.core.sessions.pairing import group_rounds, repair_messages
-from holdfast.core.wire import match
+from holdfast.core.wire import calls
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 from tests.sessions.generated import conversation, number_of, torn
@@ -99,12 +99,12 @@ def test_a_round_holds_a_call_with_all_its_results_and_every_message_once() -> N
 
 def test_an_own_id_decides_wherever_the_result_stands() -> None:
     messages = [asks(("1", "x"), ("2", "x")), gives(("2", "x", "two"), ("1", "x", "one"))]
-    assert match.match_results(messages).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
+    assert calls.match_results(messages).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
     early = [gives(("1", "", "one")), asks(("1", ""))]
     assert shape(repair_messages(early).messages) == ["assistant", "one"]
     # The first has only the provider's id, which fits both calls; the second names its call.
     mixed = [asks(("1", "x"), ("2", "x")), gives("x=two", ("1", "x", "one"))]
-    assert match.match_results(mixed).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
+    assert calls.match_results(mixed).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
 
 
 def test_an_own_id_comes_back_from_a_provider_as_the_providers_id() -> None:
@@ -238,13 +238,13 @@ def test_repair_of_a_long_list_with_one_id_for_everything_stays_linear() -> None
             return super().__getitem__(index)
 
     repeated = [gives("x=1") for _ in range(2_000)]
-    match.match_results(Counting([*once * 2_000, *repeated]))
+    calls.match_results(Counting([*once * 2_000, *repeated]))
     assert looked < 12 * 8_000
 
 
-def pair_by_id_alone(messages: list[Message]) -> match.CallMatches:
+def pair_by_id_alone(messages: list[Message]) -> calls.CallMatches:
     """The usual mistake: the last call with this id, wherever it stands."""
-    found = match.CallMatches()
+    found = calls.CallMatches()
     last = {
         call.provider_id: (index, position)
         for index, message in enumerate(messages)
@@ -259,9 +259,9 @@ def pair_by_id_alone(messages: list[Message]) -> match.CallMatches:
     return found
 
 
-def _only_behind(messages: list[Message]) -> match.CallMatches:
+def _only_behind(messages: list[Message]) -> calls.CallMatches:
     """Another: only what directly follows the calls belongs to them."""
-    found = match.match_results(messages)
+    found = calls.match_results(messages)
     near = {call: result for call, result in found.answers.items() if result[0] <= call[0] + 2}
     found.answers = near
     return found

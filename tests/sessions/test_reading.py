@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
-from holdfast.core.wire import anthropic, openai_chat, openai_responses, replies
+from holdfast.core.wire import anthropic, openai_chat, openai_responses, read
 from holdfast.core.wire.read import read_input
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
@@ -156,7 +156,7 @@ def test_forgetting_that_anthropic_counts_the_cache_apart_is_noticed(monkeypatch
     def as_reported(usage: Any, model: str | None = None) -> Usage:
         return Usage(input=usage["input_tokens"], output=usage["output_tokens"], model=model)
 
-    monkeypatch.setattr(replies, "read_usage", as_reported)
+    monkeypatch.setattr(read, "read_usage", as_reported)
     with pytest.raises(AssertionError):
         test_an_anthropic_message_counts_what_was_cached_as_input(CLAUDE)
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.anthropic import EARLIER_NOT_SHOWN
-from holdfast.core.wire.match import match_results
+from holdfast.core.wire.calls import match_results
 from holdfast.core.wire.parts import message_parts
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult

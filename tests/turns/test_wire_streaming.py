@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.wire import stream_providers
+from holdfast.core.wire import stream as wire_stream
 from holdfast.core.wire.plain_data import ReadNotes
-from holdfast.core.wire.read import read_input
-from holdfast.core.wire.replies import read_reply
+from holdfast.core.wire.read import read_input, read_reply
 from holdfast.core.wire.stream import StreamAccumulator, event_format, make_accumulator
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.model import exchange
@@ -388,10 +387,10 @@ def _planted(name: str) -> tuple[Any, str, Any]:
         return self.calls[0], False
 
     return {
-        "pieces replace one another": (stream_providers, "merge_pieces", last_wins),
-        "usage is forgotten": (stream_providers.StreamPieces, "add_usage", no_usage),
-        "signatures are lost": (stream_providers.MessagePieces, "_build_block", unsigned),
-        "parallel calls are one": (stream_providers._ChatChoice, "_find_or_add_call", one_call),
+        "pieces replace one another": (wire_stream, "merge_pieces", last_wins),
+        "usage is forgotten": (wire_stream.StreamPieces, "add_usage", no_usage),
+        "signatures are lost": (wire_stream.MessagePieces, "_build_block", unsigned),
+        "parallel calls are one": (wire_stream._ChatChoice, "_find_or_add_call", one_call),
     }[name]
 
 

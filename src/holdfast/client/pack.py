@@ -16,7 +16,9 @@ from holdfast.core.packs import views
 from holdfast.core.packs.manifest import compute_digest, list_messages
 from holdfast.core.packs.views import diff_packs, render_html
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
-from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
+from holdfast.core.wire.anthropic import AnthropicRequest
+from holdfast.core.wire.openai_chat import OpenAIRequest
+from holdfast.core.wire.openai_responses import ResponsesRequest
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.flow.compaction import rules
 from holdfast.flow.packs import manifest as journaled

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
-from holdfast.core.wire.requests import OpenAIRequest
+from holdfast.core.wire.openai_chat import OpenAIRequest
 from holdfast.errors import HoldfastError, InvalidValue, OutcomeUnknown, Refused, Unavailable
 from holdfast.flow.journal import redact as journal_redact
 from holdfast.records.scope import Scope

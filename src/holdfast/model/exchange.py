@@ -24,7 +24,7 @@ import msgspec
 from holdfast.core.checks import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.plain_data import ReadNotes
-from holdfast.core.wire.replies import CUT_OFF_REASONS, finish_reason, read_reply, read_usage, reply_format
+from holdfast.core.wire.read import CUT_OFF_REASONS, finish_reason, read_reply, read_usage, reply_format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message

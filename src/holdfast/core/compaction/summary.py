@@ -23,7 +23,7 @@ from holdfast.core.sessions.tokens import CountMessage, CountText
 from holdfast.core.sessions.windows import Window, build_window, fit_window
 from holdfast.core.trust import lowest_trust
 from holdfast.core.values import exception_text
-from holdfast.core.wire.match import match_results
+from holdfast.core.wire.calls import match_results
 from holdfast.errors import InvalidValue
 from holdfast.records.compaction import priority_of
 from holdfast.records.events.envelope import TRUST_LEVELS

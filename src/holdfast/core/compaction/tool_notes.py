@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.compaction.sentences import clean_text, cut_end, split_sentences, split_words, word_set, word_worth
-from holdfast.core.wire.match import match_results
+from holdfast.core.wire.calls import match_results
 from holdfast.core.wire.parts import has_types
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.wire.match import CallMatches, ItemIndex, match_results
-from holdfast.core.wire.validate import is_empty_message
+from holdfast.core.wire.calls import CallMatches, ItemIndex, match_results
+from holdfast.core.wire.parts import is_empty_message
 from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
 
 OpenCalls = Literal["interrupted", "keep"]

@@ -13,8 +13,7 @@ import msgspec
 
 from holdfast.core.sessions.pairing import change_message, keep_calls, keep_results
 from holdfast.core.sessions.tokens import CountMessage
-from holdfast.core.wire.calls import json_text
-from holdfast.core.wire.match import match_results
+from holdfast.core.wire.calls import json_text, match_results
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult
 

@@ -27,12 +27,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+
+import msgspec
 
 from holdfast.core.wire.calls import IdStyle, WireIds, arguments_object, read_call, read_provider_id, result_content
 from holdfast.core.wire.parts import (
     Extras,
     MessageBuilder,
+    accept_message,
     build_metadata,
     collect_extras,
     copy_item,
@@ -59,9 +62,7 @@ from holdfast.core.wire.plain_data import (
     read_role,
     to_plain_data,
 )
-from holdfast.core.wire.requests import AnthropicRequest
 from holdfast.core.wire.tools import render_anthropic_tools
-from holdfast.core.wire.validate import accept_message
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
 _KNOWN_BLOCKS = ("text", "image", "document", "tool_use", "tool_result")
@@ -90,6 +91,14 @@ _MARKABLE_TYPES: Final = frozenset(
         "tool_use",
     }
 )
+
+
+class AnthropicRequest(TypedDict):
+    """Keyword arguments for `messages.create`. A system prompt with a cache mark is a list of one block."""
+
+    system: NotRequired[str | list[Any]]
+    messages: list[Any]
+    tools: NotRequired[list[Any]]
 
 
 def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system: Any = None) -> ParsedConversation:
@@ -271,27 +280,20 @@ class AnthropicDraft(NamedTuple):
     """The last message that joined the system prompt; -1 if none did."""
 
 
-class _RoleGroup:
+class _RoleGroup(msgspec.Struct):
     """Neighbouring messages of one role, rendered as one message."""
 
-    __slots__ = ("blocks", "extras", "role", "text")
-
-    def __init__(self, role: str) -> None:
-        self.role = role
-        self.blocks: list[tuple[Block, int]] = []
-        self.text: str | None = None
-        """The content, while it is a single text that was given as text."""
-        self.extras: dict[str, Any] = {}
+    role: str
+    blocks: list[tuple[Block, int]] = []
+    text: str | None = None
+    """The content, while it is a single text that was given as text."""
+    extras: dict[str, Any] = {}
 
     def add(self, message: Message, blocks: list[Block], source: int) -> None:
         plain_text = isinstance(message.content, str) and not self.blocks and len(blocks) == 1
         self.text = blocks[0].get("text") if plain_text and blocks[0]["type"] == "text" else None
         self.blocks += [(block, source) for block in blocks]
         self.extras |= message_extras(message, "anthropic", "message")
-
-    def to_message(self) -> dict[str, Any]:
-        content = [block for block, _ in self.blocks] if self.text is None else self.text
-        return {"role": self.role, "content": content, **self.extras}
 
 
 def render_messages(messages: Sequence[Message], system: str | None, ids: IdStyle) -> AnthropicDraft:
@@ -319,7 +321,11 @@ def render_messages(messages: Sequence[Message], system: str | None, ids: IdStyl
         _make_sendable(turns, len(messages))
     return AnthropicDraft(
         system="\n\n".join(prompts) or None,
-        messages=[turn.to_message() for turn in turns],
+        messages=[
+            {"role": turn.role, "content": [block for block, _ in turn.blocks] if turn.text is None else turn.text}
+            | turn.extras
+            for turn in turns
+        ],
         sources=[[source for _, source in turn.blocks] for turn in turns],
         prompt_source=prompt_source,
     )
@@ -444,8 +450,9 @@ def mark_request(written: AnthropicDraft, tools: list[Block], stable: int, count
     theirs = _CallerMarks()
     # Start from the end, because a later mark covers everything that an earlier one covers.
     turns = [theirs.keep_all_marks(message["content"]) for message in reversed(written.messages)][::-1]
-    tools = [theirs.keep_marks(tool, _is_markable_tool(tool)) for tool in reversed(tools)][::-1]
-    brief = [_MarkPosition(tool, -1, _is_markable_tool(tool)) for tool in tools]
+    # A tool that is loaded later is not in the prompt yet, and carries no mark.
+    tools = [theirs.keep_marks(tool, not tool.get("defer_loading")) for tool in reversed(tools)][::-1]
+    brief = [_MarkPosition(tool, -1, not tool.get("defer_loading")) for tool in tools]
     system: list[Block] = [{"type": "text", "text": written.system}] if written.system else []
     brief += [_MarkPosition(block, written.prompt_source, _is_markable(block)) for block in system]
     said = [
@@ -461,7 +468,14 @@ def mark_request(written: AnthropicDraft, tools: list[Block], stable: int, count
 def _set_marks(brief: list[_MarkPosition], said: list[_MarkPosition], stable: int, count: int, left: int) -> None:
     """Set our marks while there is room: first at the stable boundary, then at the end, then after the brief."""
     spots = [*brief, *said]
-    first = 1 + max((at for at, spot in enumerate(spots) if _has_long_mark(spot.block)), default=-1)
+    # No mark of ours may come before one that outlives it.
+    long = [
+        at
+        for at, spot in enumerate(spots)
+        for mark in _iterate_marks(spot.block)
+        if not (isinstance(mark, dict) and mark.get("ttl") in _SHORT_TTLS)
+    ]
+    first = 1 + max(long, default=-1)
     end = _last_markable(spots, count)
     # Without messages, the next prompt may join the system prompt, so its end is not a point to continue from.
     chosen = (_last_markable(spots, stable), end if end >= len(brief) else NO_POSITION, _last_markable(brief, stable))
@@ -490,11 +504,6 @@ def _is_markable(block: Block) -> bool:
     return kind in _MARKABLE_TYPES or kind.endswith("_tool_result")
 
 
-def _is_markable_tool(tool: Block) -> bool:
-    """Return True if a tool may carry a mark: a tool loaded later is not in the prompt yet."""
-    return not tool.get("defer_loading")
-
-
 class _CallerMarks:
     """The caller's own marks, visited from the last to the first."""
 
@@ -520,11 +529,6 @@ class _CallerMarks:
             self.keep_marks(each, _is_markable(each)) if isinstance(each, dict) else each for each in reversed(blocks)
         )
         return [*kept][::-1]
-
-
-def _has_long_mark(block: Block) -> bool:
-    """Return True if the block or its content has a mark that outlives ours."""
-    return any(not isinstance(mark, dict) or mark.get("ttl") not in _SHORT_TTLS for mark in _iterate_marks(block))
 
 
 def _iterate_marks(block: Block) -> Iterator[Any]:

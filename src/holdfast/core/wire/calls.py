@@ -3,22 +3,25 @@
 Arguments stay the JSON text that the model wrote. A call that cannot be made (no name, arguments that are not JSON)
 is refused, or repaired, or, in a partial message, left out and noted.
 
-Providers' ids repeat within a conversation, so results are matched to calls first and ids are assigned after. For
-sending, every call gets an id that is valid for the provider and unique in the request: its own if possible, else one
-derived from it. For export, ids are the provider's own.
+Results are matched to calls first. Holdfast's own ids decide, wherever the result stands. Providers reuse their ids
+within one conversation, even within one message, so these decide together with the position: a result belongs to the
+nearest message before it that has such a call open, and there to the first one.
+
+Ids are assigned after that. For sending, every call gets an id that is valid for the provider and unique in the
+request: its own if possible, else one derived from it. For export, ids are the provider's own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.wire.match import ItemIndex, match_results
 from holdfast.core.wire.parts import ERASED_TEXT, is_parts
-from holdfast.core.wire.plain_data import ReadNotes
+from holdfast.core.wire.plain_data import ReadNotes, is_json
 from holdfast.core.wire.tools import sendable_tool_name
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, Part, ToolCallRequest, ToolCallResult
 
@@ -29,6 +32,10 @@ _MAX_NOTE_CHARS = 2_000
 
 IdStyle = Literal["unique", "provider"]
 _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]+")
+
+ItemIndex = tuple[int, int]
+"""The index of a message in a list, and of a call or result in it."""
+_PlacedResults = list[tuple[ItemIndex, ToolCallResult]]
 
 
 def read_call(name: Any, arguments: Any, provider_id: Any, notes: ReadNotes) -> ToolCallRequest | None:
@@ -52,15 +59,6 @@ def read_call(name: Any, arguments: Any, provider_id: Any, notes: ReadNotes) -> 
 def read_provider_id(value: Any) -> str | None:
     """Return a provider's id; None for anything but text."""
     return value if isinstance(value, str) and value else None
-
-
-def is_json(text: str) -> bool:
-    """Return True if text is one standard JSON value: no NaN, no lone surrogates."""
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
-    return True
 
 
 def json_text(value: Any) -> str:
@@ -94,7 +92,12 @@ def custom_input(call: ToolCallRequest) -> str:
 def result_content(message: Message, result: ToolCallResult) -> str | list[Part]:
     """Return a result as the model sees it: text, parts, or other data as JSON text."""
     value = result.result
-    if _is_blank(value):
+    has_parts = is_parts(value)
+    if has_parts:
+        blank = all(part["type"] in ("text", "refusal") and not part["text"].strip() for part in value)
+    else:
+        blank = value is None or (isinstance(value, str) and not value.strip())
+    if blank:  # A blank failure gets a text, because providers require one.
         if result.interrupted:
             return INTERRUPTED_RESULT
         if value is None and message.erased:
@@ -103,16 +106,7 @@ def result_content(message: Message, result: ToolCallResult) -> str | list[Part]
             return UNEXPLAINED_FAILURE
     if isinstance(value, str):
         return value
-    return list(value) if is_parts(value) else json_text(value)
-
-
-def _is_blank(value: Any) -> bool:
-    """Return True if a result has no text. A blank failure gets a text, because providers require one."""
-    if isinstance(value, str):
-        return not value or value.isspace()
-    if is_parts(value):
-        return all(part["type"] in ("text", "refusal") and not part["text"].strip() for part in value)
-    return value is None
+    return list(value) if has_parts else json_text(value)
 
 
 def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:
@@ -140,6 +134,109 @@ def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:
 def _leave_out(name: str | None, arguments: Any, notes: ReadNotes) -> None:
     text = arguments if isinstance(arguments, str) else json_text(arguments)
     notes.left_out.append({"name": name, "arguments": text[:_MAX_NOTE_CHARS]})
+
+
+class CallMatches(msgspec.Struct):
+    """Calls with their results, and results without a call."""
+
+    answers: dict[ItemIndex, ItemIndex] = {}
+    """The result of each call that has one."""
+    refused: dict[ItemIndex, str] = {}
+    """Results without a call, with the problem: orphan_result or duplicate_result."""
+
+    def calls(self) -> dict[ItemIndex, ItemIndex]:
+        """Return the call of each result that has one."""
+        return {result: call for call, result in self.answers.items()}
+
+
+class _CallQueue(msgspec.Struct):
+    """The calls that share an id, to find the next one to be answered."""
+
+    groups: list[list[ItemIndex]] = []
+    """The calls of each message that may be open, oldest first."""
+    answered: list[ItemIndex] = []
+
+    def find_nearest(self, answers: Container[ItemIndex]) -> ItemIndex | None:
+        """Return the first open call of the newest message that has one. Calls found answered are not checked again."""
+        while self.groups:
+            group = self.groups[-1]
+            for at, call in enumerate(group):
+                if call not in answers:
+                    self.answered += group[:at]
+                    del group[:at]
+                    return call
+            self.answered += group
+            self.groups.pop()
+        return None
+
+
+_QueueById = defaultdict[str, _CallQueue]
+
+
+def match_results(messages: Sequence[Message]) -> CallMatches:
+    """Match every result to its call, first by holdfast's own ids, then by providers' ids and positions."""
+    found = CallMatches()
+    known = {call.id for message in messages if message.role == "assistant" for call in message.tool_calls if call.id}
+    exact: _PlacedResults = []
+    by_position: _PlacedResults = []
+    for index, message in enumerate(messages):
+        for position, result in enumerate(message.tool_results if message.role == "tool" else ()):
+            (exact if result.tool_call_id in known else by_position).append(((index, position), result))
+    if early := _match_in_order(messages, exact, found, own=True):
+        # An own id identifies the call even if the list has it after its result.
+        everywhere: _QueueById = defaultdict(_CallQueue)
+        _add_calls(messages, range(len(messages)), everywhere, own=True)
+        for place, result in early:
+            _assign_result(messages, found, place, result, everywhere[result.tool_call_id])
+    orphans = _match_in_order(messages, by_position, found, own=False)
+    found.refused |= {place: "orphan_result" for place, _ in orphans}
+    return found
+
+
+def _match_in_order(
+    messages: Sequence[Message], results: _PlacedResults, found: CallMatches, *, own: bool
+) -> _PlacedResults:
+    """Match results in order, by holdfast's `own` ids or by any; return those whose id no earlier call has."""
+    waiting: _QueueById = defaultdict(_CallQueue)
+    unknown: _PlacedResults = []
+    at = 0
+    for place, result in results:
+        _add_calls(messages, range(at, place[0]), waiting, own=own)
+        at = place[0]
+        under = waiting.get(result.tool_call_id if own else result.provider_id or result.tool_call_id)
+        if under is None:
+            unknown.append((place, result))
+        else:
+            _assign_result(messages, found, place, result, under)
+    return unknown
+
+
+def _add_calls(messages: Sequence[Message], indexes: range, waiting: _QueueById, *, own: bool) -> None:
+    for index in indexes:
+        if messages[index].role == "assistant":
+            for position, call in enumerate(messages[index].tool_calls):
+                for name in {call.id} if own else {call.provider_id or "", call.id or call.provider_id or ""}:
+                    groups = waiting[name].groups
+                    if not groups or groups[-1][0][0] != index:
+                        groups.append([])
+                    groups[-1].append((index, position))
+
+
+def _assign_result(
+    messages: Sequence[Message], found: CallMatches, place: ItemIndex, result: ToolCallResult, under: _CallQueue
+) -> None:
+    """Give one result to the next open call with its id. A real result replaces a stand-in."""
+    call = under.find_nearest(found.answers)
+    while call is None and under.answered and not result.interrupted:
+        answered = under.answered.pop()
+        earlier = found.answers[answered]
+        if messages[earlier[0]].tool_results[earlier[1]].interrupted:
+            found.refused[earlier] = "duplicate_result"
+            call = answered
+    if call is None:
+        found.refused[place] = "duplicate_result"
+    else:
+        found.answers[call] = place
 
 
 class WireIds:

@@ -14,13 +14,16 @@ import msgspec
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.calls import IdStyle
 from holdfast.core.wire.plain_data import ParsedConversation
-from holdfast.core.wire.requests import Request
 from holdfast.core.wire.tools import read_tool_def
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message, Repair, ToolDef
 
 Format = Literal["openai", "responses", "anthropic"]
 FORMATS: tuple[Format, ...] = ("openai", "responses", "anthropic")
+# Requests contain only what a pack defines; the model, the answer's length and the like are the caller's. Messages,
+# items and tools are not typed more closely, so that the types of any SDK release accept them, as in
+# `client.chat.completions.create(model=…, **pack.to_openai())`.
+Request = openai_chat.OpenAIRequest | openai_responses.ResponsesRequest | anthropic.AnthropicRequest
 _RENDERERS: dict[str, Callable[..., Request]] = {
     "openai": openai_chat.render_request,
     "responses": openai_responses.render_request,

@@ -18,10 +18,9 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.core.lazy import convert
-from holdfast.core.wire.parts import encode_base64
+from holdfast.core.wire.parts import check_message, encode_base64
 from holdfast.core.wire.plain_data import ParsedConversation
 from holdfast.core.wire.tools import read_tool_defs
-from holdfast.core.wire.validate import check_message
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import Message, ToolDef
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from holdfast.core.wire.calls import (
     IdStyle,
@@ -31,6 +31,7 @@ from holdfast.core.wire.calls import (
 )
 from holdfast.core.wire.parts import (
     MessageBuilder,
+    accept_message,
     build_metadata,
     collect_extras,
     copy_data,
@@ -58,9 +59,7 @@ from holdfast.core.wire.plain_data import (
     read_mapping,
     read_role,
 )
-from holdfast.core.wire.requests import OpenAIRequest
 from holdfast.core.wire.tools import render_openai_tools, sendable_author_name
-from holdfast.core.wire.validate import accept_message
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
 
 _KNOWN_KEYS = {"role", "content", "name", "tool_calls", "function_call", "refusal", "annotations"}
@@ -70,6 +69,13 @@ _VALID_ID = re.compile(r"[!-~]+")
 MAX_CALL_ID_CHARS = 40
 
 _SENDABLE_EXTRAS = frozenset({"audio"})
+
+
+class OpenAIRequest(TypedDict):
+    """Keyword arguments for `chat.completions.create`. A system prompt is the first of the messages."""
+
+    messages: list[Any]
+    tools: NotRequired[list[Any]]
 
 
 def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> ParsedConversation:

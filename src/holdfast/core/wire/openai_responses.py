@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from holdfast.core.wire.calls import (
     IdStyle,
@@ -30,6 +30,7 @@ from holdfast.core.wire.calls import (
 )
 from holdfast.core.wire.parts import (
     MessageBuilder,
+    accept_message,
     build_metadata,
     collect_extras,
     copy_data,
@@ -60,9 +61,7 @@ from holdfast.core.wire.plain_data import (
     read_role,
     to_plain_data,
 )
-from holdfast.core.wire.requests import ResponsesRequest
 from holdfast.core.wire.tools import render_responses_tools
-from holdfast.core.wire.validate import accept_message
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
 OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
@@ -71,6 +70,14 @@ _VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
 MAX_CALL_ID_CHARS = 64
 
 _TEXT_TYPES = ("text", "refusal")
+
+
+class ResponsesRequest(TypedDict):
+    """Keyword arguments for `responses.create`."""
+
+    instructions: NotRequired[str]
+    input: list[Any]
+    tools: NotRequired[list[Any]]
 
 
 def read_messages(

@@ -35,7 +35,14 @@ def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
-        return _clean_number(float(value), notes)
+        if math.isfinite(value):
+            return float(value)
+        notes.report(
+            "malformed",
+            f"{float(value)} is not a JSON number. Pass null or text instead.",
+            "turned a number into null",
+        )
+        return None
     if depth > MAX_MESSAGE_NESTING:
         notes.report(
             "malformed",
@@ -53,7 +60,13 @@ def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
         except InvalidMessage as error:
             notes.report("malformed", str(error), f"left out a {type(value).__name__} that cannot be read")
             return None
-    notes.report("malformed", _refusal_text(value), f"left out a {type(value).__name__}")
+    if isinstance(value, bytes | bytearray | memoryview):
+        why = (
+            "Bytes are not part of a provider's message. Append them as a file, or as a Message with an image or file."
+        )
+    else:
+        why = f"{type(value).__name__} is not plain data. Pass text, a dict, a Message or a provider's whole response."
+    notes.report("malformed", why, f"left out a {type(value).__name__}")
     return None
 
 
@@ -70,6 +83,15 @@ def clean_text(text: str, notes: ReadNotes) -> str:
         "put U+FFFD in the place of characters that are not text",
     )
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_json(text: str) -> bool:
+    """Return True if text is one standard JSON value: no NaN, no lone surrogates."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
 
 
 def is_record(value: Any) -> bool:
@@ -129,27 +151,12 @@ def _clean_key(key: Any, notes: ReadNotes) -> str:
     return clean_text(str(key), notes)
 
 
-def _clean_number(value: float, notes: ReadNotes) -> float | None:
-    if math.isfinite(value):
-        return value
-    notes.report("malformed", f"{value} is not a JSON number. Pass null or text instead.", "turned a number into null")
-    return None
-
-
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _refusal_text(value: Any) -> str:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return (
-            "Bytes are not part of a provider's message. Append them as a file, or as a Message with an image or file."
-        )
-    return f"{type(value).__name__} is not plain data. Pass text, a dict, a Message or a provider's whole response."
 
 
 class ParsedConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,19 +172,16 @@ class ParsedConversation(msgspec.Struct, frozen=True, kw_only=True):
     """For each message the index of its source item, if that is not its own index."""
 
 
-class ReadNotes:
+class ReadNotes(msgspec.Struct, kw_only=True):
     """The progress of reading and the problems found so far."""
 
-    __slots__ = ("index", "left_out", "partial", "repairs", "strict")
-
-    def __init__(self, *, strict: bool = False, partial: bool = False) -> None:
-        self.strict = strict
-        self.partial = partial
-        self.index = 0
-        """The index of the current item, for repairs."""
-        self.repairs: list[Repair] = []
-        self.left_out: list[dict[str, Any]] = []
-        """Calls of a partial message that were cut off in the middle."""
+    strict: bool = False
+    partial: bool = False
+    index: int = 0
+    """The index of the current item, for repairs."""
+    repairs: list[Repair] = []
+    left_out: list[dict[str, Any]] = []
+    """Calls of a partial message that were cut off in the middle."""
 
     def report(self, problem: str, error: str, done: str) -> None:
         """Raise InvalidMessage with `error` if reading is strict, else record `done` as the repair of a problem."""
@@ -187,11 +191,6 @@ class ReadNotes:
         if repair not in self.repairs[-3:]:
             # Report a thousand bad items inside one message only once.
             self.repairs.append(repair)
-
-    def take_left_out(self) -> list[dict[str, Any]]:
-        """Return and clear the calls that were cut off since the last message."""
-        taken, self.left_out = self.left_out, []
-        return taken
 
 
 def drop_blank_prompt(system: str | None) -> str | None:

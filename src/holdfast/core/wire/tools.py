@@ -159,7 +159,14 @@ def _name_and_description(tool: ToolDef) -> dict[str, Any]:
 
 def _check_tool(tool: ToolDef) -> ToolDef:
     """Return a definition after checking its fields, which records do not do."""
-    _check_name(tool)
+    name: Any = tool.name
+    hosted = isinstance(tool.raw, dict) and not _is_custom_tool(tool.raw)
+    free = hosted and isinstance(name, str) and name.strip() and len(name) <= _MAX_HOSTED_NAME_CHARS
+    if not free and (not isinstance(name, str) or not TOOL_NAME_PATTERN.fullmatch(name)):
+        raise InvalidValue(
+            f"{name!r:.80} cannot name a tool: providers refuse it. "
+            "Use 1 to 64 letters of a-z and A-Z, digits, _ and -."
+        )
     if tool.description is not None and not isinstance(tool.description, str):
         raise InvalidValue(f"The description of {tool.name} is not text. Say in words what the tool does.")
     if tool.strict is not None and not isinstance(tool.strict, bool):
@@ -168,18 +175,6 @@ def _check_tool(tool: ToolDef) -> ToolDef:
         raise InvalidValue(f"The parameters of {tool.name} are not an object. Give a JSON schema.")
     encode([tool.name, tool.description, tool.parameters, tool.raw])
     return tool
-
-
-def _check_name(tool: ToolDef) -> None:
-    name: Any = tool.name
-    hosted = isinstance(tool.raw, dict) and not _is_custom_tool(tool.raw)
-    if isinstance(name, str) and (
-        is_tool_name(name) or (hosted and name.strip() and len(name) <= _MAX_HOSTED_NAME_CHARS)
-    ):
-        return
-    raise InvalidValue(
-        f"{name!r:.80} cannot name a tool: providers refuse it. Use 1 to 64 letters of a-z and A-Z, digits, _ and -."
-    )
 
 
 def _tool_format(raw: dict[str, Any]) -> str:
@@ -201,7 +196,7 @@ def is_tool_name(name: str) -> bool:
 
 def sendable_tool_name(name: str) -> str:
     """Return the name of a tool for sending."""
-    if is_tool_name(name):
+    if TOOL_NAME_PATTERN.fullmatch(name):
         return name
     # Derived from the name alone: tokens are counted per message, and the cached prefix must not change.
     mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK_CHARS]
@@ -360,19 +355,16 @@ def describe_call(request: ToolCallRequest, changed: Any = None, unsaid: Mapping
     """Return a call as readable text, such as refund(17, 240). `unsaid` arguments, the defaults, are shown by name."""
     defaults = {} if unsaid is None else unsaid
     try:
-        given = request.args if changed is None else _restore_argument_order(request.args, changed)
+        given = request.args
     except Exception:  # noqa: BLE001  # Show unparseable arguments too.
-        given = request.arguments if changed is None else changed
+        given = request.arguments
+    if changed is not None:
+        # The model's order of the arguments is not kept in the journal.
+        both = isinstance(given, dict) and isinstance(changed, dict)
+        given = {**{name: changed[name] for name in given if name in changed}, **changed} if both else changed
     values = [value for name, value in given.items() if name not in defaults] if isinstance(given, dict) else [given]
     named = [f"{name}={_shorten_value(value, quote=True)}" for name, value in defaults.items() if value is not None]
     return f"{request.name}({', '.join([*map(_shorten_value, values), *named])})"[:200]
-
-
-def _restore_argument_order(before: Any, changed: Any) -> Any:
-    """Return changed arguments in the model's original order, which the journal does not keep."""
-    if not isinstance(before, dict) or not isinstance(changed, dict):
-        return changed
-    return {**{name: changed[name] for name in before if name in changed}, **changed}
 
 
 def _shorten_value(value: Any, *, quote: bool = False) -> str:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.wire import jsonl as json_lines
+from holdfast.core.wire.calls import match_results
 from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
-from holdfast.core.wire.match import match_results
 from holdfast.core.wire.plain_data import ParsedConversation
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound
 from holdfast.flow.journal import artifacts, redact
