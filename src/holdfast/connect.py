@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -36,7 +36,6 @@ from holdfast.ports.journal import Journal
 from holdfast.records.compaction import STRATEGIES
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from holdfast.records.ids import check_id
-from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
@@ -147,36 +146,24 @@ def _journal_path(text: str) -> Path:
     return Path(text)
 
 
+_MODELS_METHODS = ("info", "tokenizer", "calibration", "note")
+
+
 class LazyModels:
     """The models port, loaded when tokens are first counted, so that programs that count none pay nothing."""
 
-    def __init__(self, tokenizer: str | Tokenizer | Callable[[str], int] | None = None) -> None:
+    def __init__(self, tokenizer: str | Tokenizer | Callable[[str], int] | None) -> None:
         self._given = tokenizer
-        self._known: Models | None = None
 
-    def _load_models(self) -> Models:
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MODELS_METHODS:
+            raise AttributeError(name)
         from holdfast.model.registry import ModelRegistry
 
-        self._known = ModelRegistry(self._given)
-        return self._known
-
-    def info(self, model: str | None) -> ModelInfo:
-        """Return the known facts about a model."""
-        return (self._known or self._load_models()).info(model)
-
-    def tokenizer(self, name: str | None = None) -> Tokenizer:
-        """Return a tokenizer by name, or the one that this client was opened with."""
-        return (self._known or self._load_models()).tokenizer(name)
-
-    def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
-        """Return the factor by which estimated tokens of a model are multiplied, or None."""
-        return (self._known or self._load_models()).calibration(model, tokenizer, tenant=tenant)
-
-    def note(
-        self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
-    ) -> None:
-        """Record the estimated and the reported tokens of a request."""
-        (self._known or self._load_models()).note(model, estimated, reported, tokenizer, tenant=tenant)
+        registry = ModelRegistry(self._given)
+        # All at once, so that threads that load it at the same time end up with the methods of one registry.
+        vars(self).update({each: getattr(registry, each) for each in _MODELS_METHODS})
+        return getattr(self, name)
 
 
 def make_price_function(given: Any) -> Callable[[str | None, Usage], int | None]:
@@ -284,12 +271,12 @@ def assemble_env(
         settings=settings,
         leases=StreamLeases(journal, clock, settings.lease_ms),
         observers=EventCallbacks(),
-        models=LazyModels(beside.tokenizer),
+        models=cast(Models, LazyModels(beside.tokenizer)),
         prices=make_price_function(beside.prices),
         redact=check_hook(beside.redact),
         memory=check_memory(beside.memory),
         summarizer=beside.summarizer,
-        embedder=None if beside.embedder is None else make_embedder(beside.embedder),
+        embedder=make_embedder(beside.embedder),
         transients=TransientEntries(settings.transient_entries),
         sinks=SinkRegistry(),
         vectors=SharedLru(settings.cached_vectors, weigh=count_vectors),
@@ -381,11 +368,6 @@ def _restore_until(source: Env, target_path: Path, seq: int, progress: Progress 
         raise
     finally:
         target.journal.close()
-
-
-def list_settings() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return every setting, for the documentation and `holdfast doctor`."""
-    return msgspec.structs.fields(Settings)
 
 
 FS_FORMATS = ("json", "markdown")

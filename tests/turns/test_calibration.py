@@ -15,9 +15,15 @@ from holdfast import ContextPack, Holdfast
 from holdfast.client.session import Session
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs.manifest import iter_packs
-from holdfast.model import calibration as model_calibration
-from holdfast.model.calibration import CALL_LIMIT, CALLS_NEEDED, MODEL_LIMIT, SMALL_REQUEST, Calibration
-from holdfast.model.registry import ModelRegistry
+from holdfast.model import registry
+from holdfast.model.registry import (
+    CALL_LIMIT,
+    CALLS_NEEDED,
+    MODEL_LIMIT,
+    SMALL_REQUEST,
+    Calibration,
+    ModelRegistry,
+)
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from tests.scale import seeded, volume
 
@@ -280,21 +286,21 @@ def test_packs_are_of_one_window_while_budgets_change(hf: Holdfast, small_window
 
 
 def _mean(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_calibration, "max", lambda *given, **more: _average(*given, **more), raising=False)
+    patch.setattr(registry, "max", lambda *given, **more: _average(*given, **more), raising=False)
 
 
 def _average(*given: Any, **more: Any) -> Any:
-    shares = given[0] if "default" in more else given
-    return sum(shares) // len(shares) if shares and "default" in more else max(*given, **more)
+    shares = given[0] if "default" in more else ()
+    return sum(shares) // len(shares) if isinstance(shares, tuple) and shares else max(*given, **more)
 
 
 def _never_forgets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_calibration, "CALL_LIMIT", 10**6)
+    patch.setattr(registry, "CALL_LIMIT", 10**6)
 
 
 def _no_margin_upwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_calibration, "LEAST_PERCENT", 10)
-    patch.setattr(model_calibration, "MOST_PERCENT", 90)
+    patch.setattr(registry, "LEAST_PERCENT", 10)
+    patch.setattr(registry, "MOST_PERCENT", 90)
 
 
 def _also_exact(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.output_schema import close_schema, is_strict, strip_limits
+from holdfast.model.providers import close_schema, is_strict, strip_limits
 from tests.model_server import model_server
 from tests.turns.model_kit import KINDS, SCHEMA, Asked, Shown
 

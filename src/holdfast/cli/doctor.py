@@ -13,10 +13,11 @@ from typing import Any
 
 from holdfast.cli.open import URL_VARIABLE, JournalPath, Json, existing_path
 from holdfast.cli.output import console, facts_table, format_size, print_json, print_line
-from holdfast.connect import connect, list_settings, settings_from_environment
+from holdfast.connect import connect, settings_from_environment
 from holdfast.errors import Corrupt
 from holdfast.ports import Env
 from holdfast.records.batches import HeadQuery
+from holdfast.records.settings import Settings
 from holdfast.version import __version__
 
 PRAGMAS = (
@@ -80,15 +81,15 @@ def _collect_settings() -> dict[str, dict[str, Any]]:
     """Return each setting in force, and whether it comes from the environment or is a default."""
     in_force = settings_from_environment()
     given: dict[str, dict[str, Any]] = {}
-    for field in list_settings():
-        variable = f"HOLDFAST_{field.name.upper()}"
+    for name in Settings.__struct_fields__:
+        variable = f"HOLDFAST_{name.upper()}"
         origin = "environment" if os.environ.get(variable, "").strip() else "default"
-        given[field.name] = {"value": getattr(in_force, field.name), "from": origin, "variable": variable}
+        given[name] = {"value": getattr(in_force, name), "from": origin, "variable": variable}
     return given
 
 
 def _find_unknown_variables() -> list[str]:
-    known = NOT_SETTINGS | {f"HOLDFAST_{field.name.upper()}" for field in list_settings()}
+    known = NOT_SETTINGS | {f"HOLDFAST_{name.upper()}" for name in Settings.__struct_fields__}
     wrong = sorted(name for name in os.environ if name.startswith("HOLDFAST_") and name not in known)
     return [f"{name} is set but is not a setting. Check its spelling." for name in wrong]
 

@@ -18,16 +18,13 @@ import msgspec
 class _LazyPattern:
     """A stand-in that behaves like the pattern it compiles on first use."""
 
-    __slots__ = ("_flags", "_known", "_text")
-
     def __init__(self, text: str, flags: int) -> None:
         self._text, self._flags = text, flags
-        self._known: re.Pattern[str] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if self._known is None:
-            self._known = re.compile(self._text, self._flags)
-        return getattr(self._known, name)
+        found = getattr(re.compile(self._text, self._flags), name)
+        setattr(self, name, found)  # Found without a call from now on.
+        return found
 
 
 def lazy_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
@@ -52,13 +49,8 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def convert(value: Any, kind: Any, **how: Any) -> Any:
     """Convert plain data to a type."""
-    prepare_type(kind)
-    return msgspec.convert(value, kind, **how)
-
-
-def prepare_type(kind: Any) -> None:
-    """Let msgspec analyse a type, if it can; a faulty type raises when it is used."""
     try:
-        decoder(kind)
+        decoder(kind)  # Let msgspec analyse the type, if it can; a faulty type raises below.
     except TypeError:
         pass  # Not hashable, or with parts that need a hook.
+    return msgspec.convert(value, kind, **how)

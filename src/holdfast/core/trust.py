@@ -54,11 +54,9 @@ _EVENT_TRUST: Final = {
 
 def lowest_trust(*levels: str | None) -> str:
     """Return the lowest of several trust levels; an unknown one counts as external."""
-    return max((level or "external" for level in levels), key=_rank, default="external")
-
-
-def _rank(level: str) -> int:
-    return TRUST_LEVELS.index(level) if level in TRUST_LEVELS else len(TRUST_LEVELS)
+    given = [level or "external" for level in levels]
+    ranks = [TRUST_LEVELS.index(level) if level in TRUST_LEVELS else len(TRUST_LEVELS) for level in given]
+    return given[ranks.index(max(ranks))] if given else "external"
 
 
 def event_trust(event: Event) -> str:

@@ -9,22 +9,32 @@ window. Dots in names are dashes there, since hosts write both; `register_model`
 The reply reserve is the model's longest reply, but at most a quarter of the window: a reply is rarely that long, and a
 window must hold a conversation. Where a provider accepts less input than the rest of the window, the reserve is
 larger, so that the provider always accepts `input_budget`.
+
+Estimates of tokens are calibrated by the counts that providers report, so that a window is neither wasted nor
+exceeded. The factor of a model is the largest ratio of reported to estimated tokens in its last calls, plus a margin:
+a budget in estimated tokens is the model's limit divided by the factor. The factor is known after a few calls, or as
+soon as one call had more tokens than estimated, since the next one might not fit. Small requests say little: a
+provider's wrapping and a reply schema may outweigh the conversation. A small request that took no more than estimated
+is ignored. One that took more is scaled up with text assumed to be estimated correctly, so that a hundred tokens too
+many stay a hundred. The calibration is bounded, is kept in this process only, and starts over after a restart. The
+same calls give the same factor.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import InvalidValue
-from holdfast.model.calibration import Calibration, CalibrationKey
 from holdfast.model.tokenizers import DEFAULT_FACTOR, DEFAULT_TOKENIZER, resolve_tokenizer
 from holdfast.ports import Tokenizer
 from holdfast.records.models import ModelInfo
+from holdfast.system import ForkLock, Lru
 
 Family = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 
@@ -38,98 +48,51 @@ _SMALL_VOCABULARY = "estimate:2"
 """For vocabularies of 32,000 entries, which are poor in everything except English."""
 _O200K, _CL100K = "o200k_base", "cl100k_base"
 
-FAMILIES: dict[str, Family] = {
+_ROWS: dict[str, Family] = {
     "gpt-6": ("openai", ESTIMATE, 1_050_000, 128_000, 922_000),  # its encoding is not published
-    "gpt-5": ("openai", _O200K, 400_000, 128_000, 272_000),
-    "gpt-5-chat": ("openai", _O200K, 128_000, 16_384),
-    "gpt-5-1-chat": ("openai", _O200K, 128_000, 16_384),
-    "gpt-5-2-chat": ("openai", _O200K, 128_000, 16_384),
-    "gpt-5-3-chat": ("openai", _O200K, 128_000, 16_384),
-    "gpt-5-4": ("openai", _O200K, 1_050_000, 128_000, 922_000),
-    "gpt-5-4-mini": ("openai", _O200K, 400_000, 128_000, 272_000),
-    "gpt-5-4-nano": ("openai", _O200K, 400_000, 128_000, 272_000),
-    "gpt-5-5": ("openai", _O200K, 1_050_000, 128_000, 922_000),
-    "gpt-5-6": ("openai", _O200K, 1_050_000, 128_000, 922_000),
-    "gpt-5-6-cyber": ("openai", _O200K, 400_000, 128_000, 272_000),
-    "gpt-4-5": ("openai", _O200K, 128_000, 16_384),
+    "gpt-5 gpt-5-4-mini gpt-5-4-nano gpt-5-6-cyber": ("openai", _O200K, 400_000, 128_000, 272_000),
+    "gpt-5-chat gpt-5-1-chat gpt-5-2-chat gpt-5-3-chat gpt-4-5 gpt-4o": ("openai", _O200K, 128_000, 16_384),
+    "chatgpt-4o gpt-audio": ("openai", _O200K, 128_000, 16_384),
+    "gpt-5-4 gpt-5-5 gpt-5-6": ("openai", _O200K, 1_050_000, 128_000, 922_000),
     "gpt-4-1": ("openai", _O200K, 1_047_576, 32_768),
-    "gpt-4o": ("openai", _O200K, 128_000, 16_384),
-    "chatgpt-4o": ("openai", _O200K, 128_000, 16_384),
-    "gpt-audio": ("openai", _O200K, 128_000, 16_384),
-    "o1": ("openai", _O200K, 200_000, 100_000),
+    "o1 o3 o4-mini": ("openai", _O200K, 200_000, 100_000),
     "o1-mini": ("openai", _O200K, 128_000, 65_536),
     "o1-preview": ("openai", _O200K, 128_000, 32_768),
-    "o3": ("openai", _O200K, 200_000, 100_000),
-    "o4-mini": ("openai", _O200K, 200_000, 100_000),
     "gpt-oss": ("openai", _O200K, 131_072, 32_768),
     "gpt-4": ("openai", _CL100K, 8_192, 4_096),
     "gpt-4-32k": ("openai", _CL100K, 32_768, 4_096),
-    "gpt-4-turbo": ("openai", _CL100K, 128_000, 4_096),
-    "gpt-4-1106": ("openai", _CL100K, 128_000, 4_096),
-    "gpt-4-0125": ("openai", _CL100K, 128_000, 4_096),
-    "gpt-4-vision": ("openai", _CL100K, 128_000, 4_096),
-    "gpt-3-5-turbo": ("openai", _CL100K, 16_385, 4_096),
-    "gpt-3-5-turbo-0301": ("openai", _CL100K, 4_096, 4_096),
-    "gpt-3-5-turbo-0613": ("openai", _CL100K, 4_096, 4_096),
-    "gpt-3-5-turbo-instruct": ("openai", _CL100K, 4_096, 4_096),
-    "gpt-35-turbo": ("openai", _CL100K, 16_385, 4_096),
+    "gpt-4-turbo gpt-4-1106 gpt-4-0125 gpt-4-vision": ("openai", _CL100K, 128_000, 4_096),
+    "gpt-3-5-turbo gpt-35-turbo": ("openai", _CL100K, 16_385, 4_096),
+    "gpt-3-5-turbo-0301 gpt-3-5-turbo-0613 gpt-3-5-turbo-instruct": ("openai", _CL100K, 4_096, 4_096),
     "claude": ("anthropic", _CLAUDE_NEW, 200_000, 64_000),
-    "claude-2": ("anthropic", _CLAUDE, 100_000, 4_096),
-    "claude-instant": ("anthropic", _CLAUDE, 100_000, 4_096),
+    "claude-2 claude-instant": ("anthropic", _CLAUDE, 100_000, 4_096),
     "claude-3": ("anthropic", _CLAUDE, 200_000, 4_096),
     "claude-3-5": ("anthropic", _CLAUDE, 200_000, 8_192),
-    "claude-3-7": ("anthropic", _CLAUDE, 200_000, 64_000),
+    "claude-3-7 claude-sonnet-4 claude-haiku-4 claude-opus-4-5": ("anthropic", _CLAUDE, 200_000, 64_000),
     "claude-opus-4": ("anthropic", _CLAUDE, 200_000, 32_000),
-    "claude-sonnet-4": ("anthropic", _CLAUDE, 200_000, 64_000),
-    "claude-haiku-4": ("anthropic", _CLAUDE, 200_000, 64_000),
-    "claude-opus-4-5": ("anthropic", _CLAUDE, 200_000, 64_000),
-    "claude-opus-4-6": ("anthropic", _CLAUDE, 1_000_000, 128_000),
-    "claude-sonnet-4-6": ("anthropic", _CLAUDE, 1_000_000, 128_000),
-    "claude-opus-4-7": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
-    "claude-opus-4-8": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
-    "claude-opus-5": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
-    "claude-sonnet-5": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
-    "claude-haiku-5": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
-    "claude-fable": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
-    "claude-mythos": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-opus-4-6 claude-sonnet-4-6": ("anthropic", _CLAUDE, 1_000_000, 128_000),
+    "claude-opus-4-7 claude-opus-4-8 claude-opus-5 claude-sonnet-5": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-haiku-5 claude-fable claude-mythos": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
     "gemini": ("google", ESTIMATE, 1_048_576, 65_536),
     "gemini-1-0": ("google", ESTIMATE, 32_760, 8_192),
-    "gemini-1-5": ("google", ESTIMATE, 1_048_576, 8_192),
+    "gemini-1-5 gemini-2-0": ("google", ESTIMATE, 1_048_576, 8_192),
     "gemini-1-5-pro": ("google", ESTIMATE, 2_097_152, 8_192),
-    "gemini-2-0": ("google", ESTIMATE, 1_048_576, 8_192),
     "gemma": ("google", ESTIMATE, 8_192, 8_192),
-    "gemma-3": ("google", ESTIMATE, 131_072, 8_192),
-    "gemma3": ("google", ESTIMATE, 131_072, 8_192),
+    "gemma-3 gemma3": ("google", ESTIMATE, 131_072, 8_192),
     "gemma-4": ("google", ESTIMATE, 262_144, 32_768),
-    "llama": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama-2": ("meta", _SMALL_VOCABULARY, 4_096, 4_096),
-    "llama2": ("meta", _SMALL_VOCABULARY, 4_096, 4_096),
-    "llama-3": ("meta", ESTIMATE, 8_192, 8_192),
-    "llama3": ("meta", ESTIMATE, 8_192, 8_192),
-    "llama-3-1": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama-3-2": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama-3-3": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama3-1": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama3-2": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama3-3": ("meta", ESTIMATE, 131_072, 8_192),
-    "llama-4": ("meta", ESTIMATE, 131_072, 8_192),
-    "mistral": ("mistral", ESTIMATE, 128_000, 16_384),
-    "mistral-7b": ("mistral", _SMALL_VOCABULARY, 32_768, 8_192),
-    "mistral-tiny": ("mistral", _SMALL_VOCABULARY, 32_000, 8_192),
-    "mixtral": ("mistral", _SMALL_VOCABULARY, 32_768, 8_192),
-    "open-mistral": ("mistral", _SMALL_VOCABULARY, 32_000, 8_192),
+    "llama llama-3-1 llama-3-2 llama-3-3 llama3-1 llama3-2 llama3-3 llama-4": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama-2 llama2": ("meta", _SMALL_VOCABULARY, 4_096, 4_096),
+    "llama-3 llama3": ("meta", ESTIMATE, 8_192, 8_192),
+    "mistral codestral devstral pixtral": ("mistral", ESTIMATE, 128_000, 16_384),
+    "mistral-7b mixtral": ("mistral", _SMALL_VOCABULARY, 32_768, 8_192),
+    "mistral-tiny open-mistral": ("mistral", _SMALL_VOCABULARY, 32_000, 8_192),
     "ministral": ("mistral", ESTIMATE, 131_072, 16_384),
     "magistral": ("mistral", ESTIMATE, 128_000, 40_000),
-    "codestral": ("mistral", ESTIMATE, 128_000, 16_384),
-    "devstral": ("mistral", ESTIMATE, 128_000, 16_384),
-    "pixtral": ("mistral", ESTIMATE, 128_000, 16_384),
-    "qwen": ("qwen", ESTIMATE, 32_768, 8_192),
-    "qwen2": ("qwen", ESTIMATE, 32_768, 8_192),
-    "qwen3": ("qwen", ESTIMATE, 32_768, 8_192),
-    "qwq": ("qwen", ESTIMATE, 32_768, 8_192),
+    "qwen qwq": ("qwen", ESTIMATE, 32_768, 8_192),
     "deepseek": ("deepseek", ESTIMATE, 65_536, 8_192),
     "deepseek-v4": ("deepseek", ESTIMATE, 1_000_000, 393_216),
 }
+FAMILIES = {name: row for names, row in _ROWS.items() for name in names.split()}
 
 
 UNKNOWN_WINDOW = 128_000
@@ -141,18 +104,40 @@ _HOSTS = re.compile(
 _FIELDS = frozenset({"provider", "tokenizer", "window", "reply_reserve"})
 _registered: dict[str, ModelInfo] = {}
 
+CALL_LIMIT: Final = 32
+"""Calls remembered for each model."""
+CALLS_NEEDED: Final = 8
+"""Calls after which an estimate counts as too high."""
+MARGIN_PERCENT: Final = 3
+SMALL_REQUEST: Final = 1_000
+"""Requests with fewer estimated tokens are too small to compare directly."""
+LEAST_PERCENT, MOST_PERCENT = 50, 400
+"""A budget is at most doubled, and at most quartered."""
+IMPLAUSIBLE_RATIO: Final = 4
+"""If less than one in this many estimated tokens is reported, the report is ignored: it leaves out cached tokens."""
+MODEL_LIMIT: Final = 512
+"""Models remembered; the least recently used one is dropped first."""
+
+CalibrationKey = tuple[str, ...]
+"""A tenant, a model, and the tokenizer that estimates for it."""
+RATIO_SCALE: Final = 1_000_000
+"""A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
+
 
 def _compute_reserve(window: int, reply: int, most_input: int | None = None) -> int:
     return max(min(reply, window // 4), 0 if most_input is None else window - most_input)
 
 
-def _build_info(prefix: str, row: Family) -> ModelInfo:
-    provider, counted, window, reply, *most = row
-    reserve = _compute_reserve(window, reply, most[0] if most else None)
-    return ModelInfo(name=prefix, provider=provider, tokenizer=counted, window=window, reply_reserve=reserve)
-
-
-_TABLE = {prefix: _build_info(prefix, row) for prefix, row in FAMILIES.items()}
+_TABLE = {
+    prefix: ModelInfo(
+        name=prefix,
+        provider=provider,
+        tokenizer=counted,
+        window=window,
+        reply_reserve=_compute_reserve(window, reply, *most),
+    )
+    for prefix, (provider, counted, window, reply, *most) in FAMILIES.items()
+}
 
 
 def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> ModelInfo:
@@ -195,6 +180,38 @@ def register_model(
     _registered[plain] = _validate(added)
     _look_up.cache_clear()
     return added
+
+
+class Calibration:
+    """The ratios of the last calls of each model. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._shares = Lru[CalibrationKey, deque[int]](MODEL_LIMIT)
+        self._guard = ForkLock()
+
+    def note(self, counted: CalibrationKey, estimated: int, reported: int) -> None:
+        """Record how many tokens a request was estimated to have, and how many the provider reported."""
+        if estimated < 1 or reported < 1 or reported * IMPLAUSIBLE_RATIO < estimated:
+            return
+        if estimated < SMALL_REQUEST:
+            if reported <= estimated:
+                return
+            estimated, reported = SMALL_REQUEST, reported + SMALL_REQUEST - estimated
+        share = -(-reported * RATIO_SCALE // estimated)
+        with self._guard.lock:
+            shares = self._shares.get(counted) or deque(maxlen=CALL_LIMIT)
+            shares.append(share)
+            self._shares.put(counted, shares)
+
+    def factor(self, counted: CalibrationKey) -> float | None:
+        """Return the factor for estimated tokens, rounded up to hundredths; None until it is known."""
+        with self._guard.lock:
+            shares = tuple(self._shares.get(counted) or ())
+        most = max(shares, default=0)
+        if len(shares) < CALLS_NEEDED and most <= RATIO_SCALE:
+            return None
+        percent = -(-most * (100 + MARGIN_PERCENT) // RATIO_SCALE)
+        return min(max(percent, LEAST_PERCENT), MOST_PERCENT) / 100
 
 
 class ModelRegistry:

@@ -82,7 +82,11 @@ class Scripted:
             said = said(asked.pack)
             said = _check_reply(await said if inspect.isawaitable(said) else said)
         if isinstance(said, BaseException | type):
-            raise await self._prepare_failure(said, say)
+            partial = getattr(said, "partial", "")
+            if isinstance(partial, str) and partial:
+                await stream_message(Message(role="assistant", content=partial), say, self._pause)
+            # A copy, since callers add notes to the error they catch, and it is raised again in another turn.
+            raise copy.copy(said) if isinstance(said, ModelFailed) else said
         made = said if isinstance(said, ModelReply) else _build_reply(said, seen, self._name)
         await stream_message(made.message, say, self._pause)
         return made
@@ -103,20 +107,10 @@ class Scripted:
         if seen.reply_count >= len(script):
             raise ModelFailed(
                 f"The script of {self._name} has no reply number {seen.reply_count + 1} to {seen.user!r:.80}. "
-                "Add it, or give "
-                "a function of the pack.",
+                "Add it, or give a function of the pack.",
                 kind="rejected",
             )
         return script[seen.reply_count]
-
-    async def _prepare_failure(
-        self, error: BaseException | type[BaseException], say: DeltaCallback | None
-    ) -> BaseException:
-        partial = getattr(error, "partial", "")
-        if isinstance(partial, str) and partial:
-            await stream_message(Message(role="assistant", content=partial), say, self._pause)
-        # A copy, since callers add notes to the error they catch, and it is raised again in another turn.
-        return copy.copy(error) if isinstance(error, ModelFailed) else error() if isinstance(error, type) else error
 
 
 # The request
@@ -148,7 +142,7 @@ def read_pack(pack: RenderablePack) -> ScriptInput:
         messages=messages,
         user=messages[newest].text if users else "",
         reply_count=sum(not message.partial and not message.synthetic for message in since),
-        tokens=tokens if isinstance(tokens, int) else _estimate_tokens(json_text(pack.to_openai())),
+        tokens=tokens if isinstance(tokens, int) else -(-len(json_text(pack.to_openai())) // CHARS_PER_TOKEN),
     )
 
 
@@ -191,12 +185,9 @@ def _build_reply(said: Any, seen: ScriptInput, name: str) -> ModelReply:
         texts = [part for part in parts if isinstance(part, str)]
         calls = tuple(_to_call(part) for part in parts if not isinstance(part, str))
         message = Message(role="assistant", content="".join(texts) if texts else None, tool_calls=calls)
-    output = _estimate_tokens(message.text, *(each.name + each.arguments for each in message.tool_calls))
-    return ModelReply(message=message, usage=Usage(input=seen.tokens, output=output, model=name))
-
-
-def _estimate_tokens(*texts: str) -> int:
-    return -(-sum(map(len, texts)) // CHARS_PER_TOKEN)
+    length = len(message.text) + sum(len(each.name) + len(each.arguments) for each in message.tool_calls)
+    usage = Usage(input=seen.tokens, output=-(-length // CHARS_PER_TOKEN), model=name)
+    return ModelReply(message=message, usage=usage)
 
 
 def _to_call(part: Any) -> ToolCallRequest:
@@ -243,7 +234,8 @@ def _check_reply(reply: Any) -> Any:
     message = reply.message if isinstance(reply, ModelReply) else reply
     if isinstance(message, Message) and message.role == "assistant":
         return reply
-    if isinstance(reply, list | tuple) and reply and all(map(_is_part, reply)):
+    parts = reply if isinstance(reply, list | tuple) else ()
+    if parts and all(isinstance(part, str | ToolCallRequest) or _is_call(part) for part in parts):
         return reply
     if callable(reply) and not isinstance(reply, type):
         return reply
@@ -251,10 +243,6 @@ def _check_reply(reply: Any) -> Any:
         f"{reply!r:.80} is no reply. Give a text, call(name, …), a list of these, an assistant's Message, a "
         "ModelReply, an error to raise, or a function of the pack."
     )
-
-
-def _is_part(part: object) -> bool:
-    return isinstance(part, str | ToolCallRequest) or _is_call(part)
 
 
 def _is_call(given: object) -> bool:

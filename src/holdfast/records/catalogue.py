@@ -11,7 +11,6 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.errors import InvalidValue
 from holdfast.records.events import calls, frames, journal, memory, sessions, state, work
 from holdfast.records.events.envelope import AppContent, AppFacts, Content, Facts
 
@@ -142,11 +141,3 @@ _APP_TYPE = _define_type("app.*", "inbox", AppFacts, AppContent)
 def event_type(name: str) -> EventType | None:
     """Return the catalogue's row for a wire name; None if this release does not know it."""
     return CATALOGUE.get(name) or (_APP_TYPE if name.startswith(APP_PREFIX) else None)
-
-
-def require_event_type(name: str) -> EventType:
-    """Return the catalogue's row for a type to be written; refuse unknown names."""
-    row = CATALOGUE.get(name) or event_type(name)
-    if row is None:
-        raise InvalidValue(f"{name!r} is not an event of the catalogue. An application's own events begin with 'app.'.")
-    return row

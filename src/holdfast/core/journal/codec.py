@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 
 from holdfast.core.lazy import convert, decoder
 from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
-from holdfast.records.catalogue import event_type, require_event_type
+from holdfast.records.catalogue import event_type
 from holdfast.records.events.envelope import ERASED, Draft, Event, SealedEvent, StoredEvent
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings
@@ -99,7 +99,11 @@ def decode(data: bytes, kind: Any = Any) -> Any:
 
 def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> SealedEvent:
     """Encode a draft to canonical bytes, checked against the catalogue and the limits."""
-    row = require_event_type(draft.type)
+    row = event_type(draft.type)
+    if row is None:
+        raise InvalidValue(
+            f"{draft.type!r} is not an event of the catalogue. An application's own events begin with 'app.'."
+        )
     if not isinstance(draft.facts, row.facts):
         raise InvalidValue(f"{draft.type} needs facts of type {row.facts.__name__}, not {type(draft.facts).__name__}.")
     if draft.content is not None and (row.content is None or not isinstance(draft.content, row.content)):
@@ -154,7 +158,7 @@ def decode_event(stored: StoredEvent) -> Event:
     content: Any = None
     if stored.content is not None:
         content = decode(stored.content, row.content if row is not None and row.content is not None else Any)
-    elif stored.erased:
+    elif stored.mac is not None:  # Erasure removes the content and leaves its digest.
         content = ERASED
     return Event(
         seq=stored.seq,
