@@ -41,6 +41,7 @@ from holdfast.client.state import State, open_store
 from holdfast.client.steps import Ask, CallModel, CallTool, Done
 from holdfast.client.turn import Turn
 from holdfast.connect import restore
+from holdfast.core.lazy import lazy_names as _lazy_names
 from holdfast.core.values import register_type
 from holdfast.errors import (
     Conflict,
@@ -148,46 +149,33 @@ __all__ = [
     "tool",
 ]
 
-_PUBLIC_MODULES = ("compaction", "effects", "errors", "models", "types")
-
 # Imported on first use: slow to import, or not needed by every program.
-_LAZY_IMPORTS = {
-    "Agent": "holdfast.runtime.agent",
-    "AgentEvent": "holdfast.runtime.reply",
-    "AnthropicMessages": "holdfast.model.providers",
-    "AsyncAgent": "holdfast.runtime.agent",
-    "AsyncCallModel": "holdfast.aio.turn",
-    "AsyncCallTool": "holdfast.aio.turn",
-    "AsyncFrame": "holdfast.aio.frame",
-    "AsyncHoldfast": "holdfast.aio.holdfast",
-    "AsyncSession": "holdfast.aio.session",
-    "AsyncState": "holdfast.aio.state",
-    "AsyncToolCall": "holdfast.runtime.tools.call",
-    "AsyncTurn": "holdfast.aio.turn",
-    "Bytes": "holdfast.runtime.tools.result",
-    "DocumentRoot": "holdfast.extras.documents",
-    "DualWrite": "holdfast.extras.dual_write",
-    "HttpsFetcher": "holdfast.extras.https",
-    "McpServer": "holdfast.runtime.tools.mcp",
-    "OpenAIChat": "holdfast.model.providers",
-    "OpenAIResponses": "holdfast.model.providers",
-    "OpenTelemetry": "holdfast.extras.opentelemetry",
-    "Reply": "holdfast.runtime.reply",
-    "Scripted": "holdfast.model.scripted",
-    "Tool": "holdfast.runtime.tools.tool",
-    "ToolCall": "holdfast.runtime.tools.call",
-    "count_tokens": "holdfast.windows",
-    "open_async": "holdfast.aio.holdfast",
-    "open_store_async": "holdfast.aio.state",
-    "slide_window": "holdfast.windows",
-    "summarise_window": "holdfast.windows",
-    "tool": "holdfast.runtime.tools.tool",
-}
+_find_lazy_name = _lazy_names(
+    __name__,
+    {
+        "holdfast.aio.frame": "AsyncFrame",
+        "holdfast.aio.holdfast": "AsyncHoldfast open_async",
+        "holdfast.aio.session": "AsyncSession",
+        "holdfast.aio.state": "AsyncState open_store_async",
+        "holdfast.aio.turn": "AsyncCallModel AsyncCallTool AsyncTurn",
+        "holdfast.extras.documents": "DocumentRoot",
+        "holdfast.extras.dual_write": "DualWrite",
+        "holdfast.extras.https": "HttpsFetcher",
+        "holdfast.extras.opentelemetry": "OpenTelemetry",
+        "holdfast.model.providers": "AnthropicMessages OpenAIChat OpenAIResponses",
+        "holdfast.model.scripted": "Scripted",
+        "holdfast.runtime.agent": "Agent AsyncAgent",
+        "holdfast.runtime.reply": "AgentEvent Reply",
+        "holdfast.runtime.tools.call": "AsyncToolCall ToolCall",
+        "holdfast.runtime.tools.mcp": "McpServer",
+        "holdfast.runtime.tools.result": "Bytes",
+        "holdfast.runtime.tools.tool": "Tool tool",
+        "holdfast.windows": "count_tokens slide_window summarise_window",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY_IMPORTS:
-        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
-    if name in _PUBLIC_MODULES:
+    if name in ("compaction", "effects", "errors", "models", "types"):
         return _import_module(f"holdfast.{name}")
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return _find_lazy_name(name)

@@ -6,9 +6,9 @@
 `verify_webhook` checks such a delivery where it arrives.
 """
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast.core.lazy import lazy_names as _lazy_names
 from holdfast.records.effects import (
     Custom,
     DeclaredEffect,
@@ -53,13 +53,9 @@ __all__ = [
 ]
 
 # Imported on first use: slow to import.
-_LAZY_IMPORTS = {
-    "WebhookSink": "holdfast.extras.webhook",
-    "verify_webhook": "holdfast.extras.webhook",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_IMPORTS:
-        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
-    raise AttributeError(f"module 'holdfast.effects' has no attribute {name!r}")
+__getattr__ = _lazy_names(
+    __name__,
+    {
+        "holdfast.extras.webhook": "WebhookSink verify_webhook",
+    },
+)

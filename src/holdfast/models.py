@@ -4,9 +4,9 @@ A model is any object with the methods of `Model`. `Tokenizer` and `Embedder` de
 `tokenizer` and `embedder`. `register_model` adds a model's window and tokenizer, `register_price` its price.
 """
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast.core.lazy import lazy_names as _lazy_names
 from holdfast.model.prices import register_price
 from holdfast.model.registry import model_info, register_model
 from holdfast.ports import Embedder, Model, Tokenizer
@@ -36,16 +36,11 @@ __all__ = [
 ]
 
 # Imported on first use: slow to import.
-_LAZY_IMPORTS = {
-    "AnthropicMessages": "holdfast.model.providers",
-    "OpenAIChat": "holdfast.model.providers",
-    "OpenAIResponses": "holdfast.model.providers",
-    "Recorded": "holdfast.model.recorded",
-    "Scripted": "holdfast.model.scripted",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_IMPORTS:
-        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
-    raise AttributeError(f"module 'holdfast.models' has no attribute {name!r}")
+__getattr__ = _lazy_names(
+    __name__,
+    {
+        "holdfast.model.providers": "AnthropicMessages OpenAIChat OpenAIResponses",
+        "holdfast.model.recorded": "Recorded",
+        "holdfast.model.scripted": "Scripted",
+    },
+)

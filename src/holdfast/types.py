@@ -3,11 +3,11 @@
 There is no need to construct one. Records of effects, compaction and models are in modules of their own.
 """
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.client.history_tools import HistoryTools
 from holdfast.client.state import StateReader, StateStore
+from holdfast.core.lazy import lazy_names as _lazy_names
 from holdfast.core.sessions.windows import Window
 from holdfast.core.wire.anthropic import AnthropicRequest
 from holdfast.core.wire.openai_chat import OpenAIRequest
@@ -107,14 +107,10 @@ __all__ = [
 ]
 
 # Imported on first use: slow to import.
-_LAZY_IMPORTS = {
-    "AsyncHistoryTools": "holdfast.aio.frame",
-    "AsyncStateReader": "holdfast.aio.state",
-    "AsyncStateStore": "holdfast.aio.state",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_IMPORTS:
-        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
-    raise AttributeError(f"module 'holdfast.types' has no attribute {name!r}")
+__getattr__ = _lazy_names(
+    __name__,
+    {
+        "holdfast.aio.frame": "AsyncHistoryTools",
+        "holdfast.aio.state": "AsyncStateReader AsyncStateStore",
+    },
+)

@@ -10,6 +10,7 @@ changed; its `window` lists what was left out, shortened or repaired. Nothing is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -27,7 +28,7 @@ from holdfast.model.summarizers import resolve_summarizer
 from holdfast.model.tokenizers import FunctionTokenizer
 from holdfast.model.tokenizers import resolve_tokenizer as tokenizer_of
 from holdfast.ports import Tokenizer
-from holdfast.records.messages import Message, Repair
+from holdfast.records.messages import Message
 
 T = TypeVar("T")
 TokenizerChoice = str | Tokenizer | Callable[[str], int]
@@ -131,7 +132,7 @@ class _MessageList(Generic[T]):
     def convert_window(self, window: Window) -> WindowedMessages[T]:
         """Return the window in the caller's own kind of message, with repairs indexed by the caller's list."""
         moved = [msgspec.structs.replace(repair, index=self._where[repair.index]) for repair in window.repairs]
-        repairs = sorted([*self._repairs, *moved], key=_repair_index)
+        repairs = sorted([*self._repairs, *moved], key=attrgetter("index"))
         window = msgspec.structs.replace(window, repairs=tuple(repairs))
         back: list[Any] = []
         for part in _split_rounds(window.messages):
@@ -152,10 +153,6 @@ class _MessageList(Generic[T]):
                 [source] if source is not None else openai_chat.render_request([message], ids="provider")["messages"]
             )
         return back
-
-
-def _repair_index(repair: Repair) -> int:
-    return repair.index
 
 
 def _split_rounds(messages: list[Message]) -> list[list[Message]]:
@@ -188,11 +185,7 @@ def _select_counter(model: str | None, tokenizer: TokenizerChoice | None) -> tup
         info = model_info(model)
         framing = framing_of(info.provider, model)
         tokenizer = info.tokenizer if tokenizer is None else tokenizer
-    return _make_tokenizer(tokenizer).count, framing
-
-
-def _make_tokenizer(given: TokenizerChoice | None) -> Tokenizer:
-    if getattr(given, "__name__", None) == "<lambda>" and callable(given):
+    if getattr(tokenizer, "__name__", None) == "<lambda>" and callable(tokenizer):
         # Nothing is stored here, so the counter needs no stable name.
-        return FunctionTokenizer("given", given)
-    return tokenizer_of(given)
+        return FunctionTokenizer("given", tokenizer).count, framing
+    return tokenizer_of(tokenizer).count, framing

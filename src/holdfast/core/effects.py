@@ -98,22 +98,25 @@ def check_effect(effect: object) -> AnyEffect:
             f"An operator declares effects such as WriteState or Custom, not {type(effect).__name__}. "
             "Nothing was written."
         )
-    given: Any = _stringify_scopes(effect)
+    places = {name: getattr(effect, name) for name in _SCOPE_FIELDS if hasattr(effect, name)}
+    if isinstance(effect, effects.Signal):
+        places["to"] = effect.to
+    texts = {name: Scope.of(place).text for name, place in places.items() if place is not None}
+    given: Any = replace(effect, **texts)
     kind: type[Effect] = type(effect)
     try:
         decoder(kind).decode(encode(_with_plain_data(given)))
     except msgspec.ValidationError as error:
         words = str(error).replace("`", "").replace("$.", "")
         raise InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
-    _check_fields(given)
+    # The rules that its type does not express.
+    if isinstance(given, StateEffect):
+        _check_state(given)
+    elif isinstance(given, effects.Signal | effects.Custom):
+        _check_kind(given)
+    else:
+        _check_frame_effect(given)
     return cast(AnyEffect, given)
-
-
-def _stringify_scopes(effect: Effect) -> Effect:
-    places = {name: getattr(effect, name, None) for name in _SCOPE_FIELDS if hasattr(effect, name)}
-    if isinstance(effect, effects.Signal):
-        places["to"] = effect.to
-    return replace(effect, **{name: Scope.of(place).text for name, place in places.items() if place is not None})
 
 
 def _with_plain_data(effect: Effect) -> Effect:
@@ -122,24 +125,13 @@ def _with_plain_data(effect: Effect) -> Effect:
     return replace(effect, **data)
 
 
-def _check_fields(effect: Any) -> None:
-    """Check the rules that the effect's type does not express."""
-    if isinstance(effect, StateEffect):
-        _check_state(effect)
-    elif isinstance(effect, effects.Signal):
-        _check_kind(effect.kind)
-    elif isinstance(effect, effects.Custom):
-        _check_kind(effect.kind)
+def _check_kind(effect: effects.Signal | effects.Custom) -> None:
+    if not _KIND_PATTERN.fullmatch(effect.kind):
+        raise InvalidValue(f"kind must be up to 64 letters, digits, '.', '_' or '-', not {effect.kind!r:.80}.")
+    if isinstance(effect, effects.Custom):
         if effect.kind in EFFECT_KINDS:
             raise InvalidValue(f"{effect.kind!r} is a kind of holdfast's own. Call yours something else.")
         check_sink(effect.sink)
-    else:
-        _check_frame_effect(effect)
-
-
-def _check_kind(kind: str) -> None:
-    if not _KIND_PATTERN.fullmatch(kind):
-        raise InvalidValue(f"kind must be up to 64 letters, digits, '.', '_' or '-', not {kind!r:.80}.")
 
 
 def check_sink(name: object) -> str:
@@ -176,13 +168,7 @@ def _check_state(effect: Any) -> None:
 
 def options_of(effect: effects.WriteState) -> rules.EntryOptions:
     """Return the entry options of a write."""
-    return rules.EntryOptions(
-        tier=effect.tier,
-        lifetime=effect.lifetime,
-        content_kind=effect.content_kind,
-        salience=effect.salience,
-        ttl=effect.ttl,
-    )
+    return rules.EntryOptions(**{name: getattr(effect, name) for name in rules.EntryOptions.__struct_fields__})
 
 
 def _check_frame_effect(effect: Any) -> None:

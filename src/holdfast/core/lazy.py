@@ -1,15 +1,17 @@
-"""Work that waits for its first use: patterns are compiled then, and types prepared for msgspec, one thread at a time.
+"""Work that waits for its first use: patterns are compiled, modules imported, and types prepared for msgspec.
 
-Both keep the import of holdfast fast. msgspec analyses a type when it is first used, and two threads that do so at once
-for the same type can crash the process, so every type that is decoded or converted to goes through here first. The lock
-is set from above: this module does not know about threads.
+All of it keeps the import of holdfast fast. msgspec analyses a type when it is first used, and two threads that do so
+at once for the same type can crash the process, so every type that is decoded or converted to goes through here first.
+The lock is set from above: this module does not know about threads.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from importlib import import_module
 from typing import Any, cast
 
 import msgspec
@@ -30,6 +32,18 @@ class _LazyPattern:
 def lazy_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """Return a pattern that is compiled when it is first used."""
     return cast(re.Pattern[str], _LazyPattern(text, flags))
+
+
+def lazy_names(module: str, sources: dict[str, str]) -> Callable[[str], Any]:
+    """Return a module's `__getattr__` for names that are imported on first use, given by the modules that hold them."""
+    source_of = {name: source for source, names in sources.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in source_of:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return getattr(import_module(source_of[name]), name)
+
+    return find
 
 
 _type_lock: list[AbstractContextManager[Any]] = [nullcontext()]

@@ -45,18 +45,14 @@ def to_plain(value: Any, depth: int = 0) -> Any:
     if kind is list or kind is tuple:
         return [to_plain(item, depth + 1) for item in value]
     try:
-        return _dump_record(value)
+        if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
+            return msgspec.to_builtins(value)
+        dump = getattr(value, "model_dump", None)
+        return dump(mode="json") if callable(dump) and not isinstance(value, type) else value
     except Exception as error:  # noqa: BLE001  it is the caller's own code, to the last attribute
         raise InvalidValue(
             f"{kind.__name__} cannot be stored: {exception_text(error)}. Give plain data instead."
         ) from None
-
-
-def _dump_record(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if callable(dump) and not isinstance(value, type) else value
 
 
 def is_record_type(kind: Any) -> bool:

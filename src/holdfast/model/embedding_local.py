@@ -99,8 +99,7 @@ class WeightsEmbedder(CheckedEmbedder):
     def _unreadable_error(self, error: BaseException) -> Unavailable:
         return Unavailable(
             f"The embedder in {self._plan.weights.parent} failed: its files cannot be read: "
-            f"{exception_text(error)[:300]}. "
-            "Put them right, or use another."
+            f"{exception_text(error)[:300]}. Put them right, or use another."
         )
 
 
@@ -241,13 +240,9 @@ def plan_folder(folder: Path) -> EmbeddingPlan:
     )
     if tensor_prefix(shapes) is not None:
         return _plan_bert(plan, folder, kinds.get("Pooling"), shapes)
-    return _plan_static(plan, shapes)
-
-
-def _plan_static(plan: EmbeddingPlan, shapes: dict[str, list[int]]) -> EmbeddingPlan:
     matrix = next((name for name in _MATRICES if name in shapes), None)
     if matrix is None or len(shapes[matrix]) != 2:
-        raise InvalidValue(f"{plan.weights} holds neither a static model nor a BERT. {REQUIREMENTS}.")
+        raise InvalidValue(f"{weights} holds neither a static model nor a BERT. {REQUIREMENTS}.")
     return msgspec.structs.replace(plan, matrix=matrix, dimensions=_check_width(plan, shapes[matrix]))
 
 

@@ -54,6 +54,15 @@ _KINDS = {
     "authentication_error": "unauthorised",
     "permission_error": "unauthorised",
 }
+_KIND_BY_STATUS = {
+    401: "unauthorised",
+    403: "unauthorised",
+    408: "timeout",
+    504: "timeout",
+    429: "rate_limited",
+    409: "unavailable",
+    425: "unavailable",  # These depend on the moment, not on the request.
+}
 _RETRYABLE_KINDS = ("rate_limited", "unavailable", "timeout", "cut", "malformed")
 _ADVICE = {
     "rate_limited": "Wait, or send less at a time.",
@@ -104,7 +113,11 @@ async def send_request(
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         if not pieces.ended:
             raise _connection_fault(error, begun, pieces) from None
-    return _finish_stream(pieces)
+    if pieces.ended:
+        return pieces.build_response()
+    if pieces.error is not None:
+        raise fault_from_error(pieces.error, pieces.usage)
+    raise Fault("its stream was cut before the reply was whole", kind="cut", usage=pieces.usage)
 
 
 async def _read_stream(response: httpx2.Response, pieces: StreamAccumulator, voice: DeltaRelay) -> None:
@@ -129,14 +142,6 @@ async def _read_stream(response: httpx2.Response, pieces: StreamAccumulator, voi
             raise Fault(f"its stream cannot be read: {error}", kind="malformed", usage=pieces.usage) from None
         for delta in new:
             voice.relay(delta)
-
-
-def _finish_stream(pieces: StreamAccumulator) -> dict[str, Any]:
-    if pieces.ended:
-        return pieces.build_response()
-    if pieces.error is not None:
-        raise fault_from_error(pieces.error, pieces.usage)
-    raise Fault("its stream was cut before the reply was whole", kind="cut", usage=pieces.usage)
 
 
 async def _read_body(response: httpx2.Response, most: int, *, short: bool = False) -> bytes:
@@ -193,11 +198,7 @@ class Fault(Exception):
         super().__init__(why)
         self.kind, self.status, self.after, self.usage = kind, status, after, usage
         self.retryable = kind in _RETRYABLE_KINDS if retryable is None else retryable
-
-    @property
-    def advice(self) -> str:
-        """Advice for the caller, by kind."""
-        return _ADVICE[self.kind]
+        self.advice = _ADVICE[kind]
 
 
 def fault_from_status(status: int, headers: Mapping[str, str], body: bytes, now_ms: int) -> Fault:
@@ -250,14 +251,7 @@ def parse_retry_after(headers: Mapping[str, str], now_ms: int) -> float | None:
 
 
 def _kind_of_status(status: int) -> str:
-    if status == 429:
-        return "rate_limited"
-    if status in (401, 403):
-        return "unauthorised"
-    if status in (408, 504):
-        return "timeout"
-    # 409 and 425 depend on the moment, not on the request.
-    return "unavailable" if status in (409, 425) or status >= 500 else "rejected"
+    return _KIND_BY_STATUS.get(status, "unavailable" if status >= 500 else "rejected")
 
 
 def _parse_error(body: bytes) -> Mapping[str, Any]:
@@ -292,10 +286,12 @@ def parse_reply(whole: dict[str, Any], form: Format) -> tuple[Message, str | Non
         if finish not in _REFUSAL_REASONS:
             raise _empty_reply_fault(error, finish, usage) from None
         message = _refusal_message(whole, form, finish, usage)
-    if _is_only_reasoning(message):
+    parts = message.content if isinstance(message.content, list) else []
+    blank = all(part.get("type") == "reasoning" or part.get("text") == "" for part in parts)
+    if parts and blank and not message.tool_calls:
         raise _empty_reply_fault(InvalidMessage("it has only thought, and said nothing"), finish, usage)
     finish = (message.metadata or {}).get("finish")
-    if finish is None and any(part.get("type") == "refusal" for part in _content_parts(message)):
+    if finish is None and any(part.get("type") == "refusal" for part in parts):
         finish = "refusal"
     return message, finish
 
@@ -326,16 +322,6 @@ def _refusal_message(whole: dict[str, Any], form: Format, finish: str | None, us
         usage=usage,
         metadata={"finish": finish},
     )
-
-
-def _is_only_reasoning(message: Message) -> bool:
-    parts = _content_parts(message)
-    blank = all(part.get("type") == "reasoning" or part.get("text") == "" for part in parts)
-    return bool(parts) and blank and not message.tool_calls
-
-
-def _content_parts(message: Message) -> list[dict[str, Any]]:
-    return message.content if isinstance(message.content, list) else []
 
 
 class ListenerError(Exception):

@@ -114,7 +114,10 @@ class HttpModel:
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
         """Call the model, retrying while that may help; raise ModelFailed with the reason if there is no reply."""
-        self._check_key()
+        if not self._key and not self._headers and self._url.startswith(self.address):
+            raise ModelFailed(
+                f"The model {self.name} needs a key. Give api_key=…, or set {self.key_variable}.", kind="unauthorised"
+            )
         body = msgspec.json.encode(self._build_body(asked))
         headers = self._build_headers(asked.call)
         voice, began, answered = DeltaRelay(say), self._clock.monotonic(), 0
@@ -224,16 +227,10 @@ class HttpModel:
 
     def _redact(self, text: str) -> str:
         for secret in (self._key, *self._headers.values()):
-            text = text.replace(secret, "…") if secret and len(secret) > 3 else text
+            text = text.replace(secret, "…") if len(secret) > 3 else text
         return text
 
     # Constructor arguments
-
-    def _check_key(self) -> None:
-        if not self._key and not self._headers and self._url.startswith(self.address):
-            raise ModelFailed(
-                f"The model {self.name} needs a key. Give api_key=…, or set {self.key_variable}.", kind="unauthorised"
-            )
 
     def _resolve_url(self, given: str | None) -> str:
         url = (given or os.environ.get(self.address_variable) or self.address).rstrip("/")

@@ -27,10 +27,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-import msgspec
-
 from holdfast.core.checks import is_number
 from holdfast.core.values import exception_text, is_interruption
+from holdfast.core.wire.plain_data import is_unicode
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.ports import Tokenizer
 from holdfast.system import ForkLock
@@ -43,6 +42,8 @@ PROBES = (
     "<|endoftext|> and <|im_start|> are ordinary words here",
     "東京の天気は晴れ ☀️ 👩‍👩‍👧 नमस्ते Привет",
 )
+KNOWN_ENCODINGS = {"o200k_base": (200_019, (26, 18, 23)), "cl100k_base": (100_277, (27, 17, 35))}
+"""The expected size of each encoding's vocabulary, and the tokens of each probe."""
 SPECIAL_PREFIX = "<|"
 """The prefix of every special token; checked when an encoding is loaded."""
 ALIASES = {"o200k_harmony": "o200k_base"}
@@ -83,7 +84,7 @@ class FunctionTokenizer:
 
     def count(self, text: str) -> int:
         """Return the function's count, checked to be a number of tokens."""
-        if not isinstance(text, str) or not _is_unicode(text):
+        if not isinstance(text, str) or not is_unicode(text):
             raise count_error(self.name, text, None)
         try:
             found = self._function(text)
@@ -103,35 +104,12 @@ def count_error(name: str, text: object, error: BaseException | None) -> Invalid
     """Build the error for a text that could not be counted."""
     if not isinstance(text, str):
         return InvalidValue(f"Only text has tokens, not {type(text).__name__}. Give a str.")
-    if not _is_unicode(text):
+    if not is_unicode(text):
         return InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.")
     said = "" if error is None else f": {exception_text(error)[:300]}"
     return InvalidValue(
         f"The tokenizer {name} failed on a text of {len(text):,} characters{said}. Correct it, or use another."
     )
-
-
-def _is_unicode(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-class EncodingCheck(msgspec.Struct, frozen=True):
-    """The expected vocabulary size and probe counts of an encoding."""
-
-    vocabulary: int
-    counts: tuple[int, int, int]
-
-
-KNOWN_ENCODINGS = {
-    "o200k_base": EncodingCheck(200_019, (26, 18, 23)),
-    "cl100k_base": EncodingCheck(100_277, (27, 17, 35)),
-}
 
 
 class SplintrTokenizer:
@@ -196,19 +174,19 @@ def load_tiktoken(name: str) -> FunctionTokenizer:
 
     counter = FunctionTokenizer(f"tiktoken:{name}", count, exact=True)
     known = ALIASES.get(name, name)
-    return _verify_encoding(counter, known, KNOWN_ENCODINGS[known].vocabulary) if known in KNOWN_ENCODINGS else counter
+    return _verify_encoding(counter, known, KNOWN_ENCODINGS[known][0]) if known in KNOWN_ENCODINGS else counter
 
 
 _CounterT = TypeVar("_CounterT", SplintrTokenizer, FunctionTokenizer)
 
 
 def _verify_encoding(counter: _CounterT, encoding: str, vocabulary: int) -> _CounterT:
-    known = KNOWN_ENCODINGS[encoding]
+    known_size, known_counts = KNOWN_ENCODINGS[encoding]
     counts = tuple(counter.count(probe) for probe in PROBES)
-    if vocabulary != known.vocabulary or counts != known.counts:
+    if vocabulary != known_size or counts != known_counts:
         raise Unsupported(
             f"{counter.name} does not count as it should: its vocabulary has {vocabulary:,} entries instead of "
-            f"{known.vocabulary:,}, and three texts have {counts} tokens instead of {known.counts}. {_REPAIR}"
+            f"{known_size:,}, and three texts have {counts} tokens instead of {known_counts}. {_REPAIR}"
         )
     return counter
 
@@ -293,18 +271,15 @@ def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = Non
     if isinstance(given, str):
         if given in _tokenizers:
             return _tokenizers[given]
-        name = _canonical_name(given)
+        if given == "estimate" or given.startswith(ESTIMATE_PREFIX):
+            name = f"{ESTIMATE_PREFIX}{parse_factor(given):g}"
+        else:
+            name = ALIASES.get(given, given)
         if name not in _tokenizers:
             with _LOADING.lock:  # One thread loads a vocabulary while others wait.
                 return _tokenizers.get(name) or _tokenizers.setdefault(name, _load_tokenizer(name))
         return _tokenizers[name]
     return given if isinstance(given, _WRAPPED_TYPES) else _wrap_custom(given)
-
-
-def _canonical_name(name: str) -> str:
-    if name == "estimate" or name.startswith("estimate:"):
-        return f"estimate:{parse_factor(name):g}"
-    return ALIASES.get(name, name)
 
 
 def _load_tokenizer(name: str) -> Tokenizer:

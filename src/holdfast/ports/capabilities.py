@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+import msgspec
+
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Unsupported
 from holdfast.ports.journal import Journal
@@ -126,11 +128,11 @@ class FileBackup(Protocol):
 Group = TypeVar("Group")
 
 
-class Capability(Generic[Group]):
+class Capability(msgspec.Struct, Generic[Group], frozen=True):
     """A group by its name in `capabilities`, with the words for its absence."""
 
-    def __init__(self, name: str, refusal: str) -> None:
-        self.name, self.refusal = name, refusal
+    name: str
+    refusal: str
 
 
 STATE: Final = Capability[EntryReader]("state", "This journal keeps no entries. Open a store for them.")

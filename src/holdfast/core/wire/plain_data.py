@@ -74,7 +74,7 @@ def clean_text(text: str, notes: ReadNotes) -> str:
     """Return text that every backend can store: no NUL, no lone surrogates."""
     # Unwrap a subclass of str, such as an enum's member.
     text = text if type(text) is str else str.__str__(text)
-    if "\0" not in text and (text.isascii() or _is_unicode(text)):
+    if "\0" not in text and (text.isascii() or is_unicode(text)):
         return text
     notes.report(
         "malformed",
@@ -151,7 +151,8 @@ def _clean_key(key: Any, notes: ReadNotes) -> str:
     return clean_text(str(key), notes)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Return True if text holds no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
