@@ -10,7 +10,7 @@ from holdfast.core.lazy import lazy_names as _lazy_names
 from holdfast.model.prices import register_price
 from holdfast.model.registry import model_info, register_model
 from holdfast.ports import Embedder, Model, Tokenizer
-from holdfast.records.models import Delta, ModelCall, ModelInfo, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelInfo, ModelReply
 
 if TYPE_CHECKING:
     from holdfast.model.providers import AnthropicMessages, OpenAIChat, OpenAIResponses

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.compaction.sentences import split_sentences
-from holdfast.model.extractive import ExtractiveSummarizer, estimate_tokens
+from holdfast.model.summarizers import ExtractiveSummarizer, estimate_tokens
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 

@@ -21,9 +21,8 @@ from holdfast.core.compaction import sentences
 from holdfast.core.compaction.sentences import split_sentences as sentences_sentences
 from holdfast.core.compaction.sentences import split_words
 from holdfast.errors import InvalidValue
-from holdfast.model import extractive
-from holdfast.model.extractive import ExtractiveSummarizer, estimate_tokens
-from holdfast.model.summarizers import render_transcript
+from holdfast.model import summarizers
+from holdfast.model.summarizers import ExtractiveSummarizer, estimate_tokens, render_transcript
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 
@@ -65,7 +64,7 @@ def test_without_the_bonus_for_facts_the_measure_falls(monkeypatch: pytest.Monke
     conversations = generated("no bonus", 10)
     before = kept(conversations, summary)
     monkeypatch.setattr(sentences, "FACT_WEIGHT", 0.0)
-    monkeypatch.setattr(extractive, "_signal_weight", lambda text: 0.0)
+    monkeypatch.setattr(summarizers, "_signal_weight", lambda text: 0.0)
     assert kept(conversations, summary) < min(0.9, before - 0.1)
 
 
@@ -96,8 +95,8 @@ def test_lines_that_differ_in_numbers_only_leave_room_among_the_candidates(monke
     log = [assistant(f"Step {at}/900 must be confirmed: {at * 37} MB, {at * 11} s.") for at in range(900)]
     log.insert(450, user("They will all sleep upstairs with us for now."))
     assert "They will all sleep upstairs" in summary(log)
-    monkeypatch.setattr(extractive, "SIMILAR_LIMIT", 10_000)
-    monkeypatch.setattr(extractive, "MOST_SENTENCES", 100)
+    monkeypatch.setattr(summarizers, "SIMILAR_LIMIT", 10_000)
+    monkeypatch.setattr(summarizers, "MOST_SENTENCES", 100)
     assert "They will all sleep upstairs" not in summary(log)
 
 
@@ -123,7 +122,7 @@ def test_a_summary_is_never_over_its_limit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         ExtractiveSummarizer,
         "_fit_summary",
-        lambda self, picked, did, present, most: extractive._render_summary(picked, did, present),
+        lambda self, picked, did, present, most: summarizers._render_summary(picked, did, present),
     )
     with pytest.raises(AssertionError):
         check()
@@ -251,7 +250,7 @@ def test_the_work_on_the_graph_does_not_grow_with_the_conversation(monkeypatch: 
         started = time.perf_counter()
         ExtractiveSummarizer(count=count).summarise([user(each) for each in said], max_tokens=LIMIT)
         print(f"{many} messages: {time.perf_counter() - started:.3f} s, {entered[-1]} ranked, {counted[-1]} counts")
-    assert entered == [extractive.MOST_SENTENCES] * 2
+    assert entered == [summarizers.MOST_SENTENCES] * 2
     assert counted[1] <= counted[0] * 1.1 + 20
 
 

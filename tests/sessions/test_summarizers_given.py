@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.errors import EffectFailed, InvalidValue, SummaryFailed
-from holdfast.model.extractive import ExtractiveSummarizer
-from holdfast.model.summarizers import ModelSummarizer, is_async, resolve_summarizer
+from holdfast.model.summarizers import ExtractiveSummarizer, ModelSummarizer, is_async, resolve_summarizer
 from holdfast.records.messages import Message
 
 from .summaries import called, user

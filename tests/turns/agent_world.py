@@ -12,8 +12,7 @@ from holdfast import Holdfast, Usage, tool
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
-from holdfast.records.messages import Message
-from holdfast.records.models import Delta, ModelCall
+from holdfast.records.messages import Delta, Message, ModelCall
 from holdfast.runtime.reply import AgentEvent
 from tests.turns.loops import place
 

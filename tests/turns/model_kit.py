@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import ModelFailed
 from holdfast.model.providers import ADAPTERS
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelReply
 from holdfast.testing.clock import FrozenClock
 from tests.model_server import ModelServer
 

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.errors import Closed, Draining, KeyReused, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelReply
 from holdfast.runtime import listeners, loop_thread
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.tools.tool import tool

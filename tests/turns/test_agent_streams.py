@@ -13,7 +13,7 @@ import holdfast
 from holdfast.errors import ActorBusy, InvalidValue, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
-from holdfast.records.models import Delta, ModelCall
+from holdfast.records.messages import Delta, ModelCall
 from holdfast.runtime import listeners
 from holdfast.runtime.driver import TurnDriver
 from holdfast.runtime.reply import AgentEvent

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.errors import InvalidValue
 from holdfast.model.scripted import Scripted
-from holdfast.records.models import ModelCall
+from holdfast.records.messages import ModelCall
 from holdfast.system import ProcessName
 from holdfast.testing import KillReport, kill_everywhere, kill_point, killable, lives
 from holdfast.testing.clock import FrozenClock
@@ -384,7 +384,7 @@ def test_the_plugin_brings_everything_to_a_users_test(pytester: pytest.Pytester)
         """
         import asyncio
         from holdfast.testing import call
-        from holdfast.records.models import ModelCall
+        from holdfast.records.messages import ModelCall
 
         def test_killing(kill_everywhere, tmp_path):
             def note(hf):

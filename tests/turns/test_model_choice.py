@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.http import HttpModel
 from holdfast.model.providers import ADAPTERS, AnthropicMessages, OpenAIChat, OpenAIResponses, create_model
-from holdfast.records.models import ModelCall
+from holdfast.records.messages import ModelCall
 from tests.model_server import model_server
 from tests.turns.model_kit import KINDS, Shown
 

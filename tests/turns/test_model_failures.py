@@ -15,8 +15,7 @@ from holdfast.errors import ModelFailed
 from holdfast.flow.turns import outcome
 from holdfast.model.scripted import Scripted
 from holdfast.models import ModelReply
-from holdfast.records.messages import Message
-from holdfast.records.models import Delta, ModelCall
+from holdfast.records.messages import Delta, Message, ModelCall
 from holdfast.runtime import driver
 from holdfast.runtime.driver import request_reply
 from tests.turns.agent_world import SESSION, facts, until

@@ -10,7 +10,7 @@ import holdfast
 from holdfast.errors import ModelFailed
 from holdfast.model import exchange, http
 from holdfast.model.exchange import parse_retry_after
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelReply
 from tests.model_server import Fault, ModelServer, model_server
 from tests.turns.model_kit import CALLS, FOREVER, KEY, KINDS, Asked, Shown
 

@@ -19,8 +19,7 @@ from holdfast.errors import InvalidValue
 from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.model import prices
-from holdfast.model.price_list import LONG_PROMPT, PRICES
-from holdfast.model.prices import compute_cost, register_price
+from holdfast.model.prices import LONG_PROMPT, PRICES, compute_cost, register_price
 from holdfast.records.batches import SessionQuery
 from holdfast.records.usage import NANO_USD
 from tests.scale import volume

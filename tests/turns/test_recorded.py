@@ -15,7 +15,7 @@ from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model import recorded
 from holdfast.model.recorded import Recorded
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.models import Delta, ModelCall
+from holdfast.records.messages import Delta, ModelCall
 
 SECRET = "sk-very-secret"
 

@@ -15,7 +15,7 @@ from holdfast import Message, ToolCallRequest, ToolCallResult, Usage
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model import scripted
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelReply
 
 REFUND = holdfast.ToolDef(name="refund", description="Pays back.")
 

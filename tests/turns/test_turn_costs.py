@@ -15,7 +15,7 @@ from holdfast.flow.turns import calls
 from holdfast.flow.turns.model_calls import TurnCost
 from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
-from holdfast.records.models import Delta, ModelCall
+from holdfast.records.messages import Delta, ModelCall
 from holdfast.records.usage import NANO_USD
 from tests.turns.agent_world import Counted
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take

@@ -16,7 +16,7 @@ from holdfast.core.journal import project_sessions
 from holdfast.flow.turns import model_calls
 from holdfast.model.scripted import call
 from holdfast.models import ModelReply
-from holdfast.records.models import Delta, ModelCall
+from holdfast.records.messages import Delta, ModelCall
 from tests.turns.agent_world import facts
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
 

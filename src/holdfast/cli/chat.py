@@ -36,7 +36,7 @@ from holdfast.client.session import Session
 from holdfast.connect import make_model
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.model.scripted import Scripted, call, echo, read_pack
-from holdfast.records.models import RenderablePack
+from holdfast.records.messages import RenderablePack
 from holdfast.records.scope import MAIN_THREAD
 from holdfast.runtime.tools.call import ToolCall
 from holdfast.runtime.tools.tool import AnyTool, tool

@@ -17,7 +17,7 @@ from holdfast.cli.output import encode_json
 from holdfast.client.holdfast import open as open_journal
 from holdfast.errors import HoldfastError
 from holdfast.model.scripted import DeltaCallback, Scripted, call
-from holdfast.records.models import ModelCall, ModelReply
+from holdfast.records.messages import ModelCall, ModelReply
 from holdfast.records.settings import Settings
 from holdfast.runtime.reply import Reply
 from holdfast.runtime.tools.tool import AnyTool, tool

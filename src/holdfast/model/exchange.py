@@ -27,8 +27,7 @@ from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.read import CUT_OFF_REASONS, finish_reason, read_reply, read_usage, reply_format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidMessage
-from holdfast.records.messages import Message
-from holdfast.records.models import Delta
+from holdfast.records.messages import Delta, Message
 from holdfast.records.usage import Usage
 
 MOST_BYTES = 64_000_000

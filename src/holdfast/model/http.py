@@ -34,8 +34,7 @@ from holdfast.model.exchange import (
     send_request,
 )
 from holdfast.ports import Clock
-from holdfast.records.messages import Message
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, Message, ModelCall, ModelReply
 from holdfast.records.usage import Usage
 from holdfast.system import SystemClock, SystemIds
 

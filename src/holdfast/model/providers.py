@@ -24,7 +24,7 @@ from holdfast.core.wire.stream import StreamAccumulator, unwrap_answer
 from holdfast.errors import InvalidValue
 from holdfast.model.http import HttpModel, HttpModelOptions
 from holdfast.model.registry import model_info
-from holdfast.records.models import ModelCall
+from holdfast.records.messages import ModelCall
 
 _COMPLETION_TOKENS_MODELS = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
 """Models that accept only max_completion_tokens."""

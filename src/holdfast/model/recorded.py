@@ -23,7 +23,7 @@ from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.scripted import read_pack, stream_message
 from holdfast.ports import Model
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelReply
 
 MODES: Final = ("auto", "record", "replay")
 CONNECTION_OPTIONS: Final = frozenset({"api_key", "extra_headers", "headers", "timeout"})

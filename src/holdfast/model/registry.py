@@ -33,7 +33,7 @@ import msgspec
 from holdfast.errors import InvalidValue
 from holdfast.model.tokenizers import DEFAULT_FACTOR, DEFAULT_TOKENIZER, resolve_tokenizer
 from holdfast.ports import Tokenizer
-from holdfast.records.models import ModelInfo
+from holdfast.records.messages import ModelInfo
 from holdfast.system import ForkLock, Lru
 
 Family = tuple[str, str, int, int] | tuple[str, str, int, int, int]

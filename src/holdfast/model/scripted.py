@@ -32,8 +32,7 @@ from holdfast.core.values import to_plain
 from holdfast.core.wire.calls import json_text, result_content
 from holdfast.core.wire.openai_chat import read_messages
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.records.messages import Message, ToolCallRequest
-from holdfast.records.models import Delta, ModelCall, ModelReply, RenderablePack
+from holdfast.records.messages import Delta, Message, ModelCall, ModelReply, RenderablePack, ToolCallRequest
 from holdfast.records.packs import ConversationSlice
 from holdfast.records.usage import Usage
 

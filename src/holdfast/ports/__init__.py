@@ -25,8 +25,7 @@ from holdfast.records.entries import (
     StoredEntry,
 )
 from holdfast.records.events.envelope import Trust
-from holdfast.records.messages import Message
-from holdfast.records.models import Delta, ModelCall, ModelInfo, ModelReply
+from holdfast.records.messages import Delta, Message, ModelCall, ModelInfo, ModelReply
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 

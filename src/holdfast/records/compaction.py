@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -23,14 +23,7 @@ POLICY_PRIORITY: Final[dict[str, str]] = {
 """Policies and priorities form one order; an explicit priority wins."""
 
 Strategy = Literal["priority", "summarise_oldest", "truncate_at", "sliding_window", "policy_trim", "extract_state"]
-STRATEGIES: Final[tuple[Strategy, ...]] = (
-    "priority",
-    "summarise_oldest",
-    "truncate_at",
-    "sliding_window",
-    "policy_trim",
-    "extract_state",
-)
+STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
 EVIDENCE_STRATEGIES: Final = frozenset({"priority", "policy_trim"})
 """Strategies that detach a frame's evidence. The others shorten its conversation."""
 

@@ -1,4 +1,4 @@
-"""Messages of a conversation, in one shape for every role and every provider.
+"""Messages of a conversation, in one shape for every role and every provider, and calls of the models that reply.
 
 `content` is text or a list of parts. A part is a plain mapping with a `type`:
 
@@ -15,7 +15,8 @@ While a message is being read or rendered, an image or file has its bytes as "da
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -24,6 +25,8 @@ from holdfast.records.usage import Usage
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: frozenset[str] = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+DeltaKind = Literal["text", "reasoning", "tool", "reset"]
 
 Part = dict[str, Any]
 Content = str | list[Part]
@@ -127,3 +130,59 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
     nameless_call, unknown_role or malformed."""
     done: str
     """A description of the repair."""
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, or the assumptions about a model that is not `known`."""
+
+    name: str
+    provider: str
+    tokenizer: str
+    window: int
+    reply_reserve: int
+    known: bool = True
+
+    @property
+    def input_budget(self) -> int:
+        """Tokens that a request may have while leaving room for the reply."""
+        return self.window - self.reply_reserve
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a streamed reply. `reset` means that the reply starts over: discard the pieces before it.
+
+    A `tool` delta names the tool being called; its arguments come with the whole reply.
+    """
+
+    kind: DeltaKind = "text"
+    text: str = ""
+
+
+class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply. `finish` is the reason if it was cut short, such as `length`, `content_filter` or `refusal`."""
+
+    message: Message
+    usage: Usage = Usage()
+    finish: str | None = None
+    attempts: int = 1
+
+
+class RenderablePack(Protocol):
+    """A pack as a model needs it: the keyword arguments of a request, in each provider's format."""
+
+    def to_openai(self) -> Mapping[str, Any]: ...
+
+    def to_responses(self) -> Mapping[str, Any]: ...
+
+    def to_anthropic(self) -> Mapping[str, Any]: ...
+
+
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a model. `call` is its id, and the idempotency key for providers that accept one."""
+
+    pack: RenderablePack
+    call: str = ""
+    output: dict[str, Any] | None = None
+    """The JSON schema that the provider is told to follow. The reply is not validated here: the caller checks it."""
+    options: Mapping[str, Any] = {}
+    """Further options of the request: temperature, max_tokens, reasoning."""

@@ -32,7 +32,7 @@ from holdfast.flow.turns.deadlock import TurnWork, enter_work, nesting_depth
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.steps import TurnEnd, TurnModelCall, TurnQuestions, TurnToolCall, error_usage
 from holdfast.ports import Model
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelReply
 from holdfast.records.usage import Usage
 from holdfast.runtime.tools.arguments import arguments_json
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall

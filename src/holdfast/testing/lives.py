@@ -22,7 +22,7 @@ from holdfast.errors import InvalidValue
 from holdfast.flow.frames.leases import StreamLeases
 from holdfast.ports import Model
 from holdfast.records.batches import Batch
-from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.records.messages import Delta, ModelCall, ModelReply
 from holdfast.system import ProcessName
 from holdfast.testing.faults import FaultPoints, SimulatedDeath
 

@@ -138,7 +138,7 @@ def read_message(item: Any, notes: ReadNotes) -> list[Message]:
         found = accept_message(message, notes)
         return [] if found is None else [found]
     if content is not None and not isinstance(content, list):
-        notes.report("malformed", f"content is {content!r:.40}. Use text or a list of blocks.", "left out the content")
+        notes.report(f"content is {content!r:.40}. Use text or a list of blocks.", "left out the content")
         content = []
     return _read_blocks("user" if role == "tool" else role, content or [], extras, notes)
 

@@ -45,9 +45,9 @@ def read_call(name: Any, arguments: Any, provider_id: Any, notes: ReadNotes) -> 
             _leave_out(None, arguments, notes)
         else:
             notes.report(
-                "nameless_call",
                 "A tool call has no name, so no tool can be called. Ask the model again, or append with partial=True.",
                 "left out a call without a name",
+                "nameless_call",
             )
         return None
     text = _read_arguments(name, arguments, notes)
@@ -123,10 +123,10 @@ def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:
         _leave_out(name, arguments, notes)
         return None
     notes.report(
-        "invalid_arguments",
         f"The arguments of {name} are not JSON: {arguments[:80]!r}. The reply may have been cut off: "
         "ask the model again, or append with partial=True to keep what was said without this call.",
         f"kept the arguments of {name} as text under {INVALID_JSON_KEY}",
+        "invalid_arguments",
     )
     return json_text({INVALID_JSON_KEY: arguments})
 

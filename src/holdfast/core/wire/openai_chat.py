@@ -102,11 +102,10 @@ def read_message(item: Any, notes: ReadNotes) -> Message | None:
         return None
     name = given.get("name")
     if name is not None and (not isinstance(name, str) or not name):
-        notes.report("malformed", "A message's name is not text. Give text, or no name.", "left out a name")
+        notes.report("A message's name is not text. Give text, or no name.", "left out a name")
         name = None
     if role != "assistant" and any(given.get(key) for key in _ASSISTANT_KEYS):
         notes.report(
-            "malformed",
             f"A message of the role {role} has calls or a refusal. Only an assistant message may have them.",
             "left out calls that are not an assistant's",
         )
@@ -149,7 +148,7 @@ def _read_extras(given: dict[str, Any], role: str, notes: ReadNotes) -> dict[str
             return extras
         case {"id": str(audio)} if role == "assistant" and audio:
             return extras
-    notes.report("malformed", "`audio` names nothing that an assistant spoke. Leave it out.", "left out audio")
+    notes.report("`audio` names nothing that an assistant spoke. Leave it out.", "left out audio")
     return {key: value for key, value in extras.items() if key != "audio"}
 
 
@@ -208,7 +207,7 @@ def _read_calls(given: dict[str, Any], notes: ReadNotes) -> MessageBuilder:
         for item in calls:
             found.add_call(*_read_call(item, notes))
     elif calls is not None:
-        notes.report("malformed", f"tool_calls is {calls!r:.40}. Give a list of calls.", "left out the calls")
+        notes.report(f"tool_calls is {calls!r:.40}. Give a list of calls.", "left out the calls")
     legacy = given.get("function_call")
     if isinstance(legacy, dict):
         found.add_call(read_call(legacy.get("name"), legacy.get("arguments"), None, notes), {})
@@ -217,7 +216,7 @@ def _read_calls(given: dict[str, Any], notes: ReadNotes) -> MessageBuilder:
 
 def _read_call(item: Any, notes: ReadNotes) -> tuple[ToolCallRequest | None, dict[str, Any]]:
     if not isinstance(item, dict):
-        notes.report("malformed", f"A tool call is {item!r:.40}. A call is a mapping.", "left out a call")
+        notes.report(f"A tool call is {item!r:.40}. A call is a mapping.", "left out a call")
         return None, {}
     custom, function = item.get("custom"), item.get("function")
     extras = collect_extras(item, ("id", "type", "function", "custom", "index"))

@@ -99,7 +99,7 @@ def read_items(items: Iterable[Any], notes: ReadNotes, *, reply: bool = False) -
         notes.index = index
         given = to_plain_data(item, notes)
         if not isinstance(given, dict) or not isinstance(given.get("type", ""), str):
-            notes.report("malformed", f"An item is {item!r:.40}. An item is a mapping with a type.", "left out an item")
+            notes.report(f"An item is {item!r:.40}. An item is a mapping with a type.", "left out an item")
         elif reply or _is_assistant_item(given):
             group.add(given, notes)
         else:

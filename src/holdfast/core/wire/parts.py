@@ -82,7 +82,6 @@ def copy_item(part: Part) -> dict[str, Any]:
 def report_malformed_part(item: Any, notes: ReadNotes) -> None:
     """Report a part that is not a mapping with a type, or lacks a field of its type."""
     notes.report(
-        "malformed",
         f"A part of the content is {item!r:.60}. A part is a mapping with a type and what belongs to that type.",
         "left out a part that is malformed",
     )
@@ -115,7 +114,7 @@ def read_content(
         return content
     if isinstance(content, list):
         return [part for item in content if (part := read_part(item, notes)) is not None]
-    notes.report("malformed", f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
+    notes.report(f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
     return None
 
 
@@ -149,7 +148,6 @@ def decode_base64(text: Any, notes: ReadNotes) -> bytes | None:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError, TypeError):
         notes.report(
-            "malformed",
             "An image or file is not valid base64. Encode its bytes, or append it as a file.",
             "left out an image or file that is not valid base64",
         )
@@ -304,12 +302,12 @@ def is_empty_message(message: Message) -> bool:
 def accept_message(message: Message, notes: ReadNotes) -> Message | None:
     """Return a message that was read if it is not empty and can be stored; else report it and return None."""
     if is_empty_message(message):
-        notes.report("empty_message", EMPTY_MESSAGE, "left out an empty message")
+        notes.report(EMPTY_MESSAGE, "left out an empty message", "empty_message")
         return None
     try:
         check_plain(list(_iterate_stored_data(message)), MAX_MESSAGE_NESTING + 8)
     except InvalidValue as error:
-        notes.report("malformed", str(error), f"left out a message that cannot be stored: {error}")
+        notes.report(str(error), f"left out a message that cannot be stored: {error}")
         return None
     return message
 

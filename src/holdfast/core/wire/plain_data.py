@@ -37,17 +37,11 @@ def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
-        notes.report(
-            "malformed",
-            f"{float(value)} is not a JSON number. Pass null or text instead.",
-            "turned a number into null",
-        )
+        notes.report(f"{float(value)} is not a JSON number. Pass null or text instead.", "turned a number into null")
         return None
     if depth > MAX_MESSAGE_NESTING:
         notes.report(
-            "malformed",
-            f"A message is nested deeper than {MAX_MESSAGE_NESTING} levels. Flatten it.",
-            "left out what is too deep",
+            f"A message is nested deeper than {MAX_MESSAGE_NESTING} levels. Flatten it.", "left out what is too deep"
         )
         return None
     if isinstance(value, Mapping):
@@ -58,7 +52,7 @@ def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
         try:
             return to_plain_data(dump_record(value), notes, depth + 1)
         except InvalidMessage as error:
-            notes.report("malformed", str(error), f"left out a {type(value).__name__} that cannot be read")
+            notes.report(str(error), f"left out a {type(value).__name__} that cannot be read")
             return None
     if isinstance(value, bytes | bytearray | memoryview):
         why = (
@@ -66,7 +60,7 @@ def to_plain_data(value: Any, notes: ReadNotes, depth: int = 0) -> Any:
         )
     else:
         why = f"{type(value).__name__} is not plain data. Pass text, a dict, a Message or a provider's whole response."
-    notes.report("malformed", why, f"left out a {type(value).__name__}")
+    notes.report(why, f"left out a {type(value).__name__}")
     return None
 
 
@@ -77,7 +71,6 @@ def clean_text(text: str, notes: ReadNotes) -> str:
     if "\0" not in text and (text.isascii() or is_unicode(text)):
         return text
     notes.report(
-        "malformed",
         "Text holds a NUL character or a lone surrogate: it is binary data, or was decoded wrongly. "
         "Clean the text, or append the data as a file.",
         "put U+FFFD in the place of characters that are not text",
@@ -132,7 +125,7 @@ def read_mapping(item: Any, notes: ReadNotes) -> dict[str, Any] | None:
     given = to_plain_data(item, notes)
     if isinstance(given, dict):
         return given
-    notes.report("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
+    notes.report(f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
     return None
 
 
@@ -140,14 +133,14 @@ def iterate_items(items: Any, notes: ReadNotes) -> Iterable[Any]:
     """Return the items of a list; anything else is reported as malformed."""
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | Mapping):
         return items
-    notes.report("malformed", "Messages come as a list. Put a single one into a list.", "read nothing: not a list")
+    notes.report("Messages come as a list. Put a single one into a list.", "read nothing: not a list")
     return ()
 
 
 def _clean_key(key: Any, notes: ReadNotes) -> str:
     if isinstance(key, str):
         return clean_text(key, notes)
-    notes.report("malformed", f"Object keys must be strings, not {type(key).__name__}.", "turned a key into text")
+    notes.report(f"Object keys must be strings, not {type(key).__name__}.", "turned a key into text")
     return clean_text(str(key), notes)
 
 
@@ -184,7 +177,7 @@ class ReadNotes(msgspec.Struct, kw_only=True):
     left_out: list[dict[str, Any]] = []
     """Calls of a partial message that were cut off in the middle."""
 
-    def report(self, problem: str, error: str, done: str) -> None:
+    def report(self, error: str, done: str, problem: str = "malformed") -> None:
         """Raise InvalidMessage with `error` if reading is strict, else record `done` as the repair of a problem."""
         if self.strict:
             raise InvalidMessage(error)
@@ -202,16 +195,14 @@ def drop_blank_prompt(system: str | None) -> str | None:
 def read_role(role: Any, notes: ReadNotes, also: tuple[str, ...] = ()) -> str | None:
     """Return a role. An unknown one is refused, or read as the user's, whose text is trusted least."""
     if not isinstance(role, str):
-        notes.report(
-            "malformed", f"A message has no role. Give one of {', '.join(sorted(ROLES))}.", "left out: it has no role"
-        )
+        notes.report(f"A message has no role. Give one of {', '.join(sorted(ROLES))}.", "left out: it has no role")
         return None
     if role in ROLES or role in also:
         return role
     taken = _ROLE_ALIASES.get(role.lower(), "user")
     notes.report(
-        "unknown_role",
         f"{role!r:.60} is not a role. Use one of {', '.join(sorted(ROLES))}.",
         f"read {role!r:.60} as {taken}",
+        "unknown_role",
     )
     return taken

@@ -27,7 +27,7 @@ from holdfast.core.wire.formats import FORMATS, Format
 from holdfast.core.wire.plain_data import ReadNotes, get_field, to_plain_data
 from holdfast.core.wire.read import read_usage
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
-from holdfast.records.models import Delta, DeltaKind
+from holdfast.records.messages import Delta, DeltaKind
 from holdfast.records.usage import Usage
 
 _ANTHROPIC_EVENTS = (

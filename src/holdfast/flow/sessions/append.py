@@ -37,8 +37,7 @@ from holdfast.records.events.envelope import Draft, Event, SealedEvent
 from holdfast.records.events.sessions import MessageAppended, ThreadOpened
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
-from holdfast.records.messages import Message, Part
-from holdfast.records.models import ModelInfo
+from holdfast.records.messages import Message, ModelInfo, Part
 from holdfast.records.reports import Progress
 from holdfast.records.scope import parse_scope
 from holdfast.records.sessions import ThreadState
