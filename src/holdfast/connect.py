@@ -182,7 +182,7 @@ def _list_price(model: str | None, usage: Usage) -> int | None:
 
 
 def make_model(text: str) -> Model:
-    """Return a language model by its name; see model/choosing.py. `scripted` needs no key: it replies by itself."""
+    """Return a language model by its name; see model/providers.py. `scripted` needs no key: it replies by itself."""
     if text == "scripted":
         from holdfast.model.scripted import Scripted
 
@@ -332,7 +332,11 @@ def restore(
     source_path, target_path = file_path(url_text(backup)), file_path(url_text(into))
     if not source_path.is_file() or not source_path.stat().st_size:
         raise NotFound(f"There is no backup at {source_path}.")
-    refuse_leftovers(target_path)
+    for end in ("", "-wal", "-shm", "-journal", "-artifacts"):
+        # SQLite would replay an old log over the new file.
+        leftover = target_path.with_name(target_path.name + end)
+        if leftover.exists():
+            raise Refused(f"{leftover} exists already. Move it away, or give the path of a new file.")
     if seq is not None:
         check_cursor("seq", seq)
     source = connect(source_path)
@@ -343,14 +347,6 @@ def restore(
         return _restore_until(source, target_path, seq, progress)
     finally:
         source.journal.close()
-
-
-def refuse_leftovers(path: Path) -> None:
-    """Refuse a path with leftovers of an earlier journal: SQLite would replay an old log over the new file."""
-    for end in ("", "-wal", "-shm", "-journal", "-artifacts"):
-        beside = path.with_name(path.name + end)
-        if beside.exists():
-            raise Refused(f"{beside} exists already. Move it away, or give the path of a new file.")
 
 
 def _restore_until(source: Env, target_path: Path, seq: int, progress: Progress | None) -> int:
@@ -386,7 +382,12 @@ def open_storage(
     settings = check_settings(settings_from_environment() if settings is None else settings)
     given = {name: value for name, value in (options or {}).items() if value is not None}
     # The store is opened last, so that a refusal of another argument leaves nothing open.
-    embeds, text = make_embedder(embedder), _store_url(url)
+    embeds = make_embedder(embedder)
+    try:
+        text = url_text(url)
+        text.encode()
+    except (InvalidValue, UnicodeEncodeError):
+        raise InvalidValue(f"Give the URL of a store: {STORE_EXAMPLES}.") from None
     return Storage(
         store=_open_store(text, settings, given),
         clock=clock or SystemClock(),
@@ -395,15 +396,6 @@ def open_storage(
         tenant=DEFAULT_TENANT,
         embedder=embeds,
     )
-
-
-def _store_url(url: object) -> str:
-    try:
-        text = url_text(url)
-        text.encode()
-    except (InvalidValue, UnicodeEncodeError):
-        raise InvalidValue(f"Give the URL of a store: {STORE_EXAMPLES}.") from None
-    return text
 
 
 def _open_store(text: str, settings: Settings, options: dict[str, Any]) -> Store:

@@ -6,7 +6,7 @@ Entries are checked before any backend is called. A graph is walked level by lev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ Node = tuple[str, str]
 EdgeStep = tuple[Node, Node, Edge]
 """The node an edge was reached from, the node at its other end, and the edge, whichever way it points."""
 EdgeReader = Callable[[EdgeQuery], Sequence[Edge]]
+_WAYS: Final[dict[str, tuple[Literal["out", "in"], ...]]] = {"out": ("out",), "in": ("in",), "both": ("out", "in")}
 MAX_QUERY_KEYS: Final = 400
 """Keys in one query; every backend can take this many."""
 
@@ -191,13 +192,11 @@ def load_edges(
         by_scope.setdefault(scope, []).append(key)
     found: list[EdgeStep] = []
     for scope, keys in sorted(by_scope.items()):
-        wanted = sorted(keys)
-        if direction in ("out", "both"):
-            out = _query_edges(edges, EdgeQuery(scope=scope, keys=(), direction="out", kinds=kinds), wanted, most)
-            found += [((edge.scope, edge.source), (edge.target_scope, edge.target), edge) for edge in out]
-        if direction in ("in", "both"):
-            into = _query_edges(edges, EdgeQuery(scope=scope, keys=(), direction="in", kinds=kinds), wanted, most)
-            found += [((edge.target_scope, edge.target), (edge.scope, edge.source), edge) for edge in into]
+        for way in _WAYS[direction]:
+            query = EdgeQuery(scope=scope, keys=(), direction=way, kinds=kinds)
+            for edge in _query_edges(edges, query, sorted(keys), most):
+                source, target = (edge.scope, edge.source), (edge.target_scope, edge.target)
+                found.append((source, target, edge) if way == "out" else (target, source, edge))
     return found
 
 

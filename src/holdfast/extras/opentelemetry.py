@@ -13,14 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.checks import check_number
-from holdfast.core.telemetry import (
-    ERROR,
-    answer_attributes,
-    call_attributes,
-    call_span_name,
-    error_type,
-    pack_attributes,
-)
+from holdfast.core.telemetry import ERROR, call_span_name, error_type
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.system import ForkLock, Lru
 from holdfast.version import __version__
@@ -32,9 +25,6 @@ try:
     from opentelemetry import trace
 except ImportError:  # An optional dependency.
     trace = None  # type: ignore[assignment]
-
-
-__all__ = ["OpenTelemetry", "answer_attributes", "call_attributes", "pack_attributes"]
 
 MAX_OPEN_CALLS: Final = 1024
 """The most calls open at once. Beyond that the oldest is dropped, and its span is never reported."""

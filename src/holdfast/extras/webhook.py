@@ -140,19 +140,15 @@ def _split_url(url: object) -> tuple[bool, str, int, str]:
         raise InvalidValue("url must be a whole http or https URL, such as https://example.com/hook.")
     if parts.username is not None or parts.password is not None:
         raise InvalidValue("url must not hold a user or password. Pass what authenticates you in headers.")
-    if not _is_host(host):
+    try:
+        encoded = host.encode("idna")  # As the lookup will encode it.
+    except UnicodeError:
+        encoded = b"."
+    if encoded.startswith(b"."):
         raise InvalidValue("url must name a host: labels of up to 63 characters with single dots between them.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     secure = parts.scheme == "https"
     return secure, host, port or (443 if secure else 80), path
-
-
-def _is_host(host: str) -> bool:
-    try:
-        host.encode("idna")  # As the lookup will encode it.
-    except UnicodeError:
-        return False
-    return not host.startswith(".")
 
 
 def _check_headers(given: Mapping[str, str]) -> dict[str, str]:

@@ -40,14 +40,10 @@ def resolve_embedder(given: object) -> CheckedEmbedder | None:
     """Return the embedder for a name, path, address, function or object; None for None. Loaded weights are shared."""
     if given is None or isinstance(given, CheckedEmbedder):
         return given
-    if isinstance(given, str):
-        return _embedder_by_name(given)
     if isinstance(given, os.PathLike):
         return _embedder_from_folder(given)
-    return _wrap_custom(given)
-
-
-def _embedder_by_name(given: str) -> CheckedEmbedder:
+    if not isinstance(given, str):
+        return _wrap_custom(given)
     if given == WORDLLAMA:
         return _shared_weights.get(WORDLLAMA) or _shared_weights.setdefault(
             WORDLLAMA, WeightsEmbedder(wordllama_plan())

@@ -130,7 +130,7 @@ _ROWS: dict[str, PriceRow] = {
 PRICES = {name: row for names, row in _ROWS.items() for name in names.split()}
 
 
-class Price(msgspec.Struct, frozen=True, kw_only=True):
+class Price(msgspec.Struct, frozen=True):
     """The prices of one model's tokens, each in trillionths of a US dollar, so that no price is rounded."""
 
     input: int
@@ -156,17 +156,20 @@ def compute_cost(usage: Usage, model: str | None, own: OwnPrices | None = None) 
     come first, then the list price of the one that answered.
     """
     mine = {**_registered, **own} if own else _registered
-    for name in (model, usage.model):
-        found = None if not name or not mine else _own_price(_lookup_name(name), mine)
-        if found is not None:
-            return found.cost(usage)
+    for name in (model, usage.model) if mine else ():
+        plain = _lookup_name(name or "")
+        prefix = _longest_prefix(plain, mine)
+        if prefix is not None and len(_longest_prefix(plain, PRICES) or "") <= len(prefix):
+            return mine[prefix].cost(usage)
     row = _find_row(usage.model or model or "")
     if row is None:
         return None
     rates, above, long = row
     if above is not None and usage.input > above:
-        return None if long is None else _price_from_rates(long).cost(usage)
-    return _price_from_rates(rates).cost(usage)
+        if long is None:
+            return None
+        rates = long
+    return Price(*(rate * _PICO_PER_NANO for rate in rates)).cost(usage)
 
 
 def register_price(
@@ -233,13 +236,6 @@ def _longest_prefix(plain: str, known: Iterable[str]) -> str | None:
     return max((prefix for prefix in known if has_prefix(plain, prefix)), key=len, default=None)
 
 
-def _own_price(plain: str, prices: OwnPrices) -> Price | None:
-    prefix = _longest_prefix(plain, prices)
-    if prefix is None or len(_longest_prefix(plain, PRICES) or "") > len(prefix):
-        return None
-    return prices[prefix]
-
-
 @lru_cache(maxsize=256)
 def _find_row(name: str) -> PriceRow | None:
     """Return the table row of a model, ignoring a date or release at the end of its name."""
@@ -248,11 +244,6 @@ def _find_row(name: str) -> PriceRow | None:
     if prefix is None or not _RELEASE.fullmatch(plain, len(prefix)):
         return None
     return PRICES[prefix]
-
-
-def _price_from_rates(rates: Rates) -> Price:
-    found: Any = dict(zip(Price.__struct_fields__, (rate * _PICO_PER_NANO for rate in rates), strict=True))
-    return Price(**found)
 
 
 def make_price_hook(given: object) -> Callable[[str | None, Usage], int | None]:

@@ -101,6 +101,9 @@ UNKNOWN_REPLY = 16_384
 _HOSTS = re.compile(
     r"^(?:[a-z-]+\.)?(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|mistral|openai|qwen)\.(?=[a-z])"
 )
+_UNKNOWN = ModelInfo(
+    name="", provider="other", tokenizer=ESTIMATE, window=UNKNOWN_WINDOW, reply_reserve=UNKNOWN_REPLY, known=False
+)
 _FIELDS = frozenset({"provider", "tokenizer", "window", "reply_reserve"})
 _registered: dict[str, ModelInfo] = {}
 
@@ -145,18 +148,28 @@ def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> 
     if name is not None and not isinstance(name, str):
         raise InvalidValue(f"A model is given by its name, not as {type(name).__name__}.")
     found = _look_up(name or "")
-    return _validate(_apply_overrides(found, overrides)) if overrides else found
+    if not overrides:
+        return found
+    strange = set(overrides) - _FIELDS
+    if strange:
+        raise InvalidValue(f"A model has no {', '.join(sorted(strange))}. It has {', '.join(sorted(_FIELDS))}.")
+    given = dict(overrides)
+    window = given.get("window")
+    if type(window) is int and "reply_reserve" not in given:
+        # The reserve is at most a quarter of the smaller window, too.
+        given["reply_reserve"] = _compute_reserve(window, found.reply_reserve)
+    return _validate(msgspec.structs.replace(found, **given))
 
 
 @lru_cache(maxsize=256)
 def _look_up(name: str) -> ModelInfo:
     if not name.strip():
         # No model was named: count as for OpenAI's models, but mark the result as unknown.
-        return _unknown_info("", DEFAULT_TOKENIZER)
+        return msgspec.structs.replace(_UNKNOWN, tokenizer=DEFAULT_TOKENIZER)
     plain = normalise_name(name)
     prefix = max((known for known in (*_TABLE, *_registered) if has_prefix(plain, known)), key=len, default=None)
     if prefix is None:
-        return _unknown_info(name, ESTIMATE)
+        return msgspec.structs.replace(_UNKNOWN, name=name)
     return msgspec.structs.replace(_registered.get(prefix) or _TABLE[prefix], name=name)
 
 
@@ -267,29 +280,6 @@ def has_prefix(name: str, prefix: str) -> bool:
         return False
     rest = name[len(prefix) :]
     return not (rest and prefix[-1].isdigit() and rest[0].isalnum())
-
-
-def _unknown_info(name: str, counted: str) -> ModelInfo:
-    return ModelInfo(
-        name=name,
-        provider="other",
-        tokenizer=counted,
-        window=UNKNOWN_WINDOW,
-        reply_reserve=UNKNOWN_REPLY,
-        known=False,
-    )
-
-
-def _apply_overrides(found: ModelInfo, overrides: Mapping[str, Any]) -> ModelInfo:
-    strange = set(overrides) - _FIELDS
-    if strange:
-        raise InvalidValue(f"A model has no {', '.join(sorted(strange))}. It has {', '.join(sorted(_FIELDS))}.")
-    given = dict(overrides)
-    window = given.get("window")
-    if type(window) is int and "reply_reserve" not in given:
-        # The reserve is at most a quarter of the smaller window, too.
-        given["reply_reserve"] = _compute_reserve(window, found.reply_reserve)
-    return msgspec.structs.replace(found, **given)
 
 
 def _validate(info: ModelInfo) -> ModelInfo:

@@ -9,8 +9,9 @@ For tests of your own programs:
 The pytest plugin, active as soon as holdfast is installed, offers fixtures for most of them.
 """
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.core.lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from holdfast.model.recorded import Recorded
@@ -33,21 +34,13 @@ __all__ = [
 ]
 
 # pytest loads the plugin in every run, used or not, so each name is imported only when first accessed.
-_LAZY_IMPORTS = {
-    "FrozenClock": "holdfast.testing.clock",
-    "KillReport": "holdfast.testing.kill",
-    "Recorded": "holdfast.model.recorded",
-    "Scripted": "holdfast.model.scripted",
-    "SeededIds": "holdfast.testing.clock",
-    "call": "holdfast.model.scripted",
-    "echo": "holdfast.model.scripted",
-    "kill_everywhere": "holdfast.testing.kill",
-    "kill_point": "holdfast.testing.lives",
-    "killable": "holdfast.testing.lives",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_IMPORTS:
-        return getattr(_import_module(_LAZY_IMPORTS[name]), name)
-    raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
+__getattr__ = _lazy_names(
+    __name__,
+    {
+        "holdfast.model.recorded": "Recorded",
+        "holdfast.model.scripted": "Scripted call echo",
+        "holdfast.testing.clock": "FrozenClock SeededIds",
+        "holdfast.testing.kill": "KillReport kill_everywhere",
+        "holdfast.testing.lives": "kill_point killable",
+    },
+)

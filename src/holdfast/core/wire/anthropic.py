@@ -78,18 +78,8 @@ MAX_MARKS: Final = 4
 NO_POSITION: Final = -1
 _SHORT_TTLS: Final = (None, "5m")
 _MARKABLE_TYPES: Final = frozenset(
-    {
-        "container_upload",
-        "document",
-        "image",
-        "mcp_tool_use",
-        "search_result",
-        "server_tool_use",
-        "text",
-        "tool_reference",
-        "tool_result",
-        "tool_use",
-    }
+    {"container_upload", "document", "image", "search_result", "tool_reference", "tool_result"}
+    | {"tool_use", "mcp_tool_use", "server_tool_use"}
 )
 
 
@@ -462,7 +452,14 @@ def mark_request(written: AnthropicDraft, tools: list[Block], stable: int, count
     ]
     _set_marks(brief, said, min(max(stable, 0), count), count, theirs.left)
     marked = system if system and CACHE_CONTROL in system[0] else written.system
-    return _build_request(marked, [*map(_replace_blocks, written.messages, turns)], tools)
+    messages = [
+        # A plain text without a mark stays text.
+        message
+        if isinstance(message["content"], str) and CACHE_CONTROL not in turn[0]
+        else {**message, "content": turn}
+        for message, turn in zip(written.messages, turns, strict=True)
+    ]
+    return _build_request(marked, messages, tools)
 
 
 def _set_marks(brief: list[_MarkPosition], said: list[_MarkPosition], stable: int, count: int, left: int) -> None:
@@ -538,10 +535,3 @@ def _iterate_marks(block: Block) -> Iterator[Any]:
     for each in inner if isinstance(inner, list) else ():
         if isinstance(each, dict):
             yield from _iterate_marks(each)
-
-
-def _replace_blocks(message: dict[str, Any], blocks: list[Block]) -> dict[str, Any]:
-    """Return a message with its marked blocks; a plain text without a mark stays text."""
-    if isinstance(message["content"], str) and CACHE_CONTROL not in blocks[0]:
-        return message
-    return {**message, "content": blocks}

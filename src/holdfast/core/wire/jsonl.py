@@ -29,14 +29,6 @@ _MESSAGE_FIELDS = {field.name for field in msgspec.structs.fields(Message)}
 _HEADER_FIELDS = {"holdfast", "system", "tools", "model"}
 
 
-class JsonlHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The system prompt, tools and model of a conversation."""
-
-    system: str | None = None
-    tools: tuple[ToolDef, ...] = ()
-    model: str | None = None
-
-
 def write_lines(
     messages: Iterable[Message], *, system: str | None = None, tools: Sequence[ToolDef] = (), model: str | None = None
 ) -> Iterator[str]:
@@ -62,7 +54,7 @@ def write_line(message: Message) -> str:
 
 def read_messages(lines: Iterable[str | bytes]) -> ParsedConversation:
     """Read a whole conversation. Blank lines are skipped."""
-    header = JsonlHeader()
+    header = ParsedConversation(messages=[])
     messages: list[Message] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -74,11 +66,11 @@ def read_messages(lines: Iterable[str | bytes]) -> ParsedConversation:
             raise InvalidMessage(f"Line {number} is a header, which can only be the first line. Split the file there.")
         else:
             header = found
-    return ParsedConversation(messages=messages, system=header.system, tools=header.tools, model=header.model)
+    return msgspec.structs.replace(header, messages=messages)
 
 
-def read_line(line: str | bytes, number: int) -> Message | JsonlHeader:
-    """Read one line, for callers that stream a file."""
+def read_line(line: str | bytes, number: int) -> Message | ParsedConversation:
+    """Read one line: a message, or a header as a conversation without messages."""
     try:
         given = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -93,14 +85,15 @@ def read_line(line: str | bytes, number: int) -> Message | JsonlHeader:
         raise InvalidMessage(f"Line {number} is not a message of holdfast's: {error}") from None
 
 
-def _read_header(given: dict[str, Any]) -> JsonlHeader:
+def _read_header(given: dict[str, Any]) -> ParsedConversation:
     if given["holdfast"] != JSONL_VERSION:
         raise InvalidValue(
             f"its form is {given['holdfast']!r:.20}, this release reads {JSONL_VERSION}. Upgrade holdfast."
         )
     _refuse_unknown(given, _HEADER_FIELDS)
     tools = convert(given.get("tools") or [], list[ToolDef])
-    return cast(JsonlHeader, convert({**given, "tools": read_tool_defs(tools)}, JsonlHeader))
+    header = convert({**given, "messages": [], "tools": read_tool_defs(tools)}, ParsedConversation)
+    return cast(ParsedConversation, header)
 
 
 def _read_message(given: dict[str, Any]) -> Message:

@@ -244,10 +244,15 @@ def render_message(message: Message, index: int, wire: WireIds, *, exact: bool) 
     """Return the messages that one message becomes: none if it holds nothing for this provider, one per result."""
     if message.role == "tool":
         return _render_results(message, index, wire, exact)
-    out: dict[str, Any] = {"role": message.role, "content": _render_content(message, exact)}
+    parts = message_parts(message)
+    content: str | list[dict[str, Any]] | None = message.content if isinstance(message.content, str) else None
+    if content is None:
+        shown = (_render_part(part, message.role, exact) for part in parts if not _is_field_refusal(part))
+        content = [part for part in shown if part is not None] or None
+    out: dict[str, Any] = {"role": message.role, "content": content}
     if message.name:
         out["name"] = message.name if exact else sendable_author_name(message.name)
-    refused = "".join(part["text"] for part in message_parts(message) if _is_field_refusal(part))
+    refused = "".join(part["text"] for part in parts if _is_field_refusal(part))
     if refused:
         out["refusal"] = refused
     if message.tool_calls:
@@ -256,13 +261,6 @@ def render_message(message: Message, index: int, wire: WireIds, *, exact: bool) 
     says = out["content"] or message.tool_calls or refused or out.get("audio")
     # An empty text is a real answer; no content at all means a message for another provider.
     return [out] if says or isinstance(message.content, str) else []
-
-
-def _render_content(message: Message, exact: bool) -> str | list[dict[str, Any]] | None:
-    if isinstance(message.content, str):
-        return message.content
-    shown = (_render_part(part, message.role, exact) for part in message_parts(message) if not _is_field_refusal(part))
-    return [part for part in shown if part is not None] or None
 
 
 def _render_part(part: Part, role: str, exact: bool) -> dict[str, Any] | None:

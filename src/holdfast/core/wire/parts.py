@@ -89,21 +89,21 @@ def report_malformed_part(item: Any, notes: ReadNotes) -> None:
 
 def is_parts(value: Any) -> bool:
     """Return True if a value is a list of parts, rather than data that happens to be a list."""
-    return isinstance(value, list) and bool(value) and all(_is_part(item) for item in value)
+    if not isinstance(value, list):
+        return False
+    for item in value:
+        kind = item.get("type") if isinstance(item, dict) else None
+        needed = _REQUIRED_KEYS.get(kind) if isinstance(kind, str) else None
+        if needed is None or not any(key in item for key in needed):
+            return False
+        if "text" in needed and not isinstance(item["text"], str):
+            return False
+    return bool(value)
 
 
 def has_types(value: Any) -> bool:
     """Return True if a value is a list of mappings that each have a type, as parts in any format do."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "type" in item for item in value)
-
-
-def _is_part(item: Any) -> bool:
-    if not isinstance(item, dict):
-        return False
-    needed = _REQUIRED_KEYS.get(item.get("type", "")) if isinstance(item.get("type"), str) else None
-    if needed is None or not any(key in item for key in needed):
-        return False
-    return "text" not in needed or isinstance(item["text"], str)
 
 
 def read_content(
@@ -326,7 +326,13 @@ def check_message(message: Message) -> Message:
     else:
         _check_text(content, "content", notes)
     _check_calls_and_results(message, notes)
-    _check_usage(message.usage)
+    usage = message.usage
+    if usage is not None:
+        # Counts are added up over a session, so one wrong count would spoil the sum.
+        counts = (*(getattr(usage, name, None) for name in _COUNT_FIELDS), getattr(usage, "cost", None) or 0)
+        whole = all(type(count) is int and 0 <= count <= MAX_AMOUNT for count in counts)
+        if not isinstance(usage, Usage) or not whole:
+            raise InvalidMessage(f"usage is {usage!r:.80}. Use holdfast.Usage with whole numbers of 0 or more.")
     if message.metadata is not None and not isinstance(message.metadata, dict):
         raise InvalidMessage(f"metadata is a {type(message.metadata).__name__}. Use a mapping of plain data.")
     for name in ("name", "provider", "model", "provider_id"):
@@ -335,17 +341,6 @@ def check_message(message: Message) -> Message:
         clean_text(text, notes)
     accept_message(message, notes)
     return message
-
-
-def _check_usage(usage: Any) -> None:
-    """Check the counts: they are added up over a session, so one wrong count would spoil the sum."""
-    if usage is None:
-        return
-    counts = [getattr(usage, name, None) for name in _COUNT_FIELDS]
-    counts.append(getattr(usage, "cost", None) or 0)
-    whole = all(type(count) is int and 0 <= count <= MAX_AMOUNT for count in counts)
-    if not isinstance(usage, Usage) or not whole:
-        raise InvalidMessage(f"usage is {usage!r:.80}. Use holdfast.Usage with whole numbers of 0 or more.")
 
 
 def _check_part(part: Any, message: Message) -> None:

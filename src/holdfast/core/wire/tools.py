@@ -120,12 +120,8 @@ def render_responses_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
-            told = {
-                **_name_and_description(tool),
-                "parameters": copy_data(tool.parameters),
-                "strict": bool(tool.strict),
-            }
-            out.append({"type": "function", **told})
+            told = {**_name_and_description(tool), "parameters": copy_data(tool.parameters)}
+            out.append({"type": "function", **told, "strict": bool(tool.strict)})
         elif _tool_format(tool.raw) == "responses":
             out.append(copy_data(tool.raw))
         elif _is_custom_tool(tool.raw):
@@ -293,9 +289,8 @@ def _find_object_problems(
     known = properties if isinstance(properties, Mapping) else {}
     needed = schema.get("required") or ()
     for name in needed:
-        if name not in value and not _accepts_null(
-            known.get(name), defs
-        ):  # Strict schemas require nullable properties.
+        # Strict schemas require nullable properties.
+        if name not in value and not _accepts_null(known.get(name), defs):
             yield f"{_join_path(where, name)} is missing"
     for name, one in value.items():
         if name in known:
