@@ -21,13 +21,12 @@ from holdfast.model.registry import (
     CALLS_NEEDED,
     MODEL_LIMIT,
     SMALL_REQUEST,
-    Calibration,
     ModelRegistry,
 )
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from tests.scale import seeded, volume
 
-ONE = ("claude-opus-4-7", "estimate:2")
+TOKENIZER = "estimate:2"
 CLAUDE, GPT = "claude-opus-4-7", "gpt-4o"
 SAMPLES = some.lists(
     some.tuples(some.integers(SMALL_REQUEST, 10**6), some.integers(1, 3 * 10**6)), max_size=3 * CALL_LIMIT
@@ -40,17 +39,17 @@ def hf() -> Iterator[Holdfast]:
         yield opened
 
 
-def noted(calibration: Calibration, *calls: tuple[int, int]) -> float | None:
+def noted(calibration: ModelRegistry, *calls: tuple[int, int]) -> float | None:
     for estimated, reported in calls:
-        calibration.note(ONE, estimated, reported)
-    return calibration.factor(ONE)
+        calibration.note(CLAUDE, estimated, reported, TOKENIZER)
+    return calibration.calibration(CLAUDE, TOKENIZER)
 
 
 # the factor
 
 
 def test_an_estimate_that_is_too_high_is_believed_after_some_calls() -> None:
-    calibration = Calibration()
+    calibration = ModelRegistry()
     for _ in range(CALLS_NEEDED - 1):
         assert noted(calibration, (10_000, 6_000)) is None
     assert noted(calibration, (10_000, 6_000)) == 0.62  # 0.6 and three percent of it, in whole hundredths
@@ -58,23 +57,23 @@ def test_an_estimate_that_is_too_high_is_believed_after_some_calls() -> None:
 
 
 def test_an_estimate_that_is_too_low_is_corrected_at_once() -> None:
-    assert noted(Calibration(), (10_000, 10_001)) == 1.04
-    assert noted(Calibration(), (10_000, 12_000)) == 1.24
-    assert noted(Calibration(), (10_000, 10_000)) is None
+    assert noted(ModelRegistry(), (10_000, 10_001)) == 1.04
+    assert noted(ModelRegistry(), (10_000, 12_000)) == 1.24
+    assert noted(ModelRegistry(), (10_000, 10_000)) is None
 
 
-def forgets(calibration: Calibration) -> None:
+def forgets(calibration: ModelRegistry) -> None:
     assert noted(calibration, (10_000, 15_000), *[(10_000, 8_000)] * (CALL_LIMIT - 1)) == 1.55
     assert noted(calibration, (10_000, 8_000)) == 0.83
 
 
 def test_only_the_last_calls_count() -> None:
-    forgets(Calibration())
+    forgets(ModelRegistry())
 
 
 def covers(calls: list[tuple[int, int]]) -> None:
     """A budget that was divided by the factor holds every request that is remembered, as large as the model takes."""
-    factor, window = noted(Calibration(), *calls), 200_000
+    factor, window = noted(ModelRegistry(), *calls), 200_000
     counted = [one for one in calls if one[1] * 4 >= one[0]][-CALL_LIMIT:]
     if factor is None:
         assert len(counted) < CALLS_NEEDED
@@ -95,32 +94,33 @@ def test_what_fits_by_the_factor_fits_the_window(calls: list[tuple[int, int]]) -
 
 
 def test_what_is_around_a_small_request_is_not_taken_for_a_share() -> None:
-    assert noted(Calibration(), *[(50, 40)] * 20) is None, "nothing that is small says that an estimate is too high"
-    assert noted(Calibration(), (50, 400)) == 1.40, "350 tokens too many are not eight times as many"
-    assert noted(Calibration(), (SMALL_REQUEST - 1, 2 * SMALL_REQUEST)) == 2.07
-    assert noted(Calibration(), (SMALL_REQUEST, 2 * SMALL_REQUEST)) == 2.06
+    assert noted(ModelRegistry(), *[(50, 40)] * 20) is None, "nothing that is small says that an estimate is too high"
+    assert noted(ModelRegistry(), (50, 400)) == 1.40, "350 tokens too many are not eight times as many"
+    assert noted(ModelRegistry(), (SMALL_REQUEST - 1, 2 * SMALL_REQUEST)) == 2.07
+    assert noted(ModelRegistry(), (SMALL_REQUEST, 2 * SMALL_REQUEST)) == 2.06
 
 
 @pytest.mark.parametrize("calls", [(0, 5), (5_000, 0), (-5, 5), (5_000, -1), (10_000, 2_499), (0, 0)])
 def test_what_cannot_be_about_the_same_request_is_not_noted(calls: tuple[int, int]) -> None:
-    assert noted(Calibration(), *[calls] * (2 * CALLS_NEEDED)) is None
+    assert noted(ModelRegistry(), *[calls] * (2 * CALLS_NEEDED)) is None
 
 
 def test_a_budget_is_at_most_doubled_and_quartered() -> None:
-    assert noted(Calibration(), *[(10_000, 3_000)] * CALLS_NEEDED) == 0.5
-    assert noted(Calibration(), (10_000, 10**9)) == 4
+    assert noted(ModelRegistry(), *[(10_000, 3_000)] * CALLS_NEEDED) == 0.5
+    assert noted(ModelRegistry(), (10_000, 10**9)) == 4
 
 
 def test_the_memory_is_bounded_and_the_oldest_model_goes_first() -> None:
-    calibration = Calibration()
+    calibration = ModelRegistry()
     for number in range(3 * MODEL_LIMIT):
         for _ in range(2 * CALL_LIMIT):
-            calibration.note((f"m{number}", "estimate:2"), 10_000, 11_000)
-        calibration.note(ONE, 10_000, 11_000)
+            calibration.note(f"m{number}", 10_000, 11_000, TOKENIZER)
+        calibration.note(CLAUDE, 10_000, 11_000, TOKENIZER)
     assert len(calibration._shares) == MODEL_LIMIT
     assert max(map(len, calibration._shares._kept.values())) == CALL_LIMIT
-    assert calibration.factor(ONE) == calibration.factor((f"m{3 * MODEL_LIMIT - 1}", "estimate:2")) == 1.14
-    assert calibration.factor(("m0", "estimate:2")) is None
+    newest = calibration.calibration(f"m{3 * MODEL_LIMIT - 1}", TOKENIZER)
+    assert calibration.calibration(CLAUDE, TOKENIZER) == newest == 1.14
+    assert calibration.calibration("m0", TOKENIZER) is None
 
 
 # which models
@@ -304,7 +304,9 @@ def _no_margin_upwards(patch: pytest.MonkeyPatch) -> None:
 
 
 def _also_exact(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ModelRegistry, "_calibration_key", lambda self, model, name: (model or "", name or ""))
+    patch.setattr(
+        ModelRegistry, "_calibration_key", lambda self, model, name, tenant: (tenant, model or "", name or "")
+    )
 
 
 def _also_explicit(patch: pytest.MonkeyPatch) -> None:
@@ -325,7 +327,7 @@ def _named_by_its_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_known(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Calibration, "factor", lambda self, counted: None)
+    patch.setattr(ModelRegistry, "calibration", lambda self, *given, **how: None)
 
 
 def _too_few_calls(hf: Holdfast) -> None:
@@ -336,7 +338,7 @@ def _too_few_calls(hf: Holdfast) -> None:
     ("plant", "check"),
     [
         (_mean, _too_few_calls),
-        (_never_forgets, lambda hf: forgets(Calibration())),
+        (_never_forgets, lambda hf: forgets(ModelRegistry())),
         (_no_margin_upwards, _too_few_calls),
         (_also_exact, lambda hf: exact_stay(ModelRegistry())),
         (_also_explicit, explicit_stays),

@@ -121,7 +121,7 @@ IMPLAUSIBLE_RATIO: Final = 4
 MODEL_LIMIT: Final = 512
 """Models remembered; the least recently used one is dropped first."""
 
-CalibrationKey = tuple[str, ...]
+CalibrationKey = tuple[str, str, str]
 """A tenant, a model, and the tokenizer that estimates for it."""
 RATIO_SCALE: Final = 1_000_000
 """A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
@@ -195,44 +195,13 @@ def register_model(
     return added
 
 
-class Calibration:
-    """The ratios of the last calls of each model. Safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._shares = Lru[CalibrationKey, deque[int]](MODEL_LIMIT)
-        self._guard = ForkLock()
-
-    def note(self, counted: CalibrationKey, estimated: int, reported: int) -> None:
-        """Record how many tokens a request was estimated to have, and how many the provider reported."""
-        if estimated < 1 or reported < 1 or reported * IMPLAUSIBLE_RATIO < estimated:
-            return
-        if estimated < SMALL_REQUEST:
-            if reported <= estimated:
-                return
-            estimated, reported = SMALL_REQUEST, reported + SMALL_REQUEST - estimated
-        share = -(-reported * RATIO_SCALE // estimated)
-        with self._guard.lock:
-            shares = self._shares.get(counted) or deque(maxlen=CALL_LIMIT)
-            shares.append(share)
-            self._shares.put(counted, shares)
-
-    def factor(self, counted: CalibrationKey) -> float | None:
-        """Return the factor for estimated tokens, rounded up to hundredths; None until it is known."""
-        with self._guard.lock:
-            shares = tuple(self._shares.get(counted) or ())
-        most = max(shares, default=0)
-        if len(shares) < CALLS_NEEDED and most <= RATIO_SCALE:
-            return None
-        percent = -(-most * (100 + MARGIN_PERCENT) // RATIO_SCALE)
-        return min(max(percent, LEAST_PERCENT), MOST_PERCENT) / 100
-
-
 class ModelRegistry:
     """The registry as a port. A tokenizer given to the client replaces the tokenizer of every model."""
 
     def __init__(self, given: str | Tokenizer | Callable[[str], int] | None = None) -> None:
         self._given = None if given is None else resolve_tokenizer(given)
-        self._calibration = Calibration()
+        self._shares = Lru[CalibrationKey, deque[int]](MODEL_LIMIT)
+        self._guard = ForkLock()
 
     def info(self, model: str | None) -> ModelInfo:
         """Return a model's description."""
@@ -246,26 +215,43 @@ class ModelRegistry:
         return resolve_tokenizer(name)
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
-        """Return the factor for tokens estimated for a model; None if counts are exact or too few calls were seen."""
-        counted = self._calibration_key(model, tokenizer)
-        return None if counted is None else self._calibration.factor((tenant, *counted))
+        """Return the factor for tokens estimated for a model, rounded up to hundredths.
+
+        None if counts are exact or too few calls were seen.
+        """
+        counted = self._calibration_key(model, tokenizer, tenant)
+        with self._guard.lock:
+            shares = () if counted is None else tuple(self._shares.get(counted) or ())
+        most = max(shares, default=0)
+        if len(shares) < CALLS_NEEDED and most <= RATIO_SCALE:
+            return None
+        percent = -(-most * (100 + MARGIN_PERCENT) // RATIO_SCALE)
+        return min(max(percent, LEAST_PERCENT), MOST_PERCENT) / 100
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
         """Record how many tokens were estimated for a request, and how many the provider reported."""
-        counted = self._calibration_key(model, tokenizer)
-        if counted is not None:
-            self._calibration.note((tenant, *counted), estimated, reported)
+        counted = self._calibration_key(model, tokenizer, tenant)
+        if counted is None or estimated < 1 or reported < 1 or reported * IMPLAUSIBLE_RATIO < estimated:
+            return
+        if estimated < SMALL_REQUEST:
+            if reported <= estimated:
+                return
+            estimated, reported = SMALL_REQUEST, reported + SMALL_REQUEST - estimated
+        with self._guard.lock:
+            shares = self._shares.get(counted) or deque(maxlen=CALL_LIMIT)
+            shares.append(-(-reported * RATIO_SCALE // estimated))
+            self._shares.put(counted, shares)
 
-    def _calibration_key(self, model: str | None, name: str | None) -> CalibrationKey | None:
+    def _calibration_key(self, model: str | None, name: str | None, tenant: str) -> CalibrationKey | None:
         """Return the key to calibrate under; None if no model was named or its own tokenizer counts exactly."""
         info = self.info(model)
         if not info.name:
             return None
         counting = self.tokenizer(name or info.tokenizer)
         exact = counting.exact and info.known and counting.name == info.tokenizer
-        return None if exact else (normalise_name(info.name), counting.name)
+        return None if exact else (tenant, normalise_name(info.name), counting.name)
 
 
 def normalise_name(name: str) -> str:
