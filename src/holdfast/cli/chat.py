@@ -24,12 +24,12 @@ from cyclopts import Parameter
 
 from holdfast.aio.executor import STEPS
 from holdfast.cli.chat_session import PROMPT, ChatSession, is_yes_no_question, parse_verdict, print_error
+from holdfast.cli.frames import build_forest
 from holdfast.cli.main import INTERRUPTED, OK, exit_code
 from holdfast.cli.open import URL_VARIABLE, Tenant, option, switch
 from holdfast.cli.output import console, facts_table, print_line, print_note
 from holdfast.cli.pack import show_decisions, show_pack, show_trace
 from holdfast.cli.sessions import Thread
-from holdfast.cli.stack import build_forest
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.client.session import Session

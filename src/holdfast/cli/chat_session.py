@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from holdfast.cli.messages import content_text, result_text
-from holdfast.cli.output import ERASED_TEXT, console, escape_lines, escape_text, print_note, shorten_text
-from holdfast.cli.stack import format_text, question_state
+from holdfast.cli.frames import question_state
+from holdfast.cli.output import ERASED_TEXT, console, escape_lines, escape_text, format_text, print_note, shorten_text
+from holdfast.cli.sessions import content_text, result_text
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.core.wire.tools import describe_call

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.demo_agent import JOURNAL_FILE, PAYMENTS_FILE, QUESTION, REPLY, REQUEST, SESSION, STEPS_FILE
+from holdfast.cli.frames import stack as show_stack
 from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.open import Json
 from holdfast.cli.output import print_json, print_line
 from holdfast.cli.pack import find_call_id, first_words
-from holdfast.cli.stack import stack as show_stack
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.core.packs.manifest import describe_reason

@@ -17,7 +17,6 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.log import format_time
 from holdfast.cli.open import (
     JournalPath,
     JournalPathFirst,
@@ -37,15 +36,16 @@ from holdfast.cli.output import (
     escape_text,
     facts_table,
     format_duration,
+    format_text,
+    format_time,
     plain_fields,
     print_json,
     print_line,
     print_note,
     print_result,
-    print_rows,
+    print_table,
     shorten_text,
 )
-from holdfast.cli.stack import format_text
 from holdfast.client.effects import Effects
 from holdfast.errors import InvalidValue
 from holdfast.extras.webhook import WebhookSink
@@ -72,7 +72,9 @@ def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = N
     if not found:
         print_note("No effects are waiting." if sink is None else f"No effects are waiting for the sink {sink!r}.")
         return
-    _print_effects(found)
+    lanes = [list(lane) for _, lane in groupby(found, _lane_key)]
+    rows = [_format_effect(info, first=info is lane[0]) for lane in lanes for info in lane]
+    print_table(COLUMNS, rows, _build_table, (5,))
     print_note(_suggest_command(found, str(path), tenant))
 
 
@@ -87,13 +89,13 @@ def _lane_key(info: EffectInfo) -> tuple[str, str]:
 
 def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Show everything known about an effect, and its outcome."""
-    journal, id = _resolve_effect(path, effect)
+    journal, id = resolve_arguments(path, effect, "the effect's id")
     with open_existing(journal, tenant) as hf:
-        info = hf.effects.get(id)
+        info = hf.effects.get(id.strip().upper())
     if json:
         print_json(_effect_to_json(info))
-        return
-    console().print(facts_table(list(_describe_effect(info))))
+    else:
+        console().print(facts_table(list(_describe_effect(info))))
 
 
 def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
@@ -143,16 +145,11 @@ def _apply_decision(
     said: str,
     decide: Callable[[Effects, str], None],
 ) -> None:
-    journal, id = _resolve_effect(path, effect)
+    journal, given = resolve_arguments(path, effect, "the effect's id")
+    id = given.strip().upper()
     with open_existing(journal, tenant) as hf:
         decide(hf.effects, id)
     print_result(json, {"effect": id, "done": done}, f"Effect {id}: {done}. {said}")
-
-
-def _resolve_effect(path: str, effect: str | None) -> tuple[str, str]:
-    """Return the journal's path, and the effect's id in its stored form."""
-    journal, id = resolve_arguments(path, effect, "the effect's id")
-    return journal, id.strip().upper()
 
 
 def _effect_to_json(info: EffectInfo) -> dict[str, Any]:
@@ -204,16 +201,6 @@ def _format_effect(info: EffectInfo, *, first: bool) -> tuple[str, ...]:
     )
 
 
-def _print_effects(found: Sequence[EffectInfo]) -> None:
-    lanes = [list(lane) for _, lane in groupby(found, _lane_key)]
-    rows = [_format_effect(info, first=info is lane[0]) for lane in lanes for info in lane]
-    out = console()
-    if out.is_terminal:
-        out.print(_build_table(rows))
-    else:
-        print_rows(COLUMNS, rows, (5,))
-
-
 def _build_table(rows: Iterable[tuple[str, ...]]) -> Table:
     """Build a table for a terminal: a row for each lane, with its effects below it."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -230,14 +217,9 @@ def _build_table(rows: Iterable[tuple[str, ...]]) -> Table:
 
 def _suggest_command(found: Sequence[EffectInfo], journal: str, tenant: str | None) -> str:
     """Suggest a command for the first effect that needs one most."""
-    by_status = {info.status: info.id for info in reversed(found)}
-    for status, said, command in (
-        ("dead", "Retry one with", "effects retry"),
-        ("approval", "Approve one with", "effects approve"),
-    ):
-        if status in by_status:
-            return f"{said}: {format_command(command, journal, by_status[status], tenant=tenant)}"
-    return f"Show one with: {format_command('effects show', journal, found[0].id, tenant=tenant)}"
+    first = min(found, key=lambda info: {"dead": 0, "approval": 1}.get(info.status, 2))
+    verb = {"dead": "retry", "approval": "approve"}.get(first.status, "show")
+    return f"{verb.capitalize()} one with: {format_command(f'effects {verb}', journal, first.id, tenant=tenant)}"
 
 
 BATCH_SIZE = 100
@@ -268,14 +250,15 @@ def run(
 ) -> None:
     """Send effects to their sinks."""
     hooks = _make_webhooks(webhook or [], secret_env or [])
-    names = _select_sinks(hooks, sink)
+    # Effects for unknown sinks are left to processes that know them.
+    known = [*sorted(BUILT_IN_SINKS), *hooks]
+    if sink is not None and sink not in known:
+        raise InvalidValue(f"--sink must be one of {', '.join(known)}, not {sink!r:.60}. Name others with --webhook.")
+    names = known if sink is None else [sink]
     with open_existing(path, tenant) as hf:
         for name, hook in hooks.items():
             hf.effects.add_sink(name, hook)
-        if once:
-            _run_once(hf.effects, names, json=json)
-            return
-        _run_forever(hf.effects, names, json=json)
+        (_run_once if once else _run_forever)(hf.effects, names, json=json)
 
 
 def _make_webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, WebhookSink]:
@@ -288,26 +271,13 @@ def _make_webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, 
         name, equals, url = text.partition("=")
         if not equals or name in found:
             raise InvalidValue("--webhook must be name=https://…, each name once.")
-        found[name] = WebhookSink(url, secret=_read_secret(variables[place if len(variables) > 1 else 0]))
+        variable = variables[place if len(variables) > 1 else 0]
+        secret = os.environ.get(variable, "")
+        if not secret:
+            raise InvalidValue(f"The variable {variable} is not set or empty. Put the webhook's secret into it.")
+        # The environment holds bytes; bytes that are not text are a valid secret too.
+        found[name] = WebhookSink(url, secret=secret if secret.isprintable() else os.fsencode(secret))
     return found
-
-
-def _read_secret(variable: str) -> str | bytes:
-    secret = os.environ.get(variable, "")
-    if not secret:
-        raise InvalidValue(f"The variable {variable} is not set or empty. Put the webhook's secret into it.")
-    # The environment holds bytes; bytes that are not text are a valid secret too.
-    return secret if secret.isprintable() else os.fsencode(secret)
-
-
-def _select_sinks(hooks: dict[str, WebhookSink], only: str | None) -> list[str]:
-    """Return the sinks to work on; unknown ones are left to processes that know them."""
-    known = [*sorted(BUILT_IN_SINKS), *hooks]
-    if only is None:
-        return known
-    if only not in known:
-        raise InvalidValue(f"--sink must be one of {', '.join(known)}, not {only!r:.60}. Name others with --webhook.")
-    return [only]
 
 
 def _run_once(effects: Effects, names: Sequence[str], *, json: bool) -> None:

@@ -95,7 +95,9 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
+        # The reader of stdout is gone, and Python would complain when flushing at exit.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:
         return _fail(f"{error.strerror or error} ({error.filename or 'input or output'}).", UNAVAILABLE)
@@ -116,12 +118,6 @@ def _fail(message: str, code: int) -> int:
     with suppress(OSError):
         sys.stderr.write(f"holdfast: {escape_text(' '.join(message.split()))}\n")
     return code
-
-
-def _discard_output() -> None:
-    """Redirect stdout to the null device: its reader is gone, and Python would complain when flushing at exit."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run() -> None:
