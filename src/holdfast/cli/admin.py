@@ -50,7 +50,6 @@ from holdfast.records.reports import Finding, VerificationReport
 from holdfast.version import __version__
 
 Target = Annotated[str | None, option("The file to write; must not exist.", name="TARGET")]
-Subject = Annotated[str | None, option("The subject whose content is erased.", name="SUBJECT")]
 
 
 def verify(
@@ -68,24 +67,18 @@ def verify(
         # A journal too damaged to open is reported as a finding too.
         finding = Finding(kind="unreadable", where=str(existing_path(path)), problem=str(error))
         report = VerificationReport(events=0, streams=0, rows=0, artifacts=0, findings=(finding,))
+    parts = ("events", "streams", "rows", "artifacts")
+    looked = ", ".join(f"{getattr(report, part):,} {part}" for part in parts)
     if json:
         print_json({"ok": report.ok, **to_plain(report)})
-    else:
-        _print_report(report)
-    return OK if report.ok else DAMAGED
-
-
-def _print_report(report: VerificationReport) -> None:
-    looked = (
-        f"{report.events:,} events, {report.streams:,} streams, {report.rows:,} rows, {report.artifacts:,} artifacts"
-    )
-    if report.ok:
+    elif report.ok:
         print_line(f"The journal is intact: {looked}.", "green")
-        return
-    cells = ((one.kind, one.where, one.problem) for one in report.findings)
-    rows = [tuple(escape_text(" ".join(cell.split())) for cell in row) for row in cells]
-    console().print(plain_table(("kind", "where", "problem"), rows))
-    print_line(f"{len(report.findings):,} findings in {looked}. Stop writing and restore from a backup.", "red")
+    else:
+        cells = ((one.kind, one.where, one.problem) for one in report.findings)
+        rows = [tuple(escape_text(" ".join(cell.split())) for cell in row) for row in cells]
+        console().print(plain_table(("kind", "where", "problem"), rows))
+        print_line(f"{len(report.findings):,} findings in {looked}. Stop writing and restore from a backup.", "red")
+    return OK if report.ok else DAMAGED
 
 
 def rebuild(path: JournalPath = None, /, *, json: Json = False) -> None:
@@ -123,7 +116,7 @@ def restore(
 
 def erase(
     path: JournalPathFirst,
-    subject: Subject = None,
+    subject: Annotated[str | None, option("The subject whose content is erased.", name="SUBJECT")] = None,
     /,
     *,
     yes: Annotated[bool, switch("Erase without asking.")] = False,

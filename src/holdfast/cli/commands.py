@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class CommandGroup(NamedTuple):
-    """A group of commands; `alone` is the command that runs if only the group is named."""
-
-    help: str
-    alone: str = ""
-
-
 class Command(NamedTuple):
     """A row of the table: the command's module and function, its help text, its arguments, and an epilogue."""
 
@@ -22,11 +15,11 @@ class Command(NamedTuple):
 
 
 GROUPS = {
-    "state": CommandGroup("Read, write, list and search scoped entries, of a journal or of another store."),
-    "effects": CommandGroup(
-        "List waiting effects, approve, retry or discard them. Without a subcommand, lists them.", alone="ls"
-    ),
+    "state": "Read, write, list and search scoped entries, of a journal or of another store.",
+    "effects": "List waiting effects, approve, retry or discard them. Without a subcommand, lists them.",
 }
+DEFAULTS = {"effects": "ls"}
+"""The command that runs if only its group is named."""
 
 COMMANDS = {
     "chat": Command(

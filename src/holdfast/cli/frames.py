@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -85,12 +85,12 @@ def stack(
         # Scope by scope, so that any number of scopes can be shown.
         found = hf.index.stacks() if scope is None else [(Scope.of(scope).text, hf.index.stack(scope))]
         forests = (
-            (build_forest(hf, stream, frames), hf.index.resume_actor(stream).pending if pending else None)
+            (FrameForest(hf, stream, frames), hf.index.resume_actor(stream).pending if pending else None)
             for stream, frames in found
             if frames
         )
         if json:
-            print_json({"scopes": [forest_to_json(forest, undone) for forest, undone in forests]})
+            print_json({"scopes": [forest_to_json(*one) for one in forests]})
             return
         shown = False
         for forest, undone in forests:
@@ -100,17 +100,6 @@ def stack(
         print_note("No frame is live." if scope is None else f"No frame is live in {Scope.of(scope).text}.")
 
 
-def build_forest(hf: Holdfast, scope: str, frames: Sequence[FrameInfo]) -> FrameForest:
-    """Build the forest of a scope's frames, with their questions as of now."""
-    questions: dict[str, QuestionInfo] = {}
-    for frame in frames:
-        if frame.question is not None:
-            # The question may be answered and resumed in the meantime.
-            with suppress(QuestionNotFound):
-                questions[frame.question.id] = hf.index.question(frame.question.id)
-    return FrameForest(scope, frames, questions, SystemClock().now_ms())
-
-
 def forest_to_json(forest: FrameForest, pending: Sequence[PendingWork] | None) -> dict[str, Any]:
     """Convert the frames of a scope to JSON, with full ids. `erased` tells an erased goal from a missing one."""
     more = {} if pending is None else {"pending": msgspec.to_builtins(pending)}
@@ -118,11 +107,10 @@ def forest_to_json(forest: FrameForest, pending: Sequence[PendingWork] | None) -
 
 
 def _frame_to_json(forest: FrameForest, frame: FrameInfo) -> dict[str, Any]:
-    known = plain_fields(frame)
+    known = plain_fields(frame, "goal")
     for name in OMITTED_FIELDS:
         del known[name]
     question = frame.question and forest.questions.get(frame.question.id)
-    known["erased"] = isinstance(frame.goal, Erased)
     known["tokens"] |= {"available": frame.tokens.available, "overdraft": frame.tokens.overdraft}
     known["left_ms"] = forest.remaining_ms(frame)
     known["question"] = None if question is None else plain_fields(question)
@@ -138,15 +126,17 @@ def shorten_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 class FrameForest:
-    """The frames of one scope, shown together, parents before children."""
+    """The frames of one scope with their questions as of now, shown together, parents before children."""
 
-    def __init__(
-        self, scope: str, frames: Sequence[FrameInfo], questions: Mapping[str, QuestionInfo], now_ms: int
-    ) -> None:
+    def __init__(self, hf: Holdfast, scope: str, frames: Sequence[FrameInfo]) -> None:
         self.scope = scope
         self.frames = frames
-        self.questions = questions
-        self._now = now_ms
+        self.questions: dict[str, QuestionInfo] = {}
+        for id in (frame.question.id for frame in frames if frame.question is not None):
+            # The question may be answered and resumed in the meantime.
+            with suppress(QuestionNotFound):
+                self.questions[id] = hf.index.question(id)
+        self._now = SystemClock().now_ms()
         self._known = {frame.id: frame for frame in frames}
         elsewhere = (child for frame in frames for child in frame.children_elsewhere)
         above = (frame.parent for frame in frames if frame.parent is not None)
@@ -259,7 +249,7 @@ def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json 
     with open_existing(path, tenant) as hf:
         found = [(question, hf.index.get_frame(question.frame).goal) for question in hf.questions()]
     if json:
-        print_json({"questions": [_question_to_json(question, goal) for question, goal in found]})
+        print_json({"questions": [{**plain_fields(one, "reason"), "goal": to_plain(goal)} for one, goal in found]})
         return
     if not found:
         print_note("No question is open.")
@@ -271,11 +261,6 @@ def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json 
         question = waiting[0] if len(waiting) == 1 else "QUESTION"
         command = format_command("answer", str(path), question, "--approve", tenant=tenant)
         print_note(f"Answer with: {command} (or --deny, --payload JSON, --args JSON)")
-
-
-def _question_to_json(question: QuestionInfo, goal: str | Erased | None) -> dict[str, Any]:
-    erased = isinstance(question.reason, Erased)
-    return {**plain_fields(question), "erased": erased, "goal": None if isinstance(goal, Erased) else goal}
 
 
 def _format_question(question: QuestionInfo, goal: str | Erased | None) -> tuple[str, ...]:

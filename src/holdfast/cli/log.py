@@ -18,6 +18,7 @@ from holdfast.cli.output import (
     encode_json,
     escape_text,
     format_time,
+    plain_fields,
     print_json,
     print_note,
     to_plain,
@@ -28,7 +29,6 @@ from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import Erased, Event
 
 PAGE = 256
-ENVELOPE_FIELDS = tuple(name for name in Event.__struct_fields__ if name not in ("facts", "content"))
 COLUMNS = ("seq", "time (UTC)", "stream", "v", "type", "facts")
 
 
@@ -85,11 +85,9 @@ def _follow_events(
 
 def event_to_json(event: Event, content: bool) -> dict[str, Any]:
     """Convert an event to JSON. `erased` tells erased content from content that never existed."""
-    line: dict[str, Any] = {name: getattr(event, name) for name in ENVELOPE_FIELDS}
-    line["facts"] = to_plain(event.facts)
-    line["erased"] = isinstance(event.content, Erased)
-    if content:
-        line["content"] = to_plain(event.content)
+    line = plain_fields(event, "content")
+    if not content:
+        del line["content"]
     return line
 
 

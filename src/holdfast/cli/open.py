@@ -27,9 +27,9 @@ def option(help: str, **more: Any) -> Parameter:
     return Parameter(show_default=False, help=help, **more)
 
 
-def switch(help: str) -> Parameter:
+def switch(help: str, **more: Any) -> Parameter:
     """Return the parameter of a flag: an option without a value and without a `--no-…` form."""
-    return Parameter(negative=(), show_default=False, help=help)
+    return Parameter(negative=(), show_default=False, help=help, **more)
 
 
 PATH_HELP = f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it."
@@ -112,10 +112,6 @@ def open_for_import(target: Path) -> Iterator[Holdfast]:
         raise
 
 
-LOCAL_SCHEMES = ("fs", "sqlite", "cozo")
-"""Schemes of stores that are a file or a folder."""
-MEMORY_URLS = ("memory:", "cozo:")
-
 ScopeText = Annotated[str | None, option("A scope's text, such as user/42, or a session's id.", name="SCOPE")]
 EntryKey = Annotated[str | None, option("The key of an entry.", name="KEY")]
 StoreUrl = Annotated[
@@ -176,7 +172,7 @@ def open_state(place: StateLocation, *, make: bool = False) -> Iterator[StateSto
         with open_existing(place.journal, place.tenant) as hf:
             yield hf.state
         return
-    if place.store in MEMORY_URLS:
+    if place.store in ("memory:", "cozo:"):
         raise InvalidValue("A store in memory ends with its process. Give one that stays, such as sqlite:///file.db.")
     if not make and is_new(place):
         raise NotFound(
@@ -200,7 +196,8 @@ def _local_path(url: str) -> Path | None:
     except ValueError:
         return None
     text = unquote(parts.path.removeprefix("/"))
-    return Path(text) if parts.scheme in LOCAL_SCHEMES and text and not parts.netloc and url.isprintable() else None
+    local = parts.scheme in ("fs", "sqlite", "cozo") and text and not parts.netloc and url.isprintable()
+    return Path(text) if local else None
 
 
 def path_exists(path: Path) -> bool:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import dropwhile
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -23,6 +24,7 @@ from rich.tree import Tree
 
 from holdfast.records.events.envelope import Erased
 
+Rows = Sequence[tuple[str, ...]]
 PATIENCE_SECONDS = 1.0
 """A progress bar appears after this time."""
 ERASED_TEXT = "(erased)"
@@ -89,12 +91,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Seq
     write_lines(align_rows(every, [*column_widths(row[:-1] for row in every), 0], right))
 
 
-def print_table(
-    columns: Sequence[str],
-    rows: Sequence[tuple[str, ...]],
-    build: Callable[[Sequence[tuple[str, ...]]], Table],
-    right: Sequence[int] = (),
-) -> None:
+def print_table(columns: Sequence[str], rows: Rows, build: Callable[[Rows], Table], right: Sequence[int] = ()) -> None:
     """Print rows: on a terminal as the table that `build` returns, in a pipe as aligned lines."""
     out = console()
     if out.is_terminal:
@@ -172,9 +169,13 @@ def to_plain(value: Any) -> Any:
     return None if isinstance(value, Erased) else msgspec.to_builtins(value)
 
 
-def plain_fields(record: msgspec.Struct) -> dict[str, Any]:
-    """Return a record's fields as plain values; erased ones are None."""
-    return {name: to_plain(getattr(record, name)) for name in record.__struct_fields__}
+def plain_fields(record: msgspec.Struct, content: str | None = None) -> dict[str, Any]:
+    """Return a record's fields as plain values; erased ones are None.
+
+    If `content` names a field, `erased` tells its erased value from one that is None.
+    """
+    found = {name: to_plain(getattr(record, name)) for name in record.__struct_fields__}
+    return found if content is None else {**found, "erased": isinstance(getattr(record, content), Erased)}
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> Table:
@@ -217,25 +218,18 @@ def format_duration(milliseconds: int) -> str:
     """Format a duration in its two largest units."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
-    parts: list[str] = []
-    rest = milliseconds // 1000
-    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        amount, rest = divmod(rest, seconds)
-        if amount or parts:
-            parts.append(f"{amount:,} {unit}")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if not part.startswith("0 "))
+    seconds = milliseconds // 1000
+    units = {"d": seconds // 86_400, "h": seconds // 3_600 % 24, "min": seconds // 60 % 60, "s": seconds % 60}
+    largest = list(dropwhile(lambda unit: not units[unit], units))[:2]
+    return " ".join(f"{units[unit]:,} {unit}" for unit in largest if units[unit])
 
 
 def format_size(count: int) -> str:
     """Format a number of bytes."""
-    amount = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            break
-        amount /= 1000
-    return f"{count:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:,} bytes"
 
 
 class ProgressBar:

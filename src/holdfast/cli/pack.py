@@ -51,7 +51,7 @@ from holdfast.records.ids import ULID_CHARS
 from holdfast.records.packs import Appearance, Decision, PackDiff, Segment, Trace
 from holdfast.records.scope import Scope
 
-PACK_EVENTS = ("context.packed",)
+PACK_FIELDS = ("digest", "exact", "tokenizer", "model", "limited_by", "cached_share", "system")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 CALL_HELP = "1 is the first call of the thread, -1 the newest; or give the id of a call or pack."
@@ -106,7 +106,7 @@ def find_call_id(hf: Holdfast, line: Session, given: str) -> str:
         raise InvalidValue(f"There is no call 0. {CALL_HELP}")
     scope = Scope.thread(line.id, line.thread)
     known = 0
-    events: Iterator[Event] = hf.journal.events(scope, types=PACK_EVENTS, backwards=number < 0)
+    events: Iterator[Event] = hf.journal.events(scope, types=("context.packed",), backwards=number < 0)
     for known, event in enumerate(events, 1):
         if known == abs(number):
             return str(event.facts.pack)
@@ -121,16 +121,10 @@ def _pack_to_json(
         "session": line.id,
         "thread": line.thread,
         "metadata": plain_fields(made.metadata),
-        "digest": made.digest,
+        **{name: getattr(made, name) for name in PACK_FIELDS},
         "tokens": plain_fields(made.token_summary),
-        "exact": made.exact,
-        "tokenizer": made.tokenizer,
-        "model": made.model,
-        "limited_by": made.limited_by,
-        "cached_share": made.cached_share,
         "shown": made.conversation.message_count,
         "left_out": made.conversation.truncated_count,
-        "system": made.system,
         "tools": to_plain(made.tools),
         "segments": [
             {**plain_fields(segment), "messages": [message_to_json(message) for message in segment.messages]}
@@ -161,8 +155,6 @@ MIN_TEXT_WIDTH = 20
 SEGMENT_COLUMNS = ("kind", "id", "tokens", "trust", "text")
 DECISION_COLUMNS = ("id", "kind", "outcome", "tokens", "shown", "priority", "why")
 CHANGE_COLUMNS = ("", "kind", "id", "tokens", "text")
-
-
 KIND_COLOURS = {
     "brief": "blue",
     "breadcrumb": "cyan",
@@ -334,7 +326,10 @@ def why(
 
 def show_trace(trace: Trace) -> None:
     """Print where a fact was said, which calls were shown it, and what to do about it."""
-    print_line(_format_found(trace), "bold")
+    names = ", ".join(map(escape_text, trace.found[:MAX_NAMES]))
+    more = f" and {len(trace.found) - MAX_NAMES:,} more" if len(trace.found) > MAX_NAMES else ""
+    since = "" if trace.said_at is None else f", first said {format_time(trace.said_at)}"
+    print_line(f"Found in {names}{more}{since}." if names else "Not found in this conversation.", "bold")
     stretches = list(_group_calls(trace.appearances))
     if stretches:
         show_rows(TRACE_COLUMNS, stretches, (0,), lambda row: TRACE_STYLES.get(row[3], ""))
@@ -348,15 +343,6 @@ def show_trace(trace: Trace) -> None:
     print_line(f"fix: {trace.fix}", "bold")
     if trace.note is not None:
         print_note(trace.note)
-
-
-def _format_found(trace: Trace) -> str:
-    if not trace.found:
-        return "Not found in this conversation."
-    names = ", ".join(map(escape_text, trace.found[:MAX_NAMES]))
-    more = f" and {len(trace.found) - MAX_NAMES:,} more" if len(trace.found) > MAX_NAMES else ""
-    since = "" if trace.said_at is None else f", first said {format_time(trace.said_at)}"
-    return f"Found in {names}{more}{since}."
 
 
 def _group_calls(found: Sequence[Appearance]) -> Iterator[tuple[str, ...]]:

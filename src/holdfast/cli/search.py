@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.padding import Padding
@@ -44,7 +44,6 @@ from holdfast.records.scope import MAIN_THREAD, Scope
 DEFAULT_LIMIT = 10
 STEM_CHARS = 5
 """Words that share this many first letters count as the same: the index goes by stems."""
-MATCH_STYLE = "bold yellow"
 COLUMNS = ("score", "where", "key", "time (UTC)", "by", "text")
 
 _WORD = re.compile(r"[^\W_]+")
@@ -104,7 +103,9 @@ def state_search(
 
 def _report_results(found: Sequence[SearchResult], query: str, place: StateLocation, *, json: bool) -> None:
     if json:
-        print_json({"query": query, "results": [_result_to_json(result) for result in found]})
+        values = [message_to_json(one.value) if isinstance(one.value, Message) else one.value for one in found]
+        results = [{**plain_fields(one), "value": value} for one, value in zip(found, values, strict=True)]
+        print_json({"query": query, "results": results})
         return
     if not found:
         print_note("Nothing found. Try other words; only whole words match.")
@@ -117,11 +118,6 @@ def _report_results(found: Sequence[SearchResult], query: str, place: StateLocat
     else:
         print_rows(COLUMNS, map(_format_row, found), (0,))
     print_note(f"Read the first with: {_suggest_command(found[0], place)}")
-
-
-def _result_to_json(result: SearchResult) -> dict[str, Any]:
-    value = message_to_json(result.value) if isinstance(result.value, Message) else result.value
-    return {**plain_fields(result), "value": value}
 
 
 def _suggest_command(result: SearchResult, place: StateLocation) -> str:
@@ -163,7 +159,7 @@ def highlight_matches(snippet: str, words: Sequence[str]) -> Text:
     text = " ".join(snippet.split())
     line, at = Text(), 0
     for start, end in _find_matches(text, words):
-        line.append(escape_text(text[at:start])).append(escape_text(text[start:end]), style=MATCH_STYLE)
+        line.append(escape_text(text[at:start])).append(escape_text(text[start:end]), style="bold yellow")
         at = end
     return line.append(escape_text(text[at:]))
 

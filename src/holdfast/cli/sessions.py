@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.padding import Padding
@@ -63,15 +63,10 @@ NUMBERS = (4, 5, 6)
 TITLE_CHARS = 60
 MIN_ID_WIDTH = 20
 STYLES = {"open": "green", "closing": "yellow", "ended": "dim", "closed": "dim"}
+SessionListing = tuple[SessionInfo, str | Erased | None]
+"""A session, and its first words if it has no title."""
 
 Thread = Annotated[str | None, option(f"The thread of the session; {MAIN_THREAD!r} if not given.")]
-
-
-class SessionListing(NamedTuple):
-    """A session, with its first words if it has no title."""
-
-    info: SessionInfo
-    words: str | Erased | None
 
 
 def sessions(
@@ -92,9 +87,9 @@ def sessions(
     check_limit(limit)
     with open_existing(path, tenant) as hf:
         infos = hf.sessions(user=user, title=title, status=status, order=order, limit=limit)
-        found = (SessionListing(info, None if info.title else _load_first_words(hf, info)) for info in infos)
+        found = ((info, None if info.title else _load_first_words(hf, info)) for info in infos)
         if json:
-            print_json({"sessions": [_session_to_json(one) for one in found]})
+            print_json({"sessions": [_session_to_json(*one) for one in found]})
             return
         last = _print_sessions(found)
     if last is None:
@@ -141,11 +136,10 @@ def _load_first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
     return ERASED if said.erased else shorten_text(said.text, TITLE_CHARS) or None
 
 
-def _session_to_json(one: SessionListing) -> dict[str, Any]:
+def _session_to_json(info: SessionInfo, words: str | Erased | None) -> dict[str, Any]:
     """Convert a session to JSON with exact times and numbers. `first_words` is set if there is no title."""
-    idle = max(0, SystemClock().now_ms() - one.info.active_at)
-    more = {"first_words": to_plain(one.words), "tokens": one.info.usage.spent, "idle_ms": idle}
-    return {**plain_fields(one.info), **more}
+    idle = max(0, SystemClock().now_ms() - info.active_at)
+    return {**plain_fields(info), "first_words": to_plain(words), "tokens": info.usage.spent, "idle_ms": idle}
 
 
 def _print_sessions(found: Iterable[SessionListing]) -> str | None:
@@ -153,22 +147,21 @@ def _print_sessions(found: Iterable[SessionListing]) -> str | None:
     out, rest, first = console(), iter(found), None
     widths = [0] * len(COLUMNS)
     while page := list(islice(rest, PAGE)):
-        rows = [_format_session(one) for one in page]
+        rows = [_format_session(*one) for one in page]
         widths = [*map(max, widths, column_widths([COLUMNS, *rows]))]
         if out.is_terminal:
             out.print(_build_table(page, rows, min(max(widths[0], MIN_ID_WIDTH), out.width // 2)))
         else:
             write_lines(align_rows(rows if first else [COLUMNS, *rows], widths, NUMBERS))
-        first = first or page[0].info.id
+        first = first or page[0][0].id
     return first
 
 
-def _format_session(one: SessionListing) -> tuple[str, ...]:
-    info = one.info
+def _format_session(info: SessionInfo, words: str | Erased | None) -> tuple[str, ...]:
     cost = info.usage.cost
     return (
         escape_text(info.id),
-        format_text(shorten_text(info.title, TITLE_CHARS) if info.title else one.words, ""),
+        format_text(shorten_text(info.title, TITLE_CHARS) if info.title else words, ""),
         info.status,
         escape_text(info.model or ""),
         f"{info.messages:,}",
@@ -183,16 +176,15 @@ def _build_table(page: list[SessionListing], rows: list[tuple[str, ...]], width:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column(min_width=width, overflow="fold")
     table.add_column(overflow="fold", ratio=1)
-    for one, (id, title, status, model, messages, tokens, cost, active) in zip(page, rows, strict=True):
+    for (info, _), (id, title, status, model, messages, tokens, cost, active) in zip(page, rows, strict=True):
         used = f"{messages} messages, {tokens} tokens" + (f", {cost} USD" if cost else "")
         table.add_row(
             Text.assemble((id, "bold"), "\n", (status, STYLES.get(status, "")), (f"  {model}".rstrip(), "dim")),
-            Text.assemble((title, "" if one.info.title else "italic"), "\n", (f"{used}, {active}", "dim")),
+            Text.assemble((title, "" if info.title else "italic"), "\n", (f"{used}, {active}", "dim")),
         )
     return table
 
 
-DEFAULT_LIMIT = 20
 MESSAGE_COLUMNS = ("message", "time (UTC)", "role", "tokens", "marks", "text")
 SHORT_CHARS = 160
 NAME_CHARS = 24
@@ -208,7 +200,7 @@ def messages(
     thread: Thread = None,
     limit: Annotated[
         int, Parameter(help="Show at most N messages: the newest, or those next to --before or --after.")
-    ] = DEFAULT_LIMIT,
+    ] = 20,
     before: Annotated[str | None, option("Only messages before this message id.")] = None,
     after: Annotated[str | None, option("Only messages after this message id.")] = None,
     full: Annotated[bool, switch("Show full texts.")] = False,

@@ -80,17 +80,12 @@ from holdfast.records.entries import (
 from holdfast.records.events.envelope import Erased
 from holdfast.system import SystemClock
 
-INDENT = 2
 STORED_LIFETIMES = tuple(lifetime for lifetime in LIFETIMES if lifetime != "transient")
 SCOPE_AND_KEY = ("SCOPE", "KEY")
 ENTRIES_PER_PAGE = 100
-DEFAULT_HISTORY_LIMIT = 20
 VALUE_CHARS = 80
 ENTRY_COLUMNS = ("key", "version", "written (UTC)", "kept", "value")
 REVISION_COLUMNS = ("version", "time (UTC)", "value")
-DEFAULT_DEPTH = 3
-DEFAULT_GRAPH_LIMIT = 200
-
 
 ReducerName = Annotated[str, Parameter(help=f"Combine the old value and this one: {', '.join(REDUCERS)}.")]
 DirectionName = Annotated[str, Parameter(help=f"Follow edges in this direction: {', '.join(DIRECTIONS)}.")]
@@ -132,9 +127,7 @@ def set_(
     value: Annotated[str | None, option("The value: JSON if it parses, else text.", name="VALUE")] = None,
     /,
     *,
-    stdin: Annotated[
-        bool, Parameter(name=STDIN, negative=(), show_default=False, help="Read the value from standard input.")
-    ] = False,
+    stdin: Annotated[bool, switch("Read the value from standard input.", name=STDIN)] = False,
     file: Annotated[str | None, option("Read the value from this file.")] = None,
     text: Annotated[bool, switch("Store the value as text, even if it parses as JSON.")] = False,
     reducer: ReducerName = REDUCERS[0],
@@ -217,7 +210,7 @@ def _print_value(value: Any) -> None:
     if isinstance(value, str):
         shown = escape_lines(value)
     elif console().is_terminal:
-        lines = msgspec.json.format(encode_json(value), indent=INDENT).split("\n")
+        lines = msgspec.json.format(encode_json(value), indent=2).split("\n")
         shown = "\n".join(map(escape_json, lines))
     else:
         shown = escape_json(encode_json(value))
@@ -249,10 +242,10 @@ def graph(
     key: EntryKey = None,
     /,
     *,
-    depth: Annotated[int, Parameter(help=f"Follow up to N edges, at most {MAX_DEPTH}.")] = DEFAULT_DEPTH,
+    depth: Annotated[int, Parameter(help=f"Follow up to N edges, at most {MAX_DEPTH}.")] = 3,
     direction: DirectionName = DIRECTIONS[0],
     kinds: Annotated[list[str] | None, switch("Only edges of this kind; may be repeated.")] = None,
-    limit: Annotated[int, Parameter(help="Show the nearest N keys.")] = DEFAULT_GRAPH_LIMIT,
+    limit: Annotated[int, Parameter(help="Show the nearest N keys.")] = 200,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
@@ -268,7 +261,8 @@ def graph(
         found = state.traverse(name, depth=depth, kinds=kinds, direction=way, limit=asked)
     reached = found[:limit]
     if json:
-        print_json({"scope": state.scope, "key": name, "reached": [_node_to_json(one) for one in reached]})
+        found_json = [{**plain_fields(one), "path": [plain_fields(e, "data") for e in one.path]} for one in reached]
+        print_json({"scope": state.scope, "key": name, "reached": found_json})
         return
     if not reached:
         print_note(f"No keys are linked to {name!r} of {state.scope} in this direction.")
@@ -281,12 +275,6 @@ def graph(
     print_tree(top)
     if len(found) > limit:
         print_note("More keys are linked. Show them with a larger --limit.")
-
-
-def _node_to_json(reached: TraversalResult) -> dict[str, Any]:
-    """Convert a reached key to JSON. `erased` tells an edge's erased data from null."""
-    path = [{**plain_fields(edge), "erased": isinstance(edge.data, Erased)} for edge in reached.path]
-    return {**plain_fields(reached), "path": path}
 
 
 def _follow_edge(one: TraversalResult) -> tuple[tuple[str, str], Text]:
@@ -437,7 +425,7 @@ def history(
     key: EntryKey = None,
     /,
     *,
-    limit: Annotated[int, Parameter(help="Show the newest N values.")] = DEFAULT_HISTORY_LIMIT,
+    limit: Annotated[int, Parameter(help="Show the newest N values.")] = 20,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
@@ -452,8 +440,7 @@ def history(
         command = place.format_command("state ls", "--scope", state.scope)
         raise EntryNotFound(f"{name!r} of {state.scope} never had a value. See `{command}`; check key and scope.")
     if json:
-        # `erased` tells an erased value from null.
-        values = [{**plain_fields(one), "erased": isinstance(one.value, Erased)} for one in found[:limit]]
+        values = [plain_fields(one, "value") for one in found[:limit]]
         print_json({"scope": state.scope, "key": name, "history": values})
         return
     _print_history(found[:limit])
@@ -462,23 +449,24 @@ def history(
 
 
 def _print_history(found: Sequence[Revision]) -> None:
+    values = [_format_revision(one) for one in found]
+    rows = [(str(one.version), format_time(one.at), value.plain) for one, value in zip(found, values, strict=True)]
     out = console()
-    rows = [(str(one.version), format_time(one.at), *_format_revision(one)) for one in found]
     if not out.is_terminal:
-        print_rows(REVISION_COLUMNS, [row[:-1] for row in rows], (0,))
+        print_rows(REVISION_COLUMNS, rows, (0,))
         return
     table = Table(*REVISION_COLUMNS, box=None, header_style="dim", pad_edge=False)
     table.columns[0].justify, table.columns[1].style, table.columns[1].no_wrap = "right", "dim", True
     table.columns[2].overflow = "fold"
-    for version, at, held, style in rows:
-        table.add_row(version, at, Text(held, style=style))
+    for (version, at, _), value in zip(rows, values, strict=True):
+        table.add_row(version, at, value)
     out.print(table)
 
 
-def _format_revision(revision: Revision) -> tuple[str, str]:
-    """Return the value that a revision set, as text, and its style."""
+def _format_revision(revision: Revision) -> Text:
+    """Format the value that a revision set."""
     if revision.deleted:
-        return ("(deleted)" if revision.cause == "call" else f"(deleted: {escape_text(revision.cause)})", "yellow")
+        return Text("(deleted)" if revision.cause == "call" else f"(deleted: {escape_text(revision.cause)})", "yellow")
     if isinstance(revision.value, Erased):
-        return ERASED_TEXT, "dim italic"
-    return escape_text(shorten_text(value_to_text(revision.value), VALUE_CHARS)), ""
+        return Text(ERASED_TEXT, "dim italic")
+    return Text(escape_text(shorten_text(value_to_text(revision.value), VALUE_CHARS)))

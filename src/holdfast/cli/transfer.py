@@ -314,11 +314,13 @@ def read_conversation(source: str, format: str) -> Any:
     _check_format_marks(given, format, name)
     if isinstance(given, dict) and "role" in given:
         return [given]
-    items = given.get(_ITEM_FIELDS[format]) if isinstance(given, dict) else given
+    field = _ITEM_FIELDS[format]
+    items = given.get(field) if isinstance(given, dict) else given
     if not isinstance(items, list) and not (format == "responses" and isinstance(items, str)):
-        raise InvalidMessage(
-            f"{name} holds {_describe_kind(given, _ITEM_FIELDS[format])}. Expected {EXPECTED[format]}."
-        )
+        kind = {str: "a text", bool: "true or false", type(None): "null"}.get(type(given), "a number")
+        if isinstance(given, dict):
+            kind = f'an object whose "{field}" is no list' if field in given else f'an object without "{field}"'
+        raise InvalidMessage(f"{name} holds {kind}. Expected {EXPECTED[format]}.")
     return given
 
 
@@ -429,9 +431,3 @@ def _item_formats(item: Any) -> Sequence[str]:
     ):
         return ("anthropic",)
     return ()
-
-
-def _describe_kind(given: Any, field: str) -> str:
-    if isinstance(given, dict):
-        return f'an object whose "{field}" is no list' if field in given else f'an object without "{field}"'
-    return {str: "a text", bool: "true or false", type(None): "null"}.get(type(given), "a number")
