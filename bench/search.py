@@ -25,7 +25,7 @@ from bench.store_items import LIMIT, QUESTIONS, key, question, text, value
 from holdfast.core.journal.codec import encode
 from holdfast.core.search.words import query_terms
 from holdfast.flow.journal.append import StreamWrite, append_events
-from holdfast.flow.state.entry_events import write_draft
+from holdfast.flow.state.journal_store import write_draft
 from holdfast.model.embedders import resolve_embedder
 from holdfast.ports import Embedder
 from holdfast.records.entries import StoredEntry

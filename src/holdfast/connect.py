@@ -26,8 +26,7 @@ from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.journal.read import check_cursor
 from holdfast.flow.journal.redact import check_hook
 from holdfast.flow.packs.past import ExcerptJournal, build_past_factory
-from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.flow.state.vectors import count_vectors
 from holdfast.flow.turns.queue import TurnQueue
 from holdfast.ports import Clock, Embedder, Env, Ids, Model, Models, Store, Summarizer, Tokenizer

@@ -20,8 +20,7 @@ from holdfast.core import entries as rules
 from holdfast.errors import Conflict, EntryNotFound
 from holdfast.flow.state import store as state_store
 from holdfast.flow.state import write
-from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.records.entries import StoredEntry
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore
@@ -188,7 +187,12 @@ def keys_are_made_to_fit(patch: pytest.MonkeyPatch) -> None:
 
 
 def reducers_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(write, "_inherit_options", lambda entry, known, wanted: entry)
+    real = write._reduce_entry
+
+    def forget(storage: Any, key: str, known: StoredEntry | None, *more: Any) -> StoredEntry:
+        return real(storage, key, None if known is None else StoredEntry(value=known.value), *more)
+
+    patch.setattr(write, "_reduce_entry", forget)
 
 
 def what_is_over_is_handed_on(patch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,6 @@ def test_a_process_of_its_own_is_killed_from_outside(quick_path: Path) -> None:
 
 def _settles_first() -> None:
     """The outcome is noted before the sink is asked."""
-    real = outbox._deliver
 
     def attempt(env: Any, lane: Any, row: Any) -> Any:
         event = outbox.read_event(env, lane.stream, row["version"])
@@ -167,7 +166,7 @@ def _settles_first() -> None:
         assert event is not None
         assert sink is not None
         with suppress(Exception):
-            real(sink, outbox._build_declared_effect(env, lane, row, event))
+            sink.deliver(outbox._build_declared_effect(env, lane, row, event))
         return outcome
 
     outbox._attempt_effect = attempt

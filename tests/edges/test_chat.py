@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import chat_session, doctor
+from holdfast.cli import admin, chat_session
 from holdfast.cli.chat_session import parse_answer
 from holdfast.cli.main import main
 from holdfast.records.recovery import QuestionInfo
@@ -298,7 +298,7 @@ def test_the_environment_chooses_the_model(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert f"chat in agent.db, model {model}. " in chat().err
-    assert doctor._find_unknown_variables() == []
+    assert admin._find_unknown_variables() == []
 
 
 # answers

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
+from holdfast.cli.frames import shorten_ids
 from holdfast.cli.main import main
 from holdfast.cli.output import format_duration
-from holdfast.cli.stack import shorten_ids
 from holdfast.records.frames import Limits
 from holdfast.system import SystemClock
 from holdfast.testing.clock import FrozenClock

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
-from holdfast.cli import messages as cli_messages
 from holdfast.cli import pack as cli_pack
+from holdfast.cli import sessions as cli_messages
 from holdfast.cli.main import main
 from holdfast.cli.pack import DECISION_COLUMNS, SEGMENT_COLUMNS
 from holdfast.core.packs.manifest import REASONS

@@ -46,8 +46,8 @@ def test_help_imports_no_command_and_no_database() -> None:
     code = (
         "import sys; from holdfast.cli.main import main; main(['--help']);"
         "late = {'apsw', 'rich.tree', *(f'holdfast.cli.{name}' for name in "
-        "('log', 'stack', 'questions', 'admin', 'doctor', 'demo', 'demo_agent', 'chat', 'chat_session', 'output', "
-        "'sessions', 'messages', 'transfer', 'pack', 'search', 'state', 'effects'))};"
+        "('log', 'frames', 'admin', 'demo', 'demo_agent', 'chat', 'chat_session', 'output', "
+        "'sessions', 'transfer', 'pack', 'search', 'state', 'effects'))};"
         "sys.exit(', '.join(late & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

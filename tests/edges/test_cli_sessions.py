@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.cli import messages
+from holdfast.cli import sessions
 from holdfast.cli.main import main
-from holdfast.cli.messages import MessagePage, format_role
 from holdfast.cli.output import encode_json, escape_json, escape_text, shorten_text
-from holdfast.cli.sessions import COLUMNS
+from holdfast.cli.sessions import COLUMNS, MessagePage, format_role
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
 from holdfast.system import SystemClock
@@ -246,7 +245,7 @@ def test_no_text_of_any_kind_reaches_the_terminal_as_a_command(text: str, full: 
     call = ToolCallRequest(id=NOBODY, name=text, arguments=text)
     result = ToolCallResult(tool_call_id=NOBODY, result={text: text}, is_error=True)
     message = Message(role="user", content=text, name=text, tool_calls=(call,), tool_results=(result,))
-    shown = [piece.text for piece in MessagePage([message], newest=True, full=full).pieces(message)]
+    shown = [piece.plain for piece in MessagePage([message], newest=True, full=full).pieces(message)]
     assert not shown_unsafely("".join([*shown, format_role(message)]))
     assert full or not any("\n" in line for line in shown)
     encoded = escape_json(encode_json({text: text}))
@@ -256,7 +255,7 @@ def test_no_text_of_any_kind_reaches_the_terminal_as_a_command(text: str, full: 
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "escape_text", lambda text: text)
+    monkeypatch.setattr(sessions, "escape_text", lambda text: text)
     assert shown_unsafely(cli("messages", made.path, "bob").out)
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.core.search import documents
 from holdfast.core.search.documents import Hit, TextSearch
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import TransientEntries
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.memory.search import MemoryTextIndex

@@ -15,8 +15,7 @@ import pytest
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames import run_once
 from holdfast.flow.journal import observers
-from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.sqlite import fts

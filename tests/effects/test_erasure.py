@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.core import effects as rules
 from holdfast.effects import Custom, LinkState, OperatorOutput, PushFrame, Signal, WriteState
-from holdfast.flow.effects import default_sinks, operators, settle
+from holdfast.flow.effects import operators, settle, sinks
 from tests.effects.sinks import Noting, declare, notes
 
 OTHERS = "custom/crm/id/p"
@@ -76,7 +76,7 @@ def _nobody(effect: Any, user: str | None, declared_in: str) -> str | None:
     [
         (operators.rules, "user_of", lambda *places: None),
         (operators.rules, "subject_of", _nobody),
-        (default_sinks, "subject_of", _nobody),
+        (sinks, "subject_of", _nobody),
         (settle, "subject_of", _nobody),
     ],
 )

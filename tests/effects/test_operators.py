@@ -22,6 +22,7 @@ from holdfast.effects import (
 )
 from holdfast.errors import InvalidValue, KeyReused, RedactionFailed, VersionConflict
 from holdfast.flow.effects import operators
+from holdfast.flow.state.journal_store import JournalStore
 from tests.effects.sinks import Noting, declare
 
 WRITE = WriteState("user/1", "b", 2)
@@ -373,7 +374,7 @@ def test_planted_an_operator_that_runs_again_under_its_key_is_noticed(monkeypatc
 def test_planted_effects_that_do_not_see_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Forgetful(operators.EffectPlan):
         def get(self, scope: str, key: str) -> Any:
-            return self._under.get(scope, key)
+            return JournalStore.get(self, scope, key)
 
     monkeypatch.setattr(operators, "EffectPlan", Forgetful)
     with holdfast.open("memory:") as hf, pytest.raises((AssertionError, VersionConflict, holdfast.Conflict)):

@@ -14,7 +14,6 @@ from cozo_embedded import CozoDbPy
 from holdfast.errors import Busy, Closed, Corrupt, HoldfastError, InvalidValue, NewerSchema, NotFound, ReadOnly, Refused
 from holdfast.records.entries import EntrySearchQuery
 from holdfast.store import cozo as backend
-from holdfast.store import cozo_engine
 from holdfast.store.cozo import CozoStore
 from tests.forked import as_nobody, in_child
 from tests.scale import seeded, volume
@@ -204,10 +203,10 @@ def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:
         keys_of(CozoStore(path), "user/1")
 
 
-@pytest.mark.parametrize("made", range(len(cozo_engine._RELATIONS) + 1))
+@pytest.mark.parametrize("made", range(len(backend._RELATIONS) + 1))
 def test_a_store_that_was_half_made_is_made_whole(tmp_path: Path, made: int) -> None:
     raw = CozoDbPy("sqlite", str(tmp_path / "a"), "{}")
-    for script in list(cozo_engine._RELATIONS.values())[:made]:
+    for script in list(backend._RELATIONS.values())[:made]:
         raw.run_script(script, {}, False)
     raw.close()
     store = CozoStore(tmp_path / "a")

@@ -14,7 +14,7 @@ import pytest
 from holdfast.client.state import open_store
 from holdfast.errors import Closed, Corrupt, OutcomeUnknown, Refused, StorageFull, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, EntrySearchQuery
-from holdfast.store.fs import files, lock
+from holdfast.store.fs import files
 from holdfast.store.fs.store import FsStore
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.store_contract.fixtures import SCOPE
@@ -57,7 +57,7 @@ def test_versions_grow_whatever_the_clock_does_and_come_never_twice(
     store: FsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = [store.put("global", "a", entry(1))]
-    monkeypatch.setattr(lock.SystemClock, "now_ms", lambda self: 1_000)
+    monkeypatch.setattr(files.SystemClock, "now_ms", lambda self: 1_000)
     for _ in range(3):
         seen.append(store.put("global", "a", entry(1)))
         store.drop("global", "a")

@@ -17,7 +17,6 @@ import pytest
 
 from holdfast.errors import Corrupt, Refused
 from holdfast.store.fs import files as fs_files
-from holdfast.store.fs import lock
 from holdfast.store.fs.store import FsStore
 from tests.forked import in_child
 from tests.scale import seeded, volume
@@ -202,7 +201,7 @@ def test_what_a_dead_writer_left_is_synced_before_anything_is_built_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert synced_by_the_next(tmp_path / "kept", monkeypatch)
-    monkeypatch.setattr(lock.FolderWriter, "_sync_unfinished", lambda self, names: None)
+    monkeypatch.setattr(fs_files.FolderWriter, "_sync_unfinished", lambda self, names: None)
     assert not synced_by_the_next(tmp_path / "broken", monkeypatch), "leaving it out is noticed"
 
 
@@ -221,7 +220,7 @@ def test_processes_that_race_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_racing_without_the_lock_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_wait_for_lock", lambda handle: None)
+    monkeypatch.setattr(fs_files, "_wait_for_lock", lambda handle: None)
     assert any(count_together(tmp_path / str(each), 40) != b"120" for each in map(_made(tmp_path), range(5)))
 
 

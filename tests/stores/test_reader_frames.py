@@ -11,10 +11,9 @@ import pytest
 import holdfast
 from holdfast.client.state import State, StateReader, StateStore, open_store
 from holdfast.errors import Corrupt, EntryNotFound, HoldfastError
-from holdfast.flow.state import read_only
+from holdfast.flow.state import store as state_store
 from holdfast.flow.state.journal_store import JournalStore
-from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.records.entries import StoredEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.store_contract.fixtures import SCOPE
@@ -115,5 +114,5 @@ def test_what_fails_inside_the_store_is_told_without_the_way_there() -> None:
 
 def test_a_view_of_a_view_is_no_deeper() -> None:
     with open_store("memory:") as store:
-        once = read_only.make_read_only(store.storage)
-        assert read_only.make_read_only(once) is once
+        once = state_store.make_read_only(store.storage)
+        assert state_store.make_read_only(once) is once

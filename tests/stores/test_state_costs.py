@@ -15,8 +15,7 @@ from bench.counts import difference
 from holdfast.client.state import State, open_store
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.flow.journal.append import StreamWrite, append_events
-from holdfast.flow.state.entry_events import decode_entry, link_draft, write_draft
-from holdfast.flow.state.journal_store import JournalStore
+from holdfast.flow.state.journal_store import JournalStore, decode_entry, link_draft, write_draft
 from holdfast.journal.memory import tables as memory_tables
 from holdfast.journal.sqlite import rows as in_sqlite
 from holdfast.records.entries import Edge, StoredEntry

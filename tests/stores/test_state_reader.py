@@ -13,8 +13,7 @@ from holdfast.client.state import ReadableState, State, StateReader, StateStore,
 from holdfast.flow.state import search, write
 from holdfast.flow.state import store as state_store
 from holdfast.flow.state.journal_store import JournalStore
-from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.ports import Store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.store_contract.fixtures import store_backend

@@ -18,8 +18,7 @@ from holdfast.errors import (
     Unavailable,
     VersionConflict,
 )
-from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.records.entries import EntryPageQuery, StoredEntry
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore

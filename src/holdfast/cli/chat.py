@@ -24,12 +24,12 @@ from cyclopts import Parameter
 
 from holdfast.aio.executor import STEPS
 from holdfast.cli.chat_session import PROMPT, ChatSession, is_yes_no_question, parse_verdict, print_error
+from holdfast.cli.frames import FrameForest
 from holdfast.cli.main import INTERRUPTED, OK, exit_code
 from holdfast.cli.open import URL_VARIABLE, Tenant, option, switch
 from holdfast.cli.output import console, facts_table, print_line, print_note
 from holdfast.cli.pack import show_decisions, show_pack, show_trace
 from holdfast.cli.sessions import Thread
-from holdfast.cli.stack import build_forest
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.client.session import Session
@@ -88,24 +88,17 @@ def chat(
     typed = say is None and sys.stdin is not None and sys.stdin.isatty()
     with open_journal(path) as whole:
         hf = whole if tenant is None else whole.tenant(tenant)
-        agent = _make_agent(hf, chosen, system, given, session, slow=typed)
+        practice = chosen == SCRIPTED and not given
+        script = Scripted(_answer_by_rules, pause=PAUSE_SECONDS if typed else 0.0)
+        given = make_practice_tools(hf, session, slow=typed) if practice else given
+        agent: Any = hf.agent(AGENT, model=script if practice else make_model(chosen), system=system, tools=given)
         talk = ChatSession(hf, agent, session, thread or MAIN_THREAD)
         print_note(f"{session} in {path}, model {chosen}. Type /help for commands.")
-        if chosen == SCRIPTED and not given:
+        if practice:
             print_note(NO_KEY_NOTICE + EXAMPLES)
         code = _run_chat(talk, _prompt_lines() if typed else _read_lines(say), typed=typed)
     _exit_if_stuck(code)
     return code
-
-
-def _make_agent(hf: Holdfast, model: str, system: str | None, tools: list[Any], session: str, *, slow: bool) -> Any:
-    if model != SCRIPTED or tools:
-        return hf.agent(AGENT, model=make_model(model), system=system, tools=tools)
-    practice = Scripted(_answer_by_rules, pause=PAUSE_SECONDS if slow else 0.0)
-    return hf.agent(AGENT, model=practice, system=system, tools=make_practice_tools(hf, session, slow=slow))
-
-
-# the conversation
 
 
 def _run_chat(talk: ChatSession, lines: Iterator[str], *, typed: bool) -> int:
@@ -126,12 +119,23 @@ def _run_chat(talk: ChatSession, lines: Iterator[str], *, typed: bool) -> int:
 
 
 def _handle_line(talk: ChatSession, line: str | None) -> int:
-    """Handle one line and report its errors; None begins the chat. Return the exit code."""
+    """Handle a line, which is a command, an answer or a message, and report its errors; None begins the chat.
+
+    Return the exit code.
+    """
     try:
+        said = "" if line is None else line.strip()
         if line is None:
             talk.begin()
+        elif said.startswith("/") and not said.startswith("//"):
+            run_command(talk, said[1:])
+        elif not said:
+            if talk.live_turn() is not None:
+                talk.resume()
+        elif parse_verdict(said) is not None and (asked := talk.open_questions()) and is_yes_no_question(asked[0]):
+            talk.answer(said)
         else:
-            _interpret_line(talk, line.strip())
+            talk.send(said.removeprefix("/"))
     except HoldfastError as error:
         print_error(error)
         if line is not None and talk.live_turn() is not None and not talk.open_questions():
@@ -143,22 +147,6 @@ def _handle_line(talk: ChatSession, line: str | None) -> int:
         print_error(error)
         return exit_code(HoldfastError())
     return OK
-
-
-def _interpret_line(talk: ChatSession, line: str) -> None:
-    """Interpret a line: a command, an answer, or a message to the agent."""
-    if line.startswith("/") and not line.startswith("//"):
-        run_command(talk, line[1:])
-    elif not line:
-        if talk.live_turn() is not None:
-            talk.resume()
-    elif parse_verdict(line) is not None and (asked := talk.open_questions()) and is_yes_no_question(asked[0]):
-        talk.answer(line)
-    else:
-        talk.send(line.removeprefix("/"))
-
-
-# input
 
 
 def _read_lines(say: Sequence[str] | None) -> Iterator[str]:
@@ -236,7 +224,7 @@ def _reset_session(talk: ChatSession, rest: str) -> None:
 def _show_stack(talk: ChatSession, rest: str) -> None:
     frames = talk.hf.index.stack(talk.scope)
     if frames:
-        build_forest(talk.hf, talk.scope, frames).show(talk.hf.index.resume_actor(talk.scope).pending)
+        FrameForest(talk.hf, talk.scope, frames).show(talk.hf.index.resume_actor(talk.scope).pending)
     else:
         print_note("No frame is live.")
 
@@ -327,11 +315,8 @@ def make_practice_tools(hf: Holdfast, session: str, *, slow: bool) -> list[AnyTo
 
 def load_tools(names: Sequence[str]) -> list[Any]:
     """Load the named tools, in order. A name may stand for a list of tools."""
-    found: list[Any] = []
-    for name in names:
-        one = _load_tool(name)
-        found += one if isinstance(one, list | tuple) else [one]
-    return found
+    loaded = map(_load_tool, names)
+    return [one for some in loaded for one in (some if isinstance(some, list | tuple) else [some])]
 
 
 def _load_tool(name: str) -> Any:

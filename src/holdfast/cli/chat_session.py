@@ -11,16 +11,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 import msgspec
 from rich.text import Text
 
-from holdfast.cli.messages import content_text, result_text
-from holdfast.cli.output import ERASED_TEXT, console, escape_lines, escape_text, print_note, shorten_text
-from holdfast.cli.stack import format_text, question_state
+from holdfast.cli.frames import question_state
+from holdfast.cli.output import ERASED_TEXT, console, escape_lines, escape_text, format_text, print_note, shorten_text
+from holdfast.cli.sessions import content_text, result_text
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.core.wire.tools import describe_call
@@ -39,7 +39,6 @@ YES = ("yes", "y", "approve", RUN_AGAIN)
 NO = ("no", "n", "deny", DO_NOT_RUN)
 RESULT_CHARS = 200
 PROMPT = "> "
-STOPPED_NOTICE = "Stopped. The text shown so far is kept in the conversation."
 YES_NO_OPTIONS = (["approve", "deny"], [RUN_AGAIN, DO_NOT_RUN])
 """The options of a question that is answered with yes or no."""
 
@@ -70,10 +69,8 @@ class ChatSession:
         asked = [one.question.id for one in self.hf.index.stack(self.scope) if one.question and not one.question.within]
         found = []
         for id in asked:
-            try:
+            with suppress(QuestionNotFound):  # It was just answered and resumed.
                 found.append(self.hf.index.question(id))
-            except QuestionNotFound:
-                continue  # It was just answered and resumed.
         return sorted((one for one in found if not one.answered), key=lambda one: (one.suspended_at, one.id))
 
     # actions
@@ -93,7 +90,7 @@ class ChatSession:
 
     def send(self, text: str) -> None:
         """Send a message and show what follows. A message to a waiting turn joins that turn."""
-        self._hearing.remember_typed(text)
+        self._hearing.typed.append(text)
         self._stream_turn(text)
 
     def resume(self) -> None:
@@ -133,7 +130,12 @@ class ChatSession:
             self._hearing.end_output()
         asked = self.open_questions()
         for question in asked:
-            show_question(question)
+            reason = format_text(question.reason, "(no reason given)")
+            if question.until is None:
+                print_text(f"? {reason} [{_format_options(question)}]", "bold yellow")
+            else:
+                state = question_state(question, SystemClock().now_ms())
+                print_text(f"… {reason} ({state}; press Enter after that)", "yellow")
         if asked and asked[0].until is None:
             print_note(answer_help(asked[0]))
 
@@ -172,9 +174,6 @@ def _stop_on_interrupt(press: Callable[[threading.Event], None]) -> Iterator[Non
     finally:
         over.set()
         signal.signal(signal.SIGINT, before)
-
-
-# answers
 
 
 def parse_verdict(text: str) -> bool | None:
@@ -242,7 +241,8 @@ class ChatScreen:
     def __init__(self) -> None:
         self._seen = (0, 0)
         self._said = ""
-        self._own: list[str] = []
+        self.typed: list[str] = []
+        """Texts that are on the screen already because the user typed them."""
         self._names: dict[str, ToolCallRequest] = {}
         self._kept = False
 
@@ -257,10 +257,6 @@ class ChatScreen:
     def position(self) -> str:
         """The position up to which everything was shown, in the form that `agent.tail` takes."""
         return f"{self._seen[0]}.{self._seen[1]}"
-
-    def remember_typed(self, text: str) -> None:
-        """Remember a text that is on the screen already because the user typed it."""
-        self._own.append(text)
 
     def show_event(self, event: AgentEvent) -> None:
         """Show an event, unless it was shown before."""
@@ -287,8 +283,8 @@ class ChatScreen:
     # one method for each kind of event, found by name
 
     def _message(self, event: AgentEvent) -> None:
-        if event.text in self._own:
-            self._own.remove(event.text)
+        if event.text in self.typed:
+            self.typed.remove(event.text)
             return
         self.end_output()
         print_text(f"{PROMPT}{event.text}", "bold")
@@ -333,12 +329,9 @@ class ChatScreen:
 
     def _stopped(self, event: AgentEvent) -> None:
         self.end_output()
-        if self._kept:
-            print_note(STOPPED_NOTICE, "yellow")
-        elif event.text in ("", STOPPED):
-            print_note("Stopped.", "yellow")
-        else:
-            print_note(f"Stopped: {event.text}", "yellow")
+        why = "Stopped." if event.text in ("", STOPPED) else f"Stopped: {event.text}"
+        kept = "Stopped. The text shown so far is kept in the conversation."
+        print_note(kept if self._kept else why, "yellow")
         self._kept = False
 
 
@@ -362,21 +355,9 @@ def show_message(message: Message) -> None:
         show_tool_result(ERASED_TEXT if message.erased else result.result, failed=result.is_error or result.interrupted)
 
 
-# questions
-
-
 def is_yes_no_question(question: QuestionInfo) -> bool:
     """Return True if the question is answered with yes or no."""
     return question.call is not None or question.options in YES_NO_OPTIONS
-
-
-def show_question(question: QuestionInfo) -> None:
-    """Print a question and its options."""
-    asked = format_text(question.reason, "(no reason given)")
-    if question.until is not None:
-        print_text(f"… {asked} ({question_state(question, SystemClock().now_ms())}; press Enter after that)", "yellow")
-        return
-    print_text(f"? {asked} [{_format_options(question)}]", "bold yellow")
 
 
 def _format_options(question: QuestionInfo) -> str:

@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class CommandGroup(NamedTuple):
-    """A group of commands; `alone` is the command that runs if only the group is named."""
-
-    help: str
-    alone: str = ""
-
-
 class Command(NamedTuple):
     """A row of the table: the command's module and function, its help text, its arguments, and an epilogue."""
 
@@ -22,11 +15,11 @@ class Command(NamedTuple):
 
 
 GROUPS = {
-    "state": CommandGroup("Read, write, list and search scoped entries, of a journal or of another store."),
-    "effects": CommandGroup(
-        "List waiting effects, approve, retry or discard them. Without a subcommand, lists them.", alone="ls"
-    ),
+    "state": "Read, write, list and search scoped entries, of a journal or of another store.",
+    "effects": "List waiting effects, approve, retry or discard them. Without a subcommand, lists them.",
 }
+DEFAULTS = {"effects": "ls"}
+"""The command that runs if only its group is named."""
 
 COMMANDS = {
     "chat": Command(
@@ -37,7 +30,7 @@ COMMANDS = {
     ),
     "log": Command("log:log", "Show the events of a journal, and follow new ones."),
     "stack": Command(
-        "stack:stack",
+        "frames:stack",
         "Show the live frames as a tree.",
         "[PATH] [SCOPE]",
         "Reads only. Without SCOPE, shows every scope with live frames. If HOLDFAST_URL names the journal, write "
@@ -45,7 +38,7 @@ COMMANDS = {
     ),
     "sessions": Command("sessions:sessions", "List sessions with their titles, sizes and costs."),
     "messages": Command(
-        "messages:messages",
+        "sessions:messages",
         "Show the messages of a session, oldest first.",
         "[PATH] SESSION",
         "Reads only. A tool call and its result carry the same mark. Texts are shortened unless --full is given.",
@@ -65,7 +58,7 @@ COMMANDS = {
         "after --.",
     ),
     "fork": Command(
-        "messages:fork",
+        "sessions:fork",
         "Start a new thread that continues after a message.",
         "[PATH] SESSION",
         "Copies nothing, and leaves the old thread unchanged.",
@@ -120,9 +113,9 @@ COMMANDS = {
         "[PATH] SCOPE KEY",
         "Reads only. Shows each key once, on a shortest path.",
     ),
-    "questions": Command("questions:questions", "List open questions."),
+    "questions": Command("frames:questions", "List open questions."),
     "answer": Command(
-        "questions:answer",
+        "frames:answer",
         "Answer a question by its id, or with its link token.",
         "[PATH] QUESTION",
         "The work continues when its owner runs again. A question takes one answer; repeating it changes nothing.",
@@ -192,7 +185,7 @@ COMMANDS = {
         "Cannot be undone. Chains still verify. Earlier backups and exports keep the content: erase it there as well.",
     ),
     "doctor": Command(
-        "doctor:doctor",
+        "admin:doctor",
         "Show versions, settings, sizes and warnings.",
         more="Without PATH, tests a temporary journal. Warnings do not change the exit code.",
     ),

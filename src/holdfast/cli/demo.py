@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.demo_agent import JOURNAL_FILE, PAYMENTS_FILE, QUESTION, REPLY, REQUEST, SESSION, STEPS_FILE
+from holdfast.cli.frames import stack as show_stack
 from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.open import Json
 from holdfast.cli.output import print_json, print_line
 from holdfast.cli.pack import find_call_id, first_words
-from holdfast.cli.stack import stack as show_stack
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.core.packs.manifest import describe_reason
@@ -32,9 +32,20 @@ from holdfast.errors import Unavailable
 
 GIVE_UP_SECONDS = 12.0
 STEPS_BEFORE_KILL = {"model": 2, "find_order": 1, "refund": 1}
-STEPS_AT_END = {"model": 3, "find_order": 1, "refund": 1}
-LIVE_FRAMES = 2
-"""The turn, and the tool call in it."""
+PROMISED = {
+    "killed": True,
+    "ran_before_kill": STEPS_BEFORE_KILL,
+    "live_after_kill": 2,  # The turn, and the tool call in it.
+    "ran_before_answer": STEPS_BEFORE_KILL,
+    "asked": [QUESTION],
+    "answered": True,
+    "status": "done",
+    "reply": REPLY,
+    "ran": {"model": 3, "find_order": 1, "refund": 1},
+    "paid": 1,
+    "live": 0,
+    "verified": True,
+}
 
 
 def demo(*, json: Json = False) -> int:
@@ -63,27 +74,11 @@ class _DemoRun:
 
     def run(self) -> dict[str, Any]:
         """Run all chapters; return the measurements, with `ok` if all are as promised."""
-        self._kill()
-        self._inspect()
-        self._resume()
-        self._answer()
-        self._finish()
-        self._check()
+        for chapter in (self._kill, self._inspect, self._resume, self._answer, self._finish, self._check):
+            chapter()
         facts = self._facts
-        facts["ok"] = (
-            facts["killed"]
-            and facts["ran_before_kill"] == facts["ran_before_answer"] == STEPS_BEFORE_KILL
-            and facts["live_after_kill"] == LIVE_FRAMES
-            and facts["asked"] == [QUESTION]
-            and facts["answered"]
-            and (facts["status"], facts["reply"]) == ("done", REPLY)
-            and facts["ran"] == STEPS_AT_END
-            and facts["paid"] == 1
-            and facts["live"] == 0
-            and facts["tokens"] == facts["tokens_journaled"]
-            and facts["verified"]
-        )
-        return facts
+        kept = all(facts[name] == value for name, value in PROMISED.items())
+        return {**facts, "ok": kept and facts["tokens"] == facts["tokens_journaled"]}
 
     def _print(self, text: str, style: str = "") -> None:
         if not self._quiet:
@@ -127,7 +122,10 @@ class _DemoRun:
         paid = (self._folder / PAYMENTS_FILE).read_text(encoding="utf-8").splitlines()
         options = ("--deny", "--payload", paid[0], "--by", "operator")
         self._print(f"   $ {shlex.join(['holdfast', 'answer', JOURNAL_FILE, str(self._facts['question']), *options])}")
-        answered = run_holdfast("answer", str(self._journal), str(self._facts["question"]), *options)
+        words = ("answer", str(self._journal), str(self._facts["question"]), *options, "--json")
+        command = [sys.executable, "-c", "from holdfast.cli.main import run; run()", *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
+        answered = json_module.loads(done.stdout or "{}")  # A refused command prints nothing.
         self._facts["answered"] = answered.get("approved") is False
         self._print(f"   {'Answered.' if self._facts['answered'] else 'The answer was refused.'}")
 
@@ -146,19 +144,21 @@ class _DemoRun:
         with open_journal(self._journal) as hf:
             report = hf.journal.verify()
             self._facts["live"] = _count_live_frames(hf)
-            self._facts["tokens_journaled"] = hf.session(SESSION, create=False).usage.spent
-            shown = _describe_last_call(hf)
+            line = hf.session(SESSION, create=False)
+            self._facts["tokens_journaled"] = line.usage.spent
+            pack = line.pack_at(find_call_id(hf, line, "-1"))
+            words = {segment.id: first_words(pack, segment) for segment in pack.segments}
+            reasons = {one.id: f"{one.outcome}: {describe_reason(one.reason)}" for one in pack.decisions}
         self._facts["tokens"] = sum(amount for step, amount in self._read_steps() if step == "model")
-        self._facts["events"] = report.events
-        self._facts["findings"] = len(report.findings)
-        self._facts["verified"] = not report.findings
-        self._facts["shown"] = shown
+        self._facts |= {"events": report.events, "findings": len(report.findings), "verified": not report.findings}
+        pieces = {id: f"{words.get(id, '')} ({reason})" for id, reason in reasons.items()}
+        self._facts["shown"] = {"tokens": pack.tokens, "budget": pack.budget, "pieces": pieces}
         self._print(
             f"   {report.events} events, {self._facts['findings']} findings. Live frames: {self._facts['live']}."
         )
         self._print(f"   Tokens used: {self._facts['tokens']:,}, journaled: {self._facts['tokens_journaled']:,}.")
-        self._print(f"   The last call got {shown['tokens']:,} of {shown['budget']:,} tokens:")
-        for id, text in shown["pieces"].items():
+        self._print(f"   The last call got {pack.tokens:,} of {pack.budget:,} tokens:")
+        for id, text in pieces.items():
             self._print(f"     {id}  {text}")
 
     def _read_steps(self) -> list[tuple[str, int]]:
@@ -178,17 +178,6 @@ def _format_counts(ran: dict[str, int]) -> str:
 
 def _count_live_frames(hf: Holdfast) -> int:
     return sum(len(frames) for _, frames in hf.index.stacks())
-
-
-def _describe_last_call(hf: Holdfast) -> dict[str, Any]:
-    """Return the tokens of the newest model call's pack, and each piece with the reason for it."""
-    line = hf.session(SESSION, create=False)
-    pack = line.pack_at(find_call_id(hf, line, "-1"))
-    words = {segment.id: first_words(pack, segment) for segment in pack.segments}
-    pieces = {
-        one.id: f"{words.get(one.id, '')} ({one.outcome}: {describe_reason(one.reason)})" for one in pack.decisions
-    }
-    return {"tokens": pack.tokens, "budget": pack.budget, "pieces": pieces}
 
 
 def kill_inside_tool(folder: Path) -> bool:
@@ -224,11 +213,3 @@ def run_agent(folder: Path) -> tuple[str, str]:
 
 def _worker_command(folder: Path, *how: str) -> list[str]:
     return [sys.executable, "-m", "holdfast.cli.demo_agent", str(folder), *how]
-
-
-def run_holdfast(*arguments: str) -> dict[str, Any]:
-    """Run a holdfast command in another process and return its JSON; a refused command returns an empty dict."""
-    command = [sys.executable, "-c", "from holdfast.cli.main import run; run()", *arguments, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
-    found: dict[str, Any] = json_module.loads(done.stdout or "{}")
-    return found

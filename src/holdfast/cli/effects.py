@@ -8,8 +8,8 @@ the environment, never from an argument that every user of the machine can see.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Annotated, Any
 
@@ -17,7 +17,6 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.log import format_time
 from holdfast.cli.open import (
     JournalPath,
     JournalPathFirst,
@@ -37,15 +36,16 @@ from holdfast.cli.output import (
     escape_text,
     facts_table,
     format_duration,
+    format_text,
+    format_time,
     plain_fields,
     print_json,
     print_line,
     print_note,
     print_result,
-    print_rows,
+    print_table,
     shorten_text,
 )
-from holdfast.cli.stack import format_text
 from holdfast.client.effects import Effects
 from holdfast.errors import InvalidValue
 from holdfast.extras.webhook import WebhookSink
@@ -57,6 +57,14 @@ COLUMNS = ("effect", "kind", "sink", "scope", "status", "attempts", "next try", 
 REASON_CHARS = 160
 STYLES = {"pending": "green", "approval": "yellow", "failed": "yellow", "deferred": "cyan", "dead": "bold red"}
 
+DECISIONS = {
+    "revive": ("retried", "The next dispatch delivers it."),
+    "approve": ("approved", "The next dispatch sends it."),
+    "reject": ("rejected", "It will not be sent; its lane continues."),
+    "discard": ("discarded", "It will not be sent; its lane continues."),
+}
+"""The methods of `Effects` that decide about one effect, what they did, and what follows."""
+
 EffectId = Annotated[str | None, option("The effect's id.", name="EFFECT")]
 Reason = Annotated[str | None, option("The reason, as text.")]
 SinkName = Annotated[str | None, option("Only effects for this sink.")]
@@ -67,38 +75,39 @@ def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = N
     with open_existing(path, tenant) as hf, ProgressBar("effects"):
         found = [info for info in list_unsettled(hf.effects) if sink is None or info.sink == sink]
     if json:
-        print_json({"effects": [_effect_to_json(info) for info in found]})
+        print_json({"effects": [plain_fields(info, "payload") for info in found]})
         return
     if not found:
         print_note("No effects are waiting." if sink is None else f"No effects are waiting for the sink {sink!r}.")
         return
-    _print_effects(found)
-    print_note(_suggest_command(found, str(path), tenant))
+    lanes = [list(lane) for _, lane in groupby(found, lambda info: (info.sink, info.scope))]
+    rows = [_format_effect(info, first=info is lane[0]) for lane in lanes for info in lane]
+    print_table(COLUMNS, rows, _build_table, (5,))
+    first = min(found, key=lambda info: {"dead": 0, "approval": 1}.get(info.status, 2))
+    verb = {"dead": "retry", "approval": "approve"}.get(first.status, "show")
+    command = format_command(f"effects {verb}", str(path), first.id, tenant=tenant)
+    print_note(f"{verb.capitalize()} one with: {command}")
 
 
 def list_unsettled(effects: Effects) -> list[EffectInfo]:
     """Return every effect that is not settled: lane after lane, each in its order."""
-    return sorted(chain(effects.pending(), effects.dead()), key=lambda info: (*_lane_key(info), info.id))
-
-
-def _lane_key(info: EffectInfo) -> tuple[str, str]:
-    return info.sink, info.scope
+    return sorted(chain(effects.pending(), effects.dead()), key=lambda info: (info.sink, info.scope, info.id))
 
 
 def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Show everything known about an effect, and its outcome."""
-    journal, id = _resolve_effect(path, effect)
+    journal, id = resolve_arguments(path, effect, "the effect's id")
     with open_existing(journal, tenant) as hf:
-        info = hf.effects.get(id)
+        info = hf.effects.get(id.strip().upper())
     if json:
-        print_json(_effect_to_json(info))
-        return
-    console().print(facts_table(list(_describe_effect(info))))
+        print_json(plain_fields(info, "payload"))
+    else:
+        console().print(facts_table(list(_describe_effect(info))))
 
 
 def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Let a dead, deferred or failed effect be tried at once."""
-    _apply_decision(path, effect, tenant, json, "retried", "The next dispatch delivers it.", Effects.revive)
+    _decide("revive", path, effect, tenant, json)
 
 
 def discard(
@@ -111,13 +120,12 @@ def discard(
     json: Json = False,
 ) -> None:
     """Discard an effect for good, whatever it waits for."""
-    decide = partial(Effects.discard, reason=reason)
-    _apply_decision(path, effect, tenant, json, "discarded", "It will not be sent; its lane continues.", decide)
+    _decide("discard", path, effect, tenant, json, reason=reason)
 
 
 def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Approve an effect that waits for approval."""
-    _apply_decision(path, effect, tenant, json, "approved", "The next dispatch sends it.", Effects.approve)
+    _decide("approve", path, effect, tenant, json)
 
 
 def reject(
@@ -130,34 +138,16 @@ def reject(
     json: Json = False,
 ) -> None:
     """Reject an effect that waits for approval."""
-    decide = partial(Effects.reject, reason=reason)
-    _apply_decision(path, effect, tenant, json, "rejected", "It will not be sent; its lane continues.", decide)
+    _decide("reject", path, effect, tenant, json, reason=reason)
 
 
-def _apply_decision(
-    path: str,
-    effect: str | None,
-    tenant: str | None,
-    json: bool,
-    done: str,
-    said: str,
-    decide: Callable[[Effects, str], None],
-) -> None:
-    journal, id = _resolve_effect(path, effect)
+def _decide(decision: str, path: str, effect: str | None, tenant: str | None, json: bool, **more: Any) -> None:
+    done, said = DECISIONS[decision]
+    journal, given = resolve_arguments(path, effect, "the effect's id")
+    id = given.strip().upper()
     with open_existing(journal, tenant) as hf:
-        decide(hf.effects, id)
+        getattr(hf.effects, decision)(id, **more)
     print_result(json, {"effect": id, "done": done}, f"Effect {id}: {done}. {said}")
-
-
-def _resolve_effect(path: str, effect: str | None) -> tuple[str, str]:
-    """Return the journal's path, and the effect's id in its stored form."""
-    journal, id = resolve_arguments(path, effect, "the effect's id")
-    return journal, id.strip().upper()
-
-
-def _effect_to_json(info: EffectInfo) -> dict[str, Any]:
-    """Convert an effect to JSON. `erased` tells an erased payload from a null one."""
-    return {**plain_fields(info), "erased": isinstance(info.payload, Erased)}
 
 
 def _describe_effect(info: EffectInfo) -> Iterator[tuple[str, str]]:
@@ -204,16 +194,6 @@ def _format_effect(info: EffectInfo, *, first: bool) -> tuple[str, ...]:
     )
 
 
-def _print_effects(found: Sequence[EffectInfo]) -> None:
-    lanes = [list(lane) for _, lane in groupby(found, _lane_key)]
-    rows = [_format_effect(info, first=info is lane[0]) for lane in lanes for info in lane]
-    out = console()
-    if out.is_terminal:
-        out.print(_build_table(rows))
-    else:
-        print_rows(COLUMNS, rows, (5,))
-
-
 def _build_table(rows: Iterable[tuple[str, ...]]) -> Table:
     """Build a table for a terminal: a row for each lane, with its effects below it."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -226,18 +206,6 @@ def _build_table(rows: Iterable[tuple[str, ...]]) -> Table:
             about = Text.assemble((status, STYLES.get(status, "")), f"  {kind}{tried}, {next_try}")
             table.add_row(Text(f"  {id}", style="bold"), about.append(f"\n{reason}" if reason else "", style="dim"))
     return table
-
-
-def _suggest_command(found: Sequence[EffectInfo], journal: str, tenant: str | None) -> str:
-    """Suggest a command for the first effect that needs one most."""
-    by_status = {info.status: info.id for info in reversed(found)}
-    for status, said, command in (
-        ("dead", "Retry one with", "effects retry"),
-        ("approval", "Approve one with", "effects approve"),
-    ):
-        if status in by_status:
-            return f"{said}: {format_command(command, journal, by_status[status], tenant=tenant)}"
-    return f"Show one with: {format_command('effects show', journal, found[0].id, tenant=tenant)}"
 
 
 BATCH_SIZE = 100
@@ -268,14 +236,15 @@ def run(
 ) -> None:
     """Send effects to their sinks."""
     hooks = _make_webhooks(webhook or [], secret_env or [])
-    names = _select_sinks(hooks, sink)
+    # Effects for unknown sinks are left to processes that know them.
+    known = [*sorted(BUILT_IN_SINKS), *hooks]
+    if sink is not None and sink not in known:
+        raise InvalidValue(f"--sink must be one of {', '.join(known)}, not {sink!r:.60}. Name others with --webhook.")
+    names = known if sink is None else [sink]
     with open_existing(path, tenant) as hf:
         for name, hook in hooks.items():
             hf.effects.add_sink(name, hook)
-        if once:
-            _run_once(hf.effects, names, json=json)
-            return
-        _run_forever(hf.effects, names, json=json)
+        (_run_once if once else _run_forever)(hf.effects, names, json=json)
 
 
 def _make_webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, WebhookSink]:
@@ -288,34 +257,20 @@ def _make_webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, 
         name, equals, url = text.partition("=")
         if not equals or name in found:
             raise InvalidValue("--webhook must be name=https://…, each name once.")
-        found[name] = WebhookSink(url, secret=_read_secret(variables[place if len(variables) > 1 else 0]))
+        variable = variables[place if len(variables) > 1 else 0]
+        secret = os.environ.get(variable, "")
+        if not secret:
+            raise InvalidValue(f"The variable {variable} is not set or empty. Put the webhook's secret into it.")
+        # The environment holds bytes; bytes that are not text are a valid secret too.
+        found[name] = WebhookSink(url, secret=secret if secret.isprintable() else os.fsencode(secret))
     return found
-
-
-def _read_secret(variable: str) -> str | bytes:
-    secret = os.environ.get(variable, "")
-    if not secret:
-        raise InvalidValue(f"The variable {variable} is not set or empty. Put the webhook's secret into it.")
-    # The environment holds bytes; bytes that are not text are a valid secret too.
-    return secret if secret.isprintable() else os.fsencode(secret)
-
-
-def _select_sinks(hooks: dict[str, WebhookSink], only: str | None) -> list[str]:
-    """Return the sinks to work on; unknown ones are left to processes that know them."""
-    known = [*sorted(BUILT_IN_SINKS), *hooks]
-    if only is None:
-        return known
-    if only not in known:
-        raise InvalidValue(f"--sink must be one of {', '.join(known)}, not {only!r:.60}. Name others with --webhook.")
-    return [only]
 
 
 def _run_once(effects: Effects, names: Sequence[str], *, json: bool) -> None:
     with ProgressBar("effects") as progress:
         total = sum(1 for info in effects.pending() if info.sink in names)
-        done = _dispatch_due(effects, names, total, progress)
+        counts = _dispatch_due(effects, names, total, progress)
         left = list_unsettled(effects)
-    counts = msgspec.to_builtins(done)
     if json:
         print_json({**counts, "waiting": len(left)})
         return
@@ -330,31 +285,26 @@ def _run_forever(effects: Effects, names: Sequence[str], *, json: bool) -> None:
     if not json:
         print_note("Dispatching effects. Stop with Ctrl-C.")
     while True:
-        done = _dispatch_due(effects, names, None, None)
-        if done.attempts and json:
-            print_json(msgspec.to_builtins(done))
-        elif done.attempts:
-            print_line(_format_summary(msgspec.to_builtins(done)))
+        counts = _dispatch_due(effects, names)
+        if any(counts.values()):
+            print_result(json, counts, _format_summary(counts))
         SystemClock().sleep(POLL_SECONDS)
 
 
 def _dispatch_due(
-    effects: Effects, names: Sequence[str], total: int | None, progress: Callable[[int, int], None] | None
-) -> DispatchReport:
+    effects: Effects, names: Sequence[str], total: int | None = None, progress: ProgressBar | None = None
+) -> dict[str, int]:
     """Dispatch all due effects in batches; at most `total`, so that it ends while others declare more."""
-    counts: dict[str, Any] = {}
-    attempts = 0
+    counts = Counter(dict.fromkeys(DispatchReport.__struct_fields__, 0))
     for name in names:
-        while total is None or attempts < total:
+        while total is None or counts.total() < total:
             part = effects.dispatch(sink=name, limit=BATCH_SIZE)
             if not part.attempts:
                 break
-            for outcome, count in msgspec.to_builtins(part).items():
-                counts[outcome] = counts.get(outcome, 0) + count
-            attempts += part.attempts
+            counts.update(msgspec.to_builtins(part))
             if progress is not None and total is not None:
-                progress(attempts, total)
-    return DispatchReport(**counts)
+                progress(counts.total(), total)
+    return dict(counts)
 
 
 def _format_summary(counts: dict[str, int]) -> str:

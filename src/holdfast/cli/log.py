@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 
@@ -18,6 +17,8 @@ from holdfast.cli.output import (
     console,
     encode_json,
     escape_text,
+    format_time,
+    plain_fields,
     print_json,
     print_note,
     to_plain,
@@ -28,7 +29,6 @@ from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import Erased, Event
 
 PAGE = 256
-ENVELOPE_FIELDS = tuple(name for name in Event.__struct_fields__ if name not in ("facts", "content"))
 COLUMNS = ("seq", "time (UTC)", "stream", "v", "type", "facts")
 
 
@@ -52,8 +52,11 @@ def log(
     if follow and until is not None:
         raise InvalidValue("--until and --follow exclude each other. Give one of them.")
     with open_existing(path, tenant) as hf:
-        wanted = _EventSelection(hf.journal, scope, tuple(type or ()), after, until)
-        events = wanted.follow(last) if follow else wanted.read(last)
+        kinds = tuple(type or ())
+        if follow:
+            events = _follow_events(hf.journal, scope, last, after, kinds)
+        else:
+            events = _read_events(hf.journal, scope, last, after=after or 0, until=until, types=kinds)
         if json:
             for event in events:
                 print_json(event_to_json(event, content))
@@ -61,45 +64,30 @@ def log(
             print_note("No events match.")
 
 
-class _EventSelection:
-    """A selection of events and their order."""
+def _read_events(journal: JournalView, scope: str | None, last: int | None, **bounds: Any) -> Iterator[Event]:
+    """Return the events that exist now, oldest first."""
+    if last is None:
+        return journal.events(scope, **bounds)
+    return reversed(list(islice(journal.events(scope, backwards=True, **bounds), last)))
 
-    def __init__(
-        self, journal: JournalView, scope: str | None, types: tuple[str, ...], after: int | None, until: int | None
-    ) -> None:
-        self._journal = journal
-        self._scope = scope
-        self._types = types
-        self._after = after
-        self._until = until
 
-    def read(self, last: int | None = None) -> Iterator[Event]:
-        """Yield the events that exist now, oldest first."""
-        bounds: dict[str, Any] = {"after": self._after or 0, "until": self._until, "types": self._types}
-        if last is None:
-            yield from self._journal.events(self._scope, **bounds)
-        else:
-            newest = list(islice(self._journal.events(self._scope, backwards=True, **bounds), last))
-            yield from reversed(newest)
-
-    def follow(self, last: int | None) -> Iterator[Event]:
-        """Yield the newest existing events if asked for, then all new ones, without repeats or gaps."""
-        start = self._after
-        if last is not None or start is None:
-            start = self._journal.position() if self._scope is None else self._journal.version(self._scope)
-        if last is not None:
-            self._until = start
-            yield from self.read(last)
-        yield from self._journal.subscribe(self._scope, after=start, types=self._types)
+def _follow_events(
+    journal: JournalView, scope: str | None, last: int | None, after: int | None, types: tuple[str, ...]
+) -> Iterator[Event]:
+    """Yield the newest existing events if asked for, then all new ones, without repeats or gaps."""
+    start = after
+    if last is not None or start is None:
+        start = journal.position() if scope is None else journal.version(scope)
+    if last is not None:
+        yield from _read_events(journal, scope, last, after=after or 0, until=start, types=types)
+    yield from journal.subscribe(scope, after=start, types=types)
 
 
 def event_to_json(event: Event, content: bool) -> dict[str, Any]:
     """Convert an event to JSON. `erased` tells erased content from content that never existed."""
-    line: dict[str, Any] = {name: getattr(event, name) for name in ENVELOPE_FIELDS}
-    line["facts"] = to_plain(event.facts)
-    line["erased"] = isinstance(event.content, Erased)
-    if content:
-        line["content"] = to_plain(event.content)
+    line = plain_fields(event, "content")
+    if not content:
+        del line["content"]
     return line
 
 
@@ -145,12 +133,3 @@ def _format_facts(facts: Any) -> str:
     return " ".join(
         f"{name}={value if isinstance(value, str) else encode_json(value)}" for name, value in facts.items()
     )
-
-
-def format_time(at_ms: int) -> str:
-    """Format a time of the journal; a time that is out of range is shown in milliseconds."""
-    try:
-        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    except (OverflowError, OSError, ValueError):
-        return f"{at_ms} ms"
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03}"

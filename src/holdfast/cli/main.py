@@ -16,7 +16,7 @@ from contextlib import suppress
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
-from holdfast.cli.commands import COMMANDS, GROUPS
+from holdfast.cli.commands import COMMANDS, DEFAULTS, GROUPS
 from holdfast.errors import Corrupt, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.version import __version__
 
@@ -55,7 +55,7 @@ def make_app() -> App:
         group, _, verb = name.rpartition(" ")
         if group and group not in groups:
             usage = f"Usage: holdfast {group} COMMAND [OPTIONS]"
-            groups[group] = App(name=group, help=GROUPS[group].help, sort_key=position, usage=usage)
+            groups[group] = App(name=group, help=GROUPS[group], sort_key=position, usage=usage)
             app.command(groups[group])
         groups.get(group, app).command(
             f"holdfast.cli.{command.where}",
@@ -78,9 +78,8 @@ def find_command(app: App, name: str) -> App:
 def _expand_group(arguments: Sequence[str]) -> list[str]:
     """Insert a group's default command if the group is named alone."""
     first, *rest = arguments or ("",)
-    alone = GROUPS[first].alone if first in GROUPS else ""
     named = rest and (rest[0] in ("--help", "-h") or f"{first} {rest[0]}" in COMMANDS)
-    return [first, alone, *rest] if alone and not named else list(arguments)
+    return list(arguments) if named or first not in DEFAULTS else [first, DEFAULTS[first], *rest]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,7 +94,9 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
+        # The reader of stdout is gone, and Python would complain when flushing at exit.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:
         return _fail(f"{error.strerror or error} ({error.filename or 'input or output'}).", UNAVAILABLE)
@@ -116,12 +117,6 @@ def _fail(message: str, code: int) -> int:
     with suppress(OSError):
         sys.stderr.write(f"holdfast: {escape_text(' '.join(message.split()))}\n")
     return code
-
-
-def _discard_output() -> None:
-    """Redirect stdout to the null device: its reader is gone, and Python would complain when flushing at exit."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run() -> None:

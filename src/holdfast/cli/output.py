@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import dropwhile
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -18,9 +20,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from holdfast.records.events.envelope import Erased
 
+Rows = Sequence[tuple[str, ...]]
 PATIENCE_SECONDS = 1.0
 """A progress bar appears after this time."""
 ERASED_TEXT = "(erased)"
@@ -40,7 +44,7 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console: colours and the real width on a terminal; plain, uncut lines in a pipe."""
     made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
-        made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_UNLIMITED_WIDTH)
+        made.width = _UNLIMITED_WIDTH
     return made
 
 
@@ -87,9 +91,38 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Seq
     write_lines(align_rows(every, [*column_widths(row[:-1] for row in every), 0], right))
 
 
+def print_table(columns: Sequence[str], rows: Rows, build: Callable[[Rows], Table], right: Sequence[int] = ()) -> None:
+    """Print rows: on a terminal as the table that `build` returns, in a pipe as aligned lines."""
+    out = console()
+    if out.is_terminal:
+        out.print(build(rows))
+    else:
+        print_rows(columns, rows, right)
+
+
 def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
     """Return the width that each column needs."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def print_tree(root: Tree, below: Sequence[Text] = ()) -> None:
+    """Print a tree: with guides on a terminal, indented in a pipe. The lines `below` it are no branch of it."""
+    out = console()
+    if not out.is_terminal:
+        lines = (str(root.label), *_iterate_branches(root, "  "), *(f"  {line}" for line in below))
+        write_lines(f"{line}\n" for line in lines)
+        return
+    if below:
+        root.add(Text("\n").join(below))
+    out.print(root)
+
+
+def _iterate_branches(node: Tree, indent: str) -> Iterator[str]:
+    for child in node.children:
+        head, *rest = str(child.label).split("\n")
+        yield f"{indent}- {head}"
+        yield from (f"{indent}    {line}" for line in rest)
+        yield from _iterate_branches(child, indent + "  ")
 
 
 def print_line(text: str, style: str = "") -> None:
@@ -136,9 +169,23 @@ def to_plain(value: Any) -> Any:
     return None if isinstance(value, Erased) else msgspec.to_builtins(value)
 
 
-def plain_fields(record: msgspec.Struct) -> dict[str, Any]:
-    """Return a record's fields as plain values; erased ones are None."""
-    return {name: to_plain(getattr(record, name)) for name in record.__struct_fields__}
+def plain_fields(record: msgspec.Struct, content: str | None = None) -> dict[str, Any]:
+    """Return a record's fields as plain values; erased ones are None.
+
+    If `content` names a field, `erased` tells its erased value from one that is None.
+    """
+    found = {name: to_plain(getattr(record, name)) for name in record.__struct_fields__}
+    return found if content is None else {**found, "erased": isinstance(getattr(record, content), Erased)}
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> Table:
+    """Build a table with headers, without rules; columns in `right` are right-aligned."""
+    table = Table(*columns, box=None, header_style="dim", pad_edge=False)
+    for column in right:
+        table.columns[column].justify = "right"
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def facts_table(rows: list[tuple[str, str]]) -> Table:
@@ -151,29 +198,38 @@ def facts_table(rows: list[tuple[str, str]]) -> Table:
     return table
 
 
+def format_text(text: object, nothing: str) -> str:
+    """Format text of a journal for one line; `nothing` stands for None."""
+    if isinstance(text, Erased):
+        return ERASED_TEXT
+    return nothing if text is None else escape_text(text if isinstance(text, str) else encode_json(text))
+
+
+def format_time(at_ms: int) -> str:
+    """Format a time of the journal; a time that is out of range is shown in milliseconds."""
+    try:
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return f"{at_ms} ms"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03}"
+
+
 def format_duration(milliseconds: int) -> str:
     """Format a duration in its two largest units."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
-    parts: list[str] = []
-    rest = milliseconds // 1000
-    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        amount, rest = divmod(rest, seconds)
-        if amount or parts:
-            parts.append(f"{amount:,} {unit}")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if not part.startswith("0 "))
+    seconds = milliseconds // 1000
+    units = {"d": seconds // 86_400, "h": seconds // 3_600 % 24, "min": seconds // 60 % 60, "s": seconds % 60}
+    largest = list(dropwhile(lambda unit: not units[unit], units))[:2]
+    return " ".join(f"{units[unit]:,} {unit}" for unit in largest if units[unit])
 
 
 def format_size(count: int) -> str:
     """Format a number of bytes."""
-    amount = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            break
-        amount /= 1000
-    return f"{count:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:,} bytes"
 
 
 class ProgressBar:

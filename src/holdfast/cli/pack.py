@@ -14,14 +14,22 @@ from typing import Annotated, Any
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.log import format_time
-from holdfast.cli.messages import MessagePage, SessionArgument, message_to_json
-from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, option, resolve_arguments, switch
+from holdfast.cli.open import (
+    JournalPathFirst,
+    Json,
+    Tenant,
+    locate_state,
+    open_existing,
+    option,
+    resolve_arguments,
+    switch,
+)
 from holdfast.cli.output import (
     ProgressBar,
     column_widths,
     console,
     escape_text,
+    format_time,
     plain_fields,
     print_json,
     print_line,
@@ -30,9 +38,8 @@ from holdfast.cli.output import (
     shorten_text,
     to_plain,
 )
-from holdfast.cli.sessions import Thread, find_session
+from holdfast.cli.sessions import MessagePage, SessionArgument, Thread, find_session, message_to_json
 from holdfast.cli.state import StateJournalPath
-from holdfast.cli.stores import locate_state
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
@@ -44,7 +51,7 @@ from holdfast.records.ids import ULID_CHARS
 from holdfast.records.packs import Appearance, Decision, PackDiff, Segment, Trace
 from holdfast.records.scope import Scope
 
-PACK_EVENTS = ("context.packed",)
+PACK_FIELDS = ("digest", "exact", "tokenizer", "model", "limited_by", "cached_share", "system")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 CALL_HELP = "1 is the first call of the thread, -1 the newest; or give the id of a call or pack."
@@ -78,10 +85,9 @@ def pack(
     if shown is not None:
         print_json(shown)
         return
-    if made.metadata.pack_id is not None:
-        print_line(
-            f"pack {made.metadata.pack_id}, {format_time(made.metadata.created_at)}, role {made.metadata.role}", "dim"
-        )
+    about = made.metadata
+    if about.pack_id is not None:
+        print_line(f"pack {about.pack_id}, {format_time(about.created_at)}, role {about.role}", "dim")
     show_pack(made)
     if why:
         show_decisions(made.decisions)
@@ -100,7 +106,7 @@ def find_call_id(hf: Holdfast, line: Session, given: str) -> str:
         raise InvalidValue(f"There is no call 0. {CALL_HELP}")
     scope = Scope.thread(line.id, line.thread)
     known = 0
-    events: Iterator[Event] = hf.journal.events(scope, types=PACK_EVENTS, backwards=number < 0)
+    events: Iterator[Event] = hf.journal.events(scope, types=("context.packed",), backwards=number < 0)
     for known, event in enumerate(events, 1):
         if known == abs(number):
             return str(event.facts.pack)
@@ -115,16 +121,10 @@ def _pack_to_json(
         "session": line.id,
         "thread": line.thread,
         "metadata": plain_fields(made.metadata),
-        "digest": made.digest,
+        **{name: getattr(made, name) for name in PACK_FIELDS},
         "tokens": plain_fields(made.token_summary),
-        "exact": made.exact,
-        "tokenizer": made.tokenizer,
-        "model": made.model,
-        "limited_by": made.limited_by,
-        "cached_share": made.cached_share,
         "shown": made.conversation.message_count,
         "left_out": made.conversation.truncated_count,
-        "system": made.system,
         "tools": to_plain(made.tools),
         "segments": [
             {**plain_fields(segment), "messages": [message_to_json(message) for message in segment.messages]}
@@ -155,7 +155,6 @@ MIN_TEXT_WIDTH = 20
 SEGMENT_COLUMNS = ("kind", "id", "tokens", "trust", "text")
 DECISION_COLUMNS = ("id", "kind", "outcome", "tokens", "shown", "priority", "why")
 CHANGE_COLUMNS = ("", "kind", "id", "tokens", "text")
-RowStyle = Callable[[Sequence[str]], str]
 KIND_COLOURS = {
     "brief": "blue",
     "breadcrumb": "cyan",
@@ -190,12 +189,11 @@ def show_pack(pack: ContextPack) -> None:
     """Print a pack: its headline, the bar and the table of segments."""
     print_line(format_headline(pack), "bold")
     _show_bar(pack)
-    show_rows(
-        SEGMENT_COLUMNS,
-        [_format_segment(pack, segment) for segment in pack.segments],
-        (2,),
-        lambda row: _kind_colour(row[0]),
-    )
+    rows = [
+        (one.kind, escape_text(one.id), f"{one.estimated_tokens:,}", one.trust, first_words(pack, one))
+        for one in pack.segments
+    ]
+    show_rows(SEGMENT_COLUMNS, rows, (2,), lambda row: _kind_colour(row[0]))
 
 
 def show_decisions(decisions: Sequence[Decision]) -> None:
@@ -214,19 +212,20 @@ def show_difference(found: PackDiff, other: str) -> None:
         f"{found.same:,} pieces the same, the first {found.common_tokens:,} tokens in common",
         "bold",
     )
-    rows = [_format_change("-", one) for one in found.removed]
-    rows += [_format_change("~", one) for _, one in found.changed]
-    rows += [_format_change("+", one) for one in found.added]
+    changes = {"-": found.removed, "~": [one for _, one in found.changed], "+": found.added}
+    rows = [
+        (sign, one.kind, escape_text(one.id), f"{one.estimated_tokens:,}", first_words(None, one))
+        for sign, some in changes.items()
+        for one in some
+    ]
     if rows:
         show_rows(CHANGE_COLUMNS, rows, (3,), lambda row: CHANGE_STYLES[row[0]])
     else:
         print_line("The packs are the same.")
 
 
-# where the budget went
-
-
 def _show_bar(pack: ContextPack) -> None:
+    """Print where the budget went."""
     found = token_shares(pack._packed)
     out = console()
     if out.is_terminal:
@@ -249,19 +248,6 @@ def _kind_colour(kind: str) -> str:
     return KIND_COLOURS.get(kind, "dim")
 
 
-# rows
-
-
-def _format_segment(pack: ContextPack, segment: Segment) -> tuple[str, ...]:
-    return (
-        segment.kind,
-        escape_text(segment.id),
-        f"{segment.estimated_tokens:,}",
-        segment.trust,
-        first_words(pack, segment),
-    )
-
-
 def first_words(pack: ContextPack | None, segment: Segment) -> str:
     """Return the beginning of a segment on one line. The text of the brief is taken from the pack itself."""
     if segment.id == "brief" and pack is not None:
@@ -269,7 +255,7 @@ def first_words(pack: ContextPack | None, segment: Segment) -> str:
         text = " ".join(part for part in (pack.system or "", f"[tools: {names}]" if names else "") if part)
         return escape_text(shorten_text(text, TEXT_CHARS))
     page = MessagePage(segment.messages, newest=False, full=False)
-    said = [piece.text for message in segment.messages for piece in page.pieces(message)]
+    said = [piece.plain for message in segment.messages for piece in page.pieces(message)]
     return escape_text(shorten_text("  ".join(said), TEXT_CHARS))
 
 
@@ -281,12 +267,12 @@ def _format_decision(one: Decision) -> tuple[str, ...]:
     return escape_text(one.id), one.kind, one.outcome, whole, shown, one.priority, escape_text(why)
 
 
-def _format_change(sign: str, segment: Segment) -> tuple[str, ...]:
-    tokens = f"{segment.estimated_tokens:,}"
-    return sign, segment.kind, escape_text(segment.id), tokens, first_words(None, segment)
-
-
-def show_rows(columns: Sequence[str], rows: Sequence[tuple[str, ...]], right: Sequence[int], style: RowStyle) -> None:
+def show_rows(
+    columns: Sequence[str],
+    rows: Sequence[tuple[str, ...]],
+    right: Sequence[int],
+    style: Callable[[Sequence[str]], str],
+) -> None:
     """Print rows: a table for a terminal, a page at a time; aligned lines for a pipe."""
     out = console()
     if not out.is_terminal:
@@ -334,15 +320,16 @@ def why(
     show_trace(trace)
     if trace.left is not None:
         thread_of = () if thread is None else ("--thread", thread)
-        print_note(
-            "See that pack with: "
-            f"{place.format_command('pack', line.id, '--call', trace.left.call, '--why', *thread_of)}"
-        )
+        command = place.format_command("pack", line.id, "--call", trace.left.call, "--why", *thread_of)
+        print_note(f"See that pack with: {command}")
 
 
 def show_trace(trace: Trace) -> None:
     """Print where a fact was said, which calls were shown it, and what to do about it."""
-    print_line(_format_found(trace), "bold")
+    names = ", ".join(map(escape_text, trace.found[:MAX_NAMES]))
+    more = f" and {len(trace.found) - MAX_NAMES:,} more" if len(trace.found) > MAX_NAMES else ""
+    since = "" if trace.said_at is None else f", first said {format_time(trace.said_at)}"
+    print_line(f"Found in {names}{more}{since}." if names else "Not found in this conversation.", "bold")
     stretches = list(_group_calls(trace.appearances))
     if stretches:
         show_rows(TRACE_COLUMNS, stretches, (0,), lambda row: TRACE_STYLES.get(row[3], ""))
@@ -356,15 +343,6 @@ def show_trace(trace: Trace) -> None:
     print_line(f"fix: {trace.fix}", "bold")
     if trace.note is not None:
         print_note(trace.note)
-
-
-def _format_found(trace: Trace) -> str:
-    if not trace.found:
-        return "Not found in this conversation."
-    names = ", ".join(map(escape_text, trace.found[:MAX_NAMES]))
-    more = f" and {len(trace.found) - MAX_NAMES:,} more" if len(trace.found) > MAX_NAMES else ""
-    since = "" if trace.said_at is None else f", first said {format_time(trace.said_at)}"
-    return f"Found in {names}{more}{since}."
 
 
 def _group_calls(found: Sequence[Appearance]) -> Iterator[tuple[str, ...]]:

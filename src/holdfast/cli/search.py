@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.log import format_time
-from holdfast.cli.messages import format_role, message_to_json
-from holdfast.cli.open import JournalPathFirst, Json, Tenant, open_existing, option, resolve_arguments
+from holdfast.cli.open import (
+    JournalPathFirst,
+    Json,
+    ScopeText,
+    StateLocation,
+    StoreUrl,
+    Tenant,
+    locate_state,
+    open_existing,
+    open_state,
+    option,
+    resolve_arguments,
+)
 from holdfast.cli.output import (
     ProgressBar,
     console,
     escape_text,
+    format_time,
     plain_fields,
     print_json,
     print_note,
     print_rows,
 )
-from holdfast.cli.sessions import Thread, check_limit, find_session
+from holdfast.cli.sessions import Thread, check_limit, find_session, format_role, message_to_json
 from holdfast.cli.state import StateJournalPath
-from holdfast.cli.stores import ScopeText, StateLocation, StoreUrl, locate_state, open_state
-from holdfast.client.holdfast import Holdfast
 from holdfast.core.search.words import query_terms
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import SearchResult
@@ -35,7 +44,6 @@ from holdfast.records.scope import MAIN_THREAD, Scope
 DEFAULT_LIMIT = 10
 STEM_CHARS = 5
 """Words that share this many first letters count as the same: the index goes by stems."""
-MATCH_STYLE = "bold yellow"
 COLUMNS = ("score", "where", "key", "time (UTC)", "by", "text")
 
 _WORD = re.compile(r"[^\W_]+")
@@ -63,7 +71,10 @@ def search(
         raise InvalidValue("--thread needs --session. Add --session, or leave out --thread.")
     journal, asked = resolve_arguments(path, query, "what to look for")
     with open_existing(journal, tenant) as hf, ProgressBar("search"):
-        found = _search_journal(hf, asked, session, thread, scope, limit)
+        if session is not None:
+            found = find_session(hf, session, thread).search(asked, limit=limit)
+        else:
+            found = (hf if scope is None else hf.state(scope)).search(asked, limit=limit)
     _report_results(found, asked, StateLocation(journal, tenant), json=json)
 
 
@@ -90,28 +101,23 @@ def state_search(
     _report_results(found, asked, place, json=json)
 
 
-def _search_journal(
-    hf: Holdfast, query: str, session: str | None, thread: str | None, scope: str | None, limit: int
-) -> Sequence[SearchResult]:
-    if session is not None:
-        return find_session(hf, session, thread).search(query, limit=limit)
-    return hf.search(query, limit=limit) if scope is None else hf.state(scope).search(query, limit=limit)
-
-
 def _report_results(found: Sequence[SearchResult], query: str, place: StateLocation, *, json: bool) -> None:
     if json:
-        print_json({"query": query, "results": [_result_to_json(result) for result in found]})
+        values = [message_to_json(one.value) if isinstance(one.value, Message) else one.value for one in found]
+        results = [{**plain_fields(one), "value": value} for one, value in zip(found, values, strict=True)]
+        print_json({"query": query, "results": results})
         return
     if not found:
         print_note("Nothing found. Try other words; only whole words match.")
         return
-    _print_results(found, query_terms(query))
+    out, words = console(), query_terms(query)
+    if out.is_terminal:
+        for result in found:
+            out.print(_format_head(result))
+            out.print(Padding(highlight_matches(result.snippet, words), (0, 0, 1, 2)))
+    else:
+        print_rows(COLUMNS, map(_format_row, found), (0,))
     print_note(f"Read the first with: {_suggest_command(found[0], place)}")
-
-
-def _result_to_json(result: SearchResult) -> dict[str, Any]:
-    value = message_to_json(result.value) if isinstance(result.value, Message) else result.value
-    return {**plain_fields(result), "value": value}
 
 
 def _suggest_command(result: SearchResult, place: StateLocation) -> str:
@@ -121,16 +127,6 @@ def _suggest_command(result: SearchResult, place: StateLocation) -> str:
     thread = line.get("thread")
     which = () if thread in (None, MAIN_THREAD) else ("--thread", str(thread))
     return place.format_command("messages", str(line.get("session")), *which)
-
-
-def _print_results(found: Sequence[SearchResult], words: tuple[str, ...]) -> None:
-    out = console()
-    if out.is_terminal:
-        for result in found:
-            out.print(_format_head(result))
-            out.print(Padding(highlight_matches(result.snippet, words), (0, 0, 1, 2)))
-        return
-    print_rows(COLUMNS, map(_format_row, found), (0,))
 
 
 def _format_row(result: SearchResult) -> tuple[str, ...]:
@@ -163,7 +159,7 @@ def highlight_matches(snippet: str, words: Sequence[str]) -> Text:
     text = " ".join(snippet.split())
     line, at = Text(), 0
     for start, end in _find_matches(text, words):
-        line.append(escape_text(text[at:start])).append(escape_text(text[start:end]), style=MATCH_STYLE)
+        line.append(escape_text(text[at:start])).append(escape_text(text[start:end]), style="bold yellow")
         at = end
     return line.append(escape_text(text[at:]))
 
@@ -173,18 +169,12 @@ def _find_matches(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     for word in _WORD.finditer(text):
         pieces = query_terms(word[0])
         if len(pieces) > 1:
-            pairs = {word.start() + at for term in words for at in _find_positions(word[0], term)}
+            # Occurrences may overlap.
+            starts = ((term, one.start()) for term in words for one in re.finditer(f"(?={re.escape(term)})", word[0]))
+            pairs = {word.start() + at for term, start in starts for at in range(start, start + len(term))}
             yield from ((at, at + 1) for at in sorted(pairs))
         elif any(_has_same_stem(piece, term) for piece in pieces for term in words):
             yield word.span()
-
-
-def _find_positions(text: str, part: str) -> Iterator[int]:
-    """Yield every position that an occurrence of the part covers."""
-    at = text.find(part)
-    while at >= 0:
-        yield from range(at, at + len(part))
-        at = text.find(part, at + 1)
 
 
 def _has_same_stem(one: str, other: str) -> bool:

@@ -19,8 +19,25 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from holdfast.cli.log import format_time
-from holdfast.cli.open import URL_VARIABLE, Json, Tenant, open_existing, option, require_path, switch
+from holdfast.cli.open import (
+    URL_VARIABLE,
+    EntryKey,
+    ExpectedVersion,
+    IdempotencyKey,
+    Json,
+    ScopeText,
+    StateLocation,
+    StoreUrl,
+    Tenant,
+    is_new,
+    locate_state,
+    open_existing,
+    open_state,
+    option,
+    path_exists,
+    require_path,
+    switch,
+)
 from holdfast.cli.output import (
     ERASED_TEXT,
     ProgressBar,
@@ -32,27 +49,17 @@ from holdfast.cli.output import (
     escape_lines,
     escape_text,
     format_duration,
+    format_time,
     plain_fields,
     print_json,
     print_note,
     print_result,
     print_rows,
+    print_tree,
     shorten_text,
     write_lines,
 )
 from holdfast.cli.sessions import check_limit
-from holdfast.cli.stores import (
-    EntryKey,
-    ExpectedVersion,
-    IdempotencyKey,
-    ScopeText,
-    StateLocation,
-    StoreUrl,
-    is_new,
-    locate_state,
-    open_state,
-    path_exists,
-)
 from holdfast.cli.transfer import STDIN, read_source
 from holdfast.client.state import State, open_store
 from holdfast.core.checks import short_repr
@@ -66,7 +73,6 @@ from holdfast.records.entries import (
     REDUCERS,
     TIERS,
     Direction,
-    Edge,
     Entry,
     Revision,
     TraversalResult,
@@ -74,17 +80,12 @@ from holdfast.records.entries import (
 from holdfast.records.events.envelope import Erased
 from holdfast.system import SystemClock
 
-INDENT = 2
 STORED_LIFETIMES = tuple(lifetime for lifetime in LIFETIMES if lifetime != "transient")
 SCOPE_AND_KEY = ("SCOPE", "KEY")
 ENTRIES_PER_PAGE = 100
-DEFAULT_HISTORY_LIMIT = 20
 VALUE_CHARS = 80
 ENTRY_COLUMNS = ("key", "version", "written (UTC)", "kept", "value")
 REVISION_COLUMNS = ("version", "time (UTC)", "value")
-DEFAULT_DEPTH = 3
-DEFAULT_GRAPH_LIMIT = 200
-GraphNode = tuple[str, str]
 
 ReducerName = Annotated[str, Parameter(help=f"Combine the old value and this one: {', '.join(REDUCERS)}.")]
 DirectionName = Annotated[str, Parameter(help=f"Follow edges in this direction: {', '.join(DIRECTIONS)}.")]
@@ -115,8 +116,7 @@ def get(
         return
     _print_value(entry.value)
     print_note(
-        f"version {entry.version}, written {format_time(entry.written_at)}"
-        f"{''.join(f', {word}' for word in describe_options(entry))}"
+        ", ".join((f"version {entry.version}", f"written {format_time(entry.written_at)}", *describe_options(entry)))
     )
 
 
@@ -127,9 +127,7 @@ def set_(
     value: Annotated[str | None, option("The value: JSON if it parses, else text.", name="VALUE")] = None,
     /,
     *,
-    stdin: Annotated[
-        bool, Parameter(name=STDIN, negative=(), show_default=False, help="Read the value from standard input.")
-    ] = False,
+    stdin: Annotated[bool, switch("Read the value from standard input.", name=STDIN)] = False,
     file: Annotated[str | None, option("Read the value from this file.")] = None,
     text: Annotated[bool, switch("Store the value as text, even if it parses as JSON.")] = False,
     reducer: ReducerName = REDUCERS[0],
@@ -148,13 +146,21 @@ def set_(
     if lifetime is not None and lifetime not in STORED_LIFETIMES:
         # A transient entry would be gone with this process.
         raise InvalidValue(f"--lifetime must be one of {', '.join(STORED_LIFETIMES)}, not {short_repr(lifetime)}.")
-    source = _value_source(stdin, file, value)
+    if stdin + (file is not None) + (value is not None) > 1:
+        raise InvalidValue("Give the value once: as VALUE, with --file, or on standard input with -.")
+    source = STDIN if stdin else file
     wanted = (*SCOPE_AND_KEY, "VALUE") if source is None else SCOPE_AND_KEY
     place, (where, name, *given) = locate_state((path, scope, key, value), wanted, store=store, tenant=tenant)
     body = given[0] if source is None else _read_text(source)
     options = EntryOptions(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
     how = {**asdict(options), "expected_version": expected_version, "reducer": reducer, "key": once}
-    into, version = _write_entry(place, where, name, body if text else _parse_value(body), how)
+    written = body if text else _parse_value(body)
+    if is_new(place):
+        with open_store("memory:") as rehearsal:
+            rehearsal(where).write(name, written, **how)  # Refuse a bad value before a store is created.
+    with open_state(place, make=True) as stored:
+        state = stored(where)
+        into, version = state.scope, state.write(name, written, **how)
     print_result(json, {"scope": into, "key": name, "version": version}, f"{name!r} of {into} is at version {version}.")
 
 
@@ -204,28 +210,11 @@ def _print_value(value: Any) -> None:
     if isinstance(value, str):
         shown = escape_lines(value)
     elif console().is_terminal:
-        lines = msgspec.json.format(encode_json(value), indent=INDENT).split("\n")
+        lines = msgspec.json.format(encode_json(value), indent=2).split("\n")
         shown = "\n".join(map(escape_json, lines))
     else:
         shown = escape_json(encode_json(value))
     write_lines([shown if shown.endswith("\n") else f"{shown}\n"])
-
-
-def _value_source(stdin: bool, file: str | None, value: str | None) -> str | None:
-    """Return the file or `-` that a value is read from; None if it is an argument."""
-    if stdin + (file is not None) + (value is not None) > 1:
-        raise InvalidValue("Give the value once: as VALUE, with --file, or on standard input with -.")
-    return STDIN if stdin else file
-
-
-def _write_entry(place: StateLocation, scope: str, key: str, value: Any, how: dict[str, Any]) -> tuple[str, int]:
-    """Write a value; return the scope's text form and the new version."""
-    if is_new(place):
-        with open_store("memory:") as rehearsal:
-            rehearsal(scope).write(key, value, **how)  # Refuse a bad value before a store is created.
-    with open_state(place, make=True) as stored:
-        state = stored(scope)
-        return state.scope, state.write(key, value, **how)
 
 
 def _read_text(source: str) -> str:
@@ -253,10 +242,10 @@ def graph(
     key: EntryKey = None,
     /,
     *,
-    depth: Annotated[int, Parameter(help=f"Follow up to N edges, at most {MAX_DEPTH}.")] = DEFAULT_DEPTH,
+    depth: Annotated[int, Parameter(help=f"Follow up to N edges, at most {MAX_DEPTH}.")] = 3,
     direction: DirectionName = DIRECTIONS[0],
     kinds: Annotated[list[str] | None, switch("Only edges of this kind; may be repeated.")] = None,
-    limit: Annotated[int, Parameter(help="Show the nearest N keys.")] = DEFAULT_GRAPH_LIMIT,
+    limit: Annotated[int, Parameter(help="Show the nearest N keys.")] = 200,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
@@ -272,88 +261,48 @@ def graph(
         found = state.traverse(name, depth=depth, kinds=kinds, direction=way, limit=asked)
     reached = found[:limit]
     if json:
-        print_json({"scope": state.scope, "key": name, "reached": [_node_to_json(one) for one in reached]})
+        found_json = [{**plain_fields(one), "path": [plain_fields(e, "data") for e in one.path]} for one in reached]
+        print_json({"scope": state.scope, "key": name, "reached": found_json})
         return
     if not reached:
         print_note(f"No keys are linked to {name!r} of {state.scope} in this direction.")
         return
-    _print_graph((state.scope, name), reached)
+    top = Tree(Text.assemble((escape_text(name), "bold"), (f"  {escape_text(state.scope)}", "dim")), guide_style="dim")
+    nodes = {(state.scope, name): top}
+    for one in reached:
+        before, line = _follow_edge(one)
+        nodes[one.scope, one.key] = nodes[before].add(line)
+    print_tree(top)
     if len(found) > limit:
         print_note("More keys are linked. Show them with a larger --limit.")
 
 
-def _node_to_json(reached: TraversalResult) -> dict[str, Any]:
-    """Convert a reached key to JSON. `erased` tells an edge's erased data from null."""
-    path = [{**plain_fields(edge), "erased": isinstance(edge.data, Erased)} for edge in reached.path]
-    return {**plain_fields(reached), "path": path}
+def _follow_edge(one: TraversalResult) -> tuple[tuple[str, str], Text]:
+    """Return the key from which the last edge was followed, and the edge with the key it leads to as text.
 
-
-def _print_graph(root: GraphNode, reached: Sequence[TraversalResult]) -> None:
-    out = console()
-    if out.is_terminal:
-        out.print(_build_graph_tree(root, reached))
-    else:
-        write_lines(_format_graph_lines(root, reached))
-
-
-def _build_graph_tree(root: GraphNode, reached: Sequence[TraversalResult]) -> Tree:
-    top = Tree(Text.assemble((escape_text(root[1]), "bold"), (f"  {escape_text(root[0])}", "dim")), guide_style="dim")
-    nodes = {root: top}
-    for one in reached:
-        nodes[one.scope, one.key] = nodes[_predecessor(one)].add(_format_edge(one))
-    return top
-
-
-def _format_graph_lines(root: GraphNode, reached: Sequence[TraversalResult]) -> Iterator[str]:
-    """Yield the tree as lines for a pipe: each key below the one that leads to it."""
-    yield f"{escape_text(root[1])}  {escape_text(root[0])}\n"
-    below: dict[GraphNode, list[TraversalResult]] = {}
-    for one in reached:
-        below.setdefault(_predecessor(one), []).append(one)
-    todo = list(reversed(below.get(root, [])))
-    while todo:
-        one = todo.pop()
-        yield f"{'  ' * one.depth}- {_format_edge(one).plain}\n"
-        todo.extend(reversed(below.get((one.scope, one.key), [])))
-
-
-def _predecessor(one: TraversalResult) -> GraphNode:
-    """Return the key from which the last edge was followed."""
+    The scope is shown only if it changes.
+    """
     edge = one.path[-1]
-    return (edge.scope, edge.source) if _is_forwards(one, edge) else (edge.target_scope, edge.target)
-
-
-def _is_forwards(one: TraversalResult, edge: Edge) -> bool:
-    return (edge.target_scope, edge.target) == (one.scope, one.key)
-
-
-def _format_edge(one: TraversalResult) -> Text:
-    """Format the last edge and the key it leads to; the scope only if it changes."""
-    edge = one.path[-1]
-    forwards = _is_forwards(one, edge)
+    forwards = (edge.target_scope, edge.target) == (one.scope, one.key)
+    before = (edge.scope, edge.source) if forwards else (edge.target_scope, edge.target)
     kind = f"{escape_text(edge.kind)} →" if forwards else f"← {escape_text(edge.kind)}"
     line = Text.assemble((f"{kind} ", "cyan"), (escape_text(one.key), "bold"))
-    if _predecessor(one)[0] != one.scope:
+    if before[0] != one.scope:
         line.append(f"  {escape_text(one.scope)}", style="dim")
     if edge.weight is not None:
         line.append(f"  {edge.weight:g}", style="dim")
-    return line
+    return before, line
 
 
 class NameFilter(NamedTuple):
     """A filter on names that are listed in order."""
 
-    prefix: str
-    after: str | None
-    limit: int | None
+    prefix: str = ""
+    after: str | None = None
+    limit: int | None = None
 
-    def covers(self, name: str) -> bool:
-        """Return True if a name has the prefix and comes after `after`."""
-        return name.startswith(self.prefix) and (self.after is None or name > self.after)
 
-    def take(self, names: Iterable[str]) -> list[str]:
-        """Return the names up to the limit."""
-        return list(names if self.limit is None else islice(names, min(self.limit, sys.maxsize)))
+EVERY_NAME = NameFilter()
 
 
 def ls(
@@ -377,42 +326,31 @@ def ls(
         place, (where,) = locate_state((path, scope), ("SCOPE",), store=store, tenant=tenant)
         _list_entries(place, where, wanted, json=json)
         return
-    journal = _resolve_journal(path)
-    if scope is None:
-        _list_scopes(StateLocation(journal, tenant), wanted, json=json)
-        return
-    _list_entries(StateLocation(journal, tenant), scope, wanted, json=json)
-
-
-def _resolve_journal(path: str | None) -> str:
-    """Return the journal's path; explain --scope if a scope was probably given in its place."""
     journal = os.environ.get(URL_VARIABLE)
     if path and journal and "://" not in path and not path_exists(Path(path)):
         raise NotFound(f"There is no journal at {path}. If that is a scope in {journal}, write --scope {path}.")
-    return require_path(path or journal)
-
-
-# scopes
+    place = StateLocation(require_path(path or journal), tenant)
+    if scope is None:
+        _list_scopes(place, wanted, json=json)
+    else:
+        _list_entries(place, scope, wanted, json=json)
 
 
 def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> None:
     """List the scopes with entries. Each stream is asked for its first entry, as there is no index of them."""
     with open_existing(place.journal, place.tenant) as hf, ProgressBar("scopes"):
-        names = (stream for stream in hf.journal.streams() if wanted.covers(stream))
-        found = wanted.take(stream for stream in names if hf.state(stream).list(limit=1))
+        names = (name for name in hf.journal.streams() if name.startswith(wanted.prefix))
+        later = (name for name in names if wanted.after is None or name > wanted.after)
+        most = None if wanted.limit is None else min(wanted.limit, sys.maxsize)
+        found = list(islice((name for name in later if hf.state(name).list(limit=1)), most))
     if json:
         print_json({"scopes": found})
         return
     if not found:
-        print_note(
-            "No scope has entries." if wanted == NameFilter("", None, None) else "No scope with entries matches."
-        )
+        print_note("No scope has entries." if wanted == EVERY_NAME else "No scope with entries matches.")
         return
     write_lines(f"{escape_text(name)}\n" for name in found)
     print_note(f"List one with: {place.format_command('state ls', '--scope', found[0])}")
-
-
-# entries
 
 
 def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json: bool) -> None:
@@ -425,7 +363,7 @@ def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json:
         last = _print_entries(pages)
         more = last is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
     if last is None:
-        print_note(f"{state.scope} has no entries." if wanted == NameFilter("", None, None) else "No entry matches.")
+        print_note(f"{state.scope} has no entries." if wanted == EVERY_NAME else "No entry matches.")
     elif more:
         which = ("--prefix", wanted.prefix) if wanted.prefix else ()
         options = (*which, "--after", last, "--limit", str(wanted.limit))
@@ -481,16 +419,13 @@ def _build_entry_table(rows: list[tuple[str, ...]], width: int) -> Table:
     return table
 
 
-# history
-
-
 def history(
     path: StateJournalPath = None,
     scope: ScopeText = None,
     key: EntryKey = None,
     /,
     *,
-    limit: Annotated[int, Parameter(help="Show the newest N values.")] = DEFAULT_HISTORY_LIMIT,
+    limit: Annotated[int, Parameter(help="Show the newest N values.")] = 20,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
@@ -505,36 +440,33 @@ def history(
         command = place.format_command("state ls", "--scope", state.scope)
         raise EntryNotFound(f"{name!r} of {state.scope} never had a value. See `{command}`; check key and scope.")
     if json:
-        print_json({"scope": state.scope, "key": name, "history": [_revision_to_json(one) for one in found[:limit]]})
+        values = [plain_fields(one, "value") for one in found[:limit]]
+        print_json({"scope": state.scope, "key": name, "history": values})
         return
     _print_history(found[:limit])
     if len(found) > limit:
         print_note("There are earlier values. Show them with a larger --limit.")
 
 
-def _revision_to_json(revision: Revision) -> dict[str, Any]:
-    """Convert a revision to JSON. `erased` tells an erased value from null."""
-    return {**plain_fields(revision), "erased": isinstance(revision.value, Erased)}
-
-
 def _print_history(found: Sequence[Revision]) -> None:
+    values = [_format_revision(one) for one in found]
+    rows = [(str(one.version), format_time(one.at), value.plain) for one, value in zip(found, values, strict=True)]
     out = console()
-    rows = [(str(one.version), format_time(one.at), *_format_revision(one)) for one in found]
     if not out.is_terminal:
-        print_rows(REVISION_COLUMNS, [row[:-1] for row in rows], (0,))
+        print_rows(REVISION_COLUMNS, rows, (0,))
         return
     table = Table(*REVISION_COLUMNS, box=None, header_style="dim", pad_edge=False)
     table.columns[0].justify, table.columns[1].style, table.columns[1].no_wrap = "right", "dim", True
     table.columns[2].overflow = "fold"
-    for version, at, held, style in rows:
-        table.add_row(version, at, Text(held, style=style))
+    for (version, at, _), value in zip(rows, values, strict=True):
+        table.add_row(version, at, value)
     out.print(table)
 
 
-def _format_revision(revision: Revision) -> tuple[str, str]:
-    """Return the value that a revision set, as text, and its style."""
+def _format_revision(revision: Revision) -> Text:
+    """Format the value that a revision set."""
     if revision.deleted:
-        return ("(deleted)" if revision.cause == "call" else f"(deleted: {escape_text(revision.cause)})", "yellow")
+        return Text("(deleted)" if revision.cause == "call" else f"(deleted: {escape_text(revision.cause)})", "yellow")
     if isinstance(revision.value, Erased):
-        return ERASED_TEXT, "dim italic"
-    return escape_text(shorten_text(value_to_text(revision.value), VALUE_CHARS)), ""
+        return Text(ERASED_TEXT, "dim italic")
+    return Text(escape_text(shorten_text(value_to_text(revision.value), VALUE_CHARS)))

@@ -12,13 +12,12 @@ import secrets
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 from cyclopts import Parameter
-from rich.table import Table
-from rich.text import Text
 
 from holdfast.cli.open import (
     PATH_HELP,
@@ -36,15 +35,15 @@ from holdfast.cli.open import (
 )
 from holdfast.cli.output import (
     ProgressBar,
-    console,
     escape_json,
     escape_text,
     format_size,
+    plain_table,
     print_json,
     print_line,
     print_note,
     print_result,
-    print_rows,
+    print_table,
     write_lines,
 )
 from holdfast.cli.sessions import Thread, find_session, thread_names
@@ -53,7 +52,6 @@ from holdfast.client.journal import DISK_FULL_ERRNOS
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
 from holdfast.flow.sessions import import_export
 from holdfast.flow.sessions.import_export import ALL_FORMATS
-from holdfast.records.messages import Repair
 from holdfast.records.scope import MAIN_THREAD, Scope
 
 MAX_REPAIRS_SHOWN = 20
@@ -193,9 +191,6 @@ class ConversationSpec(NamedTuple):
         return MAIN_THREAD if self.thread is None else self.thread
 
 
-# export
-
-
 def export_conversation(journal: str, wanted: ConversationSpec, into: str | None, *, json: bool) -> None:
     """Write a conversation to a new file, or to standard output and nothing else there."""
     path = None if into is None or into == STDIN else require_file_path(into)
@@ -232,9 +227,6 @@ def _write_new(path: Path, lines: Iterable[str]) -> int:
             raise StorageFull() from None
         raise ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.") from None
     return path.stat().st_size
-
-
-# import
 
 
 def import_conversation(
@@ -303,22 +295,11 @@ def _print_import(
         print_line(f"Imported {done.messages:,} messages into {session} of {journal}.", "green")
     if done.repairs:
         print_line(f"{len(done.repairs):,} repairs were needed:", "yellow")
-        _print_repairs(sorted(done.repairs, key=lambda one: one.index)[:MAX_REPAIRS_SHOWN])
+        shown = sorted(done.repairs, key=lambda one: one.index)[:MAX_REPAIRS_SHOWN]
+        rows = [(str(one.index), escape_text(one.problem), escape_text(one.done)) for one in shown]
+        print_table(REPAIR_COLUMNS, rows, partial(plain_table, REPAIR_COLUMNS, right=(0,)), (0,))
         if len(done.repairs) > MAX_REPAIRS_SHOWN:
             print_line(f"and {len(done.repairs) - MAX_REPAIRS_SHOWN:,} more; --json has them all.", "yellow")
-
-
-def _print_repairs(repairs: Iterable[Repair]) -> None:
-    rows = [(str(one.index), escape_text(one.problem), escape_text(one.done)) for one in repairs]
-    out = console()
-    if not out.is_terminal:
-        print_rows(REPAIR_COLUMNS, rows, (0,))
-        return
-    table = Table(*REPAIR_COLUMNS, box=None, header_style="dim", pad_edge=False)
-    table.columns[0].justify = "right"
-    for row in rows:
-        table.add_row(*map(Text, row))
-    out.print(table)
 
 
 def read_conversation(source: str, format: str) -> Any:
@@ -333,11 +314,13 @@ def read_conversation(source: str, format: str) -> Any:
     _check_format_marks(given, format, name)
     if isinstance(given, dict) and "role" in given:
         return [given]
-    items = given.get(_ITEM_FIELDS[format]) if isinstance(given, dict) else given
+    field = _ITEM_FIELDS[format]
+    items = given.get(field) if isinstance(given, dict) else given
     if not isinstance(items, list) and not (format == "responses" and isinstance(items, str)):
-        raise InvalidMessage(
-            f"{name} holds {_describe_kind(given, _ITEM_FIELDS[format])}. Expected {EXPECTED[format]}."
-        )
+        kind = {str: "a text", bool: "true or false", type(None): "null"}.get(type(given), "a number")
+        if isinstance(given, dict):
+            kind = f'an object whose "{field}" is no list' if field in given else f'an object without "{field}"'
+        raise InvalidMessage(f"{name} holds {kind}. Expected {EXPECTED[format]}.")
     return given
 
 
@@ -448,9 +431,3 @@ def _item_formats(item: Any) -> Sequence[str]:
     ):
         return ("anthropic",)
     return ()
-
-
-def _describe_kind(given: Any, field: str) -> str:
-    if isinstance(given, dict):
-        return f'an object whose "{field}" is no list' if field in given else f'an object without "{field}"'
-    return {str: "a text", bool: "true or false", type(None): "null"}.get(type(given), "a number")

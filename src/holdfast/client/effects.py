@@ -108,7 +108,7 @@ class Effects:
 
     def approve(self, effect: str) -> None:
         """Approve an effect that was declared with `needs_approval`."""
-        settle.approve_effect(self.env, effect)
+        settle.revive_effect(self.env, effect, approved=True)
 
     def reject(self, effect: str, *, reason: str | None = None) -> None:
         """Remove an effect that waits for approval."""

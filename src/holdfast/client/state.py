@@ -18,8 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.flow.state import search as state_search
 from holdfast.flow.state import store
 from holdfast.flow.state import write as state_write
-from holdfast.flow.state.read_only import make_read_only
-from holdfast.flow.state.store import Storage
+from holdfast.flow.state.store import Storage, make_read_only
 from holdfast.flow.state.write import EntryWrite
 from holdfast.records.entries import (
     Direction,

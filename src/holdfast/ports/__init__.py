@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.flow.frames.leases import StreamLeases
     from holdfast.flow.journal.caches import StateCache
     from holdfast.flow.journal.observers import EventCallbacks
-    from holdfast.flow.state.transients import TransientEntries
+    from holdfast.flow.state.store import TransientEntries
     from holdfast.flow.state.vectors import VectorBlocks
     from holdfast.flow.turns.queue import TurnQueue
     from holdfast.system import SharedLru

@@ -125,10 +125,8 @@ class RedisConnection:
     def __init__(self, url: str) -> None:
         self._options = _parse_options(url)
         self._secrets = [text for name in ("password", "username") if (text := str(self._options.get(name) or ""))]
-        place = (
-            self._options.get("path") or f"{self._options.get('host', 'localhost')}:{self._options.get('port', 6379)}"
-        )
-        self.place = f"Redis at {place}"
+        address = f"{self._options.get('host', 'localhost')}:{self._options.get('port', 6379)}"
+        self.place = f"Redis at {self._options.get('path') or address}"
         self._closed = False
         try:
             self.after_fork()
@@ -205,17 +203,15 @@ class RedisConnection:
         known = self._match_answer(error)
         if known is not None:
             return known
-        text = self._hide_secrets(_error_text(error))[:200]
+        text = _error_text(error)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        text = text[:200]
         if isinstance(error, ResponseError):
             return Unavailable(f"{self.place} refused the command and nothing was written: {text}")
         if isinstance(error, RedisTimeout):
             return Unavailable(f"{self.place} does not answer in time. Check that it runs, and try again.")
         return Unavailable(f"{self.place} cannot be reached. Check that it runs and that the URL is right. {text}")
-
-    def _hide_secrets(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
 
     def close(self) -> None:
         """Close idle sockets; those in use are closed when their answer has arrived."""
@@ -296,15 +292,13 @@ return 0
 class RedisStore:
     """Entries as strings, and for each scope the sorted set of its keys. It connects with the first call."""
 
+    capabilities: frozenset[str] = frozenset({"shared"})
+
     def __init__(self, url: str, *, prefix: str = "holdfast") -> None:
         if set(check_id(prefix, "prefix")) & set("{}"):
             raise InvalidValue("prefix must not hold braces: they say where a Redis cluster keeps a key.")
         self._prefix = prefix
         self._server = RedisConnection(url)
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        return frozenset({"shared"})
 
     def get(self, scope: str, key: str) -> StoredEntry | None:
         body = self._server.run_command("GET", self._entry_name(scope, key))
@@ -313,13 +307,12 @@ class RedisStore:
     def put(
         self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
-        wanted = "" if expected is None else expected
+        # Without empty fields; the script puts the version before the bytes.
+        said = {name: value for name, value in asdict(entry).items() if value not in (None, ()) and name != "version"}
         free_after = "" if entry.expires_at is None else max(0, entry.expires_at - entry.written_at) + GRACE_MS
-        version = self._server.run_script(
-            _PUT,
-            [*self._key_names(scope, key), self._name(scope, "version")],
-            [wanted, key, _encode_entry(entry), free_after],
-        )
+        names = [*self._key_names(scope, key), self._name(scope, "version")]
+        values = ["" if expected is None else expected, key, msgspec.msgpack.encode(said), free_after]
+        version = self._server.run_script(_PUT, names, values)
         return None if version is None else int(version)
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
@@ -372,7 +365,8 @@ class RedisStore:
         """Delete expired entries and return their number; also remove keys whose entries the server has freed."""
         cursor, gone = b"0", 0
         while True:
-            pattern = f"{_escape_pattern(self._prefix)}:{{*}}:keys"
+            literal = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in self._prefix)
+            pattern = f"{literal}:{{*}}:keys"
             cursor, names = self._server.run_command("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000)
             found = (_decode_key(name, self._server.place).removesuffix(":keys") for name in names)
             gone += sum(self._purge_scope(place, now) for place in found)
@@ -436,21 +430,8 @@ class RedisStore:
             ) from None
 
 
-def _escape_pattern(text: str) -> str:
-    """Escape text so that a pattern of the server matches it literally."""
-    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)
-
-
 def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _encode_entry(entry: StoredEntry) -> bytes:
-    """Return an entry's bytes without empty fields; the script puts the version before them."""
-    said: dict[str, Any] = {
-        name: value for name, value in asdict(entry).items() if value not in (None, ()) and name != "version"
-    }
-    return msgspec.msgpack.encode(said)
 
 
 def _key_range(prefix: str, after: str | None) -> tuple[bytes, bytes]:

@@ -175,7 +175,12 @@ class SqliteStore:
                 ((id,),) = fetch_rows(connection, queries()["insert"], (place, key, *values))
             else:
                 connection.execute(queries()["update"], (id, *values))
-            _index_words(connection, place, id, words, entry.words)
+            if words != entry.words:
+                index = TextIndex(connection, WORDS_TABLE)
+                if words is not None:
+                    index.remove([id])
+                if entry.words is not None:
+                    index.add([TextRow(id, entry.words, place=f"s{place}")])
             if next(self._writes) % PURGE_EVERY == 0:
                 _purge_expired(connection, entry.written_at, PURGE_PER_WRITE)
         return int(version)
@@ -225,22 +230,12 @@ class SqliteStore:
 def _search_words(connection: apsw.Connection, place: ScopeSnapshot, wanted: EntrySearchQuery) -> dict[int, float]:
     """Return rows with any of the terms; fetch more by the number of expired rows, so that these displace none."""
     ((expired,),) = fetch_rows(connection, queries()["count_expired"], (wanted.now, place.id))
-    found = TextIndex(connection, WORDS_TABLE).match(wanted.terms, [_scope_token(place.id)], wanted.limit + expired)
+    found = TextIndex(connection, WORDS_TABLE).match(wanted.terms, [f"s{place.id}"], wanted.limit + expired)
     if expired:
         ids = _JSON.encode([id for id, _ in found]).decode()
         live = {id for (id,) in fetch_rows(connection, queries()["live"], (ids, wanted.now))}
         found = [each for each in found if each[0] in live]
     return dict(found[: wanted.limit])
-
-
-def _index_words(connection: apsw.Connection, place: int, id: int, before: str | None, after: str | None) -> None:
-    if before == after:
-        return
-    index = TextIndex(connection, WORDS_TABLE)
-    if before is not None:
-        index.remove([id])
-    if after is not None:
-        index.add([TextRow(id, after, place=_scope_token(place))])
 
 
 def _purge_expired(connection: apsw.Connection, now: int, most: int) -> int:
@@ -253,17 +248,11 @@ def _remove_entries(connection: apsw.Connection, rows: Sequence[tuple[int, str, 
     """Remove entries, each (number, scope, has a vector), and scopes that become empty."""
     connection.executemany(queries()["delete"], [(id,) for id, _, _ in rows])
     TextIndex(connection, WORDS_TABLE).remove([id for id, _, _ in rows])
-    resets: dict[str, bool] = {}
-    for _, scope, vector in rows:
-        resets[scope] = resets.get(scope, False) or vector
-    for scope, reset in resets.items():
-        place, _ = fetch_rows(connection, queries()["count_on"], (scope, reset))[0]
+    resets = {scope for _, scope, vector in rows if vector}
+    for scope in dict.fromkeys(scope for _, scope, _ in rows):
+        place, _ = fetch_rows(connection, queries()["count_on"], (scope, scope in resets))[0]
         for (newest,) in fetch_rows(connection, queries()["forget_scope"], (place,)):
             connection.execute(queries()["remember_newest"], (newest,))
-
-
-def _scope_token(place: int) -> str:
-    return f"s{place}"
 
 
 def _prefix_end(prefix: str) -> str | bytes:

@@ -15,8 +15,7 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.errors import InvalidValue
 from holdfast.flow.sessions.read import iter_places, load_messages
 from holdfast.flow.state import search
-from holdfast.flow.state.entry_events import write_draft
-from holdfast.flow.state.journal_store import journal_storage
+from holdfast.flow.state.journal_store import journal_storage, write_draft
 from holdfast.flow.state.search import MAX_RESULTS
 from holdfast.flow.state.write import build_entry
 from holdfast.ports import Env

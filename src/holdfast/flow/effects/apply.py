@@ -16,14 +16,12 @@ from holdfast.core.entries import EdgeName, edge_name
 from holdfast.flow.journal.append import States
 from holdfast.flow.state import search as state_search
 from holdfast.flow.state import write
-from holdfast.flow.state.entry_events import delete_draft, link_draft, unlink_draft, write_draft
-from holdfast.flow.state.journal_store import JournalStore
-from holdfast.flow.state.store import Storage
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.journal_store import JournalStore, delete_draft, link_draft, unlink_draft, write_draft
+from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.flow.state.write import EntryWrite
 from holdfast.ports import Env
 from holdfast.records import effects
-from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
+from holdfast.records.entries import Edge, StoredEntry
 from holdfast.records.events.envelope import Draft
 
 Drafts = dict[str, list[Draft]]
@@ -33,15 +31,15 @@ NO_TRANSIENTS = TransientEntries(0)
 """An empty overlay: this process's transient entries are no part of the stored state."""
 
 
-class EffectPlan:
-    """A store that shows entries as planned effects leave them, and collects the drafts."""
+class EffectPlan(JournalStore):
+    """The journal's store as planned effects leave it: changes become drafts, which it collects."""
 
     def __init__(self, env: Env, states: States, drafts: Drafts) -> None:
-        self._under = JournalStore(env)
+        super().__init__(env)
         self._states = states
         self._drafts = drafts
-        self._entries: dict[tuple[str, str], StoredEntry | None] = {}
-        self._edges: dict[EdgeName, bool] = {}
+        self._planned: dict[tuple[str, str], StoredEntry | None] = {}
+        self._planned_edges: dict[EdgeName, bool] = {}
         self._effect: str | None = None
         self._storage = Storage(
             store=self,
@@ -57,13 +55,9 @@ class EffectPlan:
         self._effect = id
         apply_effect(self._storage, effect, id)
 
-    @property
-    def capabilities(self) -> frozenset[str]:
-        return self._under.capabilities
-
     def get(self, scope: str, key: str) -> StoredEntry | None:
         place = (scope, key)
-        return self._entries[place] if place in self._entries else self._under.get(scope, key)
+        return self._planned[place] if place in self._planned else super().get(scope, key)
 
     def put(
         self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
@@ -73,7 +67,7 @@ class EffectPlan:
             return None
         # Other effects may have written it before: the event names only the present one.
         version = self._add_draft(scope, write_draft(scope, key, replace(entry, applied=entry.applied[-1:])))
-        self._entries[scope, key] = replace(entry, version=version)
+        self._planned[scope, key] = replace(entry, version=version)
         return version
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
@@ -83,7 +77,7 @@ class EffectPlan:
         if known is None:
             return False
         self._add_draft(scope, delete_draft(key, effect=self._effect))
-        self._entries[scope, key] = None
+        self._planned[scope, key] = None
         return True
 
     def _add_draft(self, scope: str, draft: Draft) -> int:
@@ -93,32 +87,17 @@ class EffectPlan:
 
     def link(self, edge: Edge) -> None:
         self._add_draft(edge.scope, link_draft(edge, effect=self._effect))
-        self._edges[edge_name(edge)] = True
+        self._planned_edges[edge_name(edge)] = True
 
     def unlink(self, edge: Edge) -> bool:
         key = edge_name(edge)
-        there = self._edges.get(key)
+        there = self._planned_edges.get(key)
         if there is None:
-            there = self._under.has_edge(edge)
+            there = self.has_edge(edge)
         if there:
             self._add_draft(edge.scope, unlink_draft(edge, effect=self._effect))
-            self._edges[key] = False
+            self._planned_edges[key] = False
         return there
-
-    def purge(self, now: int) -> int:
-        raise AssertionError("effects purge nothing")
-
-    def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
-        raise AssertionError("effects list nothing")
-
-    def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
-        raise AssertionError("effects search nothing")
-
-    def edges(self, query: EdgeQuery) -> list[Edge]:
-        return self._under.edges(query)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
 
 
 def apply_effect(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:

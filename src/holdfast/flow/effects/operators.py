@@ -140,7 +140,7 @@ def _check_redaction(env: Env, effect: AnyEffect) -> None:
     """Refuse a redaction that changes an effect's kind or target, not only its content."""
     if env.redact is None:
         return
-    kept: EffectContent = redact_as_configured(env, _effect_content(env, effect))
+    kept: EffectContent = redact_as_configured(env, EffectContent(payload=rules.to_wire(effect), user=env.user))
     try:
         same = rules.is_same_target(rules.from_wire(kept.payload), effect) and kept.user == env.user
     except EffectRefused:
@@ -150,10 +150,6 @@ def _check_redaction(env: Env, effect: AnyEffect) -> None:
             f"The redaction hook changes where the effect {rules.kind_of(effect)} goes, not only what it says. "
             "Nothing was written; name things so that the hook leaves their names alone."
         )
-
-
-def _effect_content(env: Env, effect: AnyEffect) -> EffectContent:
-    return EffectContent(payload=rules.to_wire(effect), user=env.user)
 
 
 def _append_run(
@@ -184,14 +180,8 @@ def _append_run(
 
     immediate: list[Any] = [one.effect for one in declared if one.effect is not None and rules.is_immediate(one.effect)]
     scopes = {str(effect.scope) for effect in immediate} - {stream}
-    changed = decide_and_append(
-        env,
-        (stream, *sorted(scopes)),
-        decide,
-        key=call.key,
-        same=functools.partial(is_same_call, call),
-        tries=TRIES,
-    )
+    same = functools.partial(is_same_call, call)
+    changed = decide_and_append(env, (stream, *sorted(scopes)), decide, key=call.key, same=same, tries=TRIES)
     if changed.repeated:
         found = find_earlier_run(env, call)
         assert found is not None, "what is repeated was written before"
@@ -210,9 +200,10 @@ def _draft_effect(env: Env, call: OperatorCall, id: str, effect: AnyEffect) -> D
         operator=call.name,
         needs_approval=effect.needs_approval,
     )
+    content = EffectContent(payload=rules.to_wire(effect), user=env.user)
     subject = rules.subject_of(effect, env.user, call.stream)
     # The event has the effect's id, so that the outcome can be looked up by it.
-    return Draft(type="effect.declared", facts=facts, content=_effect_content(env, effect), subject=subject, id=id)
+    return Draft(type="effect.declared", facts=facts, content=content, subject=subject, id=id)
 
 
 def _build_outcome(one: _EffectDeclaration) -> EffectOutcome:

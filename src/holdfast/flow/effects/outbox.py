@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -20,9 +20,8 @@ from holdfast.core import effects as rules
 from holdfast.core.checks import check_number
 from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.errors import ActorBusy, Conflict, EffectRefused, StaleEpoch, Unavailable
-from holdfast.flow.effects.default_sinks import find_default_sink
 from holdfast.flow.effects.settle import build_settled_content, effect_owner, settle_effect
-from holdfast.flow.effects.sinks import client_sinks
+from holdfast.flow.effects.sinks import client_sinks, find_default_sink
 from holdfast.flow.frames.read import read_event, row_ulid
 from holdfast.flow.frames.takeover import release_stream, take_free_stream, take_stream
 from holdfast.ports import Env, Sink
@@ -202,7 +201,9 @@ def _attempt_effect(env: Env, lane: _Lane, row: Row) -> str | None:
         content = build_settled_content(env, reason=NO_SINK_REASON)
         return settle_effect(env, lane.stream, row, "deferred", attempts=attempts, content=content)
     try:
-        answer = _deliver(sink, _build_declared_effect(env, lane, row, event))
+        answer = sink.deliver(_build_declared_effect(env, lane, row, event))
+        if discard_awaitable(answer):
+            raise EffectRefused("The sink returned an awaitable. Use holdfast.open_async, or a synchronous sink.")
     except Exception as error:  # noqa: BLE001  a sink is somebody else's code
         return _settle_failure(env, lane, row, sink, error, owner)
     content = build_settled_content(env, answer)
@@ -221,14 +222,6 @@ def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> Dec
         attempt=_read_number(row, "attempts") + 1,
         declared_at=event.at,
     )
-
-
-def _deliver(sink: Sink, effect: DeclaredEffect) -> Any:
-    """Return the sink's answer; refuse an awaitable, which would never be run."""
-    answer = sink.deliver(effect)
-    if discard_awaitable(answer):
-        raise EffectRefused("The sink returned an awaitable. Use holdfast.open_async, or a synchronous sink.")
-    return answer
 
 
 def _settle_failure(env: Env, lane: _Lane, row: Row, sink: Sink, error: Exception, owner: str | None) -> str | None:

@@ -21,8 +21,8 @@ from holdfast.flow.state.journal_store import TRIES
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.effects import FINAL_STATUSES, EffectInfo, EffectOutcome
-from holdfast.records.events.envelope import ERASED, Content, Draft, Event
-from holdfast.records.events.state import EffectRevived, EffectSettled, SettledContent
+from holdfast.records.events.envelope import ERASED, Draft, Event
+from holdfast.records.events.state import EffectDeclared, EffectRevived, EffectSettled, SettledContent
 
 PAGE: Final = 100
 _COMPARED_COLUMNS: Final = ("status", "attempts", "settled")
@@ -30,10 +30,8 @@ _COMPARED_COLUMNS: Final = ("status", "attempts", "settled")
 
 def find_effect_row(env: Env, effect: str) -> tuple[str, Row] | None:
     """Return the stream and the row of an unsettled effect, or None."""
-    found = env.journal.select(
-        env.tenant, RowQuery(table="effects", column="effect_id", value=parse_id(effect, "effect"), limit=1)
-    )
-    return found[0] if found else None
+    query = RowQuery(table="effects", column="effect_id", value=parse_id(effect, "effect"), limit=1)
+    return next(iter(env.journal.select(env.tenant, query)), None)
 
 
 def read_unsettled_effects(env: Env, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
@@ -58,24 +56,10 @@ def read_effect(env: Env, effect: str) -> EffectInfo:
             f"There is no effect {effect} for a sink. Check the id and the tenant. What changed state at once, or was "
             "taken out by middleware, is in Operated.outcomes and in `holdfast log`."
         )
-    return _describe_settled(decode_event(stored), decode_event(settled[0]))
-
-
-def _describe_settled(event: Event, end: Event) -> EffectInfo:
-    return EffectInfo(
-        id=event.facts.effect,
-        kind=event.facts.kind,
-        sink=event.facts.sink,
-        status=end.facts.outcome,
-        scope=event.stream,
-        operator=event.facts.operator,
-        payload=_effect_payload(event),
-        attempts=end.facts.attempts,
-        retry_at=None,
-        declared_at=event.at,
-        reason=content_field(end, "reason"),
-        answer=content_field(end, "answer"),
-    )
+    end = decode_event(settled[0])
+    reason, answer = content_field(end, "reason"), content_field(end, "answer")
+    now = {"status": end.facts.outcome, "attempts": end.facts.attempts, "retry_at": None}
+    return _describe_effect(decode_event(stored), **now, reason=reason, answer=answer)
 
 
 def require_effect_row(env: Env, effect: str) -> tuple[str, Row]:
@@ -94,28 +78,27 @@ def not_waiting_error(effect: str) -> EffectNotFound:
 def _describe_unsettled(env: Env, stream: str, row: Any) -> EffectInfo:
     event = read_event(env, stream, row["version"])
     assert event is not None, "a row names the event that made it"
-    return EffectInfo(
-        id=row_ulid(row, "effect_id"),
-        kind=row["kind"],
-        sink=row["sink"],
-        status=row["status"],
-        scope=stream,
-        operator=event.facts.operator,
-        payload=_effect_payload(event),
-        attempts=row["attempts"],
-        retry_at=row["retry_at"],
-        declared_at=event.at,
-        reason=_read_reason(env, stream, row),
-    )
+    now = {name: row[name] for name in ("status", "attempts", "retry_at")}
+    return _describe_effect(event, **now, reason=_read_reason(env, stream, row))
 
 
-def _effect_payload(event: Event) -> Any:
-    if event.content is ERASED:
-        return ERASED
+def _describe_effect(event: Event, **now: Any) -> EffectInfo:
+    """Describe an effect from the event that declared it and its state now."""
     try:
-        return payload_of(from_wire(event.content.payload))
+        payload: Any = ERASED if event.content is ERASED else payload_of(from_wire(event.content.payload))
     except EffectRefused:
-        return event.content.payload
+        payload = event.content.payload
+    facts: EffectDeclared = event.facts
+    return EffectInfo(
+        id=facts.effect,
+        kind=facts.kind,
+        sink=facts.sink,
+        scope=event.stream,
+        operator=facts.operator,
+        payload=payload,
+        declared_at=event.at,
+        **now,
+    )
 
 
 def _read_reason(env: Env, stream: str, row: Any) -> Any:
@@ -124,21 +107,14 @@ def _read_reason(env: Env, stream: str, row: Any) -> Any:
 
 def read_effect_outcome(env: Env, stream: str, effect: str, kind: str, sink: str) -> EffectOutcome:
     """Return the present outcome of a declared effect."""
+    now: dict[str, Any]
     found = find_effect_row(env, effect)
     if found is not None:
-        status: Any = found[1]["status"]
-        reason = _read_reason(env, stream, found[1])
-        return EffectOutcome(effect=effect, kind=kind, sink=sink, outcome=status, reason=reason)
-    stored = env.journal.events_by_key(env.tenant, stream, settlement_key(effect))
-    event = decode_event(stored[0])
-    return EffectOutcome(
-        effect=effect,
-        kind=kind,
-        sink=sink,
-        outcome=event.facts.outcome,
-        answer=content_field(event, "answer"),
-        reason=content_field(event, "reason"),
-    )
+        now = {"outcome": found[1]["status"], "reason": _read_reason(env, stream, found[1])}
+    else:
+        event = decode_event(env.journal.events_by_key(env.tenant, stream, settlement_key(effect))[0])
+        now = {name: content_field(event, name) for name in ("answer", "reason")} | {"outcome": event.facts.outcome}
+    return EffectOutcome(effect=effect, kind=kind, sink=sink, **now)
 
 
 def settle_effect(
@@ -200,17 +176,13 @@ def effect_owner(event: Event) -> str | None:
         return user or user_of(event.stream)
 
 
-def revive_effect(env: Env, effect: str) -> None:
-    """Let an effect be tried now, with a fresh count of attempts."""
-    _append_revival(env, effect, ("dead", "deferred", "failed"), approved=False)
+def revive_effect(env: Env, effect: str, *, approved: bool = False) -> None:
+    """Let an effect be tried now, with a fresh count of attempts.
 
+    With `approved`, release one that waits for approval. Approving twice counts once.
+    """
+    statuses = ("approval",) if approved else ("dead", "deferred", "failed")
 
-def approve_effect(env: Env, effect: str) -> None:
-    """Release an effect that waits for approval. Approving twice counts once."""
-    _append_revival(env, effect, ("approval",), approved=True)
-
-
-def _append_revival(env: Env, effect: str, statuses: tuple[str, ...], *, approved: bool) -> None:
     def wanted(row: Row) -> Draft | None:
         status = str(row["status"])
         if status == "pending":
@@ -218,9 +190,8 @@ def _append_revival(env: Env, effect: str, statuses: tuple[str, ...], *, approve
         if status not in statuses:
             problem = "It waits for approval: approve or reject it." if status == "approval" else "It is approved."
             raise Refused(f"Effect {effect} is {status}. {problem}")
-        return Draft(
-            type="effect.revived", facts=EffectRevived(effect=effect, sink=str(row["sink"]), approved=approved)
-        )
+        facts = EffectRevived(effect=effect, sink=str(row["sink"]), approved=approved)
+        return Draft(type="effect.revived", facts=facts)
 
     _append_decision(env, effect, wanted)
 
@@ -235,16 +206,12 @@ def discard_effect(env: Env, effect: str, reason: str | None, *, only: str | Non
         if only is not None and row["status"] != only:
             raise Refused(f"Effect {effect} is {row['status']} and does not wait for approval. Discard it instead.")
         facts = EffectSettled(effect=effect, sink=row["sink"], outcome="skipped", attempts=row["attempts"])
-        return Draft(type="effect.settled", facts=facts, content=content, subject=_content_owner(env, row, content))
+        # Content about an effect belongs to the effect's own subject.
+        event = None if content is None else read_event(env, require_effect_row(env, effect)[0], row["version"])
+        owner = None if event is None or event.content is ERASED else effect_owner(event)
+        return Draft(type="effect.settled", facts=facts, content=content, subject=owner)
 
     _append_decision(env, effect, wanted, key=settlement_key(effect))
-
-
-def _content_owner(env: Env, row: Any, content: Content | None) -> str | None:
-    """Return the subject of content about an effect: the effect's own."""
-    found = None if content is None else find_effect_row(env, row_ulid(row, "effect_id"))
-    event = None if found is None else read_event(env, found[0], row["version"])
-    return None if event is None or event.content is ERASED else effect_owner(event)
 
 
 def _append_decision(env: Env, effect: str, wanted: Callable[[Row], Draft | None], key: str | None = None) -> None:

@@ -21,7 +21,7 @@ from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal.caches import StateCache
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.journal.read import iterate_stored
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.flow.state.store import TransientEntries
 from holdfast.flow.state.vectors import count_vectors
 from holdfast.ports import Clock, Env
 from holdfast.ports.capabilities import ARTIFACTS, GROUPS, VECTORS, require

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.codec import decode, decode_event, encode
+from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode
+from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import KeyReused
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import States, StreamWrite, append_events, decide_and_append
-from holdfast.flow.state.entry_events import decode_entry, delete_draft, link_draft, unlink_draft, write_draft
-from holdfast.flow.state.search import search_entries
 from holdfast.flow.state.store import Storage
+from holdfast.flow.state.vectors import find_similar
 from holdfast.ports import Env
-from holdfast.ports.capabilities import STATE, EntryReader, require
+from holdfast.ports.capabilities import STATE, TEXT, EntryReader, require
 from holdfast.records.entries import (
     Edge,
     EdgeQuery,
@@ -28,9 +29,10 @@ from holdfast.records.entries import (
     Revision,
     StoredEntry,
 )
-from holdfast.records.events.envelope import ERASED, Draft, Event
-from holdfast.records.events.state import StateDeleted, StateLinked, ValueContent
+from holdfast.records.events.envelope import ERASED, Draft, Event, StoredEvent
+from holdfast.records.events.state import StateDeleted, StateLinked, StateUnlinked, StateWritten, ValueContent
 from holdfast.records.ids import check_key
+from holdfast.records.scope import parse_scope
 
 TRIES: Final = 64
 """Attempts of a write that compares: an outcome must not be lost because others write to the same stream."""
@@ -92,7 +94,14 @@ class JournalStore:
             # Nothing is compared, so nothing is read: writes to one scope do not wait for each other.
             appended = append_events(self._env, [StreamWrite(stream=scope, events=(draft,), key=once)])
             return appended.parts[0].first
-        return self._compare_and_write(scope, key, draft, expected, once)
+
+        def decide(states: States) -> dict[str, list[Draft]]:
+            known = self._entries.entry(self._env.tenant, scope, key)
+            at = 0 if known is None else known.version
+            return {scope: [draft]} if at == expected else {}
+
+        changed = decide_and_append(self._env, (scope,), decide, key=once, tries=TRIES)
+        return None if changed.appended is None else changed.appended.parts[0].first
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
         if once is None and self._entries.entry(self._env.tenant, scope, key) is None:
@@ -136,17 +145,6 @@ class JournalStore:
 
         return len(decide_and_append(self._env, (scope,), decide, tries=TRIES).facts)
 
-    def _compare_and_write(self, scope: str, key: str, draft: Draft, expected: int, once: str | None) -> int | None:
-        """Write if the entry is at the expected version; else return None."""
-
-        def decide(states: States) -> dict[str, list[Draft]]:
-            known = self._entries.entry(self._env.tenant, scope, key)
-            at = 0 if known is None else known.version
-            return {scope: [draft]} if at == expected else {}
-
-        changed = decide_and_append(self._env, (scope,), decide, key=once, tries=TRIES)
-        return None if changed.appended is None else changed.appended.parts[0].first
-
     def version_by_key(self, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
         """Return the version of the event written by an earlier call with this idempotency key."""
         stored = self._env.journal.events_by_key(self._env.tenant, scope, check_key(once))
@@ -177,7 +175,19 @@ class JournalStore:
         return [decode_entry(event) for event in self._entries.entries(self._env.tenant, scope, page)]
 
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
-        return search_entries(self._env, scope, wanted)
+        """Return the raw scores of matching entries; the caller ranks them."""
+        env = self._env
+        search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
+        hits = {hit.event.seq: hit for hit in require(env.journal, TEXT).search(env.tenant, search)}
+        near: dict[int, tuple[Hit, float]] = {}
+        if wanted.vector is not None and env.embedder is not None:
+            near = find_similar(env, search, wanted.vector, env.embedder, hits)
+        found = []
+        for seq, hit in {**{seq: hit for seq, (hit, _) in near.items()}, **hits}.items():
+            key, entry = decode_entry(hit.event)
+            cosine = near[seq][1] if seq in near else 0.0
+            found.append(EntryMatch(key=key, entry=entry, text=hit.score, cosine=cosine))
+        return found
 
     def link(self, edge: Edge) -> None:
         append_events(self._env, [StreamWrite(stream=edge.scope, events=(link_draft(edge),))])
@@ -234,3 +244,73 @@ def _revision(event: Event) -> Revision:
         return Revision(version=event.version, at=event.at, deleted=True, cause=event.facts.cause, user=event.user)
     value = ERASED if event.content is ERASED else event.content.value
     return Revision(version=event.version, at=event.at, value=value, user=event.user)
+
+
+class _RawValue(msgspec.Struct, frozen=True):
+    """The value of a content as undecoded bytes."""
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def write_draft(scope: str, key: str, entry: StoredEntry) -> Draft:
+    """Return the event of a write. An entry in a user's scope belongs to that user, whoever wrote it."""
+    facts = StateWritten(
+        key=key,
+        tier=entry.tier,
+        lifetime=entry.lifetime,
+        content_kind=entry.content_kind,
+        salience=entry.salience,
+        expires_at=entry.expires_at,
+        reducer=entry.reducer,
+        value_schema=entry.schema,
+        effect=entry.applied[-1] if entry.applied else None,
+    )
+    content = ValueContent(value=decode(entry.value), given=None if entry.given is None else decode(entry.given))
+    return Draft(type="state.written", facts=facts, content=content, subject=parse_scope(scope).get("user"))
+
+
+def delete_draft(key: str, *, cause: str = "call", effect: str | None = None, missing: bool = False) -> Draft:
+    """Return the event of a deletion; with `missing`, of one that found nothing to delete."""
+    return Draft(type="state.deleted", facts=StateDeleted(key=key, cause=cause, effect=effect, missing=missing))
+
+
+def link_draft(edge: Edge, *, effect: str | None = None) -> Draft:
+    """Return the event of a new edge. Its data belongs to the user whose entry is at either end."""
+    facts = StateLinked(
+        source=edge.source,
+        kind=edge.kind,
+        target=edge.target,
+        target_scope=edge.target_scope,
+        weight=edge.weight,
+        effect=effect,
+    )
+    content = None if edge.data is None else ValueContent(value=edge.data)
+    about = parse_scope(edge.scope).get("user") or parse_scope(edge.target_scope).get("user")
+    subject = None if content is None else about
+    return Draft(type="state.linked", facts=facts, content=content, subject=subject)
+
+
+def unlink_draft(edge: Edge, *, effect: str | None = None) -> Draft:
+    """Return the event of a removed edge."""
+    facts = StateUnlinked(
+        source=edge.source, kind=edge.kind, target=edge.target, target_scope=edge.target_scope, effect=effect
+    )
+    return Draft(type="state.unlinked", facts=facts)
+
+
+def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
+    """Return the key and the entry that an event holds."""
+    facts: StateWritten = decode_facts(event.type, event.schema, event.facts)
+    assert event.content is not None, "an entry whose value was erased is not read"
+    return facts.key, StoredEntry(
+        value=bytes(decode(event.content, _RawValue).value),
+        version=event.version,
+        written_at=event.at,
+        expires_at=facts.expires_at,
+        tier=facts.tier,
+        lifetime=facts.lifetime,
+        content_kind=facts.content_kind,
+        salience=facts.salience,
+        schema=facts.value_schema,
+        applied=() if facts.effect is None else (facts.effect,),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -28,10 +28,9 @@ from holdfast.core.sessions.message_events import text_artifacts
 from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, TooLarge, Unavailable
 from holdfast.flow.sessions.read import decode_messages, session_stream, thread_segments, thread_state
-from holdfast.flow.state.entry_events import decode_entry
 from holdfast.flow.state.store import Storage, check_writable, require_capability
 from holdfast.flow.state.vectors import find_similar
-from holdfast.ports import Env
+from holdfast.ports import Embedder, Env
 from holdfast.ports.capabilities import TEXT, require
 from holdfast.records.batches import RowQuery
 from holdfast.records.entries import Edge, EntryMatch, EntrySearchQuery, SearchResult, TraversalResult
@@ -66,24 +65,22 @@ def search_scope(storage: Storage, scope: Address, query: str, limit: int) -> li
         return []
     now = storage.clock.now_ms()
     over = {key for key, _ in storage.transients.live_entries(storage.place(place), now)}
-    vector, name = embed_query(storage, query)
-    wanted = EntrySearchQuery(
-        now=now, terms=words, vector=vector, embedder=name, limit=max(STORE_CANDIDATES, 2 * limit)
-    )
+    embedder = storage.embedder if "vectors" in storage.store.capabilities else None
+    vector = _embed_query(embedder, query)
+    name = None if embedder is None or vector is None else embedder.name
+    most = max(STORE_CANDIDATES, 2 * limit)
+    wanted = EntrySearchQuery(now=now, terms=words, vector=vector, embedder=name, limit=most)
     matches = storage.store.search(place, wanted)
     # Drop entries hidden by a transient one: a reader would get another value.
     return rank_matches(place, [match for match in matches if match.key not in over], words, limit)
 
 
-def embed_query(storage: Storage, query: str) -> tuple[bytes | None, str | None]:
-    """Embed a query. If the embedder fails, return no vector, which leaves the search by words."""
-    embedder = storage.embedder
-    if embedder is None or "vectors" not in storage.store.capabilities:
-        return None, None
+def _embed_query(embedder: Embedder | None, query: str) -> bytes | None:
+    """Embed a query. If the embedder fails, return None, which leaves the search by words."""
     try:
-        return embedder.embed([query], query=True)[0], embedder.name
+        return None if embedder is None else embedder.embed([query], query=True)[0]
     except (Unavailable, InvalidValue):
-        return None, None
+        return None
 
 
 def rank_matches(scope: str, matches: list[EntryMatch], words: tuple[str, ...], limit: int) -> list[SearchResult]:
@@ -99,22 +96,14 @@ def rank_matches(scope: str, matches: list[EntryMatch], words: tuple[str, ...], 
         )
         for number, match in enumerate(matches)
     ]
-    found = []
-    for number, score in rank_candidates(candidates, mean_length=0.0, limit=limit):
-        match = matches[number]
-        value = decode(match.entry.value)
-        text = flatten_value(value, INDEXED_CHARS)
-        found.append(
-            SearchResult(
-                score=score,
-                snippet=make_snippet(text, words),
-                scope=scope,
-                key=match.key,
-                value=value,
-                at=match.entry.written_at,
-            )
-        )
-    return found
+    best = rank_candidates(candidates, mean_length=0.0, limit=limit)
+    found = [(matches[number], score, decode(matches[number].entry.value)) for number, score in best]
+    return [_entry_result(scope, one.key, value, one.entry.written_at, score, words) for one, score, value in found]
+
+
+def _entry_result(scope: str, key: str, value: Any, at: int, score: float, words: tuple[str, ...]) -> SearchResult:
+    snippet = make_snippet(flatten_value(value, INDEXED_CHARS), words)
+    return SearchResult(score=score, snippet=snippet, scope=scope, key=key, value=value, at=at)
 
 
 def make_edge(
@@ -199,21 +188,6 @@ def check_query(query: object) -> str:
     return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode()
 
 
-def search_entries(env: Env, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
-    """Search the entries of one scope and return raw scores; the caller ranks them."""
-    search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
-    hits = {hit.event.seq: hit for hit in require(env.journal, TEXT).search(env.tenant, search)}
-    near: dict[int, tuple[Hit, float]] = {}
-    if wanted.vector is not None and env.embedder is not None:
-        near = find_similar(env, search, wanted.vector, env.embedder, hits)
-    found = []
-    for seq, hit in {**{seq: hit for seq, (hit, _) in near.items()}, **hits}.items():
-        key, entry = decode_entry(hit.event)
-        cosine = near[seq][1] if seq in near else 0.0
-        found.append(EntryMatch(key=key, entry=entry, text=hit.score, cosine=cosine))
-    return found
-
-
 def search_thread(
     env: Env,
     stream: str,
@@ -250,7 +224,10 @@ def _search_journal(
     search = TextSearch(terms=words, now=env.clock.now_ms(), threads=threads, limit=WORD_CANDIDATES)
     matches = _drop_overlaid(env, search, require(env.journal, TEXT).search(env.tenant, search))
     hits = {hit.event.seq: hit for hit in matches if counts(hit.event)}
-    near = _search_by_meaning(env, query, search, hits)
+    near: dict[int, tuple[Hit, float]] = {}
+    vector = None if search.everywhere else _embed_query(env.embedder, query)
+    if vector is not None and env.embedder is not None:
+        near = find_similar(env, replace(search, limit=MEANING_CANDIDATES), vector, env.embedder, hits)
     for seq, (hit, _) in near.items():
         if seq not in hits and counts(hit.event):
             hits[seq] = hit
@@ -269,32 +246,18 @@ def _search_journal(
 
 def _drop_overlaid(env: Env, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
     """Drop entries hidden by a transient one: a reader would get another value."""
-    over = {
-        (stream, key)
-        for stream in {
-            hit.event.stream for hit in hits if hit.event.type == STATE_WRITTEN and env.transients is not None
-        }
-        for key, _ in env.transients.live_entries((env.tenant, stream), search.now)  # type: ignore[union-attr]
-    }
-    return [hit for hit in hits if not over or (hit.event.stream, _entry_key(hit.event)) not in over]
-
-
-def _entry_key(event: StoredEvent) -> str | None:
-    """Return the key of an entry; None for a message."""
-    return decode_facts(event.type, event.schema, event.facts).key if event.type == STATE_WRITTEN else None
-
-
-def _search_by_meaning(
-    env: Env, query: str, search: TextSearch, known: Mapping[int, Hit]
-) -> dict[int, tuple[Hit, float]]:
-    embedder = env.embedder
-    if embedder is None or search.everywhere:
-        return {}
-    try:
-        (vector,) = embedder.embed([query], query=True)
-    except (Unavailable, InvalidValue):
-        return {}
-    return find_similar(env, replace(search, limit=MEANING_CANDIDATES), vector, embedder, known)
+    if env.transients is None:
+        return list(hits)
+    streams = {hit.event.stream for hit in hits if hit.event.type == STATE_WRITTEN}
+    lists = {stream: env.transients.live_entries((env.tenant, stream), search.now) for stream in streams}
+    over = {(stream, key) for stream, entries in lists.items() for key, _ in entries}
+    return [
+        hit
+        for hit in hits
+        if not over
+        or hit.event.type != STATE_WRITTEN
+        or (hit.event.stream, decode_facts(hit.event.type, hit.event.schema, hit.event.facts).key) not in over
+    ]
 
 
 def _find_neighbours(env: Env, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
@@ -371,11 +334,7 @@ def _mean_length(env: Env, search: TextSearch, events: Sequence[StoredEvent]) ->
 
 def _make_result(env: Env, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
     if event.type == STATE_WRITTEN:
-        value: Any = event.content.value
-        text, key = flatten_value(value, INDEXED_CHARS), event.facts.key
-        return SearchResult(
-            score=score, snippet=make_snippet(text, words), scope=event.stream, key=key, value=value, at=event.at
-        )
+        return _entry_result(event.stream, event.facts.key, event.content.value, event.at, score, words)
     (message,) = decode_messages(env, [event])
     return SearchResult(
         score=score,

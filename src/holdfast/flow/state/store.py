@@ -1,10 +1,12 @@
 """A store with the rules that apply over every backend, and reads from it.
 
-A backend keeps bytes and compares versions. Key checks, expiry and transient entries are handled here.
+A backend keeps bytes and compares versions. Key checks, expiry, transient entries and read-only views are handled here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -14,12 +16,12 @@ from holdfast.core import entries as rules
 from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import decode
 from holdfast.core.values import to_plain, upcast_value
-from holdfast.errors import EntryNotFound, InvalidValue, Unsupported
-from holdfast.flow.state.transients import TransientEntries
+from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, Unsupported
 from holdfast.ports import Clock, DatalogStore, Embedder, HistoryStore, Store
 from holdfast.records.entries import Entry, EntryPageQuery, Revision, StoredEntry
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
+from holdfast.system import ForkLock
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,3 +179,127 @@ def run_datalog(storage: Storage, script: str, params: dict[str, Any] | None = N
     if not isinstance(script, str):
         raise InvalidValue(f"script must be text, not {type(script).__name__}.")
     return cast(DatalogStore, storage.store).datalog(script, to_plain(params or {}))
+
+
+TransientScope = tuple[str, str]
+
+
+class TransientEntries:
+    """A map (tenant, scope) → key → entry, shared by every view of one client.
+
+    Bounded: a tenant with `most` entries is refused further ones; other tenants are not affected.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[TransientScope, dict[str, StoredEntry]] = {}
+        self._counts: Counter[str] = Counter()
+        self._lock = ForkLock()
+
+    def at(self, place: TransientScope, key: str) -> StoredEntry | None:
+        """Return the entry that overlays a key, expired or not."""
+        kept = self._kept.get(place)
+        return None if kept is None else kept.get(key)
+
+    def get(self, place: TransientScope, key: str, now: int) -> StoredEntry | None:
+        """Return the entry that overlays a key, if it has not expired."""
+        entry = self.at(place, key)
+        return entry if entry is not None and entry.is_live(now) else None
+
+    def put(self, place: TransientScope, key: str, entry: StoredEntry, before: StoredEntry | None) -> bool:
+        """Overlay a key with an entry in place of `before`; return False if another entry is there now."""
+        with self._lock.lock:
+            if self.at(place, key) is not before:
+                return False
+            if before is None:
+                self._make_room(place[0], entry.written_at)
+                self._counts[place[0]] += 1
+            self._kept.setdefault(place, {})[key] = entry
+            return True
+
+    def _make_room(self, tenant: str, now: int) -> None:
+        if self._counts[tenant] >= self._most:
+            theirs = [(place, kept) for place, kept in self._kept.items() if place[0] == tenant]
+            over = [(place, key) for place, kept in theirs for key in kept if not kept[key].is_live(now)]
+            for place, key in over:
+                self._remove(place, key)
+        if self._counts[tenant] >= self._most:
+            raise TooLarge(
+                f"There are {self._most:,} transient entries. Clear those of turns that have ended, "
+                "or raise HOLDFAST_TRANSIENT_ENTRIES."
+            )
+
+    def drop(self, place: TransientScope, key: str) -> bool:
+        """Remove one entry; return True if there was one."""
+        with self._lock.lock:
+            return self.at(place, key) is not None and self._remove(place, key)
+
+    def _remove(self, place: TransientScope, key: str) -> bool:
+        kept = self._kept[place]
+        del kept[key]
+        if not kept:
+            del self._kept[place]
+        self._reduce_count(place[0], 1)
+        return True
+
+    def _reduce_count(self, tenant: str, count: int) -> None:
+        self._counts[tenant] -= count
+        if not self._counts[tenant]:
+            del self._counts[tenant]
+
+    def clear(self, place: TransientScope) -> int:
+        """Remove all entries of a scope and return their number."""
+        with self._lock.lock:
+            gone = len(self._kept.pop(place, {}))
+            self._reduce_count(place[0], gone)
+            return gone
+
+    def clear_below(self, place: TransientScope) -> None:
+        """Remove all entries of a scope and of the scopes below it."""
+        tenant, scope = place
+        with self._lock.lock:
+            for kept in [one for one in self._kept if one[0] == tenant and f"{one[1]}/".startswith(f"{scope}/")]:
+                self._reduce_count(tenant, len(self._kept.pop(kept)))
+
+    def live_entries(self, place: TransientScope, now: int) -> Iterator[tuple[str, StoredEntry]]:
+        """Iterate over the live entries that overlay a scope."""
+        with self._lock.lock:
+            kept = list(self._kept.get(place, {}).items())
+        return ((key, entry) for key, entry in kept if entry.is_live(now))
+
+
+READ_METHODS = ("at", "edges", "get", "history", "live_entries", "page", "search")
+
+
+class ReadOnlyView:
+    """The read methods of a store or of transient entries, wrapped so that no attribute exposes the object itself."""
+
+    __slots__ = ("_capabilities", *READ_METHODS)
+
+    def __init__(self, target: Any) -> None:
+        self._capabilities = _wrap_method(lambda: target.capabilities)
+        for name in READ_METHODS:
+            if hasattr(target, name):
+                setattr(self, name, _wrap_method(getattr(target, name)))
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        offered: frozenset[str] = self._capabilities()
+        return offered
+
+
+def make_read_only(storage: Storage) -> Storage:
+    """Return the storage with read-only views of its store and its transient entries."""
+    if isinstance(storage.store, ReadOnlyView):
+        return storage
+    store, transients = ReadOnlyView(storage.store), ReadOnlyView(storage.transients)
+    return replace(storage, store=cast(Store, store), transients=cast(TransientEntries, transients))
+
+
+def _wrap_method(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method in a function: a bound method would expose its object."""
+
+    def asking(*given: Any) -> Any:
+        return ask(*given)
+
+    return asking

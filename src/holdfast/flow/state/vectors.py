@@ -23,7 +23,6 @@ from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
 from holdfast.flow.journal import artifacts
 from holdfast.ports import Embedder, Env
 from holdfast.ports.capabilities import VECTORS, require
-from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.vectors import load_numpy, similarities
 
 EMBED_BATCH: Final = 512
@@ -84,25 +83,24 @@ def _load_vectors(env: Env, stream: str, embedder: Embedder) -> VectorBlocks:
     more = require(env.journal, VECTORS).vectors(
         env.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0
     )
-    rows = [(seq, piece) for seq, kept in more for piece in _split_vectors(kept, embedder.dimensions)]
+    size = embedder.dimensions
+    # Each text has the vectors of its pieces, one after the other.
+    whole = ((seq, kept) for seq, kept in more if len(kept) % size == 0)
+    rows = [(seq, kept[at : at + size]) for seq, kept in whole for at in range(0, len(kept), size)]
     if rows:
         blocks = append_vectors(blocks, rows)
         env.vectors.put(place, blocks)
     return blocks
 
 
-def _split_vectors(kept: bytes, dimensions: int) -> list[bytes]:
-    """Split stored bytes into the vectors of a text's pieces."""
-    if not kept or len(kept) % dimensions:
-        return []
-    return [kept[at : at + dimensions] for at in range(0, len(kept), dimensions)]
-
-
 def embed_new(env: Env, stream: str, embedder: Embedder) -> int:
     """Embed texts without a vector and return their number. If interrupted, the next call continues."""
     count = 0
+    read = partial(artifacts.read_artifact_beginning, env)
     while events := require(env.journal, VECTORS).find_unembedded(env.tenant, stream, embedder.name, EMBED_BATCH):
-        texts = [_searchable_text(env, event) for event in events]
+        facts = [decode_facts(event.type, event.schema, event.facts) for event in events]
+        pairs = zip(events, facts, strict=True)
+        texts = [searchable_text(event.type, some, event.content, read) for event, some in pairs]
         secret = env.journal.secret
         digests = [hmac.digest(secret, text.encode("utf-8", "replace"), hashlib.sha256)[:16] for text in texts]
         vectors = _embed_texts(env, embedder, texts, digests)
@@ -112,11 +110,6 @@ def embed_new(env: Env, stream: str, embedder: Embedder) -> int:
         if len(events) < EMBED_BATCH:
             break
     return count
-
-
-def _searchable_text(env: Env, event: StoredEvent) -> str:
-    facts = decode_facts(event.type, event.schema, event.facts)
-    return searchable_text(event.type, facts, event.content, partial(artifacts.read_artifact_beginning, env))
 
 
 def _embed_texts(env: Env, embedder: Embedder, texts: Sequence[str], digests: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -103,11 +103,9 @@ def _write_transient(storage: Storage, scope: str, key: str, value: Any, wanted:
             stored = live_or_none(storage.store.get(scope, key), now)
             _check_version(scope, key, stored, wanted.expected)
             known = known or stored
-        after = rules.apply_reducer(wanted.reducer, key, _reducer_input(known), value)
         # It carries the version of the entry it overlays, so a durable write can expect the value that was seen.
         version = 0 if known is None else known.version
-        entry = _inherit_options(build_entry(storage, key, after, wanted.options, schema), known, wanted)
-        entry = replace(entry, version=version)
+        entry = replace(_reduce_entry(storage, key, known, value, wanted, schema), version=version)
         if storage.transients.put(storage.place(scope), key, entry, over):
             return version
     raise _contention_error(scope, key)
@@ -123,8 +121,7 @@ def _compare_and_write(
         if wanted.effect is not None and known is not None and wanted.effect in known.applied:
             return known.version
         _check_version(scope, key, known, wanted.expected)
-        after = rules.apply_reducer(wanted.reducer, key, _reducer_input(known), value)
-        entry = _inherit_options(build_entry(storage, key, after, wanted.options, schema), known, wanted)
+        entry = _reduce_entry(storage, key, known, value, wanted, schema)
         if wanted.once is not None and wanted.reducer != "overwrite":
             entry = replace(entry, reducer=wanted.reducer, given=encode(value))
         if wanted.effect is not None:
@@ -136,8 +133,12 @@ def _compare_and_write(
     raise _contention_error(scope, key)
 
 
-def _inherit_options(entry: StoredEntry, known: StoredEntry | None, wanted: EntryWrite) -> StoredEntry:
-    """For a reducer, keep the options of the previous entry wherever the caller gives none."""
+def _reduce_entry(
+    storage: Storage, key: str, known: StoredEntry | None, value: Any, wanted: EntryWrite, schema: str | None
+) -> StoredEntry:
+    """Combine the known entry and a value. A reducer keeps the known options wherever the caller gives none."""
+    value = rules.apply_reducer(wanted.reducer, key, rules.MISSING if known is None else decode(known.value), value)
+    entry = build_entry(storage, key, value, wanted.options, schema)
     if wanted.reducer == "overwrite":
         return entry
     before = StoredEntry(value=b"") if known is None else known
@@ -156,10 +157,6 @@ def _inherit_options(entry: StoredEntry, known: StoredEntry | None, wanted: Entr
 
 def _contention_error(scope: str, key: str) -> Conflict:
     return Conflict(f"{key!r} of {scope} is written by others all the time. Nothing was written; try again.")
-
-
-def _reducer_input(entry: StoredEntry | None) -> Any:
-    return rules.MISSING if entry is None else decode(entry.value)
 
 
 def _check_version(scope: str, key: str, known: StoredEntry | None, expected: int | None) -> None:
@@ -187,10 +184,6 @@ def build_entry(storage: Storage, key: str, value: Any, options: rules.EntryOpti
         salience=options.salience,
         schema=schema,
     )
-    return _add_search_text(storage, key, value, entry)
-
-
-def _add_search_text(storage: Storage, key: str, value: Any, entry: StoredEntry) -> StoredEntry:
     offered = storage.store.capabilities
     if "history" in offered or not offered & {"text", "vectors"}:
         return entry  # The journal indexes its events itself.
@@ -221,7 +214,12 @@ def delete_entry(
 def _delete(storage: Storage, place: str, key: str, expected: int | None, once: str | None) -> bool:
     now = storage.clock.now_ms()
     for _ in range(WRITE_TRIES):
-        stored, damaged = _load_for_delete(storage, place, key, expected)
+        try:
+            stored, damaged = storage.store.get(place, key), False
+        except Corrupt:  # A damaged entry can still be deleted if no version is expected.
+            if expected is not None:
+                raise
+            stored, damaged = None, True
         known = live_or_none(stored, now)
         _check_version(place, key, known, expected)
         at = None if expected is None else 0 if stored is None else stored.version
@@ -233,16 +231,6 @@ def _delete(storage: Storage, place: str, key: str, expected: int | None, once: 
             hidden = storage.transients.drop(storage.place(place), key) and over is not None
             return hidden or (gone and (damaged or known is not None))
     raise _contention_error(place, key)
-
-
-def _load_for_delete(storage: Storage, place: str, key: str, expected: int | None) -> tuple[StoredEntry | None, bool]:
-    """Return an entry, and True if it is damaged: it can still be deleted if no version is expected."""
-    try:
-        return storage.store.get(place, key), False
-    except Corrupt:
-        if expected is not None:
-            raise
-        return None, True
 
 
 def purge_expired(storage: Storage) -> int:

@@ -3,6 +3,10 @@
 Every folder is opened from its parent, so a path that is planted or swapped meanwhile leads nowhere
 else. A file is written under a temporary name, synced, and renamed; then the folder is synced. Errors
 of the operating system become holdfast's own, and each names the file or folder.
+
+One writer at a time changes a folder, among all threads and processes of a machine. The lock file records the newest
+version given out, so that none is given twice, and the folder being changed. If a writer is killed, its change may be
+visible but not on disk: the next writer syncs that folder before building on it.
 """
 
 from __future__ import annotations
@@ -10,14 +14,21 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, ReadOnly, Refused, StorageFull, Unavailable
-from holdfast.system import ForkLock
+from holdfast.errors import Busy, Closed, HoldfastError, OutcomeUnknown, ReadOnly, Refused, StorageFull, Unavailable
+from holdfast.system import ForkLock, SystemClock, renew_in_child
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _SAFE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS
@@ -195,7 +206,10 @@ def sync_names(folder: int) -> None:
     try:
         sync_handle(folder)
     except OSError as error:
-        raise sync_error(error) from error
+        raise OutcomeUnknown(
+            f"The folder could not be synced ({error.strerror}), so the change may be lost with the power. "
+            "Read the key again, and write it again if need be."
+        ) from error
 
 
 def make_private_folder(folder: Path) -> None:
@@ -305,9 +319,110 @@ def obstacle_error(place: Path, mode: int, wanted: str) -> Refused:
     return Refused(f"{place} is {what}. Remove it; nothing was read or written through it.")
 
 
-def sync_error(error: OSError) -> OutcomeUnknown:
-    """Return the error for a change that was made but may not be on disk."""
-    return OutcomeUnknown(
-        f"The folder could not be synced ({error.strerror}), so the change may be lost with the power. "
-        "Read the key again, and write it again if need be."
-    )
+LOCK_FILE = ".lock"
+"""The name of the lock file. No scope's folder begins with a dot."""
+
+LOCK_TIMEOUT = 30.0
+"""The seconds to wait for other writers, as long as for a journal's lock."""
+
+_MAX_NOTE_BYTES = 1 << 16
+_MAX_DIGITS = 19
+
+
+class FolderWriter:
+    """The right to change files. Each change is recorded in the lock file first."""
+
+    def __init__(self, tree: FileTree, handle: int) -> None:
+        self._tree = tree
+        self._handle = handle
+        self._newest, self._unfinished = 0, ""  # A new or foreign file: versions go on from the clock.
+        line, end, _ = os.pread(handle, _MAX_NOTE_BYTES, 0).partition(b"\n")
+        newest, space, unfinished = line.partition(b" ")
+        if end and space and newest.isdigit() and len(newest) < _MAX_DIGITS and unfinished.isascii():
+            self._newest, self._unfinished = int(newest), unfinished.decode("ascii")
+
+    def next_version(self, previous: int) -> int:
+        """Return the next version: larger than any before, including deleted entries' and other folders'."""
+        self._newest = max(previous, self._newest, SystemClock().now_ms() * 1000) + 1
+        return self._newest
+
+    @contextmanager
+    def record_change(self, names: Sequence[str]) -> Iterator[None]:
+        """Record a folder while it is changed. An error leaves the record behind, as a killed process does."""
+        if self._unfinished:
+            self._sync_unfinished(self._unfinished.split("/"))
+            self._unfinished = ""
+        self._write_note("/".join(names))
+        yield
+        try:
+            self._write_note("")
+        except OSError:
+            pass  # The change is done; the next writer syncs it once more.
+
+    def _sync_unfinished(self, names: Sequence[str]) -> None:
+        """Sync every folder on the path that a killed writer left."""
+        for depth in range(len(names) + 1):
+            with self._tree.folder(names[:depth]) as folder:
+                if folder is None:
+                    return
+                sync_handle(folder)
+
+    def _write_note(self, unfinished: str) -> None:
+        # A line, read up to its end: bytes behind it may briefly remain of an earlier, longer line.
+        line = f"{self._newest} {unfinished}\n".encode()
+        os.pwrite(self._handle, line, 0)
+        os.ftruncate(self._handle, len(line))
+
+
+class FolderLock:
+    """The write lock. Threads wait on a mutex, processes on the lock file."""
+
+    def __init__(self, tree: FileTree) -> None:
+        self._tree = tree
+        self._lock = ForkLock()
+        self._handle: int | None = None
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Release the lock in a child, which must not keep its parent's alive."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    @contextmanager
+    def acquire(self) -> Iterator[FolderWriter]:
+        """Wait for the lock and yield the right to write; release it at the end."""
+        if not self._lock.lock.acquire(timeout=LOCK_TIMEOUT):
+            raise Busy
+        try:
+            with translate_os_errors(self._tree.root):
+                top = self._tree.open_root()
+                try:
+                    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                    self._handle = os.open(LOCK_FILE, flags, 0o600, dir_fd=top)
+                finally:
+                    os.close(top)
+                _wait_for_lock(self._handle)
+                yield FolderWriter(self._tree, self._handle)
+        finally:
+            if self._handle is not None:
+                handle, self._handle = self._handle, None
+                # Explicitly: if a child was forked meanwhile, closing the file would not release the lock.
+                fcntl.flock(handle, fcntl.LOCK_UN)
+                os.close(handle)
+            self._lock.lock.release()
+
+
+def _wait_for_lock(handle: int) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise Busy from None
+            time.sleep(random.uniform(0.0002, 0.002))  # noqa: S311  only to keep waiters out of step
+        except OSError as error:
+            raise Unavailable(f"This file system does not lock files ({error.strerror}). Use a local disk.") from error
+        else:
+            return

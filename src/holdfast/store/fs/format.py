@@ -78,7 +78,8 @@ def encode_entry(kind: str, key: str, entry: StoredEntry) -> bytes:
         value = msgspec.json.decode(entry.value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidValue(f"The value of {key!r} is not JSON. Encode it before it is stored.") from None
-    lines = _field_lines(key, entry)
+    given: dict[str, Any] = {name: getattr(entry, name, None) for name in _FIELDS} | {"key": key}
+    lines = [(name, _ENCODER.encode(value)) for name, value in given.items() if value != _FIELDS[name]]
     if kind == "json":
         lines.append(("value", entry.value))
         return b"{\n" + b",\n".join(b'  "%s": %s' % (name.encode(), data) for name, data in lines) + b"\n}\n"
@@ -88,25 +89,17 @@ def encode_entry(kind: str, key: str, entry: StoredEntry) -> bytes:
     return _RULE + b"".join(b"%s: %s\n" % (name.encode(), data) for name, data in lines) + _RULE + body
 
 
-def _field_lines(key: str, entry: StoredEntry) -> list[tuple[str, bytes]]:
-    given: dict[str, Any] = {name: getattr(entry, name, None) for name in _FIELDS}
-    given["key"] = key
-    return [(name, _ENCODER.encode(value)) for name, value in given.items() if value != _FIELDS[name]]
-
-
 def decode_entry(kind: str, data: bytes) -> tuple[str, StoredEntry]:
     """Return the key and the entry of a file; raise DamagedFile if it holds none."""
     try:
-        return _read_json(data) if kind == "json" else _read_markdown(data)
+        if kind != "json":
+            return _read_markdown(data)
+        file = _DECODER.decode(data)
+        if not bytes(file.value):
+            raise ValueError("it has no value")
+        return _make_entry(file, bytes(file.value))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise DamagedFile(str(error)) from None
-
-
-def _read_json(data: bytes) -> tuple[str, StoredEntry]:
-    file = _DECODER.decode(data)
-    if not bytes(file.value):
-        raise ValueError("it has no value")
-    return _make_entry(file, bytes(file.value))
 
 
 def _read_markdown(data: bytes) -> tuple[str, StoredEntry]:

@@ -21,24 +21,20 @@ from holdfast.errors import Corrupt, InvalidValue, OutcomeUnknown, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.records.scope import SCOPE_KINDS
 from holdfast.store.fs import format as file_format
-from holdfast.store.fs.files import FileTree, Names, make_private_folder, may_hold_keys, translate_os_errors, walk_files
-from holdfast.store.fs.format import (
-    FILE_KINDS,
-    SUFFIXES,
-    equivalent_homes,
-    folder_prefix,
-    is_digest,
-    key_from_path,
-    key_path,
-    scope_paths,
+from holdfast.store.fs.files import (
+    FileTree,
+    FolderLock,
+    FolderWriter,
+    Names,
+    make_private_folder,
+    may_hold_keys,
+    translate_os_errors,
+    walk_files,
 )
-from holdfast.store.fs.lock import FolderLock, FolderWriter
 from holdfast.system import SystemClock
 
 Format = Literal["json", "markdown"]
 _NO_GRAPH = "Files hold no graph. Use a sqlite, memory or cozo store for edges."
-ExpiredPlace = tuple[tuple[Names, ...], str]
-"""The folders that a scope may be in, and a key."""
 
 
 class _EntryFile(NamedTuple):
@@ -57,8 +53,8 @@ class FsStore:
     """Entries in files below a folder. Both formats are read; new files get the chosen one."""
 
     def __init__(self, root: str | os.PathLike[str], *, format: Format = "json", search: bool = False) -> None:
-        if format not in SUFFIXES:
-            raise InvalidValue(f"format must be one of {', '.join(SUFFIXES)}, not {format!r}.")
+        if format not in file_format.SUFFIXES:
+            raise InvalidValue(f"format must be one of {', '.join(file_format.SUFFIXES)}, not {format!r}.")
         if os.open not in os.supports_dir_fd:
             raise Unsupported("This system cannot open files safely below a folder. Use a sqlite store here.")
         self._format = format
@@ -77,13 +73,13 @@ class FsStore:
 
     def get(self, scope: str, key: str) -> StoredEntry | None:
         with translate_os_errors(self.root):
-            return self._read_newest(scope_paths(scope), key)[0]
+            return self._read_newest(file_format.scope_paths(scope), key)[0]
 
     def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
         with translate_os_errors(self.root):
             found: list[tuple[str, StoredEntry]] = []
             for key in self._keys(scope, page.prefix, page.after):
-                entry = self._read_newest(scope_paths(scope), key)[0]
+                entry = self._read_newest(file_format.scope_paths(scope), key)[0]
                 # Entries deleted meanwhile are skipped.
                 if entry is None or not entry.is_live(page.now):
                     continue
@@ -98,7 +94,9 @@ class FsStore:
         if not self._search:
             return []
         with translate_os_errors(self.root):
-            entries = ((key, self._read_newest(scope_paths(scope), key)[0]) for key in self._keys(scope, "", None))
+            entries = (
+                (key, self._read_newest(file_format.scope_paths(scope), key)[0]) for key in self._keys(scope, "", None)
+            )
             return match_entries(((key, one, spaced_words(one)) for key, one in entries if one is not None), wanted)
 
     # writing
@@ -107,15 +105,15 @@ class FsStore:
         self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
         with self._turns.acquire() as turn:
-            known, files = self._read_newest(scope_paths(scope), key)
+            known, files = self._read_newest(file_format.scope_paths(scope), key)
             previous = 0 if known is None else known.version
             if expected is not None and expected != previous:
                 return None
             version = turn.next_version(previous)
             body = file_format.encode_entry(self._format, key, replace(entry, version=version))
-            *folders, name = key_path(key)
-            path = (*scope_paths(scope)[0], *folders)
-            place = _EntryFile(path, name + SUFFIXES[self._format], self._format)
+            *folders, name = file_format.key_path(key)
+            path = (*file_format.scope_paths(scope)[0], *folders)
+            place = _EntryFile(path, name + file_format.SUFFIXES[self._format], self._format)
             with turn.record_change(place.folder), self._tree.folder(place.folder, make=True) as folder:
                 assert folder is not None
                 self._tree.write(folder, place.name, body)
@@ -132,11 +130,11 @@ class FsStore:
                 # Without reading, so that a damaged entry can be deleted.
                 files = [
                     file
-                    for file, folder in self._files(scope_paths(scope), key)
+                    for file, folder in self._files(file_format.scope_paths(scope), key)
                     if self._tree.has_file(folder, file.names)
                 ]
             else:
-                known, files = self._read_newest(scope_paths(scope), key)
+                known, files = self._read_newest(file_format.scope_paths(scope), key)
                 if expected != (0 if known is None else known.version):
                     return None
             self._remove_files(turn, files)
@@ -145,7 +143,9 @@ class FsStore:
     def purge(self, now: int) -> int:
         """Read every file and delete expired entries, each under its own lock. Damaged files are left."""
         with translate_os_errors(self.root):
-            over = sorted(find_expired(self._tree, now))
+            paths = walk_files(self._tree, (), lambda _: True, SystemClock().now_ms() / 1000)
+            # Each is checked again under the write lock.
+            over = sorted({place for path in paths if (place := self._expiry_place(path, now)) is not None})
         return sum(self._purge_entry(homes, key, now) for homes, key in over)
 
     def _purge_entry(self, homes: tuple[Names, ...], key: str, now: int) -> bool:
@@ -184,12 +184,14 @@ class FsStore:
 
     def _files(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_EntryFile, int]]:
         """Yield every file that may hold an entry, with its open folder."""
-        *folders, name = key_path(key)
+        *folders, name = file_format.key_path(key)
         for home in homes:
             path = (*home, *folders)
             with self._tree.folder(path) as folder:
                 if folder is not None:
-                    yield from ((_EntryFile(path, name + suffix, kind), folder) for kind, suffix in SUFFIXES.items())
+                    yield from (
+                        (_EntryFile(path, name + suffix, kind), folder) for kind, suffix in file_format.SUFFIXES.items()
+                    )
 
     def _read_newest(self, homes: tuple[Names, ...], key: str) -> tuple[StoredEntry | None, list[_EntryFile]]:
         """Return an entry and its files. If a killed writer left several, the newest counts."""
@@ -221,9 +223,11 @@ class FsStore:
         now = SystemClock().now_ms() / 1000
 
         def enter(path: Names) -> bool:
-            return not (len(path) == 1 and path[0] in SCOPE_KINDS) and may_hold_keys(folder_prefix(path), prefix, after)
+            return not (len(path) == 1 and path[0] in SCOPE_KINDS) and may_hold_keys(
+                file_format.folder_prefix(path), prefix, after
+            )
 
-        for home in scope_paths(scope):
+        for home in file_format.scope_paths(scope):
             for path in walk_files(self._tree, home, enter, now):
                 key = self._key(home, path)
                 if key is not None and key.startswith(prefix) and (after is None or key > after):
@@ -233,41 +237,35 @@ class FsStore:
     def _key(self, home: Names, path: Names) -> str | None:
         """Return the key of a file, or None if the file is foreign."""
         stem, dot, suffix = path[-1].rpartition(".")
-        kind = FILE_KINDS.get(dot + suffix)
+        kind = file_format.FILE_KINDS.get(dot + suffix)
         if kind is None:
             return None
         names = (*path[:-1], stem)
-        if not is_digest(names):
-            return key_from_path(names)
+        if not file_format.is_digest(names):
+            return file_format.key_from_path(names)
         file = _EntryFile((*home, *path[:-1]), path[-1], kind)
         with self._tree.folder(file.folder) as folder:
             data = None if folder is None else self._tree.read(folder, file.names)
         if data is None:
             return None
         key = self._parse_file(file, data)[0]
-        if key_path(key) != names:
+        if file_format.key_path(key) != names:
             raise self._damage_error(file, f"it holds {key!r}")
         return key
 
-
-def find_expired(tree: FileTree, now: int) -> set[ExpiredPlace]:
-    """Return the places of possibly expired entries; the caller checks each again under the write lock."""
-    paths = walk_files(tree, (), lambda _: True, SystemClock().now_ms() / 1000)
-    return {place for path in paths if (place := _expiry_place(tree, path, now)) is not None}
-
-
-def _expiry_place(tree: FileTree, path: Names, now: int) -> ExpiredPlace | None:
-    stem, dot, suffix = path[-1].rpartition(".")
-    kind = FILE_KINDS.get(dot + suffix)
-    if kind is None:
-        return None
-    with tree.folder(path[:-1]) as folder:
-        data = None if folder is None else tree.read(folder, path)
-    try:
-        key, entry = file_format.decode_entry(kind, data or b"")
-    except file_format.DamagedFile:
-        return None
-    names = key_path(key)
-    home = path[: -len(names)]
-    ours = home and (*path[:-1], stem)[len(home) :] == names
-    return (equivalent_homes(home), key) if ours and not entry.is_live(now) else None
+    def _expiry_place(self, path: Names, now: int) -> tuple[tuple[Names, ...], str] | None:
+        """Return the folders that an expired entry may be in, and its key; None for any other file."""
+        stem, dot, suffix = path[-1].rpartition(".")
+        kind = file_format.FILE_KINDS.get(dot + suffix)
+        if kind is None:
+            return None
+        with self._tree.folder(path[:-1]) as folder:
+            data = None if folder is None else self._tree.read(folder, path)
+        try:
+            key, entry = file_format.decode_entry(kind, data or b"")
+        except file_format.DamagedFile:
+            return None
+        names = file_format.key_path(key)
+        home = path[: -len(names)]
+        ours = home and (*path[:-1], stem)[len(home) :] == names
+        return (file_format.equivalent_homes(home), key) if ours and not entry.is_live(now) else None
