@@ -14,12 +14,13 @@ journaled intents say what to do about them. A callback that hangs is abandoned,
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from holdfast.client.pack import ContextPack
 from holdfast.errors import Closed, ToolFailed
@@ -373,16 +374,9 @@ async def close_with_pools(threads: ThreadPools, close: Callable[[], None]) -> N
         threads.close()
 
 
-async def make_loaded_pack(
-    threads: ThreadPools, make: Callable[..., ContextPack], *args: Any, **named: Any
-) -> ContextPack:
+async def run_pack(threads: ThreadPools, work: Callable[[], ContextPack]) -> ContextPack:
     """Make a pack in a thread, with its images and files loaded, so that rendering does not block on the disk."""
-
-    def whole() -> ContextPack:
-        pack = make(*args, **named)
-        return pack.load_files()
-
-    return await threads.run(whole)
+    return await threads.run(lambda: work().load_files())
 
 
 PAGE = 64
@@ -396,3 +390,27 @@ async def iterate_pages(threads: ThreadPools, found: Iterator[T]) -> AsyncIterat
         for item in page:
             yield item
         more = len(page) == PAGE
+
+
+def make_async(
+    method: Callable[Concatenate[Any, P], T],
+    run: Callable[[ThreadPools, Callable[[], Any]], Awaitable[Any]] = ThreadPools.run,
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the async twin of a method, with its signature: one crossing, to the object that `_sync` holds."""
+
+    @functools.wraps(method)
+    async def twin(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
+        found: T = await run(self._threads, partial(getattr(self._sync, method.__name__), *args, **named))
+        return found
+
+    return twin
+
+
+def make_pages(method: Callable[Concatenate[Any, P], Iterator[T]]) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
+    """Return the async twin of a method that iterates over the journal: one crossing per page."""
+
+    @functools.wraps(method)
+    def twin(self: Any, /, *args: P.args, **named: P.kwargs) -> AsyncIterator[T]:
+        return iterate_pages(self._threads, getattr(self._sync, method.__name__)(*args, **named))
+
+    return twin

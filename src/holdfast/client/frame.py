@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from holdfast.client import pack as client_pack
 from holdfast.client.files import add_files
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
-from holdfast.client.options import PackOptions, QuestionOptions
+from holdfast.client.options import AppendOptions, PackOptions, QuestionOptions
 from holdfast.client.pack import ContextPack
 from holdfast.client.questions import ask_question
 from holdfast.core.frames import evidence, stack
@@ -310,26 +310,10 @@ class Frame:
     # messages and packs
 
     @overload
-    def append(
-        self,
-        message: list[Any],
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> list[Message]: ...
+    def append(self, message: list[Any], **options: Unpack[AppendOptions]) -> list[Message]: ...
 
     @overload
-    def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message: ...
+    def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message: ...
 
     def append(
         self,

@@ -12,7 +12,7 @@ from typing import Any, Unpack, overload
 
 from holdfast.client import pack as client_pack
 from holdfast.client.files import add_files
-from holdfast.client.options import PackOptions, TurnOptions, refuse_unknown
+from holdfast.client.options import AppendOptions, PackOptions, TurnOptions, refuse_unknown
 from holdfast.client.pack import ContextPack
 from holdfast.client.session_views import (
     SessionCompaction,
@@ -104,26 +104,10 @@ class Session:
     # writing
 
     @overload
-    def append(
-        self,
-        message: list[Any],
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> list[Message]: ...
+    def append(self, message: list[Any], **options: Unpack[AppendOptions]) -> list[Message]: ...
 
     @overload
-    def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message: ...
+    def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message: ...
 
     def append(
         self,
