@@ -125,7 +125,7 @@ def _count_streams(env: Env, tenant: str) -> int:
 def _read_pragmas(env: Env, versions: dict[str, str]) -> dict[str, Any]:
     """Read the pragmas back from a connection that holdfast opened, rather than assume them."""
     journal: Any = env.journal
-    with journal.reader() as connection:
+    with journal.connections.reader() as connection:
         versions["sqlite"] = str(connection.execute("SELECT sqlite_version()").get)
         found = {name: connection.pragma(name) for name in PRAGMAS}
     return {"durability": "full" if found["synchronous"] >= 2 else "fast", **found}

@@ -37,7 +37,7 @@ ITEMS_PER_STEP = 1_000
 def iterate_rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
     """Yield all rows of a projection, in order of tenant, stream and key."""
     table = TABLES[name]
-    with journal.reader() as connection:
+    with journal.connections.reader() as connection:
         for tenant, stream, *values in connection.execute(select_all_sql(table)):
             yield tenant, stream, dict(zip(table.column_names, values, strict=True))
 
@@ -46,7 +46,7 @@ def iterate_artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
     """Yield artifacts one at a time, because bodies may be large."""
     after: tuple[int, bytes] = (-1, b"")
     while True:
-        with journal.reader() as connection:
+        with journal.connections.reader() as connection:
             row = connection.execute(queries()["all_artifacts"], after).fetchone()
             tenants = dict(fetch_rows(connection, queries()["tenant_ids"]))
         if row is None:
@@ -89,7 +89,7 @@ def back_up(journal: SqliteJournal, target: Path, progress: Progress | None = No
     create_file(partial)
     files = ArtifactFiles(target.with_name(target.name + "-artifacts"))
     try:
-        with journal.reader() as source:
+        with journal.connections.reader() as source:
             wanted = fetch_rows(source, queries()["artifact_files"])  # The snapshot begins with the first read.
             _copy_database(source, partial, progress)
         _copy_files(journal, files, wanted)
