@@ -21,7 +21,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import run_search, run_with_rules
-from holdfast.aio.executor import SHORT, STEPS, WAITING, ThreadPools, has_result, make_async, run_here, run_pack, settle
+from holdfast.aio.executor import (
+    SHORT,
+    STEPS,
+    WAITING,
+    ThreadPools,
+    has_result,
+    leave_in_thread,
+    make_async,
+    run_here,
+    run_pack,
+    settle,
+)
 from holdfast.client.frame import Frame, return_type
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.options import AppendOptions
@@ -29,7 +40,6 @@ from holdfast.core.values import convert_value
 from holdfast.errors import Refused
 from holdfast.flow.frames import run_once
 from holdfast.flow.frames.run_once import RunStart
-from holdfast.flow.turns.engine import TurnEngine
 from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, ToolDef
 
@@ -191,20 +201,6 @@ class AsyncFrame:
 
     def __repr__(self) -> str:
         return f"Async{self._sync!r}"
-
-
-async def leave_in_thread(threads: ThreadPools, block: Frame | TurnEngine, error: BaseException | None) -> None:
-    """Leave a block. Returns, or raises a cancellation, only once it is left."""
-    if isinstance(error, GeneratorExit):
-        return block.leave(error)  # A coroutine that is being closed may not await: it is one commit.
-    leaving = threads.submit_or_run(partial(block.leave, error))
-    stop = await settle(leaving)
-    if stop is None or not (error is None or isinstance(error, Exception)):
-        return leaving.result()  # The error that ends the block ends the task too, and is raised unchanged.
-    failure = leaving.exception()
-    if failure is not None:
-        stop.add_note(f"Frame {block.id} could not be ended: {failure}")
-    raise stop
 
 
 CalledStep = tuple[RunStart, Awaitable[Any] | None]

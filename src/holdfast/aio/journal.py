@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
-from holdfast.aio.executor import ThreadPools, make_async
+from holdfast.aio.executor import ThreadPools, call_soon, make_async
 from holdfast.client.journal import JournalView, make_query, newest_cursor
 from holdfast.flow.journal import read
 from holdfast.records.events.envelope import Event
@@ -57,13 +58,7 @@ class AsyncJournalView:
         following = read.JournalTail(env, make_query(self._sync.env, scope, start, None, types, False))
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell() -> None:
-            try:
-                loop.call_soon_threadsafe(happened.set)
-            except RuntimeError:
-                pass  # The loop is closed, and its waiters are gone.
-
-        unwatch = env.journal.watch(tell)
+        unwatch = env.journal.watch(partial(call_soon, loop, happened.set))
         try:
             last = env.clock.monotonic()
             while True:
