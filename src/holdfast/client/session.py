@@ -123,8 +123,7 @@ class Session:
         `files` are paths, bytes, or (name, bytes) pairs that go with a text. `partial` marks a message that was cut
         off. `policy` decides how compaction may treat the message: pinned, normal, compress_first or discard_when_done.
         """
-        given = add_files(message, files) if files else message
-        messages = read_input(given, partial=partial)
+        messages = read_input(add_files(message, files) if files else message, partial=partial)
         found = self._append(messages, key=key, policy=policy)
         return found if isinstance(message, list) else found[-1]
 
@@ -165,12 +164,12 @@ class Session:
             raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
         if before is not None and after is not None:
             raise InvalidValue("Give before or after, not both.")
-        place = self._find_place(before if before is not None else after)
-        sides = {"before": place} if before is not None else {"after": place} if after is not None else {}
+        sides = {
+            side: session_read.find_place(self._env, self._thread_stream, message)
+            for side, message in (("before", before), ("after", after))
+            if message is not None
+        }
         return session_read.read_messages(self._env, self._thread_stream, limit=limit, **sides)
-
-    def _find_place(self, message: Message | str | None) -> session_read.MessageLocation | None:
-        return None if message is None else session_read.find_place(self._env, self._thread_stream, message)
 
     def __iter__(self) -> Iterator[Message]:
         return session_read.iter_messages(self._env, self._thread_stream)
