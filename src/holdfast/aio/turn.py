@@ -18,8 +18,7 @@ from typing import Any, Final, Self
 from holdfast.aio.executor import SHORT, ThreadPools, has_result, leave_in_thread, settle
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.pack import ContextPack, wrap_pack
-from holdfast.client.steps import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step
-from holdfast.client.turn import make_step, make_turn_frame
+from holdfast.client.turn import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step, make_step, make_turn_frame
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
 from holdfast.flow.frames.block import read_status

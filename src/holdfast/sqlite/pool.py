@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import apsw
 
@@ -64,7 +63,7 @@ class SqlitePool:
         self.after_fork: list[Callable[[], None]] = []
         if _file_id(path) in _UNSAFE_FILES:
             raise Refused(_UNSAFE_MESSAGE)
-        watch_forks(self)
+        _WATCHED.add(self)
         try:
             self._writer = self._open(write=True)
         except apsw.Error as error:
@@ -191,7 +190,7 @@ class SqlitePool:
             self.closed = True
             if not self._in_use:
                 self._close_all()
-        unwatch_forks(self)
+        _WATCHED.discard(self)
 
     def _open(self, *, write: bool) -> apsw.Connection:
         return open_connection(
@@ -292,28 +291,8 @@ def discard_connection(connection: apsw.Connection | None) -> None:
             pass  # It failed before, so closing may fail too.
 
 
-class Forkable(Protocol):
-    """An object that must release its file locks before a fork."""
-
-    def before_fork(self) -> None: ...
-
-    def after_fork_in_parent(self) -> None: ...
-
-    def after_fork_in_child(self) -> None: ...
-
-
-_WATCHED: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_FORKING: list[Forkable] = []
-
-
-def watch_forks(one: Forkable) -> None:
-    """Notify an object of forks until it is unwatched or garbage-collected."""
-    _WATCHED.add(one)
-
-
-def unwatch_forks(one: Forkable) -> None:
-    """Stop notifying an object of forks."""
-    _WATCHED.discard(one)
+_WATCHED: weakref.WeakSet[SqlitePool] = weakref.WeakSet()
+_FORKING: list[SqlitePool] = []
 
 
 def _before_fork() -> None:

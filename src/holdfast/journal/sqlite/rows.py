@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.journal.load import row_usage
 from holdfast.core.journal.tables import SESSION_TABLES, TABLES, THREAD_TABLES, check_lookup, stream_kind
 from holdfast.journal.sqlite.statements import find_sql, queries, span_sql
-from holdfast.records.batches import Head, Row, RowQuery, RowWithStream, SessionRow
+from holdfast.records.batches import Artifact, Head, Row, RowQuery, RowWithStream, SessionRow
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.scope import parse_scope
 from holdfast.sqlite.connection import fetch_rows
@@ -101,6 +101,12 @@ def stream_row(tenant: int | None, head: Head) -> tuple[Any, ...]:
 def event_row(event: StoredEvent, tenant: int, stream: int) -> tuple[Any, ...]:
     """Return a new row of `events`, in the order of its columns."""
     return (event.seq, tenant, stream, *msgspec.structs.astuple(event)[3:])
+
+
+def artifact_row(artifact: Artifact, tenant: int) -> tuple[Any, ...]:
+    """Return a new row of `artifacts`; without a body it lies in a file, unless it was erased."""
+    file = artifact.body is None and not artifact.erased
+    return (tenant, artifact.name, artifact.size, artifact.at, file, artifact.erased, artifact.body)
 
 
 def event_from_row(row: Sequence[Any], tenant: str, stream: str) -> StoredEvent:

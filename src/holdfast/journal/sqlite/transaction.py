@@ -39,11 +39,11 @@ from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.rows import event_row, read_append, stream_row, subject_digest
+from holdfast.journal.sqlite.rows import artifact_row, event_row, read_append, stream_row, subject_digest
 from holdfast.journal.sqlite.search import make_lookups
 from holdfast.journal.sqlite.statements import bind_change, queries
 from holdfast.journal.text_index import IndexedEvent
-from holdfast.records.batches import AppendResult, Artifact, Batch, BatchPart, Head, RowChange
+from holdfast.records.batches import AppendResult, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.connection import fetch_rows, translate_error
@@ -343,7 +343,7 @@ class SqlitePlan:
             statements += _projection_statements(tenant, head.id, part, events)
         # Nothing below can fail: the plan changes as a whole.
         self._changes += statements
-        self._first += [_artifact_statement(tenant, artifact) for artifact in batch.artifacts]
+        self._first += [(queries()["put_artifact"], artifact_row(artifact, tenant)) for artifact in batch.artifacts]
         for part, head, events in written:
             self._note_part(batch.tenant, tenant, part, head, events)
         self._seq = seq
@@ -484,9 +484,3 @@ def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Se
             coalesced.add((tenant, stream), change)
         changes = [change for table in PROJECTIONS for _, change in coalesced.changes(table.name)]
     return [bind_change(change, tenant, stream) for change in changes]
-
-
-def _artifact_statement(tenant: int, artifact: Artifact) -> Statement:
-    file = artifact.body is None and not artifact.erased
-    values = (tenant, artifact.name, artifact.size, artifact.at, file, artifact.erased, artifact.body)
-    return queries()["put_artifact"], values
