@@ -21,7 +21,7 @@ from holdfast.client.session_views import (
     choose_thread_summarizer,
     load_session_text,
 )
-from holdfast.client.turn import Turn
+from holdfast.client.turn import Turn, read_turn_messages
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.wire.read import read_input
@@ -344,16 +344,6 @@ class Session:
         )
         title = html.escape(self.title or self.id)
         return f"<p><b>{title}</b> · {self.details.status} · {len(self)} messages</p><table>{rows}</table>"
-
-
-def read_turn_messages(message: Any) -> list[Message]:
-    """Read the messages that begin a turn; the last must be a user's."""
-    if message is None:
-        return []
-    found = read_input(message)
-    if not found or found[-1].role != "user":
-        raise InvalidMessage("A turn begins with a user's message: a text, or a message with the role user.")
-    return found
 
 
 def _format_message(message: Message) -> str:

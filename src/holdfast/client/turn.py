@@ -21,8 +21,9 @@ from typing import Any, Self
 
 from holdfast.client.frame import TurnFrame
 from holdfast.client.pack import ContextPack, wrap_pack
+from holdfast.core.wire.read import read_input
 from holdfast.core.wire.stream import make_accumulator
-from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
+from holdfast.errors import HoldfastError, InvalidMessage, InvalidValue, ModelFailed
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.engine import STOP_POLL_SECONDS, TurnEngine
 from holdfast.flow.turns.steps import EngineStep, TurnEnd, TurnModelCall, TurnQuestions, TurnToolCall, error_usage
@@ -272,6 +273,16 @@ class Turn:
     def __repr__(self) -> str:
         found = self.engine.id if self.engine.opener.is_found else None
         return f"Turn({self.engine.goal!r}, id={found!r})"
+
+
+def read_turn_messages(message: Any) -> list[Message]:
+    """Read the messages that begin a turn; the last must be a user's."""
+    if message is None:
+        return []
+    found = read_input(message)
+    if not found or found[-1].role != "user":
+        raise InvalidMessage("A turn begins with a user's message: a text, or a message with the role user.")
+    return found
 
 
 def make_turn_frame(engine: TurnEngine) -> TurnFrame:
