@@ -89,7 +89,7 @@ def test_an_agent_that_remembers_no_session_leaves_anothers_instructions_alone(p
 
 def is_held(hf: Holdfast) -> bool:
     """Whether this thread holds a moment of the journal."""
-    return getattr(hf.env.journal, "connections").pinned is not None  # noqa: B009  # Only a file has connections.
+    return getattr(hf.env.journal, "connections").pinned.connection is not None  # noqa: B009  # Only a file has connections.
 
 
 def test_evidence_is_fetched_while_nothing_is_held(
