@@ -3,10 +3,10 @@
     python tools/generate_aio.py            writes them
     python tools/generate_aio.py --check    reports the files that would change, and exits 1 if any would
 
-A plain twin only crosses into a thread, and its docstring says no more than `See Session.export.` Its signature and its
-body are generated here. RUNNERS names those that cross in a special way. A twin with any other docstring is written by
-hand and left alone; a public method of the sync class without a twin gets a plain one. Twins stand in the order of the
-sync class where they are new, and keep their place otherwise.
+A plain twin only crosses into a thread: `export = make_async(Session.export)`. RUNNERS names those that cross in a
+special way. A property and a method with overloads are spelled out, with a docstring that says no more than
+`See Session.title.` Every other twin is written by hand and left alone; a public member of the sync class without a
+twin gets a plain one. Twins stand in the order of the sync class where they are new, and keep their place otherwise.
 """
 # ruff: noqa: INP001
 
@@ -20,145 +20,85 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
 
-
-@dataclass(frozen=True)
-class Twin:
-    """A sync class, its async class, and the attribute under which the async object holds the sync one."""
-
-    sync_file: str
-    sync: str
-    async_file: str
-    holds: str
-
-    @property
-    def colour(self) -> str:
-        """The name of the async class."""
-        return f"Async{self.sync}"
-
-
 TWINS = (
-    Twin("client/effects.py", "Effects", "aio/effects.py", "_effects"),
-    Twin("client/frame.py", "Frame", "aio/frame.py", "_frame"),
-    Twin("client/holdfast.py", "Holdfast", "aio/holdfast.py", "_client"),
-    Twin("client/index.py", "IndexView", "aio/index.py", "_view"),
-    Twin("client/journal.py", "JournalView", "aio/journal.py", "_view"),
-    Twin("client/session.py", "Session", "aio/session.py", "_session"),
-    Twin("client/session_views.py", "SessionPacks", "aio/session_views.py", "_packs"),
-    Twin("client/session_views.py", "SessionCompaction", "aio/session_views.py", "_compaction"),
-    Twin("client/session_views.py", "SessionDetails", "aio/session_views.py", "_details"),
-    Twin("client/state.py", "ReadableState", "aio/state.py", "_of"),
-    Twin("client/state.py", "State", "aio/state.py", "_of"),
-    Twin("client/state.py", "StateStore", "aio/state.py", "store"),
+    ("effects.py", "Effects"),
+    ("frame.py", "Frame"),
+    ("holdfast.py", "Holdfast"),
+    ("index.py", "IndexView"),
+    ("journal.py", "JournalView"),
+    ("session.py", "Session"),
+    ("session_views.py", "SessionPacks"),
+    ("session_views.py", "SessionCompaction"),
+    ("session_views.py", "SessionDetails"),
+    ("state.py", "ReadableState"),
+    ("state.py", "State"),
+    ("state.py", "StateStore"),
 )
-
-EMBEDS = "An async embedder is awaited here."
-LOADS = "Images and files are loaded with it."
-PAGES = "One crossing per page."
-RULES = "Async rules are awaited here."
-WAITS = "It may wait, in a thread for those that do."
-OFFERS = "An async memory is awaited here."
+"""The sync classes, each with the file of that name in `client/` and of its twin in `aio/`."""
 
 RUNNERS = {
-    "Effects.dead": ("iterate_pages", PAGES),
-    "Effects.pending": ("iterate_pages", PAGES),
-    "Frame.pack": ("make_loaded_pack", LOADS),
-    "Holdfast.search": ("run_search", EMBEDS),
-    "Holdfast.questions": ("iterate_pages", PAGES),
-    "Holdfast.sessions": ("iterate_pages", PAGES),
-    "Holdfast.sweep_sessions": ("run_offer", OFFERS),
-    "IndexView.assemble_context_pack": ("make_loaded_pack", LOADS),
-    "IndexView.begin_model_call": ("run_with_rules", RULES),
-    "IndexView.pack_at": ("make_loaded_pack", LOADS),
-    "IndexView.resume_actor": ("self._threads.run_waiting", WAITS),
-    "IndexView.stacks": ("yield_pages", PAGES),
-    "IndexView.sweep": ("self._threads.run_waiting", WAITS),
-    "Holdfast.drain": ("self._threads.run_waiting", WAITS),
-    "Session.append": ("self._run_with_rules", RULES),
-    "Session.append_result": ("self._run_with_rules", RULES),
-    "Session.close": ("run_offer", OFFERS),
-    "Session.pack": ("make_loaded_pack", LOADS),
-    "Session.pack_at": ("make_loaded_pack", LOADS),
-    "Session.reset": ("run_offer", OFFERS),
-    "Session.search": ("run_search", EMBEDS),
-    "Session.why": ("run_search", EMBEDS),
-    "SessionPacks.begin_model_call": ("run_with_rules", RULES),
-    "State.search": ("run_search", EMBEDS),
+    "Frame.pack": "run_pack",
+    "Holdfast.drain": "ThreadPools.run_waiting",
+    "Holdfast.search": "run_search",
+    "Holdfast.sweep_sessions": "run_offer",
+    "IndexView.assemble_context_pack": "run_pack",
+    "IndexView.begin_model_call": "run_with_rules",
+    "IndexView.pack_at": "run_pack",
+    "IndexView.resume_actor": "ThreadPools.run_waiting",
+    "IndexView.sweep": "ThreadPools.run_waiting",
+    "ReadableState.search": "run_search",
+    "Session.close": "run_offer",
+    "Session.pack": "run_pack",
+    "Session.pack_at": "run_pack",
+    "Session.reset": "run_offer",
+    "Session.search": "run_search",
+    "Session.why": "run_search",
+    "SessionPacks.begin_model_call": "run_with_rules",
 }
-"""Twins that cross by another function than `threads.run`, with what their docstring says of it.
+"""Twins that cross by another function than `ThreadPools.run`."""
 
-`yield_pages` makes an async generator of `iterate_pages`.
-"""
-
-SHOWN_AS = {"ReadableState": "State"}
-"""Classes that docstrings name by the class that users hold."""
+MAKERS = ("make_async", "make_pages")
 
 
 @dataclass(frozen=True)
 class Member:
-    """A public method or property of the sync class, with its overloads."""
+    """A public method or property of a sync class, with its overloads."""
 
+    owner: str
     name: str
     nodes: tuple[ast.FunctionDef, ...]
 
-    @property
-    def is_property(self) -> bool:
-        """True for a property."""
-        return any(ast.unparse(mark) == "property" for mark in self.nodes[-1].decorator_list)
+    def render(self) -> str:
+        """Return the source of the twin, unformatted."""
+        *overloads, last = self.nodes
+        shown, returns = f"{self.owner}.{self.name}", ast.unparse(last.returns or ast.Constant(None))
+        is_property = any(ast.unparse(mark) == "property" for mark in last.decorator_list)
+        if not overloads and not is_property:
+            if returns.startswith("Iterator["):
+                return f"{self.name} = make_pages({shown})"
+            return f"{self.name} = make_async({', '.join([shown, *filter(None, [RUNNERS.get(shown)])])})"
+        parts = [
+            f"@overload\nasync def {self.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}: ..."
+            for node in overloads
+            if node.returns is not None
+        ]
+        call = f"self._sync.{self.name}" + ("" if is_property else f"({', '.join(render_arguments(last.args))})")
+        body = f'    """See {shown}."""\n    return await self._threads.run(lambda: {call})'
+        return "\n\n".join([*parts, f"async def {self.name}({ast.unparse(last.args)}) -> {returns}:\n{body}"])
 
 
-def read_members(tree: ast.Module, name: str) -> list[Member]:
+def read_members(tree: ast.Module, owner: str) -> list[Member]:
     """Return the public members of a class, in order."""
     found: dict[str, list[ast.FunctionDef]] = {}
-    for node in find_class(tree, name).body:
+    for node in find_class(tree, owner).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             found.setdefault(node.name, []).append(node)
-    return [Member(name, tuple(nodes)) for name, nodes in found.items()]
+    return [Member(owner, name, tuple(nodes)) for name, nodes in found.items()]
 
 
 def find_class(tree: ast.Module, name: str) -> ast.ClassDef:
     """Return a class of a module."""
     return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-
-
-def render_twin(twin: Twin, member: Member) -> str:
-    """Return the source of a twin, unformatted."""
-    shown = f"{SHOWN_AS.get(twin.sync, twin.sync)}.{member.name}"
-    runner, note = RUNNERS.get(shown, ("", ""))
-    doc = f'"""See {shown}.{" " + note if note else ""}"""'
-    *overloads, last = member.nodes
-    parts = [
-        f"@overload\nasync def {node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}: ..."
-        for node in overloads
-        if node.returns is not None
-    ]
-    returns = ast.unparse(last.returns) if last.returns is not None else "None"
-    head = f"async def {member.name}({ast.unparse(last.args)}) -> {returns}:"
-    if runner in ("iterate_pages", "yield_pages"):
-        head = head.replace("-> Iterator[", "-> AsyncIterator[")
-    if runner == "iterate_pages":
-        head = head.removeprefix("async ")
-    parts.append(f"{head}\n    {doc}\n    {render_body(twin, member, runner, returns)}")
-    return "\n\n".join(parts)
-
-
-def render_body(twin: Twin, member: Member, runner: str, returns: str) -> str:
-    """Return the statement that crosses into a thread."""
-    of = f"self.{twin.holds}.{member.name}"
-    args = render_arguments(member.nodes[-1].args)
-    call = of if member.is_property else f"{of}({', '.join(args)})"
-    give = "await" if returns == "None" else "return await"
-    if runner == "iterate_pages":
-        return f"return iterate_pages(self._threads, {call})"
-    if runner == "yield_pages":
-        return f"async for item in iterate_pages(self._threads, {call}):\n        yield item"
-    if runner == "make_loaded_pack":
-        return f"{give} make_loaded_pack(self._threads, {', '.join([of, *args])})"
-    if runner.startswith("run_"):
-        return f"{give} {runner}(self._threads, {f'lambda: {call}' if args else of})"
-    runner = runner or "self._threads.run"
-    if member.is_property or len(member.nodes) > 1 or runner == "self._run_with_rules":
-        return f"{give} {runner}(lambda: {call})"
-    return f"{give} {runner}({', '.join([of, *args])})"
 
 
 def render_arguments(args: ast.arguments) -> list[str]:
@@ -169,26 +109,35 @@ def render_arguments(args: ast.arguments) -> list[str]:
     return found + ([f"**{args.kwarg.arg}"] if args.kwarg else [])
 
 
-def rewrite(text: str, twin: Twin, members: list[Member]) -> str:
-    """Return a module with the plain twins of one class written anew."""
-    lines = text.splitlines()
-    node = find_class(ast.parse(text), twin.colour)
-    spans: dict[str, tuple[int, int, str]] = {}
+def find_twins(node: ast.ClassDef, owner: str) -> dict[str, tuple[int, int, bool]]:
+    """Return the lines of each member of an async class, and whether they are generated."""
+    found: dict[str, tuple[int, int, bool]] = {}
     for child in node.body:
+        end = child.end_lineno or 0
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([child.lineno, *(mark.lineno for mark in child.decorator_list)]) - 1
-            begin = spans[child.name][0] if child.name in spans else first
-            spans[child.name] = (begin, child.end_lineno or 0, ast.get_docstring(child) or "")
-    after = spans["__init__"][1] if "__init__" in spans else node.body[0].end_lineno or 0
+            begin = found[child.name][0] if child.name in found else first
+            found[child.name] = (begin, end, ast.get_docstring(child) == f"See {owner}.{child.name}.")
+        elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
+            is_made = ast.unparse(child.value.func) in MAKERS
+            found[ast.unparse(child.targets[0])] = (child.lineno - 1, end, is_made)
+    return found
+
+
+def rewrite(text: str, owner: str, members: list[Member]) -> str:
+    """Return a module with the plain twins of one class written anew."""
+    lines = text.splitlines()
+    node = find_class(ast.parse(text), f"Async{owner}")
+    twins = find_twins(node, owner)
+    after = twins["__init__"][1] if "__init__" in twins else node.body[0].end_lineno or 0
     edits: list[tuple[int, int, str]] = []
     for member in members:
-        shown = f"{SHOWN_AS.get(twin.sync, twin.sync)}.{member.name}"
-        made = "\n".join(f"    {line}" if line else "" for line in render_twin(twin, member).splitlines())
-        if member.name not in spans:
+        made = "\n".join(f"    {line}" if line else "" for line in member.render().splitlines())
+        if member.name not in twins:
             edits.append((after, after, f"\n{made}\n"))
             continue
-        begin, after, doc = spans[member.name]
-        if doc == f"See {shown}." or shown in RUNNERS:
+        begin, after, is_generated = twins[member.name]
+        if is_generated:
             edits.append((begin, after, made))
     # From the end, so that the places of the others stay; what is inserted at one place keeps its order.
     for begin, end, _, made in sorted(((*edit[:2], at, edit[2]) for at, edit in enumerate(edits)), reverse=True):
@@ -205,11 +154,11 @@ def format_source(text: str, path: Path) -> str:
 def generate() -> dict[Path, str]:
     """Return every file of twins as it should be."""
     found: dict[Path, str] = {}
-    for twin in TWINS:
-        path = SOURCE / twin.async_file
+    for file, owner in TWINS:
+        path = SOURCE / "aio" / file
         text = found.get(path) or path.read_text(encoding="utf-8")
-        tree = ast.parse((SOURCE / twin.sync_file).read_text(encoding="utf-8"))
-        found[path] = rewrite(text, twin, read_members(tree, twin.sync))
+        tree = ast.parse((SOURCE / "client" / file).read_text(encoding="utf-8"))
+        found[path] = rewrite(text, owner, read_members(tree, owner))
     return {path: format_source(text, path) for path, text in found.items()}
 
 

@@ -38,8 +38,7 @@ from holdfast.client.holdfast import open as open
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
 from holdfast.client.state import State, open_store
-from holdfast.client.steps import Ask, CallModel, CallTool, Done
-from holdfast.client.turn import Turn
+from holdfast.client.turn import Ask, CallModel, CallTool, Done, Turn
 from holdfast.connect import restore
 from holdfast.core.lazy import lazy_names as _lazy_names
 from holdfast.core.values import register_type

@@ -20,8 +20,8 @@ from holdfast.errors import Conflict, HoldfastError, NotFound, OutcomeUnknown, R
 from holdfast.flow.journal.append import StreamWrite, seal_batch
 from holdfast.flow.journal.artifacts import erase_subject, prepare_artifact
 from holdfast.flow.journal.verify import verify
-from holdfast.journal.group_commit import GroupMember
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.transaction import GroupMember
 from holdfast.ports import Env
 from holdfast.records.batches import AppendResult, Batch
 from holdfast.records.events.envelope import StoredEvent
@@ -199,7 +199,7 @@ def _alone(journal: SqliteJournal, batch: Batch) -> AppendResult | HoldfastError
 def _together(journal: SqliteJournal, batches: Sequence[Batch]) -> list[AppendResult | HoldfastError]:
     members = [GroupMember(batch) for batch in batches]
     journal.writer.commit(members)
-    told = [member.answer or member.error for member in members]
+    told = [member.outcome for member in members]
     assert all(answer is not None for answer in told), "a caller was told nothing"
     return told
 
@@ -244,5 +244,5 @@ def everything(journal: SqliteJournal) -> list[StoredEvent]:
 
 def stored_ids(journal: SqliteJournal) -> list[bytes]:
     """The id of every event."""
-    with journal.reader() as connection:
+    with journal.connections.reader() as connection:
         return [id for (id,) in connection.execute("SELECT event_id FROM events")]

@@ -104,7 +104,7 @@ def test_a_reader_that_keeps_the_log_is_named_and_erasing_again_finishes(tmp_pat
         hf.journal.append("s", "app.noted", {"text": "canary"}, subject="alice")
         hf.journal.append("s", "app.noted", {"text": "other"}, subject="bob")
         reader = holdfast.open(path)
-        with reader.env.journal.reader() as connection:  # type: ignore[attr-defined]
+        with reader.env.journal.connections.reader() as connection:  # type: ignore[attr-defined]
             connection.execute("SELECT count(*) FROM events").fetchall()
             hf.journal.append("s", "app.noted")
             with pytest.raises(holdfast.errors.Busy, match="erasure is committed"):

@@ -16,7 +16,6 @@ import holdfast
 from holdfast.core.journal import admit, chain
 from holdfast.errors import HoldfastError
 from holdfast.flow.journal import append as changing
-from holdfast.journal import group_commit
 from holdfast.journal.sqlite import SqliteJournal, statements, transaction
 from holdfast.records.batches import BatchPart, Head
 from holdfast.sqlite import connection
@@ -75,7 +74,7 @@ def version_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def foreign_keys_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(connection, "enforce_foreign_keys", lambda target: connection._set_pragma(target, "foreign_keys", 0))
+    patch.setitem(connection.PRAGMAS, "foreign_keys", 0)
 
 
 def row_without_event(patch: pytest.MonkeyPatch) -> None:
@@ -108,10 +107,10 @@ def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
 def follower_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_group_commit, "WAIT", 0.3)
 
-    def end_round(self: group_commit.GroupCommit, *_: object) -> None:
+    def end_round(self: transaction.GroupCommit, *_: object) -> None:
         self._hand_over()
 
-    patch.setattr(group_commit.GroupCommit, "_end_round", end_round)
+    patch.setattr(transaction.GroupCommit, "_end_round", end_round)
 
 
 def undrained_returning(patch: pytest.MonkeyPatch) -> None:
@@ -127,7 +126,7 @@ def undrained_returning(patch: pytest.MonkeyPatch) -> None:
 
 
 def content_left_in_free_pages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(connection, "enable_secure_delete", lambda target: connection._set_pragma(target, "secure_delete", 0))
+    patch.setitem(connection.PRAGMAS, "secure_delete", 0)
 
 
 def log_not_truncated(patch: pytest.MonkeyPatch) -> None:

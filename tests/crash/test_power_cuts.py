@@ -205,7 +205,7 @@ def cuts_until_found(folder: Path, scene: Scene, cuts: int) -> str:
 
 
 def test_it_finds_commits_that_are_not_synced(quick_path, monkeypatch):
-    monkeypatch.setattr(connection, "set_durability", lambda writer, durability: writer.pragma("synchronous", 1))
+    monkeypatch.setitem(connection.SYNCHRONOUS, "full", 1)
     assert "are lost" in cuts_until_found(quick_path, SCENES["appending"], 100)
 
 

@@ -47,7 +47,7 @@ def test_a_child_forked_in_the_middle_of_something_refuses(tmp_path: Path, monke
         hf.journal.append("s", "app.noted")
         journal = hf.env.journal
         assert isinstance(journal, SqliteJournal)
-        with journal.reader():
+        with journal.connections.reader():
             assert in_child(lambda: hf.journal.append("s", "app.noted")).startswith("Refused: This process was forked")
             assert in_child(lambda: holdfast.open(path)).startswith("Refused: This process was forked")
         hf.journal.append("s", "app.noted")

@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.group_commit import GroupCommit, GroupMember, settle_members
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.transaction import GroupCommit, GroupMember, settle_members
 from holdfast.records.batches import AppendResult, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import SealedEvent
 from holdfast.testing.writer import Writer, make_note
@@ -35,7 +35,7 @@ def _batch(name: str, size: int = 10) -> Batch:
 
 
 def _answer(member: GroupMember) -> None:
-    member.answer = AppendResult(parts=(PartPlacement(stream=member.batch.parts[0].stream, first=1, last=1, seq=1),))
+    member.outcome = AppendResult(parts=(PartPlacement(stream=member.batch.parts[0].stream, first=1, last=1, seq=1),))
 
 
 class Held:

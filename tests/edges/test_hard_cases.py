@@ -15,8 +15,8 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.journal.group_commit import GroupCommit, GroupMember
 from holdfast.journal.sqlite import SqliteJournal, erase, rebuild
+from holdfast.journal.sqlite.transaction import GroupCommit, GroupMember
 from holdfast.records.batches import AppendResult, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import SealedEvent
 from holdfast.sqlite import pool
@@ -54,7 +54,7 @@ def _batch(name: str) -> Batch:
 
 def _settle(members: Sequence[GroupMember]) -> None:
     for member in members:
-        member.answer = AppendResult(parts=(PartPlacement(stream="s", first=1, last=1, seq=1),))
+        member.outcome = AppendResult(parts=(PartPlacement(stream="s", first=1, last=1, seq=1),))
 
 
 @pytest.mark.parametrize("where", ["_wait_for_callers", "_take_members"])
@@ -85,14 +85,14 @@ def test_an_interrupt_after_the_commit_leaves_others_in_doubt_and_not_in_the_wro
         __slots__ = ()
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name == "answer" and value is not None:
+            if name == "outcome" and isinstance(value, AppendResult):
                 raise KeyboardInterrupt
             original(self, name, value)
 
     members[0].__class__ = Interrupting
     with pytest.raises(KeyboardInterrupt):
         journal.writer.commit(members)
-    assert isinstance(members[1].error, holdfast.OutcomeUnknown)
+    assert isinstance(members[1].outcome, holdfast.OutcomeUnknown)
     assert journal.position() == 3
     assert journal.append(members[1].batch).repeated
     journal.close()

@@ -58,6 +58,17 @@ async def awaited(hf: holdfast.AsyncHoldfast) -> None:
     await hf.session("a", modell="gpt-5-mini")  # wrong
     (await chat.pack(4_000, max_messages=5)).to_anthropic()
     await chat.pack(4_000, max_messages="five")  # wrong
+    (await chat.append("Hi", policy="pinned")).text.upper()
+    (await chat.append(["Hi"], key="k"))[0].text.upper()
+    await chat.append("Hi", polisy="pinned")  # wrong
+    await chat.append_result("call", 1, is_error="yes")  # wrong
+    (await hf.index.push_frame("goal", scope="actor/main", tokens=5)).upper()
+    await hf.index.push_frame("goal", scop="actor/main")  # wrong
+    await hf.index.pop_frame(3)  # wrong
+    (await hf.index.pop_frame("f")).text  # wrong
+    async for one in hf.sessions(user="u"):
+        one.id.upper()
+    hf.sessions(usr="u")  # wrong
     await chat.packs.list(3)
     await chat.compaction.rules()
     await chat.details.status()

@@ -308,7 +308,7 @@ def test_a_loop_that_is_gone_fails_the_attempt_and_kills_no_effect(tmp_path: Pat
         async with holdfast.open_async(tmp_path / "a.db", clock=clock) as hf:
             hf.effects.add_sink("crm", taking)
             await _declare(hf, 1)
-            done = await asyncio.to_thread(lambda: hf._client.effects.dispatch())
+            done = await asyncio.to_thread(lambda: hf._sync.effects.dispatch())
             assert done == DispatchReport(failed=1)
             (info,) = [one async for one in hf.effects.pending()]
             assert "asyncio client" in info.reason

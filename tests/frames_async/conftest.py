@@ -34,5 +34,5 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], Non
 
 
 async def free(hf: AsyncHoldfast, scope: str = ACTOR) -> None:
-    assert hf._client.env.leases.count_users() == 0
+    assert hf._sync.env.leases.count_users() == 0
     assert (await hf.index.resume_actor(scope)).holder is None

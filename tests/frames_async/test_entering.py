@@ -64,7 +64,7 @@ def test_waiting_for_another_owner_can_be_cancelled_at_once(
             loop.call_soon_threadsafe(reached.set)
             assert gate.wait(10)
 
-        monkeypatch.setattr(hf._client.env.leases, "await_free", watch)
+        monkeypatch.setattr(hf._sync.env.leases, "await_free", watch)
         task = asyncio.create_task(_left_by(hf.frame("goal", key="k"), None))
         await reached.wait()
         task.cancel()

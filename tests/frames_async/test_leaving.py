@@ -136,7 +136,7 @@ def test_a_cancelled_task_leaves_its_frame_live(play: Callable[[Test], None], ho
 def _held_up(frame: AsyncFrame, name: str) -> tuple[asyncio.Event, threading.Event]:
     """Make a method of the sync frame wait after its work, in its thread."""
     reached, gate, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
-    work = getattr(frame._frame, name)
+    work = getattr(frame._sync, name)
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         done = work(*args, **kwargs)
@@ -144,7 +144,7 @@ def _held_up(frame: AsyncFrame, name: str) -> tuple[asyncio.Event, threading.Eve
         assert gate.wait(10)
         return done
 
-    setattr(frame._frame, name, slow)
+    setattr(frame._sync, name, slow)
     return reached, gate
 
 
@@ -173,13 +173,13 @@ def test_a_cancellation_wins_over_an_exception_and_over_a_failure_to_leave() -> 
             for error in (None, ValueError("no")):
                 frame = hf.frame("goal")
                 await frame.open()
-                leave = frame._frame.leave
+                leave = frame._sync.leave
 
                 def fail(error: Any, leave: Any = leave) -> None:
                     leave(error)
                     raise OSError("the disk")
 
-                frame._frame.leave = fail  # type: ignore[method-assign]
+                frame._sync.leave = fail  # type: ignore[method-assign]
                 reached, gate = _held_up(frame, "_release_block")
                 task = asyncio.create_task(frame.leave(error))
                 await reached.wait()

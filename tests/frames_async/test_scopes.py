@@ -138,7 +138,7 @@ def test_closing_a_coroutine_that_is_leaving_waits_until_it_has_left(play: Calla
     async def test(hf: AsyncHoldfast) -> None:
         frame = hf.frame("goal")
         await frame.open()
-        reached, gate, leave = asyncio.Event(), threading.Event(), frame._frame.leave
+        reached, gate, leave = asyncio.Event(), threading.Event(), frame._sync.leave
         loop = asyncio.get_running_loop()
 
         def slow(error: BaseException | None) -> None:
@@ -146,13 +146,13 @@ def test_closing_a_coroutine_that_is_leaving_waits_until_it_has_left(play: Calla
             assert gate.wait(10)
             leave(error)
 
-        frame._frame.leave = slow  # type: ignore[method-assign]
+        frame._sync.leave = slow  # type: ignore[method-assign]
         coroutine = frame.leave()
         task = asyncio.create_task(coroutine)
         await reached.wait()
         threading.Timer(0.02, gate.set).start()
         coroutine.close()
-        assert hf._client.env.leases.count_users() == 0
+        assert hf._sync.env.leases.count_users() == 0
         task.cancel()
         with pytest.raises(RuntimeError):
             await task

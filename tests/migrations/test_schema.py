@@ -130,17 +130,14 @@ def test_every_connection_has_every_pragma_in_force(tmp_path: Path, durability: 
             "trusted_schema": 0,
             "cell_size_check": 1,
         }
-        with journal.writer.exclusive_connection() as writer, journal.reader() as reader:
+        with journal.writer.exclusive_connection() as writer, journal.connections.reader() as reader:
             for found in (writer, reader):
                 assert {name: found.pragma(name) for name in wanted} == wanted
             assert reader.pragma("query_only") == 1
 
 
 def test_a_pragma_that_does_not_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stubborn(target: apsw.Connection) -> None:
-        connection._set_pragma(target, "foreign_keys", 7)
-
-    monkeypatch.setattr(connection, "enforce_foreign_keys", stubborn)
+    monkeypatch.setitem(connection.PRAGMAS, "foreign_keys", 7)
     with pytest.raises(holdfast.Unavailable, match="foreign_keys"):
         holdfast.open(tmp_path / "a.db")
 
@@ -174,7 +171,7 @@ def test_a_rebuild_leaves_the_schema_as_it_was_and_others_go_on(tmp_path: Path) 
         writer.append("actor/main", *story.step())
     before = dump_projections(journal)
     journal.rebuild()
-    with journal.reader() as reader:
+    with journal.connections.reader() as reader:
         assert read_schema(reader) == build_expected_schema()
     assert dump_projections(other) == before
     for _ in range(20):

@@ -135,7 +135,7 @@ def test_the_same_for_asyncio(tmp_path: Path) -> None:
         async with await holdfast.open_async(str(tmp_path / "a.db")) as client:
             chat = await client.session("s")
             said = await chat.append("the ferry leaves at nine")
-            tools = AsyncHistoryTools(tools_of(chat._session), chat._threads)
+            tools = AsyncHistoryTools(tools_of(chat._sync), chat._threads)
             assert [tool.name for tool in tools.definitions] == sorted(tools.names)
             found = await asyncio.gather(
                 tools.run("expand", {"handle": name_of(said)}), tools.run("search_history", '{"query": "ferry"}')

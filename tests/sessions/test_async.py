@@ -20,7 +20,7 @@ def test_a_pack_with_files_is_rendered_without_another_read(monkeypatch: pytest.
         chat = await hf.session("alice")
         await chat.append("see", files=[("a.png", b"\x89PNG")])
         pack = await chat.pack()
-        sync = chat._session.pack()
+        sync = chat._sync.pack()
         expected = sync.to_openai()
 
         def read(*args: Any) -> Any:
@@ -65,7 +65,7 @@ class Gate:
 
     def __init__(self, hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
-        journal = hf._client.env.journal
+        journal = hf._sync.env.journal
         append = journal.append
 
         def held(batch: Any) -> Any:

@@ -163,8 +163,8 @@ def test_searching_everything_and_a_session_gives_the_same_as_without_asyncio(tm
         said = await chat.search("Which bicycle is green?", limit=2)
         assert {one.kind for one in found} == {"entry", "message"}
         assert said[0].value.text == "My bicycle is green."
-        assert list(found) == await asyncio.to_thread(hf._client.search, "green bicycle")
-        assert list(said) == await asyncio.to_thread(chat._session.search, "Which bicycle is green?", limit=2)
+        assert list(found) == await asyncio.to_thread(hf._sync.search, "green bicycle")
+        assert list(said) == await asyncio.to_thread(chat._sync.search, "Which bicycle is green?", limit=2)
         assert await hf.tenant("other").search("green bicycle") == []
 
     play(written, tmp_path / "a.db")
@@ -263,7 +263,7 @@ def test_a_view_that_is_awaited_has_nothing_that_writes() -> None:
         view: Any = AsyncStateReader(store("user/42").reader(), object())  # type: ignore[arg-type]
     public = {name for name in dir(view) if not name.startswith("_")}
     assert public == {name for name in dir(AsyncReadableState) if not name.startswith("_")} | {"scope"}
-    assert isinstance(view._of, StateReader)
+    assert isinstance(view._sync, StateReader)
     with pytest.raises(AttributeError):
         view.write = 1
 

@@ -61,7 +61,7 @@ def test_a_sum_that_reads_before_it_crosses_to_write_is_caught(monkeypatch: pyte
 async def _cancelled_write(hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) -> None:
     state = hf.state("user/42")
     reached, opened = threading.Event(), threading.Event()
-    journal = hf._client.env.journal
+    journal = hf._sync.env.journal
     append = journal.append
 
     def held(batch: Any) -> Any:

@@ -17,7 +17,7 @@ from holdfast.errors import InvalidValue, Unsupported
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.state.journal_store import JournalStore, decode_entry, link_draft, write_draft
 from holdfast.journal.memory import tables as memory_tables
-from holdfast.journal.sqlite import rows as in_sqlite
+from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.entries import Edge, StoredEntry
 from holdfast.testing.store_contract.fixtures import SCOPE, store_backend
 from tests.scale import volume
@@ -52,13 +52,13 @@ def test_a_page_costs_the_same_wherever_it_begins(client: holdfast.Holdfast, mon
         return difference(first, late)
 
     assert apart() <= APART
-    entries = in_sqlite.list_entries
+    entries = SqliteJournal.entries
 
-    def from_the_prefix(connection: Any, tenant: str, stream: str, page: Any) -> Any:
-        whole = entries(connection, tenant, stream, replace(page, after=None, limit=10**6))
+    def from_the_prefix(journal: SqliteJournal, tenant: str, stream: str, page: Any) -> Any:
+        whole = entries(journal, tenant, stream, replace(page, after=None, limit=10**6))
         return [event for event in whole if page.after is None or decode_entry(event)[0] > page.after][: page.limit]
 
-    monkeypatch.setattr(in_sqlite, "list_entries", from_the_prefix)
+    monkeypatch.setattr(SqliteJournal, "entries", from_the_prefix)
     assert _steps(client, lambda: state.list(after=f"k{many - 10:06}", limit=5)) > 10 * many
 
 

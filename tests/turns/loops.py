@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import CallModel, CallTool, Holdfast
-from holdfast.client.steps import Step
-from holdfast.client.turn import Turn
+from holdfast.client.turn import Step, Turn
 from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 SESSION = "s"

@@ -203,7 +203,7 @@ def test_waiting_in_line_takes_no_thread() -> None:
             await step.done("Hi.")
         await asyncio.gather(*waiting, return_exceptions=True)
         assert sorted(order) == sorted(set(range(many)) - {3, 50})
-        assert hf._client.env.queues._waiting == {}
+        assert hf._sync.env.queues._waiting == {}
 
     run(work)
 
@@ -280,7 +280,7 @@ def test_cancelled_anywhere_the_turn_stays_live_and_the_line_is_free() -> None:
                 await work
             except asyncio.CancelledError:
                 cancelled = True
-            assert hf._client.env.queues._waiting == {}
+            assert hf._sync.env.queues._waiting == {}
             await goes_on(hf)
             assert [role for role, _ in await spoken_async(hf)] == ["user", "assistant", "tool", "assistant"]
             assert (await hf.journal.verify()).findings == ()

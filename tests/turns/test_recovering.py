@@ -108,7 +108,7 @@ def test_what_a_silent_owner_works_on_is_taken_over_after_the_time_of_a_lease(tm
             model = Gated(["Late."])
             sending = asyncio.ensure_future(one.agent("a", model=model).send("s", "Hello", key="k"))
             await model.begun.wait()
-            one._client.env.leases.close()  # No more signs of life, as if its machine had gone.
+            one._sync.env.leases.close()  # No more signs of life, as if its machine had gone.
             async with other.agent("a", model=Scripted(["Taken over."])).recovering(every=0.02) as recovering:
                 await until_async(lambda: recovering.taken_up == 1)
             model.go_on.set()
@@ -276,7 +276,7 @@ def test_who_was_overtaken_gets_the_reply_that_another_process_ended_the_turn_wi
             model = Gated(["Late."])
             sending = asyncio.ensure_future(one.agent("a", model=model).send("s", "Hello", key="k"))
             await model.begun.wait()
-            one._client.env.leases.close()  # No more signs of life, as if its machine had gone.
+            one._sync.env.leases.close()  # No more signs of life, as if its machine had gone.
             async with other.agent("a", model=Scripted(["Taken over."])).recovering(every=0.02) as recovering:
                 await until_async(lambda: recovering.taken_up == 1)
             model.go_on.set()

@@ -89,7 +89,7 @@ def test_an_agent_that_remembers_no_session_leaves_anothers_instructions_alone(p
 
 def is_held(hf: Holdfast) -> bool:
     """Whether this thread holds a moment of the journal."""
-    return getattr(hf.env.journal, "connections").pinned is not None  # noqa: B009  # Only a file has connections.
+    return getattr(hf.env.journal, "connections").pinned.connection is not None  # noqa: B009  # Only a file has connections.
 
 
 def test_evidence_is_fetched_while_nothing_is_held(
@@ -190,9 +190,9 @@ def test_a_request_is_rendered_without_reading_anything() -> None:
             async with chat.turn("What is it?") as turn:
                 (step,) = await turn.steps()
                 assert isinstance(step, CallModel)
-                hf._client.env.journal.artifact = None  # type: ignore[method-assign,assignment]
+                hf._sync.env.journal.artifact = None  # type: ignore[method-assign,assignment]
                 assert "iVBOR" in str(step.pack.to_openai()), "the picture is there"
-                del hf._client.env.journal.artifact
+                del hf._sync.env.journal.artifact
                 await step.done("A cat.")  # type: ignore[misc]  # awaited here
 
     asyncio.run(work())

@@ -169,9 +169,9 @@ def test_agents_of_one_loop_as_well(size: int, if_busy: str) -> None:
             sent = (agent.send(name(number), "go") for number, agent in enumerate(agents))
             replies = await asyncio.wait_for(asyncio.gather(*sent), 2 * PATIENCE)
             assert [reply.status for reply in replies] == ["done"] * size
-            told = [await asyncio.to_thread(results_of, hf._client, number) for number in range(size)]
+            told = [await asyncio.to_thread(results_of, hf._sync, number) for number in range(size)]
             one_was_refused(told, size)
-            await asyncio.to_thread(all_was_said, hf._client, size)
+            await asyncio.to_thread(all_was_said, hf._sync, size)
 
     asyncio.run(main())
 
@@ -340,7 +340,7 @@ def test_loops_of_ones_own_in_tasks_as_well(size: int) -> None:
                 assert "would wait for itself" in told[0]
             else:
                 one_was_refused(told, size)
-            await asyncio.to_thread(all_was_said, hf._client, size)
+            await asyncio.to_thread(all_was_said, hf._sync, size)
 
     asyncio.run(main())
 

@@ -8,11 +8,11 @@ effects. It holds no thread meanwhile, and writes nothing if cancelled. Sinks ar
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from holdfast.aio.callbacks import await_on_loop, run_with_loop
-from holdfast.aio.executor import ThreadPools, iterate_pages
+from holdfast.aio.executor import ThreadPools, make_async, make_pages
 from holdfast.aio.frame import is_async
 from holdfast.aio.state import AsyncStateReader, AsyncStateStore
 from holdfast.client.effects import Effects, Middleware, SinkObject
@@ -20,7 +20,7 @@ from holdfast.client.state import StateReader, StateStore
 from holdfast.core.values import is_awaitable, to_plain
 from holdfast.errors import InvalidValue, Refused, Unavailable
 from holdfast.flow.effects.operators import operator_name
-from holdfast.records.effects import DeclaredEffect, DispatchReport, EffectInfo, OperatorResult
+from holdfast.records.effects import DeclaredEffect, DispatchReport, OperatorResult
 from holdfast.records.scope import Address
 
 OPERATOR_POOL = "holdfast-operators"
@@ -48,7 +48,7 @@ class AsyncEffects:
     """The declared effects of one tenant, for asyncio."""
 
     def __init__(self, effects: Effects, threads: ThreadPools) -> None:
-        self._effects = effects
+        self._sync = effects
         self._threads = threads
 
     async def operate(
@@ -66,7 +66,7 @@ class AsyncEffects:
         async def run(operator: Any, input: Any = input) -> OperatorResult:
             def work() -> OperatorResult:
                 called = operator_name(given, name, key)  # The operator's name, whichever function stands in for it.
-                return self._effects.operate(operator, input, scope=scope, key=key, name=called)
+                return self._sync.operate(operator, input, scope=scope, key=key, name=called)
 
             return await run_with_loop(self._threads, OPERATOR_POOL, work)
 
@@ -85,43 +85,23 @@ class AsyncEffects:
         given: Any = sink.store if isinstance(sink, AsyncStateStore) else sink
         if not isinstance(given, StateStore | type) and callable(getattr(given, "deliver", given)):
             given = LoopSink(given)
-        return self._effects.add_sink(name, given, when_dead=when_dead)
+        return self._sync.add_sink(name, given, when_dead=when_dead)
 
     def add_middleware(self, function: Middleware) -> Callable[[], None]:
         """See Effects.add_middleware. The function is called in threads."""
-        return self._effects.add_middleware(function)
+        return self._sync.add_middleware(function)
 
     async def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:
         """See Effects.dispatch. Once begun, it goes on even if the await is cancelled."""
-        return await run_with_loop(self._threads, OUTBOX_POOL, lambda: self._effects.dispatch(sink=sink, limit=limit))
+        return await run_with_loop(self._threads, OUTBOX_POOL, lambda: self._sync.dispatch(sink=sink, limit=limit))
 
-    def pending(self) -> AsyncIterator[EffectInfo]:
-        """See Effects.pending. One crossing per page."""
-        return iterate_pages(self._threads, self._effects.pending())
-
-    def dead(self) -> AsyncIterator[EffectInfo]:
-        """See Effects.dead. One crossing per page."""
-        return iterate_pages(self._threads, self._effects.dead())
-
-    async def get(self, effect: str) -> EffectInfo:
-        """See Effects.get."""
-        return await self._threads.run(self._effects.get, effect)
-
-    async def revive(self, effect: str) -> None:
-        """See Effects.revive."""
-        await self._threads.run(self._effects.revive, effect)
-
-    async def discard(self, effect: str, *, reason: str | None = None) -> None:
-        """See Effects.discard."""
-        await self._threads.run(self._effects.discard, effect, reason=reason)
-
-    async def approve(self, effect: str) -> None:
-        """See Effects.approve."""
-        await self._threads.run(self._effects.approve, effect)
-
-    async def reject(self, effect: str, *, reason: str | None = None) -> None:
-        """See Effects.reject."""
-        await self._threads.run(self._effects.reject, effect, reason=reason)
+    pending = make_pages(Effects.pending)
+    dead = make_pages(Effects.dead)
+    get = make_async(Effects.get)
+    revive = make_async(Effects.revive)
+    discard = make_async(Effects.discard)
+    approve = make_async(Effects.approve)
+    reject = make_async(Effects.reject)
 
 
 def _copy_input(input: Any) -> Any:

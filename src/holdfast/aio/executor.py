@@ -14,12 +14,13 @@ journaled intents say what to do about them. A callback that hangs is abandoned,
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,10 +28,12 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from holdfast.client.frame import Frame
 from holdfast.client.pack import ContextPack
 from holdfast.errors import Closed, ToolFailed
+from holdfast.flow.turns.engine import TurnEngine
 from holdfast.records.events.envelope import Event
 
 THREADS = 16
@@ -76,9 +79,19 @@ class ThreadPools:
         return asyncio.wrap_future(self.submit(WAITING, partial(work, *args, **kwargs)))
 
     def submit(self, pool: str, work: Callable[[], T]) -> Future[T]:
-        """Submit work to a pool, for `settle`."""
-        level = _pool_level(pool)
-        return self._get_pool(pool, level).submit(_run_at_level, partial(copy_context().run, work), level)
+        """Submit work to a pool, for `settle`, on the level of the work that it is done for."""
+        if self.closed:
+            raise Closed
+        if self._pid != os.getpid():
+            self._pid, self._pools = os.getpid(), {}
+        is_callback = pool.startswith(STEPS)
+        level = None if is_callback else _level.get()  # Nothing queues behind user callbacks.
+        name = f"{pool}-{level}" if level else pool
+        if name not in self._pools:
+            self._pools[name] = (
+                CallbackPool(THREADS, name) if is_callback else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+            )
+        return self._pools[name].submit(_run_at_level, partial(copy_context().run, work), level)
 
     async def run_callback(self, pool: str, work: Callable[[], T]) -> T:
         """Run a user callback. If the await is cancelled, it goes on but its pool thread is replaced."""
@@ -98,33 +111,12 @@ class ThreadPools:
         except (Closed, RuntimeError):
             return run_here(work)
 
-    def _get_pool(self, name: str, level: int | None) -> Executor:
-        if self.closed:
-            raise Closed
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._pools = {}
-        if level:
-            name = f"{name}-{level}"
-        if name not in self._pools:
-            self._pools[name] = (
-                CallbackPool(THREADS, name)
-                if name.startswith(STEPS)
-                else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
-            )
-        return self._pools[name]
-
     def close(self) -> None:
         """Accept no more work; running work finishes."""
         self.closed = True
         if self._pid == os.getpid():
             for pool in self._pools.values():
                 pool.shutdown(wait=False)
-
-
-def _pool_level(pool: str) -> int | None:
-    """Return the level of a pool that work runs on now; None for user callbacks, which nothing queues behind."""
-    return None if pool.startswith(STEPS) else _level.get()
 
 
 def _run_at_level(work: Callable[[], T], level: int | None) -> T:
@@ -138,11 +130,17 @@ def _run_at_level(work: Callable[[], T], level: int | None) -> T:
 def run_here(work: Callable[[], T]) -> Future[T]:
     """Run work in this thread, and return its outcome as a future."""
     done: Future[T] = Future()
-    try:
-        done.set_result(work())
-    except BaseException as error:  # noqa: BLE001  # Raised where the future is read.
-        done.set_exception(error)
+    _run_into_future(done, work)
     return done
+
+
+def _run_into_future(made: Future[T], work: Callable[[], T]) -> None:
+    if not made.set_running_or_notify_cancel():
+        return
+    try:
+        made.set_result(work())
+    except BaseException as error:  # noqa: BLE001  # Raised where the future is read.
+        made.set_exception(error)
 
 
 async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False) -> BaseException | None:
@@ -153,7 +151,7 @@ async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False)
     the work can be left alone after all.
     """
     loop, finished = asyncio.get_running_loop(), asyncio.Event()
-    work.add_done_callback(lambda _: _call_soon(loop, finished.set))
+    work.add_done_callback(lambda _: call_soon(loop, finished.set))
     stop: BaseException | None = None
     while not finished.is_set():
         try:
@@ -174,6 +172,20 @@ def has_result(work: Future[T]) -> bool:
     return work.done() and not work.cancelled() and work.exception() is None
 
 
+async def leave_in_thread(threads: ThreadPools, block: Frame | TurnEngine, error: BaseException | None) -> None:
+    """Leave a block. Returns, or raises a cancellation, only once it is left."""
+    if isinstance(error, GeneratorExit):
+        return block.leave(error)  # A coroutine that is being closed may not await: it is one commit.
+    leaving = threads.submit_or_run(partial(block.leave, error))
+    stop = await settle(leaving)
+    if stop is None or not (error is None or isinstance(error, Exception)):
+        return leaving.result()  # The error that ends the block ends the task too, and is raised unchanged.
+    failure = leaving.exception()
+    if failure is not None:
+        stop.add_note(f"Frame {block.id} could not be ended: {failure}")
+    raise stop
+
+
 def call_on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
     """Wrap a callback, which may be async, so that it is called on the running loop, from any thread."""
     try:
@@ -185,22 +197,19 @@ def call_on_loop(callback: Callable[[Event], object]) -> Callable[[Event], objec
     def call(event: Event) -> None:
         made = callback(event)
         if inspect.iscoroutine(made):
-            task = loop.create_task(_await_result(made))
+            task = loop.create_task(made)
             tasks.add(task)  # The loop itself keeps only a weak reference.
             task.add_done_callback(tasks.discard)
 
-    return lambda event: _call_soon(loop, call, event)
+    return lambda event: call_soon(loop, call, event)
 
 
-async def _await_result(made: Coroutine[Any, Any, object]) -> None:
-    await made
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+    """Call a function on a loop, from any thread; do nothing if the loop is closed, since its waiters are gone."""
     try:
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:
-        pass  # The loop is closed, and its waiters are gone.
+        pass
 
 
 MAX_ABANDONED = 256
@@ -220,7 +229,7 @@ class CallbackPool(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a callback, or queue it."""
         made: Future[T] = Future()
-        self._lined.put(made, lambda: _run_into_future(made, lambda: fn(*args, **kwargs)))
+        self._lined.put(made, partial(fn, *args, **kwargs))
         return made
 
     def abandon(self, work: Future[Any]) -> None:
@@ -237,13 +246,13 @@ class _CallbackQueue:
 
     def __init__(self, threads: int, name: str) -> None:
         self._most, self._name = threads, name
-        self._work: deque[tuple[Future[Any], Callable[[], None]]] = deque()
+        self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._news = threading.Condition()
         self._left: set[Future[Any]] = set()
         self._begun = self._named = self._free = 0
         self._over = False
 
-    def put(self, made: Future[Any], work: Callable[[], None]) -> None:
+    def put(self, made: Future[Any], work: Callable[[], Any]) -> None:
         with self._news:
             if self._over:
                 raise RuntimeError("This pool begins nothing more.")
@@ -275,31 +284,21 @@ class _CallbackQueue:
             threading.Thread(target=self._serve_queue, name=f"{self._name}_{self._named}", daemon=True).start()
 
     def _serve_queue(self) -> None:
-        while (item := self._take_next()) is not None:
-            made, work = item
-            work()
+        while True:
+            with self._news:
+                while not self._work and not self._over:
+                    self._free += 1
+                    self._news.wait()
+                    self._free -= 1
+                if not self._work:
+                    return
+                made, work = self._work.popleft()
+            _run_into_future(made, work)
             with self._news:
                 if made in self._left:  # Another thread has taken this one's place.
                     self._left.discard(made)
                     return
-            del item, made, work  # They refer to the result.
-
-    def _take_next(self) -> tuple[Future[Any], Callable[[], None]] | None:
-        with self._news:
-            while not self._work and not self._over:
-                self._free += 1
-                self._news.wait()
-                self._free -= 1
-            return self._work.popleft() if self._work else None
-
-
-def _run_into_future(made: Future[T], work: Callable[[], T]) -> None:
-    if not made.set_running_or_notify_cancel():
-        return
-    try:
-        made.set_result(work())
-    except BaseException as error:  # noqa: BLE001  # Raised where the future is read.
-        made.set_exception(error)
+            del made, work  # They refer to the result.
 
 
 class _Closable(Protocol):
@@ -373,16 +372,9 @@ async def close_with_pools(threads: ThreadPools, close: Callable[[], None]) -> N
         threads.close()
 
 
-async def make_loaded_pack(
-    threads: ThreadPools, make: Callable[..., ContextPack], *args: Any, **named: Any
-) -> ContextPack:
+async def run_pack(threads: ThreadPools, work: Callable[[], ContextPack]) -> ContextPack:
     """Make a pack in a thread, with its images and files loaded, so that rendering does not block on the disk."""
-
-    def whole() -> ContextPack:
-        pack = make(*args, **named)
-        return pack.load_files()
-
-    return await threads.run(whole)
+    return await threads.run(lambda: work().load_files())
 
 
 PAGE = 64
@@ -396,3 +388,27 @@ async def iterate_pages(threads: ThreadPools, found: Iterator[T]) -> AsyncIterat
         for item in page:
             yield item
         more = len(page) == PAGE
+
+
+def make_async(
+    method: Callable[Concatenate[Any, P], T],
+    run: Callable[[ThreadPools, Callable[[], Any]], Awaitable[Any]] = ThreadPools.run,
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the async twin of a method, with its signature: one crossing, to the object that `_sync` holds."""
+
+    @functools.wraps(method)
+    async def twin(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
+        found: T = await run(self._threads, partial(getattr(self._sync, method.__name__), *args, **named))
+        return found
+
+    return twin
+
+
+def make_pages(method: Callable[Concatenate[Any, P], Iterator[T]]) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
+    """Return the async twin of a method that iterates over the journal: one crossing per page."""
+
+    @functools.wraps(method)
+    def twin(self: Any, /, *args: P.args, **named: P.kwargs) -> AsyncIterator[T]:
+        return iterate_pages(self._threads, getattr(self._sync, method.__name__)(*args, **named))
+
+    return twin

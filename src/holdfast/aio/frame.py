@@ -11,6 +11,7 @@ remembered all the same.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,20 +21,27 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import run_search, run_with_rules
-from holdfast.aio.executor import SHORT, STEPS, WAITING, ThreadPools, has_result, make_loaded_pack, run_here, settle
+from holdfast.aio.executor import (
+    SHORT,
+    STEPS,
+    WAITING,
+    ThreadPools,
+    has_result,
+    leave_in_thread,
+    make_async,
+    run_here,
+    run_pack,
+    settle,
+)
 from holdfast.client.frame import Frame, return_type
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
-from holdfast.client.options import PackOptions, QuestionOptions
-from holdfast.client.pack import ContextPack
+from holdfast.client.options import AppendOptions
 from holdfast.core.values import convert_value
 from holdfast.errors import Refused
 from holdfast.flow.frames import run_once
 from holdfast.flow.frames.run_once import RunStart
-from holdfast.flow.turns.engine import TurnEngine
 from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, ToolDef
-from holdfast.records.recovery import Answer, FrameInfo, QuestionReceipt
-from holdfast.records.usage import Usage
 
 T = TypeVar("T")
 
@@ -63,62 +71,28 @@ class AsyncFrame:
     """A live frame for an `async with` block, created by `hf.frame` or `frame.frame`."""
 
     def __init__(self, frame: Frame, threads: ThreadPools) -> None:
-        self._frame = frame
+        self._sync = frame
         self._threads = threads
 
     @overload
-    async def append(
-        self,
-        message: list[Any],
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> list[Message]: ...
+    async def append(self, message: list[Any], **options: Unpack[AppendOptions]) -> list[Message]: ...
 
     @overload
-    async def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message: ...
+    async def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message: ...
 
-    async def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message | list[Message]:
+    @functools.wraps(Frame.append)
+    async def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message | list[Message]:
         """See Frame.append. Async rules are awaited here."""
+        return await run_with_rules(self._threads, lambda: self._sync.append(message, **options))
 
-        def say() -> Message | list[Message]:
-            found: Message | list[Message] = self._frame.append(
-                message, files=files, partial=partial, policy=policy, key=key
-            )
-            return found
-
-        return await run_with_rules(self._threads, say)
-
-    async def pack(self, budget: int | None = None, **options: Unpack[PackOptions]) -> ContextPack:
-        """See Frame.pack. Images and files are loaded with it."""
-        return await make_loaded_pack(self._threads, self._frame.pack, budget, **options)
+    pack = make_async(Frame.pack, run_pack)
 
     async def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> AsyncHistoryTools:
         """See Frame.history_tools. Their executor is awaited."""
-        tools = await self._threads.run(self._frame.history_tools, max_tokens=max_tokens)
+        tools = await self._threads.run(self._sync.history_tools, max_tokens=max_tokens)
         return AsyncHistoryTools(tools, self._threads)
 
-    async def messages(self, limit: int | None = None) -> list[Message]:
-        """See Frame.messages."""
-        return await self._threads.run(self._frame.messages, limit)
+    messages = make_async(Frame.messages)
 
     # entering and leaving
 
@@ -128,8 +102,8 @@ class AsyncFrame:
 
     async def open(self) -> None:
         """See Frame.open. Waiting for another owner can be cancelled at any time."""
-        opening = self._threads.submit(WAITING, self._frame.open)
-        give_up = self._frame.give_up if isinstance(self._frame, CancellableRootFrame) else lambda: False
+        opening = self._threads.submit(WAITING, self._sync.open)
+        give_up = self._sync.give_up if isinstance(self._sync, CancellableRootFrame) else lambda: False
         stop = await settle(opening, lambda: opening.cancel() or give_up())
         if stop is None:
             return opening.result()
@@ -144,39 +118,37 @@ class AsyncFrame:
 
     async def leave(self, error: BaseException | None = None) -> None:
         """See Frame.leave. Returns, or raises a cancellation, only once the frame is left."""
-        await leave_in_thread(self._threads, self._frame, error)
+        await leave_in_thread(self._threads, self._sync, error)
 
     # properties
 
     @property
     def id(self) -> str:
         """The frame's id."""
-        return self._frame.id
+        return self._sync.id
 
     @property
     def scope(self) -> str:
         """The scope of the frame."""
-        return self._frame.scope
+        return self._sync.scope
 
-    async def info(self) -> FrameInfo:
-        """See Frame.info."""
-        return await self._threads.run(self._frame.info)
+    info = make_async(Frame.info)
 
     async def status(self) -> str:
         """See Frame.status."""
-        return await self._threads.run(lambda: self._frame.status)
+        return await self._threads.run(lambda: self._sync.status)
 
     async def tokens(self) -> TokenBudget:
         """See Frame.tokens."""
-        return await self._threads.run(lambda: self._frame.tokens)
+        return await self._threads.run(lambda: self._sync.tokens)
 
     async def left(self) -> int | None:
         """See Frame.left."""
-        return await self._threads.run(lambda: self._frame.left)
+        return await self._threads.run(lambda: self._sync.left)
 
     async def limits(self) -> FrameLimits:
         """See Frame.limits."""
-        return await self._threads.run(lambda: self._frame.limits)
+        return await self._threads.run(lambda: self._sync.limits)
 
     # work
 
@@ -192,7 +164,7 @@ class AsyncFrame:
         on_error: str = "fail",
     ) -> AsyncFrame:
         """See Frame.frame. Returns a child for its own `async with` block."""
-        child = self._frame.frame(
+        child = self._sync.frame(
             goal, key=key, inputs=inputs, tokens=tokens, limits=limits, inherit=inherit, on_error=on_error
         )
         return AsyncFrame(child, self._threads)
@@ -212,87 +184,23 @@ class AsyncFrame:
     ) -> Any:
         """See Frame.run. An async function is awaited here, any other runs in a thread."""
         kind = return_type(fn, as_)
-        return convert_value(await AsyncStepRun(self._frame, self._threads, key, if_interrupted).run(fn, args), kind)
+        return convert_value(await AsyncStepRun(self._sync, self._threads, key, if_interrupted).run(fn, args), kind)
 
-    async def result(self, value: Any, *, summary: str | None = None) -> Any:
-        """See Frame.result."""
-        return await self._threads.run(self._frame.result, value, summary=summary)
-
-    async def value(self, as_: Any = None) -> Any:
-        """See Frame.value."""
-        return await self._threads.run(self._frame.value, as_)
-
-    async def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
-        """See Frame.spend."""
-        await self._threads.run(self._frame.spend, usage, purpose=purpose, key=key)
-
-    async def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
-        """See Frame.reserve."""
-        await self._threads.run(self._frame.reserve, purpose, amount, key=key)
-
-    async def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
-        """See Frame.release."""
-        await self._threads.run(self._frame.release, purpose, amount, key=key)
-
-    async def attach(
-        self,
-        kind: str,
-        *,
-        handle: str | None = None,
-        description: str | None = None,
-        target: str | None = None,
-        body: str | None = None,
-        priority: str | None = None,
-        policy: str | None = None,
-        tokens: int | None = None,
-        key: str | None = None,
-    ) -> str:
-        """See Frame.attach."""
-        return await self._threads.run(
-            self._frame.attach,
-            kind,
-            handle=handle,
-            description=description,
-            target=target,
-            body=body,
-            priority=priority,
-            policy=policy,
-            tokens=tokens,
-            key=key,
-        )
-
-    async def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
-        """See Frame.detach."""
-        return await self._threads.run(self._frame.detach, *handles, reason=reason, key=key)
+    result = make_async(Frame.result)
+    value = make_async(Frame.value)
+    spend = make_async(Frame.spend)
+    reserve = make_async(Frame.reserve)
+    release = make_async(Frame.release)
+    attach = make_async(Frame.attach)
+    detach = make_async(Frame.detach)
 
     # questions
 
-    async def suspend(
-        self, reason: str, *, key: str | None = None, **options: Unpack[QuestionOptions]
-    ) -> QuestionReceipt:
-        """See Frame.suspend."""
-        return await self._threads.run(self._frame.suspend, reason, key=key, **options)
-
-    async def ask(self, reason: str, *, key: str, **options: Unpack[QuestionOptions]) -> Answer:
-        """See Frame.ask."""
-        return await self._threads.run(self._frame.ask, reason, key=key, **options)
+    suspend = make_async(Frame.suspend)
+    ask = make_async(Frame.ask)
 
     def __repr__(self) -> str:
-        return f"Async{self._frame!r}"
-
-
-async def leave_in_thread(threads: ThreadPools, block: Frame | TurnEngine, error: BaseException | None) -> None:
-    """Leave a block. Returns, or raises a cancellation, only once it is left."""
-    if isinstance(error, GeneratorExit):
-        return block.leave(error)  # A coroutine that is being closed may not await: it is one commit.
-    leaving = threads.submit_or_run(partial(block.leave, error))
-    stop = await settle(leaving)
-    if stop is None or not (error is None or isinstance(error, Exception)):
-        return leaving.result()  # The error that ends the block ends the task too, and is raised unchanged.
-    failure = leaving.exception()
-    if failure is not None:
-        stop.add_note(f"Frame {block.id} could not be ended: {failure}")
-    raise stop
+        return f"Async{self._sync!r}"
 
 
 CalledStep = tuple[RunStart, Awaitable[Any] | None]

@@ -2,13 +2,13 @@
 
 Cancelling an await does not cancel the write; repeat it with its key to learn the outcome.
 
-Methods that only say `See …` are written by tools/generate_aio.py.
+Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -22,7 +22,7 @@ from holdfast.aio.callbacks import (
     wrap_memory,
 )
 from holdfast.aio.effects import AsyncEffects
-from holdfast.aio.executor import AsyncOpener, ThreadPools, call_on_loop, close_with_pools, iterate_pages
+from holdfast.aio.executor import AsyncOpener, ThreadPools, call_on_loop, close_with_pools, make_async, make_pages
 from holdfast.aio.frame import AsyncFrame, CancellableRootFrame
 from holdfast.aio.index import AsyncIndexView
 from holdfast.aio.journal import AsyncJournalView
@@ -37,13 +37,9 @@ from holdfast.client.options import AgentOptions, SessionOptions, SharedOpenOpti
 from holdfast.client.state import StateStore
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.ports import Memory, Model
-from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
-from holdfast.records.recovery import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD
-from holdfast.records.sessions import SessionInfo, SessionSweepReport
-from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
     from holdfast.runtime.agent import AsyncAgent
@@ -57,7 +53,7 @@ class AsyncHoldfast:
 
     def __init__(self, client: Holdfast, threads: ThreadPools) -> None:
         self.env = client.env
-        self._client = client
+        self._sync = client
         self._threads = threads
 
     @property
@@ -99,31 +95,16 @@ class AsyncHoldfast:
         self, id: str, *, thread: str = MAIN_THREAD, create: bool = True, **options: Unpack[SessionOptions]
     ) -> AsyncSession:
         """See Holdfast.session. It returns an AsyncSession."""
-        found = await self._threads.run(self._client.session, id, thread=thread, create=create, **options)
+        found = await self._threads.run(self._sync.session, id, thread=thread, create=create, **options)
         return AsyncSession(found, self.env, self._threads)
 
     async def new_session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
         """See Holdfast.new_session. It returns an AsyncSession."""
-        found = await self._threads.run(self._client.new_session, **options)
+        found = await self._threads.run(self._sync.new_session, **options)
         return AsyncSession(found, self.env, self._threads)
 
-    def sessions(
-        self,
-        *,
-        user: str | None = None,
-        title: str | None = None,
-        status: str | None = None,
-        order: str = "activity",
-        limit: int | None = None,
-    ) -> AsyncIterator[SessionInfo]:
-        """See Holdfast.sessions. One crossing per page."""
-        return iterate_pages(
-            self._threads, self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
-        )
-
-    async def usage(self) -> Usage:
-        """See Holdfast.usage."""
-        return await self._threads.run(self._client.usage)
+    sessions = make_pages(Holdfast.sessions)
+    usage = make_async(Holdfast.usage)
 
     @property
     def state(self) -> AsyncStateStore:
@@ -136,37 +117,14 @@ class AsyncHoldfast:
         """Declared effects: sinks, middleware, the outbox and pending effects."""
         return AsyncEffects(Effects(self.env), self._threads)
 
-    async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
-        """See Holdfast.search. An async embedder is awaited here."""
-        return await run_search(self._threads, lambda: self._client.search(query, limit=limit))
-
-    async def sweep_sessions(self) -> SessionSweepReport:
-        """See Holdfast.sweep_sessions. An async memory is awaited here."""
-        return await run_offer(self._threads, self._client.sweep_sessions)
-
-    def questions(self) -> AsyncIterator[QuestionInfo]:
-        """See Holdfast.questions. One crossing per page."""
-        return iterate_pages(self._threads, self._client.questions())
-
-    async def answer(
-        self,
-        question: str | None = None,
-        *,
-        token: str | None = None,
-        approve: bool | None = None,
-        args: Any = None,
-        payload: Any = None,
-        note: str | None = None,
-        by: str | None = None,
-    ) -> str:
-        """See Holdfast.answer."""
-        return await self._threads.run(
-            self._client.answer, question, token=token, approve=approve, args=args, payload=payload, note=note, by=by
-        )
+    search = make_async(Holdfast.search, run_search)
+    sweep_sessions = make_async(Holdfast.sweep_sessions, run_offer)
+    questions = make_pages(Holdfast.questions)
+    answer = make_async(Holdfast.answer)
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
         """See Holdfast.on. The callback is called on the current loop, and may be async."""
-        return self._client.on(event, call_on_loop(callback) if callable(callback) else callback)
+        return self._sync.on(event, call_on_loop(callback) if callable(callback) else callback)
 
     def agent(
         self, name: str, *, model: str | Model, output: type[T] | None = None, **options: Unpack[AgentOptions]
@@ -184,22 +142,20 @@ class AsyncHoldfast:
 
         return AsyncShutdown(self, grace, signals)
 
-    async def drain(self, grace: float = 30.0) -> int:
-        """See Holdfast.drain. It may wait, in a thread for those that do."""
-        return await self._threads.run_waiting(self._client.drain, grace)
+    drain = make_async(Holdfast.drain, ThreadPools.run_waiting)
 
     def tenant(self, name: str) -> AsyncHoldfast:
         """Return a view that sees only this tenant. Cheap; closing it closes nothing."""
-        return AsyncHoldfast(self._client.tenant(name), self._threads)
+        return AsyncHoldfast(self._sync.tenant(name), self._threads)
 
     def as_user(self, id: str) -> AsyncHoldfast:
         """Return a view that records this user as actor and owner of content. Cheap; closing it closes nothing."""
-        return AsyncHoldfast(self._client.as_user(id), self._threads)
+        return AsyncHoldfast(self._sync.as_user(id), self._threads)
 
     async def close(self) -> None:
         """Release the journal, even if the awaiting task is cancelled meanwhile."""
-        if self._client.owner:
-            await close_with_pools(self._threads, self._client.close)
+        if self._sync.owner:
+            await close_with_pools(self._threads, self._sync.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -210,7 +166,7 @@ class AsyncHoldfast:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"Async{self._client!r}"
+        return f"Async{self._sync!r}"
 
 
 class AsyncOpenOptions(SharedOpenOptions, total=False):

@@ -1,95 +1,65 @@
 """Views of a session for asyncio: its packs, its compaction, and its details.
 
-Methods that only say `See …` are written by tools/generate_aio.py.
+Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.aio.callbacks import LoopSummarizer, await_action, run_with_rules
-from holdfast.aio.executor import ThreadPools
+from holdfast.aio.executor import ThreadPools, make_async
 from holdfast.aio.frame import AsyncHistoryTools
 from holdfast.client.history_tools import MAX_TOKENS
-from holdfast.client.pack import ContextPack
 from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks, choose_thread_summarizer
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.model.summarizers import resolve_summarizer as checked
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import BudgetGuard, CompactionConfig, Rule, TelemetryRecorder
-from holdfast.records.messages import Message, ToolCallRequest, ToolDef
-from holdfast.records.packs import MAIN_ROLE, BriefContext, PackInfo
-from holdfast.records.sessions import Summary
+from holdfast.records.messages import ToolDef
 
 
 class AsyncSessionPacks:
     """The packs of a thread, for asyncio."""
 
-    __slots__ = ("_packs", "_threads")
+    __slots__ = ("_sync", "_threads")
 
     def __init__(self, packs: SessionPacks, threads: ThreadPools) -> None:
-        self._packs = packs
+        self._sync = packs
         self._threads = threads
 
-    async def list(self, limit: int | None = None) -> list[PackInfo]:
-        """See SessionPacks.list."""
-        return await self._threads.run(self._packs.list, limit)
-
-    async def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
-        """See SessionPacks.begin_model_call. Async rules are awaited here."""
-        return await run_with_rules(self._threads, lambda: self._packs.begin_model_call(pack, key=key))
+    list = make_async(SessionPacks.list)
+    begin_model_call = make_async(SessionPacks.begin_model_call, run_with_rules)
 
     async def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> AsyncHistoryTools:
         """See SessionPacks.history_tools. Their executor is awaited."""
-        tools = await self._threads.run(self._packs.history_tools, max_tokens=max_tokens)
+        tools = await self._threads.run(self._sync.history_tools, max_tokens=max_tokens)
         return AsyncHistoryTools(tools, self._threads)
 
-    async def brief(self, role: str = MAIN_ROLE) -> BriefContext:
-        """See SessionPacks.brief."""
-        return await self._threads.run(self._packs.brief, role)
-
-    async def set_brief(
-        self,
-        role: str = MAIN_ROLE,
-        *,
-        system_prompt: str | None = None,
-        invariants: Sequence[str] | None = None,
-        working_context: Any = None,
-        tools: Sequence[Any] | None = None,
-        key: str | None = None,
-    ) -> None:
-        """See SessionPacks.set_brief."""
-        await self._threads.run(
-            self._packs.set_brief,
-            role,
-            system_prompt=system_prompt,
-            invariants=invariants,
-            working_context=working_context,
-            tools=tools,
-            key=key,
-        )
+    brief = make_async(SessionPacks.brief)
+    set_brief = make_async(SessionPacks.set_brief)
 
     def __repr__(self) -> str:
-        return f"Async{self._packs!r}"
+        return f"Async{self._sync!r}"
 
 
 class AsyncSessionCompaction:
     """The compaction of a thread, for asyncio."""
 
-    __slots__ = ("_compaction", "_env", "_session_stream", "_thread_stream", "_threads")
+    __slots__ = ("_env", "_session_stream", "_sync", "_thread_stream", "_threads")
 
     def __init__(
         self, compaction: SessionCompaction, env: Env, session_stream: str, thread_stream: str, threads: ThreadPools
     ) -> None:
-        self._compaction = compaction
+        self._sync = compaction
         self._env = env
         self._session_stream, self._thread_stream = session_stream, thread_stream
         self._threads = threads
 
     async def rules(self) -> tuple[Rule, ...]:
         """See SessionCompaction.rules."""
-        return await self._threads.run(lambda: self._compaction.rules)
+        return await self._threads.run(lambda: self._sync.rules)
 
     async def add_rule(
         self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str
@@ -102,50 +72,43 @@ class AsyncSessionCompaction:
 
         return await self._threads.run(compaction_rules.add_rule, env, self._session_stream, rule, choose, await_action)
 
-    async def summaries(self) -> list[Summary]:
-        """See SessionCompaction.summaries."""
-        return await self._threads.run(self._compaction.summaries)
-
-    async def expand(self, summary: Summary | str) -> list[Message]:
-        """See SessionCompaction.expand."""
-        return await self._threads.run(self._compaction.expand, summary)
+    summaries = make_async(SessionCompaction.summaries)
+    expand = make_async(SessionCompaction.expand)
 
     def __repr__(self) -> str:
-        return f"Async{self._compaction!r}"
+        return f"Async{self._sync!r}"
 
 
 class AsyncSessionDetails:
     """The status, settings and threads of a session, for asyncio."""
 
-    __slots__ = ("_details", "_threads")
+    __slots__ = ("_sync", "_threads")
 
     def __init__(self, details: SessionDetails, threads: ThreadPools) -> None:
-        self._details = details
+        self._sync = details
         self._threads = threads
 
     async def status(self) -> str:
         """See SessionDetails.status."""
-        return await self._threads.run(lambda: self._details.status)
+        return await self._threads.run(lambda: self._sync.status)
 
     async def system(self) -> str | None:
         """See SessionDetails.system."""
-        return await self._threads.run(lambda: self._details.system)
+        return await self._threads.run(lambda: self._sync.system)
 
     async def tools(self) -> tuple[ToolDef, ...]:
         """See SessionDetails.tools."""
-        return await self._threads.run(lambda: self._details.tools)
+        return await self._threads.run(lambda: self._sync.tools)
 
     async def metadata(self) -> dict[str, Any]:
         """See SessionDetails.metadata."""
-        return await self._threads.run(lambda: self._details.metadata)
+        return await self._threads.run(lambda: self._sync.metadata)
 
     async def threads(self) -> tuple[str, ...]:
         """See SessionDetails.threads."""
-        return await self._threads.run(lambda: self._details.threads)
+        return await self._threads.run(lambda: self._sync.threads)
 
-    async def open_calls(self) -> list[ToolCallRequest]:
-        """See SessionDetails.open_calls."""
-        return await self._threads.run(self._details.open_calls)
+    open_calls = make_async(SessionDetails.open_calls)
 
     def __repr__(self) -> str:
-        return f"Async{self._details!r}"
+        return f"Async{self._sync!r}"

@@ -15,11 +15,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.aio.executor import SHORT, ThreadPools, has_result, settle
-from holdfast.aio.frame import AsyncFrame, leave_in_thread
+from holdfast.aio.executor import SHORT, ThreadPools, has_result, leave_in_thread, settle
+from holdfast.aio.frame import AsyncFrame
 from holdfast.client.pack import ContextPack, wrap_pack
-from holdfast.client.steps import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step
-from holdfast.client.turn import make_step, make_turn_frame
+from holdfast.client.turn import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step, make_step, make_turn_frame
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
 from holdfast.flow.frames.block import read_status
@@ -125,15 +124,6 @@ class AsyncTurn:
         self._note_queued, self._note_wait = note_queued, note_wait
 
     async def __aenter__(self) -> Self:
-        await self._open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await leave_in_thread(self._threads, self.engine, error)
-
-    async def _open(self) -> None:
         """Open the turn. Waiting for others can be cancelled at any time."""
         engine, threads = self.engine, self._threads
         engine.check_not_entered()
@@ -158,6 +148,12 @@ class AsyncTurn:
                 await settle(threads.submit_or_run(partial(self._abandon_opening, waits)))
                 raise
         engine.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await leave_in_thread(self._threads, self.engine, error)
 
     def _abandon_opening(self, waits: Generator[OpeningWait, None, None]) -> None:
         """Abandon the opening; a turn that was begun already stays live, for its key to continue."""

@@ -195,7 +195,7 @@ def _inspect_journal(path: Path, report: dict[str, Any]) -> None:
         report["journal"] = _describe_journal(path, env)
         # Read back from a connection that holdfast opened, rather than assumed.
         journal: Any = env.journal
-        with journal.reader() as connection:
+        with journal.connections.reader() as connection:
             report["versions"]["sqlite"] = str(connection.execute("SELECT sqlite_version()").get)
             found = {name: connection.pragma(name) for name in PRAGMAS}
         report["pragmas"] = {"durability": "full" if found["synchronous"] >= 2 else "fast", **found}

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from holdfast.client import pack as client_pack
 from holdfast.client.files import add_files
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
-from holdfast.client.options import PackOptions, QuestionOptions
+from holdfast.client.options import AppendOptions, PackOptions, QuestionOptions
 from holdfast.client.pack import ContextPack
 from holdfast.client.questions import ask_question
 from holdfast.core.frames import evidence, stack
@@ -226,14 +226,12 @@ class Frame:
             self._release_block(error)
 
     def _complete(self) -> None:
-        if self._replayed or self.status not in ("active", "waiting") or self._is_waiting_below():
+        """Complete the frame, unless all live work below waits for answers: then this frame waits as well."""
+        if self._replayed or self.status not in ("active", "waiting"):
             return
-        self._pop("completed", self._outcome)
-
-    def _is_waiting_below(self) -> bool:
-        """Return True if all live work below waits for answers: then this frame waits as well."""
         live = read.load_current_state(self.env, self._stream).frames
-        return self.id in live and stack.is_all_suspended(live, self.id)
+        if self.id not in live or not stack.is_all_suspended(live, self.id):
+            self._pop("completed", self._outcome)
 
     def _fail(self, error: Exception) -> None:
         status = self.status
@@ -310,26 +308,10 @@ class Frame:
     # messages and packs
 
     @overload
-    def append(
-        self,
-        message: list[Any],
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> list[Message]: ...
+    def append(self, message: list[Any], **options: Unpack[AppendOptions]) -> list[Message]: ...
 
     @overload
-    def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message: ...
+    def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message: ...
 
     def append(
         self,
@@ -342,13 +324,9 @@ class Frame:
     ) -> Message | list[Message]:
         """Append text, a mapping, a Message or a provider's response, or a list in one commit. See Session.append."""
         self._check_inside()
-        given = add_files(message, files) if files else message
+        messages = read_input(add_files(message, files) if files else message, partial=partial)
         found = session_append.append_frame_messages(
-            self.env,
-            self.id,
-            read_input(given, partial=partial),
-            key=frame_key(self.id, key),
-            policy=policy,
+            self.env, self.id, messages, key=frame_key(self.id, key), policy=policy
         )
         compaction_rules.fire_after_append(self.env, found[-1].stream, found)
         return found if isinstance(message, list) else found[-1]

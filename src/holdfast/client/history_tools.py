@@ -82,7 +82,9 @@ class HistoryTools:
         try:
             call = calls.begin_tool_call(self._env, self._frame, name, arguments=given or None, if_interrupted="retry")
         except LimitExceeded as error:
-            return _explain_limit(error)
+            is_calls = isinstance(error, ToolCallLimitExceeded)
+            reason = "No tool calls are left for this work." if is_calls else "The limit of this work is reached."
+            return f"{reason} Answer with what you have."
         return self._answer_call(self._frame, call, name, given, problem)
 
     def _answer_call(self, frame: str, call: str, name: str, given: dict[str, Any], problem: str | None) -> str:
@@ -107,7 +109,10 @@ class HistoryTools:
     # expand
 
     def _expand(self, handle: str, offset: int) -> str:
-        wanted = _parse_name(handle)
+        try:
+            wanted = parse_handle(handle)
+        except InvalidValue as error:
+            raise _Advice(f"{error} {_suggest_instead(None)}") from error
         try:
             reading = expand.read_pieces(self._env, self._thread_stream, handle, frame=self._frame)
             asked = PageRequest(name=reading.id, offset=offset, max_tokens=self._max_tokens)
@@ -164,25 +169,12 @@ def _format_matches(lines: list[str], mark: Any) -> str:
     return fence_text(label, "\n".join(lines), mark(SEARCH))
 
 
-def _parse_name(handle: str) -> HandleRef:
-    try:
-        return parse_handle(handle)
-    except InvalidValue as error:
-        raise _Advice(f"{error} {_suggest_instead(None)}") from error
-
-
 def _suggest_instead(wanted: HandleRef | None) -> str:
     """Suggest what to do about a handle that leads nowhere."""
     where = "Handles are in the markers of what you were shown"
     if wanted is not None and wanted.kind == "summary":
         where = "Summaries are named where they are shown"
     return f"{where}; or look with search_history."
-
-
-def _explain_limit(error: HoldfastError) -> str:
-    if isinstance(error, ToolCallLimitExceeded):
-        return "No tool calls are left for this work. Answer with what you have."
-    return "The limit of this work is reached. Answer with what you have."
 
 
 def _quote(text: object) -> str:

@@ -362,23 +362,13 @@ class IndexView:
         Refused when no tokens are left. With a key, a second call returns the first's id, whatever was said since: show
         the model `pack_at(call)` then.
         """
+        asked = to_plain(request)
         if pack is not None:
             return client_context.begin_packed_call(
-                self.env,
-                pack,
-                frame=frame,
-                model=model,
-                request=to_plain(request),
-                if_interrupted=if_interrupted,
-                key=key,
+                self.env, pack, frame=frame, model=model, request=asked, if_interrupted=if_interrupted, key=key
             )
         return frame_calls.begin_model_call(
-            self.env,
-            frame,
-            model=model,
-            request=to_plain(request),
-            if_interrupted=if_interrupted,
-            key=key,
+            self.env, frame, model=model, request=asked, if_interrupted=if_interrupted, key=key
         )
 
     def end_model_call(
@@ -419,14 +409,9 @@ class IndexView:
         key: str | None = None,
     ) -> str:
         """Journal that a tool is about to be called; return the call's id, its idempotency key."""
+        data = to_plain(arguments)
         return frame_calls.begin_tool_call(
-            self.env,
-            frame,
-            name,
-            arguments=to_plain(arguments),
-            if_interrupted=if_interrupted,
-            provider_id=provider_id,
-            key=key,
+            self.env, frame, name, arguments=data, if_interrupted=if_interrupted, provider_id=provider_id, key=key
         )
 
     def end_tool_call(
@@ -440,14 +425,9 @@ class IndexView:
         tokens: int | None = None,
     ) -> None:
         """Journal a tool's value, or with `error` its failure."""
+        plain = to_plain(value)
         frame_calls.end_tool_call(
-            self.env,
-            frame,
-            call,
-            value=to_plain(value),
-            error=error,
-            interrupted=interrupted,
-            tokens=tokens,
+            self.env, frame, call, value=plain, error=error, interrupted=interrupted, tokens=tokens
         )
 
     # questions

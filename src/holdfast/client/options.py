@@ -137,6 +137,19 @@ class PackOptions(SharedPackOptions, total=False):
     """Handles that are left out, by their ids. Wins over `include`."""
 
 
+class AppendOptions(TypedDict, total=False):
+    """Options of `append` of a session or a frame."""
+
+    files: Sequence[Any]
+    """Paths, bytes, or (name, bytes) pairs that go with a text."""
+    partial: bool
+    """True for a message that was cut off."""
+    policy: str | None
+    """The treatment by compaction: pinned, normal (the default), compress_first or discard_when_done."""
+    key: str | None
+    """The key under which the message is appended once."""
+
+
 class TurnOptions(TypedDict, total=False):
     """Options of a turn."""
 

@@ -53,7 +53,7 @@ class ContextPack:
     Lists and mappings that it returns are copies: changing them changes no pack and no request.
     """
 
-    __slots__ = ("_digest", "_journal", "_load", "_name", "_packed", "_tenant")
+    __slots__ = ("_digest", "_journal", "_load", "_packed", "_tenant")
 
     def __init__(
         self,
@@ -62,21 +62,17 @@ class ContextPack:
         journal: Journal,
         tenant: str,
         load: Callable[[Message], Message],
-        name: Callable[[AssembledPack], str],
+        digest: str | None = None,
     ) -> None:
-        self._packed = packed
-        self._journal = journal
-        self._tenant = tenant
-        self._load = load
-        self._name = name
-        self._digest: str | None = None
+        self._packed, self._journal, self._tenant = packed, journal, tenant
+        self._load, self._digest = load, digest
 
     # content
 
     @property
     def messages(self) -> list[Message]:
         """All messages but the system prompt, in the order shown."""
-        return list(views.copy_messages(self._pack_messages()))
+        return list(views.copy_messages(list_messages(self._packed.segments)))
 
     @property
     def system(self) -> str | None:
@@ -188,7 +184,7 @@ class ContextPack:
     def digest(self) -> str:
         """A name for the exact content: equal for equal packs of one journal."""
         if self._digest is None:
-            self._digest = self._name(self._packed)
+            self._digest = compute_digest(self._journal.secret, self._tenant, self._packed)
         return self._digest
 
     def diff(self, other: ContextPack) -> PackDiff:
@@ -220,21 +216,17 @@ class ContextPack:
 
     def load_files(self) -> ContextPack:
         """Return the same pack with its files in memory and its digest computed: it needs the journal no more."""
-        whole = {id(message): self._load(message) for message in self._pack_messages()}
-        name = self.digest
+        whole = {id(message): self._load(message) for message in list_messages(self._packed.segments)}
         return ContextPack(
             self._packed,
             journal=self._journal,
             tenant=self._tenant,
             load=lambda message: whole.get(id(message), message),
-            name=lambda _: name,
+            digest=self.digest,
         )
 
     def _load_messages(self) -> list[Message]:
-        return [self._load(message) for message in self._pack_messages()]
-
-    def _pack_messages(self) -> list[Message]:
-        return list_messages(self._packed.segments)
+        return [self._load(message) for message in list_messages(self._packed.segments)]
 
     def __repr__(self) -> str:
         talk = self._packed.conversation
@@ -260,6 +252,9 @@ def make_pack_request(method: str, budget: int | None, options: PackOptions) -> 
     level, max_messages = options.get("min_compaction", "none"), options.get("max_messages")
     if level not in tuple(CompactionLevel):
         raise InvalidValue(f"min_compaction must be one of {', '.join(CompactionLevel)}, not {level!r}.")
+    stickiness = options.get("stickiness")
+    if stickiness is None and max_messages is not None:
+        stickiness = 0.0  # A caller who gives `max_messages` wants that number, not a window that stays put.
     return PackRequest(
         budget=budget,
         role=options.get("role", MAIN_ROLE),
@@ -270,15 +265,10 @@ def make_pack_request(method: str, budget: int | None, options: PackOptions) -> 
         min_compaction=CompactionLevel(level),
         tokenizer=options.get("tokenizer"),
         layout=options.get("layout", "stable"),  # type: ignore[arg-type]  # checked where it is used
-        stickiness=_choose_stickiness(options.get("stickiness"), max_messages),
+        stickiness=STICKINESS if stickiness is None else stickiness,
         max_messages=max_messages,
         recall=options.get("recall"),
     )
-
-
-def _choose_stickiness(given: float | None, max_messages: int | None) -> float:
-    """Return the stickiness. A caller who gives `max_messages` wants that number, not a window that stays put."""
-    return given if given is not None else STICKINESS if max_messages is None else 0.0
 
 
 def pack_thread(env: Env, thread: str, asked: PackRequest, as_of: int | None) -> ContextPack:
@@ -304,13 +294,8 @@ def _make_pack(env: Env, seen: Callable[[Env], Visibility], asked: PackRequest, 
 
 def wrap_pack(env: Env, made: AssembledPack, digest: str | None = None) -> ContextPack:
     """Wrap a pack for callers; `digest` is given if it is known."""
-    return ContextPack(
-        made,
-        journal=env.journal,
-        tenant=env.tenant,
-        load=partial(import_export.inline_artifacts, env),
-        name=lambda one: compute_digest(env.journal.secret, env.tenant, one) if digest is None else digest,
-    )
+    load = partial(import_export.inline_artifacts, env)
+    return ContextPack(made, journal=env.journal, tenant=env.tenant, load=load, digest=digest)
 
 
 def pack_at(env: Env, call: str, session: str | None = None) -> ContextPack:

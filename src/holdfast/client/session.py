@@ -12,7 +12,7 @@ from typing import Any, Unpack, overload
 
 from holdfast.client import pack as client_pack
 from holdfast.client.files import add_files
-from holdfast.client.options import PackOptions, TurnOptions, refuse_unknown
+from holdfast.client.options import AppendOptions, PackOptions, TurnOptions, refuse_unknown
 from holdfast.client.pack import ContextPack
 from holdfast.client.session_views import (
     SessionCompaction,
@@ -21,7 +21,7 @@ from holdfast.client.session_views import (
     choose_thread_summarizer,
     load_session_text,
 )
-from holdfast.client.turn import Turn
+from holdfast.client.turn import Turn, read_turn_messages
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.wire.read import read_input
@@ -104,26 +104,10 @@ class Session:
     # writing
 
     @overload
-    def append(
-        self,
-        message: list[Any],
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> list[Message]: ...
+    def append(self, message: list[Any], **options: Unpack[AppendOptions]) -> list[Message]: ...
 
     @overload
-    def append(
-        self,
-        message: Any,
-        *,
-        files: Sequence[Any] = (),
-        partial: bool = False,
-        policy: str | None = None,
-        key: str | None = None,
-    ) -> Message: ...
+    def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message: ...
 
     def append(
         self,
@@ -139,8 +123,7 @@ class Session:
         `files` are paths, bytes, or (name, bytes) pairs that go with a text. `partial` marks a message that was cut
         off. `policy` decides how compaction may treat the message: pinned, normal, compress_first or discard_when_done.
         """
-        given = add_files(message, files) if files else message
-        messages = read_input(given, partial=partial)
+        messages = read_input(add_files(message, files) if files else message, partial=partial)
         found = self._append(messages, key=key, policy=policy)
         return found if isinstance(message, list) else found[-1]
 
@@ -181,12 +164,12 @@ class Session:
             raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
         if before is not None and after is not None:
             raise InvalidValue("Give before or after, not both.")
-        place = self._find_place(before if before is not None else after)
-        sides = {"before": place} if before is not None else {"after": place} if after is not None else {}
+        sides = {
+            side: session_read.find_place(self._env, self._thread_stream, message)
+            for side, message in (("before", before), ("after", after))
+            if message is not None
+        }
         return session_read.read_messages(self._env, self._thread_stream, limit=limit, **sides)
-
-    def _find_place(self, message: Message | str | None) -> session_read.MessageLocation | None:
-        return None if message is None else session_read.find_place(self._env, self._thread_stream, message)
 
     def __iter__(self) -> Iterator[Message]:
         return session_read.iter_messages(self._env, self._thread_stream)
@@ -361,16 +344,6 @@ class Session:
         )
         title = html.escape(self.title or self.id)
         return f"<p><b>{title}</b> · {self.details.status} · {len(self)} messages</p><table>{rows}</table>"
-
-
-def read_turn_messages(message: Any) -> list[Message]:
-    """Read the messages that begin a turn; the last must be a user's."""
-    if message is None:
-        return []
-    found = read_input(message)
-    if not found or found[-1].role != "user":
-        raise InvalidMessage("A turn begins with a user's message: a text, or a message with the role user.")
-    return found
 
 
 def _format_message(message: Message) -> str:

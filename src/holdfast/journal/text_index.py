@@ -30,8 +30,8 @@ from holdfast.records.events.envelope import StoredEvent
 INDEXED_TYPES = frozenset({MESSAGE_APPENDED, STATE_WRITTEN, STATE_DELETED})
 LIMIT_GROWTH = 4
 MAX_ROWS = 1_000_000
-ApplyChanges = Callable[[int, list[int], list[TextRow]], None]
-"""A function that removes rows from a tenant's index, by their numbers, and adds others."""
+IndexChange = tuple[int, list[int], list[TextRow]]
+"""A tenant, the numbers of rows to remove from its index, and the rows to add."""
 MatchTexts = Callable[[Sequence[str], Collection[str] | None, int], list[tuple[int, float]]]
 """A function from terms, places (None: all) and a limit to (row, score) of rows with any of the terms, best first."""
 _MONTHS = (
@@ -69,14 +69,8 @@ class IndexLookups(msgspec.Struct, frozen=True):
     beginning: Callable[[IndexedEvent, str], str]
 
 
-def format_date(at: int) -> str:
-    """Return a date in words, such as `3 May 2025`."""
-    day = time.gmtime(at / 1000)
-    return f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}"
-
-
-def index_events(written: Iterable[IndexedEvent], around: IndexLookups, apply: ApplyChanges) -> None:
-    """Index the events that were just written, in their order."""
+def index_events(written: Iterable[IndexedEvent], around: IndexLookups) -> list[IndexChange]:
+    """Return the changes to the index of each tenant for events that were just written, in their order."""
     changes: dict[int, tuple[list[int], dict[int, TextRow]]] = {}
     said: dict[int, str] = {}
     for placed in written:
@@ -93,17 +87,17 @@ def index_events(written: Iterable[IndexedEvent], around: IndexLookups, apply: A
             said[placed.stream] = text
         if text:
             passages[event.seq] = make_text_row(placed, text, previous)
-    for tenant, (gone, passages) in changes.items():
-        apply(tenant, gone, list(passages.values()))
+    return [(tenant, gone, list(passages.values())) for tenant, (gone, passages) in changes.items()]
 
 
 def make_text_row(placed: IndexedEvent, text: str, previous: str) -> TextRow:
-    """Return a text as an index row: with the end of the message before it, its date and its place."""
+    """Return a text as an index row: with the end of the message before it, its date in words and its place."""
+    day = time.gmtime(placed.event.at / 1000)
     return TextRow(
         rowid=placed.event.seq,
         text=text,
         prev=context_before(text, previous),
-        date=format_date(placed.event.at),
+        date=f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}",
         place=f"s{placed.stream}",
     )
 

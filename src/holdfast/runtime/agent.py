@@ -13,7 +13,8 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.client.session import Session, read_turn_messages
+from holdfast.client.session import Session
+from holdfast.client.turn import read_turn_messages
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.errors import Closed
 from holdfast.flow.sessions.sessions import streams_of

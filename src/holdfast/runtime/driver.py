@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.aio.executor import STEPS, ThreadPools
 from holdfast.client.frame import TurnFrame
 from holdfast.client.pack import ContextPack, wrap_pack
-from holdfast.client.steps import Ask, Done
+from holdfast.client.turn import Ask, Done
 from holdfast.errors import (
     ArgumentsUnfit,
     FrameSuspended,

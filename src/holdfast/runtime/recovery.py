@@ -66,7 +66,7 @@ class Recovery:
         on_error: OnError | None = None,
     ) -> None:
         _check_options(every, at_once, on_error)
-        client = hf._client
+        client = hf._sync
         self._hf, self._take_up = hf, take_up
         self._wanted = _resolve_tenants(client.env, tenants)
         self._watching = RunnableTurnWatch(client.env, agent, self._wanted)
@@ -167,7 +167,7 @@ class Recovery:
 
     async def _has_ended(self, turn: RunnableTurn) -> bool:
         """Return True if others have ended a turn that was due: then nothing failed."""
-        client = self._hf._client
+        client = self._hf._sync
         env = client.env if turn.tenant == client.env.tenant else client.tenant(turn.tenant).env
         actor = turns.turns_place(Scope.thread(turn.session, turn.thread).text).actor
         try:

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from holdfast.client.steps import Ask, Done
+from holdfast.client.turn import Ask, Done
 from holdfast.core.wire.read import CUT_OFF_REASONS
 from holdfast.core.wire.tools import describe_parameters
 from holdfast.errors import ArgumentsUnfit

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from holdfast.aio.turn import AsyncTurn
-from holdfast.client.steps import Ask, Done
+from holdfast.client.turn import Ask, Done
 from holdfast.errors import FrameEnded, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read, sessions

@@ -58,7 +58,7 @@ class WindDown:
             self._hurried.set()
             return
         self.asked.set()
-        self._hf._client.drain(0)
+        self._hf._sync.drain(0)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def hurry(self) -> None:
@@ -91,7 +91,7 @@ class WindDown:
             self._leave()
 
     def _has_work(self) -> bool:
-        return bool(self._crew.tasks) or self._hf._client.drain(0) > 0
+        return bool(self._crew.tasks) or self._hf._sync.drain(0) > 0
 
     async def _pause(self, most: float) -> None:
         await asyncio.sleep(min(SHUTDOWN_POLL_SECONDS, max(0.0, most)))

@@ -38,6 +38,22 @@ Durability = Literal["full", "fast"]
 MIN_SQLITE_VERSION = (3, 51, 3)
 STATEMENT_CACHE_SIZE = 256
 CHECKPOINT_PAGES = 4_000
+"""An append writes about eight pages, mostly those of the append before. At SQLite's default of 1,000 pages, about
+every hundredth append would pay for a checkpoint."""
+SYNCHRONOUS: dict[Durability, int] = {"full": 2, "fast": 1}
+"""FULL syncs the log at every commit; NORMAL (`fast`) may lose the newest on power loss."""
+PRAGMAS = {
+    # Flush through the drive's cache: on macOS a plain fsync stops there.
+    "fullfsync": 1,
+    "checkpoint_fullfsync": 1,
+    # Off by default in SQLite: a dangling reference must not go unnoticed.
+    "foreign_keys": 1,
+    # Overwrite deleted data with zeros, so that erased content does not stay in free pages.
+    "secure_delete": 1,
+    # Keep a hostile file from running functions through its schema, and check cell sizes when reading.
+    "trusted_schema": 0,
+    "cell_size_check": 1,
+}
 REWRITE_CHUNK_BYTES = 65_536
 CALL_AGAIN = "Call again with the same key to find out."
 _BLOCK_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -84,13 +100,12 @@ def open_connection(
             connection.create_scalar_function(name, function, arguments, deterministic=True)
         format.recognise(connection, path)
         enable_wal(connection, busy_ms)
-        set_durability(connection, durability)
-        set_checkpoint_pages(connection)
-        stabilise_plans(connection)
-        enable_full_fsync(connection)
-        enforce_foreign_keys(connection)
-        enable_secure_delete(connection)
-        distrust_schema(connection)
+        connection.wal_autocheckpoint(CHECKPOINT_PAGES)
+        # Plans that do not depend on bound values; otherwise SQLite recompiles many statements at each use.
+        if not connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1):
+            raise Unavailable("SQLite does not keep its query plans stable. holdfast cannot run like this.")
+        for name, value in (("synchronous", SYNCHRONOUS[durability]), *PRAGMAS.items()):
+            _set_pragma(connection, name, value)
         if write:
             format.prepare(connection, path)
         else:
@@ -202,47 +217,6 @@ def enable_wal(connection: apsw.Connection, busy_ms: int) -> None:
             time.sleep(_random_delay(0.001, 0.01))
     if mode != "wal":
         raise Unavailable(f"SQLite keeps journal mode {mode!r} here; holdfast needs WAL. Use a local disk.")
-
-
-def set_durability(connection: apsw.Connection, durability: Durability) -> None:
-    """Set `synchronous`: FULL syncs the log at every commit; NORMAL (`fast`) may lose the newest on power loss."""
-    _set_pragma(connection, "synchronous", 2 if durability == "full" else 1)
-
-
-def set_checkpoint_pages(connection: apsw.Connection) -> None:
-    """Raise the checkpoint threshold: an append writes about eight pages, mostly those of the append before.
-
-    At SQLite's default of 1,000 pages, about every hundredth append would pay for a checkpoint.
-    """
-    connection.wal_autocheckpoint(CHECKPOINT_PAGES)
-
-
-def stabilise_plans(connection: apsw.Connection) -> None:
-    """Make plans independent of bound values; otherwise SQLite recompiles many statements at each use."""
-    if not connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1):
-        raise Unavailable("SQLite does not keep its query plans stable. holdfast cannot run like this.")
-
-
-def enable_full_fsync(connection: apsw.Connection) -> None:
-    """Flush through the drive's cache: on macOS a plain fsync stops there."""
-    _set_pragma(connection, "fullfsync", 1)
-    _set_pragma(connection, "checkpoint_fullfsync", 1)
-
-
-def enforce_foreign_keys(connection: apsw.Connection) -> None:
-    """Enforce foreign keys, off by default in SQLite, so that a dangling reference does not go unnoticed."""
-    _set_pragma(connection, "foreign_keys", 1)
-
-
-def enable_secure_delete(connection: apsw.Connection) -> None:
-    """Overwrite deleted data with zeros, so that erased content does not stay in free pages."""
-    _set_pragma(connection, "secure_delete", 1)
-
-
-def distrust_schema(connection: apsw.Connection) -> None:
-    """Keep a hostile file from running functions through its schema, and check cell sizes when reading."""
-    _set_pragma(connection, "trusted_schema", 0)
-    _set_pragma(connection, "cell_size_check", 1)
 
 
 def _set_pragma(connection: apsw.Connection, name: str, value: int) -> None:

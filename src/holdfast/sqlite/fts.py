@@ -84,7 +84,15 @@ class TextIndex:
 
     def add(self, passages: Iterable[TextRow]) -> None:
         """Index rows, each replacing an earlier row of the same number."""
-        self._connection.executemany(self._sql.add, map(_row_values, passages))
+        rows = (
+            (
+                one.rowid,
+                *map(index_text, (one.text, one.prev, one.date)),
+                " ".join(map(_quote_place, one.place.split())),
+            )
+            for one in passages
+        )
+        self._connection.executemany(self._sql.add, rows)
 
     def remove(self, rowids: Iterable[int]) -> None:
         """Remove rows. Their words stay in the file until a merge: for erasure, also call `scrub`."""
@@ -93,16 +101,13 @@ class TextIndex:
     def apply(self, gone: Sequence[int], rows: Sequence[TextRow]) -> None:
         """Remove some rows and add others; create the table with its first row."""
         try:
-            self._apply(gone, rows)
+            if gone:
+                self.remove(gone)
+            self.add(rows)
         except apsw.SQLError:
             # The first text: the table does not exist. Checking for it before every append would cost more.
             self.create()
-            self._apply(gone, rows)
-
-    def _apply(self, gone: Sequence[int], rows: Sequence[TextRow]) -> None:
-        if gone:
             self.remove(gone)
-        if rows:
             self.add(rows)
 
     def scrub(self) -> None:
@@ -149,11 +154,6 @@ def index_table(tenant: int) -> str:
 def tenant_index(connection: apsw.Connection, tenant: int) -> TextIndex:
     """Return the text index of one tenant of a journal."""
     return TextIndex(connection, index_table(tenant))
-
-
-def _row_values(passage: TextRow) -> tuple[int, str, str, str, str]:
-    place = " ".join(map(_quote_place, passage.place.split()))
-    return passage.rowid, index_text(passage.text), index_text(passage.prev), index_text(passage.date), place
 
 
 def _quote_place(token: str) -> str:

@@ -14,17 +14,27 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import apsw
 
 from holdfast.errors import Closed, HoldfastError, Refused
+from holdfast.records.batches import Head
 from holdfast.sqlite.connection import Durability, FileFormat, open_connection, rewrite_log, translate_error
 from holdfast.system import ForkLock
 
 MAX_IDLE_READERS = 16
 FORK_WAIT_SECONDS = 1.0
 FORK_POLL_SECONDS = 0.001
+
+
+class ThreadSnapshot(threading.local):
+    """The snapshot that a thread's reads see, if it has opened one."""
+
+    connection: apsw.Connection | None = None
+    position = 0
+    """The cursor at which the snapshot was taken."""
+    heads: dict[tuple[str, str], Head | None] | None = None
+    """The ends of streams read within the snapshot."""
 
 
 class SqlitePool:
@@ -44,7 +54,7 @@ class SqlitePool:
         self._writer: apsw.Connection | None = None
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
-        self._pinned = threading.local()
+        self.pinned = ThreadSnapshot()
         # Frames that another process left in the log when it died may be visible but not on disk.
         self._inherited = _file_size(path.with_name(path.name + "-wal")) > 0
         self._suspect = False
@@ -53,7 +63,7 @@ class SqlitePool:
         self.after_fork: list[Callable[[], None]] = []
         if _file_id(path) in _UNSAFE_FILES:
             raise Refused(_UNSAFE_MESSAGE)
-        watch_forks(self)
+        _WATCHED.add(self)
         try:
             self._writer = self._open(write=True)
         except apsw.Error as error:
@@ -107,25 +117,22 @@ class SqlitePool:
                 pass  # Dropping the connection ends its transaction.
         self.drop_writer(suspect=committing)
 
-    @property
-    def pinned(self) -> apsw.Connection | None:
-        """The connection of this thread's snapshot, or None outside of one."""
-        found: apsw.Connection | None = getattr(self._pinned, "connection", None)
-        return found
-
     @contextmanager
     def reader(self, *, once: bool = False) -> Iterator[apsw.Connection]:
         """Yield a connection for reading; all reads inside see the same snapshot.
 
         `once` is for a single statement, read to its end: it is a snapshot by itself and needs no transaction.
         """
-        if self.pinned is not None:
-            yield self.pinned
+        if self.pinned.connection is not None:
+            yield self.pinned.connection
             return
         self._enter()
         connection: apsw.Connection | None = None
         try:
-            connection = self._borrow()
+            with self._gate:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                connection = self._open(write=False)
             if not once:
                 connection.execute("BEGIN")
             yield connection
@@ -139,8 +146,7 @@ class SqlitePool:
                 raise translate_error(error) from error
             raise
         finally:
-            self._give_back(connection)
-            self._leave()
+            self._leave(connection)
 
     @contextmanager
     def poller(self) -> Iterator[tuple[apsw.Connection, bool]]:
@@ -184,7 +190,7 @@ class SqlitePool:
             self.closed = True
             if not self._in_use:
                 self._close_all()
-        unwatch_forks(self)
+        _WATCHED.discard(self)
 
     def _open(self, *, write: bool) -> apsw.Connection:
         return open_connection(
@@ -204,24 +210,16 @@ class SqlitePool:
                 raise Closed
             self._in_use += 1
 
-    def _leave(self) -> None:
+    def _leave(self, reader: apsw.Connection | None = None) -> None:
         with self._gate:
+            if reader is not None and len(self._idle) < MAX_IDLE_READERS:
+                self._idle.append(reader)
+                reader = None
             self._in_use -= 1
             if self.closed and not self._in_use:
                 self._close_all()
-
-    def _borrow(self) -> apsw.Connection:
-        with self._gate:
-            if self._idle:
-                return self._idle.pop()
-        return self._open(write=False)
-
-    def _give_back(self, connection: apsw.Connection | None) -> None:
-        with self._gate:
-            if connection is not None and len(self._idle) < MAX_IDLE_READERS:
-                self._idle.append(connection)
-                return
-        discard_connection(connection)
+        if reader is not None:
+            discard_connection(reader)
 
     def _close_all(self) -> None:
         # Readers first: closing the last connection folds the log into the database.
@@ -255,7 +253,7 @@ class SqlitePool:
             _ABANDONED_CONNECTIONS.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
             self._idle, self._poller, self._writer = [], None, None
         self._gate = threading.Lock()
-        self._pinned = threading.local()
+        self.pinned = ThreadSnapshot()
         self._in_use = 0
         for callback in self.after_fork:
             callback()
@@ -293,28 +291,8 @@ def discard_connection(connection: apsw.Connection | None) -> None:
             pass  # It failed before, so closing may fail too.
 
 
-class Forkable(Protocol):
-    """An object that must release its file locks before a fork."""
-
-    def before_fork(self) -> None: ...
-
-    def after_fork_in_parent(self) -> None: ...
-
-    def after_fork_in_child(self) -> None: ...
-
-
-_WATCHED: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_FORKING: list[Forkable] = []
-
-
-def watch_forks(one: Forkable) -> None:
-    """Notify an object of forks until it is unwatched or garbage-collected."""
-    _WATCHED.add(one)
-
-
-def unwatch_forks(one: Forkable) -> None:
-    """Stop notifying an object of forks."""
-    _WATCHED.discard(one)
+_WATCHED: weakref.WeakSet[SqlitePool] = weakref.WeakSet()
+_FORKING: list[SqlitePool] = []
 
 
 def _before_fork() -> None:

@@ -279,7 +279,7 @@ class KillTrial:
         # Ignore errors of the dead client's tasks.
         loop.set_exception_handler(lambda loop, told: None if life.dead else loop.default_exception_handler(told))
         opened = await _await_if_needed((self._plan.open or self._open_async)(self._path))
-        mortal, threads = life.wrap_client(opened._client), opened._threads
+        mortal, threads = life.wrap_client(opened._sync), opened._threads
         hf = AsyncHoldfast(mortal, threads)
         try:
             try:

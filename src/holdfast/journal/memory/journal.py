@@ -39,7 +39,7 @@ from holdfast.core.search.documents import (
 )
 from holdfast.errors import Closed, Corrupt, NotFound, Refused
 from holdfast.journal.memory import tables
-from holdfast.journal.memory.search import MemoryTextIndex, MemoryVectors
+from holdfast.journal.memory.search import MemoryTextIndex
 from holdfast.journal.memory.tables import MemoryTables
 from holdfast.ports.capabilities import BACKUP, GROUPS
 from holdfast.records.batches import (
@@ -65,14 +65,8 @@ from holdfast.records.settings import Settings
 from holdfast.system import ForkLock
 
 BodyReader = Callable[[str, bytes], bytes | None]
-
-
 """A function that returns the body of a tenant's artifact, or None."""
-
-
 Stream = tuple[str, str]
-
-
 JournalItem = tuple[str, StoredEvent | Subject | Artifact]
 
 
@@ -114,7 +108,8 @@ class MemoryJournal:
         self._renewals: dict[Stream, int] = {}
         self._tables = MemoryTables()
         self._texts = MemoryTextIndex() if self._indexed else None
-        self._vectors = MemoryVectors()
+        self._vectors: dict[tuple[str, str, str], dict[int, tuple[bytes, bytes]]] = {}
+        """Digest and vector of a text, by tenant, stream and embedder, then by the event."""
         self._pending_undo: MemoryUndo | None = None
 
     # writing
@@ -331,14 +326,8 @@ class MemoryJournal:
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self._open():
             known = next((one.id for one in self._subjects.get(tenant, ()) if one.name == query.user), -1)
-            every = tables.iterate_sessions(self._tables, tenant, self._opening_user, self._stream_number)
+            every = tables.iterate_sessions(self._tables, tenant, self._event_at, self._heads)
             return tables.list_sessions(every, query, known)
-
-    def _opening_user(self, tenant: str, stream: str, version: int) -> int | None:
-        return self._event_at(tenant, stream, version).user
-
-    def _stream_number(self, tenant: str, stream: str) -> int:
-        return self._heads[tenant, stream].id
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self._open():
@@ -406,12 +395,6 @@ class MemoryJournal:
     def _index(self, events: Iterable[StoredEvent]) -> None:
         if self._texts is not None:
             self._texts.index(events, self._previous_message, self._previous_entry, self._artifact_beginning)
-
-    def _index_pending(self) -> None:
-        """Index events that were only copied in, before the first search."""
-        for event in self._unindexed:
-            self._index([event])
-        self._unindexed = []
 
     def _previous_message(self, event: StoredEvent) -> bytes | None:
         """Return the message before this one as of its append, ignoring later retractions: the same at any time."""
@@ -481,7 +464,9 @@ class MemoryJournal:
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self._open():
-            self._index_pending()
+            for event in self._unindexed:  # Those that were only copied in.
+                self._index([event])
+            self._unindexed = []
             return [] if self._texts is None else self._texts.search(tenant, search, self._make_hit)
 
     def _make_hit(self, seq: int, score: float) -> Hit:
@@ -506,36 +491,36 @@ class MemoryJournal:
 
     def find_unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
         with self._open():
-            newest = self._vectors.newest_seq((tenant, stream, embedder))
-            seqs = [seq for seq in self._streams.get((tenant, stream), ()) if seq > newest]
-            events = [
-                event
-                for event in (self._events[seq] for seq in seqs)
-                if event.type in (MESSAGE_APPENDED, STATE_WRITTEN)
-            ]
-            standing = (self._make_hit(event.seq, 0.0) for event in events)
+            newest = max(self._vectors.get((tenant, stream, embedder), ()), default=0)
+            hits = (self._make_hit(seq, 0.0) for seq in self._streams.get((tenant, stream), ()) if seq > newest)
             found = [
                 hit.event
-                for hit in standing
-                if hit.event.content and (hit.event.type == MESSAGE_APPENDED or hit.current)
+                for hit in hits
+                if hit.event.content
+                and (hit.event.type == MESSAGE_APPENDED or (hit.event.type == STATE_WRITTEN and hit.current))
             ]
             return found[:limit]
 
     def vectors_by_digest(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._open():
-            return self._vectors.vectors_by_digest(tenant, embedder, digests)
+            kept = (rows for place, rows in self._vectors.items() if (place[0], place[2]) == (tenant, embedder))
+            return {digest: vector for rows in kept for digest, vector in rows.values() if digest in digests}
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         with self._open():
-            self._vectors.keep((tenant, stream, embedder), [row for row in rows if self._events[row[0]].content])
+            kept = self._vectors.setdefault((tenant, stream, embedder), {})
+            kept.update({seq: (digest, vector) for seq, digest, vector in rows if self._events[seq].content})
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
         with self._open():
-            return self._vectors.vectors_after((tenant, stream, embedder), after)
+            kept = self._vectors.get((tenant, stream, embedder), {})
+            return sorted((seq, vector) for seq, (_, vector) in kept.items() if seq > after)
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
         with self._open():
-            self._vectors.drop(tenant, seqs)
+            for kept in (rows for place, rows in self._vectors.items() if place[0] == tenant):
+                for seq in seqs:
+                    kept.pop(seq, None)
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
         with self._open():

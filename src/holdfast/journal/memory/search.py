@@ -1,11 +1,8 @@
-"""The text index and the vectors of the journal in memory.
-
-Texts use the same index as on disk, in its own in-memory database.
-"""
+"""The text index of the journal in memory: the same as on disk, in its own in-memory database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import apsw
@@ -62,9 +59,8 @@ class MemoryTextIndex:
 
         placed = [self._locate(event) for event in events if event.type in text_index.INDEXED_TYPES]
         lookups = IndexLookups(before, lambda one, key: replaced(one.event, key), begins)
-        text_index.index_events(
-            placed, lookups, lambda tenant, gone, rows: tenant_index(self._connection, tenant).apply(gone, rows)
-        )
+        for tenant, gone, rows in text_index.index_events(placed, lookups):
+            tenant_index(self._connection, tenant).apply(gone, rows)
 
     def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
         """Return the hits of one tenant."""
@@ -82,37 +78,3 @@ class MemoryTextIndex:
         if index.exists():
             index.remove(seqs)
             index.scrub()
-
-
-VectorKey = tuple[str, str, str]
-"""Tenant, stream and embedder."""
-
-
-class MemoryVectors:
-    """The vectors of a journal. Used under the journal's lock."""
-
-    def __init__(self) -> None:
-        self._kept: dict[VectorKey, dict[int, tuple[bytes, bytes]]] = {}
-
-    def newest_seq(self, place: VectorKey) -> int:
-        """Return the last event that has a vector, or 0."""
-        return max(self._kept.get(place, ()), default=0)
-
-    def vectors_by_digest(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return vectors by the digests of their texts."""
-        kept = (rows for place, rows in self._kept.items() if (place[0], place[2]) == (tenant, embedder))
-        return {digest: vector for rows in kept for digest, vector in rows.values() if digest in digests}
-
-    def keep(self, place: VectorKey, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Store (seq, digest, vector) rows."""
-        self._kept.setdefault(place, {}).update({seq: (digest, vector) for seq, digest, vector in rows})
-
-    def vectors_after(self, place: VectorKey, seq: int) -> list[tuple[int, bytes]]:
-        """Return the vectors of a stream in order, after one event."""
-        return sorted((one, vector) for one, (_, vector) in self._kept.get(place, {}).items() if one > seq)
-
-    def drop(self, tenant: str, seqs: Sequence[int]) -> None:
-        """Delete the vectors of some events."""
-        for place, kept in self._kept.items():
-            for seq in seqs if place[0] == tenant else ():
-                kept.pop(seq, None)

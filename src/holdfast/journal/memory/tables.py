@@ -12,6 +12,7 @@ from holdfast.core.journal.row_changes import add_amounts
 from holdfast.core.journal.tables import PROJECTIONS, SESSION_TABLES, TABLES, THREAD_TABLES, Table, stream_kind
 from holdfast.errors import Refused
 from holdfast.records.batches import (
+    Head,
     Row,
     RowChange,
     RowDelete,
@@ -25,6 +26,7 @@ from holdfast.records.batches import (
     SessionRow,
 )
 from holdfast.records.entries import EdgeQuery, EntryPageQuery
+from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.usage import Usage
 
 Key = tuple[Any, ...]
@@ -175,8 +177,8 @@ def select_rows(tables: MemoryTables, tenant: str, query: RowQuery) -> list[RowW
 def iterate_sessions(
     tables: MemoryTables,
     tenant: str,
-    opener: Callable[[str, str, int], int | None],
-    number: Callable[[str, str], int],
+    event_at: Callable[[str, str, int], StoredEvent],
+    heads: dict[tuple[str, str], Head],
 ) -> Iterator[SessionRow]:
     """Yield every session with the totals of its threads."""
     by_session = _threads_by_session(tables, tenant)
@@ -184,15 +186,14 @@ def iterate_sessions(
         lines = by_session.get(stream)
         if owner != tenant or not lines:
             continue
-        newest, line = max((_to_int(thread["newest_at"]), number(tenant, name)) for name, thread in lines)
-        version = _to_int(row["opened_version"])
+        newest, line = max((_to_int(thread["newest_at"]), heads[tenant, name].id) for name, thread in lines)
         model: Any = row["model"]
         title: Any = row["title_version"]
         yield SessionRow(
             stream=stream,
             status=str(row["status"]),
             model=model,
-            user=opener(tenant, stream, version),
+            user=event_at(tenant, stream, _to_int(row["opened_version"])).user,
             opened_at=_to_int(row["opened_at"]),
             active_at=newest,
             title_version=title,
@@ -297,12 +298,8 @@ def list_edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[RowW
             if owner == tenant and row["target_scope"] == query.scope and row["target"] in query.keys
         ]
     kept = [item for item in found if not query.kinds or item[1]["kind"] in query.kinds]
-    return sorted(kept, key=_edge_order)[: query.limit]
-
-
-def _edge_order(item: RowWithStream) -> tuple[str, ...]:
-    stream, row = item
-    return (stream, *(str(row[name]) for name in ("source", "kind", "target_scope", "target")))
+    order = ("source", "kind", "target_scope", "target")
+    return sorted(kept, key=lambda item: (item[0], *(str(item[1][name]) for name in order)))[: query.limit]
 
 
 def list_lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[RowWithStream]:

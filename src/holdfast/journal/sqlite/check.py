@@ -38,7 +38,7 @@ def check_database(journal: SqliteJournal) -> Iterator[Finding]:
         ("events", _check_numbers),
     ):
         try:
-            with journal.reader() as connection:
+            with journal.connections.reader() as connection:
                 yield from list(look(connection, journal))
         except HoldfastError as error:
             yield Finding(kind=name, where="database", problem=str(error))

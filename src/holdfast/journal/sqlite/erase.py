@@ -76,7 +76,7 @@ def _erase_rows(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
 
 def resume_erasures(journal: SqliteJournal) -> None:
     """Complete an erasure that a crash interrupted; if a reader prevents it, the next start tries again."""
-    with journal.reader() as connection:
+    with journal.connections.reader() as connection:
         unfinished = fetch_rows(connection, queries()["unfinished_erasures"])
     if unfinished:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.load import build_state
-from holdfast.core.journal.tables import TABLES
+from holdfast.core.journal.tables import EFFECTS, TABLES
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Closed, Corrupt, NotFound
-from holdfast.journal.group_commit import GroupCommit
 from holdfast.journal.sqlite import check as sqlite_check
 from holdfast.journal.sqlite import erase as sqlite_erase
 from holdfast.journal.sqlite import maintenance
@@ -24,9 +23,9 @@ from holdfast.journal.sqlite import rows as sqlite_rows
 from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
-from holdfast.journal.sqlite.schema import JournalConnections, read_secret
+from holdfast.journal.sqlite.schema import JOURNAL_FILE, read_secret
 from holdfast.journal.sqlite.statements import queries
-from holdfast.journal.sqlite.transaction import SqliteWriter
+from holdfast.journal.sqlite.transaction import GroupCommit, SqliteWriter
 from holdfast.ports.capabilities import GROUPS
 from holdfast.records.batches import (
     AppendResult,
@@ -46,9 +45,11 @@ from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, EventQuery, Finding, Progress, Subject
 from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
+from holdfast.sqlite.pool import SqlitePool
 
 _MAX_SEQ = 2**62
 _JSON = msgspec.json.Encoder()
+_LAST_CHARACTER = "\U0010ffff"
 _FRAME_TABLES = (
     "frame_handles",
     "frame_results",
@@ -78,7 +79,7 @@ class SqliteJournal:
         # log beside the file that a link leads to.
         self.path = path = path.resolve()
         create_file(path)
-        self.connections = JournalConnections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
+        self.connections = SqlitePool(path, JOURNAL_FILE, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
         self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))
         self._watchers: list[Callable[[], None]] = []
         self._secret: bytes | None = None
@@ -105,7 +106,7 @@ class SqliteJournal:
     def secret(self) -> bytes:
         # Not cached before the first event: an import into the empty journal, by any process, replaces it.
         if self._secret is None:
-            with self.reader() as connection:
+            with self.connections.reader() as connection:
                 secret = read_secret(connection)
                 ((newest,),) = fetch_rows(connection, queries()["position"])
             if not newest:
@@ -127,22 +128,16 @@ class SqliteJournal:
 
     # reading
 
-    def reader(self, *, once: bool = False) -> AbstractContextManager[apsw.Connection]:
-        """Return a connection for reading, in one consistent transaction, or for one statement."""
-        return self.connections.reader(once=once)
-
     def head(self, tenant: str, stream: str) -> Head | None:
-        known = self.connections.heads  # Within a snapshot a head is asked for often and does not change.
-        if known is None:
-            return self._read_head(tenant, stream)
-        if (tenant, stream) not in known:
-            known[tenant, stream] = self._read_head(tenant, stream)
-        return known[tenant, stream]
-
-    def _read_head(self, tenant: str, stream: str) -> Head | None:
-        with self.reader(once=True) as connection:
+        known = self.connections.pinned.heads  # Within a snapshot a head is asked for often and does not change.
+        if known is not None and (tenant, stream) in known:
+            return known[tenant, stream]
+        with self.connections.reader(once=True) as connection:
             rows = fetch_rows(connection, queries()["head"], (tenant, stream))
-        return _make_head(stream, rows[0]) if rows else None
+        head = _make_head(stream, rows[0]) if rows else None
+        if known is not None:
+            known[tenant, stream] = head
+        return head
 
     def heads(self, tenant: str, query: HeadQuery) -> list[Head]:
         values: tuple[Any, ...]
@@ -151,17 +146,19 @@ class SqliteJournal:
             name, values = "heads_by_name", (tenant, _JSON.encode(query.streams).decode())
         elif query.live:
             name, values = "live_heads", (tenant, query.after_id, query.limit)
-        with self.reader(once=True) as connection:
+        with self.connections.reader(once=True) as connection:
             rows = fetch_rows(connection, queries()[name], values)
         return [_make_head(row[1], (row[0], *row[2:])) for row in rows]
 
     def tenants(self, *, live: bool = False) -> list[str]:
-        with self.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["live_tenants" if live else "tenant_ids"])
-        return _check_tenant_names(row[0] for row in rows)
+        with self.connections.reader(once=True) as connection:
+            names = [row[0] for row in fetch_rows(connection, queries()["live_tenants" if live else "tenant_ids"])]
+        if not all(isinstance(name, str) for name in names):
+            raise Corrupt("A tenant has lost its name. Run `holdfast verify` and restore from a backup.")
+        return sorted(names)
 
     def load(self, tenant: str, stream: str) -> StreamState:
-        with self.reader() as connection:
+        with self.connections.reader() as connection:
             row = connection.execute(queries()["head"], (tenant, stream)).fetchone()
             if row is None:
                 return StreamState()
@@ -174,82 +171,118 @@ class SqliteJournal:
         return build_state(_make_head(stream, row), rows)
 
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
-        with self.reader() as connection:
-            return sqlite_rows.read_event(connection, tenant, self._tenant_id(connection, tenant), id)
+        with self.connections.reader() as connection:
+            number = self._tenant_id(connection, tenant)
+            place = connection.execute(queries()["event_by_id"], (number, id)).fetchone()
+            if place is None:
+                return None
+            (row,) = fetch_rows(connection, queries()["events_between"], (number, place[0], place[1], place[1]))
+            ((stream,),) = fetch_rows(connection, "SELECT name FROM streams WHERE id = ?", (place[0],))
+        return event_from_row(row, tenant, stream)
 
     def select(self, tenant: str, query: RowQuery) -> list[RowWithStream]:
-        with self.reader(once=True) as connection:
+        with self.connections.reader(once=True) as connection:
             return sqlite_rows.select_rows(connection, tenant, query)
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
-        with self.reader() as connection:
-            return sqlite_rows.list_sessions(connection, tenant, query)
+        with self.connections.reader() as connection:
+            name = "sessions_by_activity" if query.user is None else "sessions_of_user"
+            values = (tenant, *query.before, query.limit, query.user, query.status)
+            rows = fetch_rows(connection, queries()[name], values)
+            return [sqlite_rows.load_session(connection, tenant, row) for row in rows]
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        with self.reader(once=True) as connection:
+        with self.connections.reader(once=True) as connection:
             return [name for (name,) in fetch_rows(connection, queries()["idle_sessions"], (tenant, after, now, limit))]
 
     def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.read_entry(connection, tenant, stream, key)
+        with self.connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["entry"], (tenant, stream, key))
+        return event_from_row(rows[0], tenant, stream) if rows else None
 
     def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.list_entries(connection, tenant, stream, page)
+        # A range instead of LIKE, which has wildcards and folds case: a key with a prefix lies before prefix + LAST.
+        # A page begins behind the last key of the previous one, or at the prefix if that comes later.
+        first, behind = (page.prefix, False) if page.after is None else max((page.prefix, False), (page.after, True))
+        values = (tenant, stream, first, page.prefix + _LAST_CHARACTER, page.now, page.lifetime, page.limit, behind)
+        with self.connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["entries"], values)
+        return [event_from_row(row, tenant, stream) for row in rows]
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.list_revisions(connection, tenant, stream, key, before, limit)
+        with self.connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["revisions"], (tenant, stream, key, before, limit))
+        return [event_from_row(row, tenant, stream) for row in rows]
 
     def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.list_edges(connection, tenant, query)
+        kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
+        values = (tenant, query.scope, _JSON.encode(query.keys).decode(), kinds, query.limit)
+        with self.connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["edges_out" if query.direction == "out" else "edges_in"], values)
+        return [event_from_row(row, tenant, row[-1]) for row in rows]
 
     def has_edge(self, tenant: str, edge: Edge) -> bool:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.has_edge(connection, tenant, edge)
+        name = (tenant, edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+        with self.connections.reader(once=True) as connection:
+            return bool(fetch_rows(connection, queries()["linked"], name))
 
     def find_expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.list_expired(connection, tenant, now, limit)
+        with self.connections.reader(once=True) as connection:
+            return fetch_rows(connection, queries()["expired"], (tenant, now, limit))
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.list_scopes(connection, tenant, now, after, limit)
+        with self.connections.reader(once=True) as connection:
+            return [name for (name,) in fetch_rows(connection, queries()["scopes"], (tenant, now, after, limit))]
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
-        with self.reader() as connection:
+        with self.connections.reader() as connection:
             return sqlite_search.search_texts(connection, tenant, search)
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
-        with self.reader(once=True) as connection:
+        with self.connections.reader(once=True) as connection:
             return sqlite_search.load_hits(
                 connection, tenant, self._tenant_id(connection, tenant), [(seq, 0.0) for seq in seqs]
             )
 
     def find_unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
-        with self.reader() as connection:
-            return sqlite_search.find_unembedded(connection, tenant, stream, embedder, limit)
+        with self.connections.reader() as connection:
+            after = 0
+            if sqlite_search.has_vectors(connection):
+                ((after,),) = fetch_rows(connection, queries()["newest_vector"], (tenant, stream, embedder))
+            rows = fetch_rows(connection, queries()["texts_after"], (tenant, stream, after or 0, limit))
+        return [event_from_row(row, tenant, stream) for row in rows]
 
     def vectors_by_digest(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        with self.reader() as connection:
-            return sqlite_search.vectors_by_digest(connection, tenant, embedder, digests)
+        wanted = _JSON.encode([digest.hex() for digest in digests]).decode()
+        with self.connections.reader() as connection:
+            if not sqlite_search.has_vectors(connection):
+                return {}
+            return dict(fetch_rows(connection, queries()["known_vectors"], (tenant, embedder, wanted)))
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
+        values = [(tenant, stream, embedder, seq, digest, vector) for seq, digest, vector in rows]
         with self.connections.transaction() as connection:
-            sqlite_search.keep_vectors(connection, tenant, stream, embedder, rows)
+            sqlite_search.create_vector_table(connection)
+            # Events that were erased meanwhile are left out.
+            connection.executemany(queries()["keep_vector"], values)
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
-        with self.reader() as connection:
-            return sqlite_search.vectors_after(connection, tenant, stream, embedder, after)
+        with self.connections.reader() as connection:
+            if not sqlite_search.has_vectors(connection):
+                return []
+            return fetch_rows(connection, queries()["vectors_after"], (tenant, stream, embedder, after))
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
         with self.connections.transaction() as connection:
-            sqlite_search.drop_vectors(connection, tenant, seqs)
+            if sqlite_search.has_vectors(connection):
+                connection.execute(queries()["drop_vectors"], (tenant, _JSON.encode(list(seqs)).decode()))
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
-        with self.reader(once=True) as connection:
-            return sqlite_rows.list_lanes(connection, tenant, sink)
+        # Without a sink: from the first name to a blob, which SQLite sorts behind every text.
+        first, last = ("", b"") if sink is None else (sink, sink)
+        with self.connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["lanes"], (tenant, first, last))
+        return [(row[0], dict(zip(EFFECTS.column_names, row[1:], strict=True))) for row in rows]
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
         with self.connections.transaction() as connection:
@@ -257,22 +290,29 @@ class SqliteJournal:
             return bool(connection.changes())
 
     def renewals(self, tenant: str, stream: str) -> int:
-        with self.reader(once=True) as connection:
+        with self.connections.reader(once=True) as connection:
             rows = fetch_rows(connection, queries()["renewals"], (tenant, stream))
         return int(rows[0][0]) if rows else 0
 
     def read(self, query: EventQuery) -> list[StoredEvent]:
-        if query.stream is None:
-            with self.reader() as connection:
-                return _read_tenant(connection, self._tenant_id(connection, query.tenant), query)
-        name = "events_of_stream_backwards" if query.backwards else "events_of_stream"
-        values = _query_values(query, query.tenant, query.stream, _encode_types(query))
-        with self.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()[name], values)
-        return [event_from_row(found, query.tenant, query.stream) for found in rows]
+        until = _MAX_SEQ if query.until is None else query.until
+        types = _JSON.encode(query.types).decode() if query.types else None
+        way = "_backwards" if query.backwards else ""
+        if query.stream is not None:
+            values = (query.tenant, query.stream, query.after, until, types, query.limit)
+            with self.connections.reader(once=True) as connection:
+                rows = fetch_rows(connection, queries()[f"events_of_stream{way}"], values)
+            return [event_from_row(row, query.tenant, query.stream) for row in rows]
+        name = "events_of_tenant"
+        if len(query.types) == 1:  # A single type has its own index; several are filtered while walking the cursor.
+            name, types = "events_of_type", query.types[0]
+        with self.connections.reader() as connection:
+            number = self._tenant_id(connection, query.tenant)
+            rows = fetch_rows(connection, queries()[name + way], (number, 0, query.after, until, types, query.limit))
+        return [event_from_row(row, query.tenant, row[-1]) for row in rows]
 
     def events_by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
-        with self.reader(once=True) as connection:
+        with self.connections.reader(once=True) as connection:
             rows = fetch_rows(connection, queries()["event_by_key"], (tenant, stream, key))
         found = [event_from_row(row, tenant, stream) for row in rows]
         if not found or not found[0].rest:
@@ -280,12 +320,25 @@ class SqliteJournal:
         first, many = found[0].version, found[0].rest + 1
         return self.read(EventQuery(tenant=tenant, stream=stream, after=first - 1, until=first + many - 1, limit=many))
 
-    def snapshot(self) -> AbstractContextManager[None]:
-        return self.connections.snapshot()
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        # It keeps the log from being reset: be brief.
+        pinned = self.connections.pinned
+        if pinned.connection is not None:
+            yield  # A nested snapshot shares the outer one's moment.
+            return
+        with self.connections.reader() as connection:
+            # A snapshot begins with its first read; the position is needed anyway.
+            ((pinned.position,),) = fetch_rows(connection, queries()["position"])
+            pinned.connection, pinned.heads = connection, {}
+            try:
+                yield
+            finally:
+                pinned.connection = pinned.heads = None
 
     def position(self) -> int:
-        if self.connections.pinned is not None:
-            return self.connections.position
+        if self.connections.pinned.connection is not None:
+            return self.connections.pinned.position
         # `data_version` changes when any other connection, of any process, has committed. It is
         # cheap to poll; the table is only read when it changed.
         with self._polling, self.connections.poller() as (connection, fresh):
@@ -306,7 +359,7 @@ class SqliteJournal:
     # artifacts and subjects
 
     def artifact(self, tenant: str, name: bytes) -> bytes | None:
-        with self.reader() as connection:
+        with self.connections.reader() as connection:
             row = connection.execute(queries()["get_artifact"], (tenant, name)).fetchone()
         if row is None:
             raise NotFound(f"There is no artifact {name.hex()} in this journal.")
@@ -328,7 +381,7 @@ class SqliteJournal:
         return maintenance.collect_artifacts(self, before_ms)
 
     def subjects(self, tenant: str) -> list[Subject]:
-        with self.reader() as connection:
+        with self.connections.reader() as connection:
             rows = fetch_rows(connection, queries()["subjects"], (tenant,))
         return [Subject(id=id, name=name) for id, name in rows]
 
@@ -340,7 +393,7 @@ class SqliteJournal:
     # the whole
 
     def count(self) -> int:
-        with self.reader(once=True) as connection:
+        with self.connections.reader(once=True) as connection:
             ((events,),) = fetch_rows(connection, "SELECT count(*) FROM events")
         return int(events)
 
@@ -368,34 +421,6 @@ class SqliteJournal:
 
 def _make_head(stream: str, row: Sequence[Any]) -> Head:
     return Head(id=row[0], stream=stream, version=row[1], hash=row[2], epoch=row[3], holder=row[4], closed=bool(row[5]))
-
-
-def _check_tenant_names(found: Iterable[Any]) -> list[str]:
-    names = list(found)
-    if not all(isinstance(name, str) for name in names):
-        raise Corrupt("A tenant has lost its name. Run `holdfast verify` and restore from a backup.")
-    return sorted(names)
-
-
-def _encode_types(query: EventQuery) -> str | None:
-    return _JSON.encode(query.types).decode() if query.types else None
-
-
-def _query_values(query: EventQuery, tenant: int | str, stream: int | str, types: str | None) -> tuple[Any, ...]:
-    until = _MAX_SEQ if query.until is None else query.until
-    return (tenant, stream, query.after, until, types, query.limit)
-
-
-def _read_tenant(connection: apsw.Connection, tenant: int, query: EventQuery) -> list[StoredEvent]:
-    # A single type has its own index; several are filtered while walking the cursor.
-    one = len(query.types) == 1
-    name = "events_of_type" if one else "events_of_tenant"
-    types = query.types[0] if one else _encode_types(query)
-    sql = queries()[name + "_backwards" if query.backwards else name]
-    return [
-        event_from_row(row, query.tenant, row[-1])
-        for row in connection.execute(sql, _query_values(query, tenant, 0, types))
-    ]
 
 
 def _row_dicts(table: str, rows: Iterable[Sequence[Any]]) -> list[Row]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apsw
+from msgspec.structs import replace
 
 from holdfast.core.journal.admit import advance_head, new_head
 from holdfast.core.journal.codec import decode_facts
@@ -19,7 +20,7 @@ from holdfast.core.journal.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
-from holdfast.journal.sqlite.rows import event_row, stream_row, subject_digest
+from holdfast.journal.sqlite.rows import artifact_row, event_row, stream_row, subject_digest
 from holdfast.journal.sqlite.schema import meta_digest
 from holdfast.journal.sqlite.statements import bind_change, queries, select_all_sql
 from holdfast.records.batches import Artifact, Head, Row
@@ -37,7 +38,7 @@ ITEMS_PER_STEP = 1_000
 def iterate_rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
     """Yield all rows of a projection, in order of tenant, stream and key."""
     table = TABLES[name]
-    with journal.reader() as connection:
+    with journal.connections.reader() as connection:
         for tenant, stream, *values in connection.execute(select_all_sql(table)):
             yield tenant, stream, dict(zip(table.column_names, values, strict=True))
 
@@ -46,7 +47,7 @@ def iterate_artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
     """Yield artifacts one at a time, because bodies may be large."""
     after: tuple[int, bytes] = (-1, b"")
     while True:
-        with journal.reader() as connection:
+        with journal.connections.reader() as connection:
             row = connection.execute(queries()["all_artifacts"], after).fetchone()
             tenants = dict(fetch_rows(connection, queries()["tenant_ids"]))
         if row is None:
@@ -89,7 +90,7 @@ def back_up(journal: SqliteJournal, target: Path, progress: Progress | None = No
     create_file(partial)
     files = ArtifactFiles(target.with_name(target.name + "-artifacts"))
     try:
-        with journal.reader() as source:
+        with journal.connections.reader() as source:
             wanted = fetch_rows(source, queries()["artifact_files"])  # The snapshot begins with the first read.
             _copy_database(source, partial, progress)
         _copy_files(journal, files, wanted)
@@ -180,20 +181,10 @@ class _JournalCopy:
         )
 
     def _add_artifact(self, tenant: str, artifact: Artifact) -> None:
-        placed = artifact
         if artifact.body is not None:
             placed = self._journal.place_artifact(tenant, artifact.name, artifact.body, artifact.at)
-        file = placed.body is None and not artifact.erased
-        values = (
-            self._tenant_id(tenant),
-            artifact.name,
-            artifact.size,
-            artifact.at,
-            file,
-            artifact.erased,
-            placed.body,
-        )
-        self._connection.execute(queries()["put_artifact"], values)
+            artifact = replace(artifact, body=placed.body)
+        self._connection.execute(queries()["put_artifact"], artifact_row(artifact, self._tenant_id(tenant)))
 
     def _add_event(self, tenant: str, event: StoredEvent) -> None:
         number = self._tenant_id(tenant)

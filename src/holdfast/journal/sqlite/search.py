@@ -17,7 +17,6 @@ from holdfast.core.search.documents import (
     INDEXED_BYTES,
     MESSAGE_APPENDED,
     Hit,
-    TextRow,
     TextSearch,
     artifact_id,
     content_text,
@@ -30,7 +29,6 @@ from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
-from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.events.sessions import MessageContent
 from holdfast.sqlite.connection import fetch_rows
 from holdfast.sqlite.fts import TextIndex, tenant_index
@@ -60,15 +58,6 @@ def make_lookups(connection: apsw.Connection, files: ArtifactFiles) -> IndexLook
         return _artifact_beginning(connection, files, placed.tenant, name)
 
     return IndexLookups(previous, replaced, beginning)
-
-
-def index_written(connection: apsw.Connection, files: ArtifactFiles, written: Sequence[IndexedEvent]) -> None:
-    """Index the events that a transaction wrote, within it."""
-
-    def apply(tenant: int, gone: list[int], rows: list[TextRow]) -> None:
-        tenant_index(connection, tenant).apply(gone, rows)
-
-    text_index.index_events(written, make_lookups(connection, files), apply)
 
 
 def _artifact_beginning(connection: apsw.Connection, files: ArtifactFiles, tenant: int, name: str) -> str:
@@ -200,52 +189,6 @@ def create_vector_table(connection: apsw.Connection) -> None:
     if not has_vectors(connection):
         for sql in queries()["create_vectors"].split(";"):
             connection.execute(sql)
-
-
-def find_unembedded(
-    connection: apsw.Connection, tenant: str, stream: str, embedder: str, limit: int
-) -> list[StoredEvent]:
-    """Return texts of a stream that have no vector yet, oldest first."""
-    after = 0
-    if has_vectors(connection):
-        ((after,),) = fetch_rows(connection, queries()["newest_vector"], (tenant, stream, embedder))
-    rows = fetch_rows(connection, queries()["texts_after"], (tenant, stream, after or 0, limit))
-    return [event_from_row(row, tenant, stream) for row in rows]
-
-
-def vectors_by_digest(
-    connection: apsw.Connection, tenant: str, embedder: str, digests: Sequence[bytes]
-) -> dict[bytes, bytes]:
-    """Return vectors of texts that were embedded before, by digest."""
-    if not has_vectors(connection):
-        return {}
-    wanted = _JSON.encode([digest.hex() for digest in digests]).decode()
-    return dict(fetch_rows(connection, queries()["known_vectors"], (tenant, embedder, wanted)))
-
-
-def keep_vectors(
-    connection: apsw.Connection, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]
-) -> None:
-    """Store vectors of events that still have their content; events erased meanwhile are left out."""
-    create_vector_table(connection)
-    connection.executemany(
-        queries()["keep_vector"], [(tenant, stream, embedder, seq, digest, vector) for seq, digest, vector in rows]
-    )
-
-
-def vectors_after(
-    connection: apsw.Connection, tenant: str, stream: str, embedder: str, seq: int
-) -> list[tuple[int, bytes]]:
-    """Return the vectors of a stream, in order of their events."""
-    if not has_vectors(connection):
-        return []
-    return fetch_rows(connection, queries()["vectors_after"], (tenant, stream, embedder, seq))
-
-
-def drop_vectors(connection: apsw.Connection, tenant: str, seqs: Sequence[int]) -> None:
-    """Delete the vectors of events that are no longer current."""
-    if has_vectors(connection):
-        connection.execute(queries()["drop_vectors"], (tenant, _JSON.encode(list(seqs)).decode()))
 
 
 def erase_subject_vectors(connection: apsw.Connection, tenant: int, subject: int) -> None:
