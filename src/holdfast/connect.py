@@ -29,7 +29,7 @@ from holdfast.flow.packs.past import ExcerptJournal, build_past_factory
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import TransientEntries
 from holdfast.flow.state.vectors import count_vectors
-from holdfast.flow.turns.queue import TurnQueue
+from holdfast.flow.turns.open import TurnQueue
 from holdfast.ports import Clock, Embedder, Env, Ids, Model, Models, Store, Summarizer, Tokenizer
 from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
 from holdfast.ports.journal import Journal

@@ -17,8 +17,9 @@ from typing import Any
 from holdfast.client.pack import ContextPack
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
+from holdfast.flow.turns.calls import TurnModelCall, TurnToolCall, error_usage
 from holdfast.flow.turns.engine import STOP_POLL_SECONDS, TurnEngine
-from holdfast.flow.turns.steps import TurnEnd, TurnModelCall, TurnToolCall, error_usage
+from holdfast.flow.turns.turns import TurnEnd
 from holdfast.records.messages import Message
 from holdfast.records.recovery import QuestionInfo
 from holdfast.records.usage import Usage

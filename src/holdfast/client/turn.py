@@ -15,8 +15,8 @@ from holdfast.client.frame import TurnFrame
 from holdfast.client.pack import wrap_pack
 from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
 from holdfast.flow.turns import turns
+from holdfast.flow.turns.calls import EngineStep, TurnModelCall, TurnQuestions, TurnToolCall
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.steps import EngineStep, TurnModelCall, TurnQuestions, TurnToolCall
 from holdfast.records.usage import Usage
 
 
@@ -113,7 +113,7 @@ class Turn:
         return self.engine.wait_for_stop(timeout)
 
     def __repr__(self) -> str:
-        found = self.engine.id if self.engine.opener.is_found else None
+        found = self.engine.id if self.engine.opener.found else None
         return f"Turn({self.engine.goal!r}, id={found!r})"
 
 
