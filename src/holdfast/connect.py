@@ -28,7 +28,7 @@ from holdfast.flow.journal.redact import check_hook
 from holdfast.flow.packs.past import ExcerptJournal, build_past_factory
 from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.flow.state.vectors import count_vectors
-from holdfast.flow.turns.queue import TurnQueue
+from holdfast.flow.turns.open import TurnQueue
 from holdfast.ports import Clock, Embedder, Env, Ids, Model, Models, Store, Summarizer, Tokenizer
 from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
 from holdfast.ports.journal import Journal

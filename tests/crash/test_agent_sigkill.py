@@ -18,8 +18,8 @@ from typing import Any
 import holdfast
 from holdfast import Settings, tool
 from holdfast.client.holdfast import Holdfast
+from holdfast.flow.turns.calls import TurnToolCall
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.steps import TurnToolCall
 from holdfast.model.scripted import Scripted, call
 from tests.scale import seeded, volume
 from tests.sessions.provider_rules import openai_problems

@@ -17,7 +17,7 @@ from holdfast.core.packs import rounds as pack_rounds
 from holdfast.core.packs.fit import _Attempt
 from holdfast.core.packs.rounds import share_evenly
 from holdfast.flow.packs import recent as asking
-from holdfast.flow.turns.steps import TurnModelCall
+from holdfast.flow.turns.calls import TurnModelCall
 from holdfast.records.scope import parse_scope
 from tests.packs.questions_kit import MARK, UNMARKED, call, is_of, least, packs_of_a_turn, problems, same, text, told
 from tests.scale import seeded, volume

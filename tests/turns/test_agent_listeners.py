@@ -12,9 +12,10 @@ import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import listeners
-from holdfast.runtime.listeners import ListenerHub, Tail
+from holdfast.runtime.listeners import Tail
 from holdfast.runtime.reply import AgentEvent
 from holdfast.runtime.send import AgentSend
+from holdfast.runtime.tasks import ListenerHub
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Gated, kinds, on_loop, until_async
 
@@ -197,7 +198,9 @@ def test_a_turn_that_fails_before_its_first_step_is_over_for_listeners(monkeypat
     async def work(hf: AsyncHoldfast) -> None:
         agent = hf.agent("a", model=Scripted(["Hi."]))
 
-        async def fails(*given: Any) -> None:
+        async def fails(self: Any, *, local: bool = False) -> Any:
+            if local:
+                return {}
             raise RuntimeError("no room")
 
         monkeypatch.setattr(AgentSend, "_load_tools", fails)

@@ -140,7 +140,7 @@ def test_corrections_are_counted_over_processes(hf: Holdfast) -> None:
 def test_a_planted_turn_without_the_bound_goes_on_to_its_last_loop(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.flow.turns.outcome.read_turn_messages", lambda *where: [])
+    monkeypatch.setattr("holdfast.flow.turns.turns.read_turn_messages", lambda *where: [])
     model = Counted(lambda pack: "Here you are!")
     hf.agent("a", model=model, output=Order, loops=9).send(SESSION, "Go")
     assert model.asked == 9

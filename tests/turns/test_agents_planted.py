@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.flow.turns import outcome as turn_outcome
+from holdfast.flow.turns import model_calls, turns
 from holdfast.runtime.driver import TurnDriver
-from holdfast.runtime.listeners import ListenerHub, Tail
+from holdfast.runtime.listeners import Tail
 from holdfast.runtime.send import AgentSend
+from holdfast.runtime.tasks import ListenerHub
 from tests.turns import test_agent_sharing, test_agent_streams, test_agent_tools, test_agents, test_bad_input
 
 
@@ -34,7 +35,7 @@ async def configures_nobody(self: Any) -> bool:
     return False
 
 
-async def believes_the_exception(self: Any, step: Any, outcome: Any) -> None:
+async def believes_the_exception(self: Any, step: Any, *outcome: Any, **how: Any) -> None:
     """A tool that ran into another's question counts as one that waits."""
     step.answered = True
 
@@ -46,8 +47,8 @@ def _folder() -> Path:
 FOLDERS: list[Path] = []
 Check = Callable[[holdfast.Holdfast], None]
 PLANTS: list[tuple[Any, str, Any, Check]] = [
-    (turn_outcome, "find_last_reply", lambda *where: None, test_agents.test_too_many_loops_stop_it),
-    (turn_outcome, "_count_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
+    (turns, "find_last_reply", lambda *where: None, test_agents.test_too_many_loops_stop_it),
+    (model_calls, "_count_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
     (
         ListenerHub,
         "publish_versions",

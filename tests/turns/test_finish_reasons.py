@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Done, Holdfast, Scripted
-from holdfast.flow.turns import engine, outcome
+from holdfast.flow.turns import turns
+from holdfast.flow.turns.engine import TurnEngine
 from holdfast.model.providers import ADAPTERS
 from holdfast.models import ModelReply
 from holdfast.records.messages import Message
@@ -153,7 +154,8 @@ def test_a_refusal_that_does_not_fit_is_named_as_one() -> None:
 
 
 def forgets_the_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(engine, "add_finish", lambda message, finish: message)
+    sound = TurnEngine.finish_model
+    patch.setattr(TurnEngine, "finish_model", lambda self, call, said, usage, finish: sound(self, call, said, usage))
 
 
 def hides_the_word(patch: pytest.MonkeyPatch) -> None:
@@ -172,11 +174,9 @@ def test_a_word_that_is_lost_is_found_out(
 
 @IN_MEMORY
 def test_an_end_that_does_not_say_why_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = outcome.read_outcome
+    sound = turns.read_outcome
     nameless = Message(role="assistant", content=WORDS)
-    monkeypatch.setattr(
-        outcome, "read_outcome", lambda *given: msgspec.structs.replace(sound(*given), message=nameless)
-    )
+    monkeypatch.setattr(turns, "read_outcome", lambda *given: msgspec.structs.replace(sound(*given), message=nameless))
     with pytest.raises(AssertionError):
         test_whoever_listens_hears_why_it_ended_also_behind_the_reply(hf)
 

@@ -105,9 +105,9 @@ def one_after_the_other(patch: pytest.MonkeyPatch) -> None:
     """Tools still run beside each other; what came of them is written in turn."""
     sound = TurnDriver._journal_outcome
 
-    async def settled(self: TurnDriver, step: Any, outcome: Any) -> None:
+    async def settled(self: TurnDriver, step: Any, *outcome: Any, **how: Any) -> None:
         async with vars(self).setdefault("one at a time", asyncio.Lock()):
-            await sound(self, step, outcome)
+            await sound(self, step, *outcome, **how)
 
     patch.setattr(TurnDriver, "_journal_outcome", settled)
 

@@ -19,7 +19,7 @@ import holdfast
 from holdfast import CallModel
 from holdfast.errors import ActorBusy
 from holdfast.flow.turns.engine import UNSEEN_NOTICE
-from holdfast.flow.turns.queue import TurnQueue
+from holdfast.flow.turns.open import TurnQueue
 from tests.scale import volume
 from tests.turns.loops import SESSION, asks, check_whole, kinds, leave_at, loop, place, replies, spoken, take
 
@@ -237,7 +237,9 @@ def test_a_queue_serves_and_forgets() -> None:
     assert queue.enter(("t", "a"))
     assert not queue.enter(("t", "a"))
     assert queue.enter(("t", "b")), "places are apart"
-    tickets = [queue.wait(("t", "a"), lambda at=at: called.append(at)) for at in range(4)]
+    tickets = [queue.wait(("t", "a")) for _ in range(4)]
+    for at, ticket in enumerate(tickets):
+        ticket.call_when_ready(lambda at=at: called.append(at))
     queue.give_up(tickets[1])
     queue.leave(("t", "a"))
     assert called == [0]
@@ -408,8 +410,8 @@ def queue_ignored(patch: pytest.MonkeyPatch) -> None:
 def last_come_first_served(patch: pytest.MonkeyPatch) -> None:
     original = TurnQueue.wait
 
-    def wait(self: Any, place: Any, wake: Any, **how: Any) -> Any:
-        ticket = original(self, place, wake, **how)
+    def wait(self: Any, place: Any, **how: Any) -> Any:
+        ticket = original(self, place, **how)
         line = self._waiting[place]
         if ticket in line:
             line.remove(ticket)

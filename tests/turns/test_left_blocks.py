@@ -125,7 +125,7 @@ def test_a_stop_after_the_reply_changes_nothing(hf: Holdfast) -> None:
 
 @IN_MEMORY
 def test_without_a_look_the_stop_would_be_lost(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_has_news_since", lambda *args: False)
+    monkeypatch.setattr(calls, "find_stop_request", lambda *args: None)
     with hf.session(SESSION).turn("Hello", key="k") as turn:
         step: Any = turn.steps()[0]
         hf.session(SESSION).stop()

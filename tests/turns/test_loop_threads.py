@@ -20,7 +20,7 @@ from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.runtime import loop_thread, tasks
 from holdfast.runtime.loop_thread import LoopThread, get_loop_thread
-from holdfast.runtime.tools import run as tool_run
+from holdfast.runtime.tools import tool as tool_run
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.turns.agent_world import SESSION, until
 

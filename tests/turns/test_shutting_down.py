@@ -17,8 +17,7 @@ import holdfast
 from holdfast.aio.executor import CallbackPool
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Closed, Draining, InvalidValue, Refused
-from holdfast.flow.turns.open import TurnOpener
-from holdfast.flow.turns.queue import TurnQueue
+from holdfast.flow.turns.open import TurnOpener, TurnQueue
 from holdfast.model.scripted import Scripted
 from holdfast.runtime import tasks as crews
 from holdfast.runtime.shutdown import AsyncShutdown

@@ -18,7 +18,7 @@ import pytest
 from holdfast import CallTool, Holdfast
 from holdfast.core.wire.tools import describe_misfit
 from holdfast.errors import ArgumentsUnfit, InvalidValue
-from holdfast.flow.turns import tool_rules
+from holdfast.flow.turns import tool_calls
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools import arguments as tool_arguments
 from holdfast.runtime.tools import schema as tool_schema
@@ -415,6 +415,6 @@ def test_no_arguments_at_all_fit_what_needs_none() -> None:
 
 
 def test_a_capital_in_mid_sentence_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_rules, "lower_first_letter", lambda sentence: sentence)
+    monkeypatch.setattr(tool_calls, "lower_first_letter", lambda sentence: sentence)
     with pytest.raises(AssertionError):
         test_a_question_about_arguments_that_do_not_fit_is_one_sentence(hf, "[]", "not an object")

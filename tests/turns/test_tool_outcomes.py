@@ -23,9 +23,9 @@ from holdfast import Holdfast, Scripted, tool
 from holdfast.core.journal.codec import encode
 from holdfast.model.scripted import call
 from holdfast.runtime.tools import result as tool_result
-from holdfast.runtime.tools import run
+from holdfast.runtime.tools import tool as tool_run
 from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome
-from holdfast.runtime.tools.run import run_function
+from holdfast.runtime.tools.tool import run_function
 from tests.scale import seeded, volume
 from tests.turns.loops import IN_MEMORY, SESSION
 
@@ -286,7 +286,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(hf: Holdfast, error: BaseEx
 
 @IN_MEMORY
 def test_what_comes_out_of_a_tool_as_it_is_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_failure", lambda name, error: GeneratorExit())
+    monkeypatch.setattr(tool_run, "_failure", lambda name, error: GeneratorExit())
     for is_async in (False, True):
         with pytest.raises(GeneratorExit):
             test_whatever_a_tool_raises_is_told_to_the_model(hf, GeneratorExit(), is_async)

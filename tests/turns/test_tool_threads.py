@@ -14,7 +14,7 @@ from holdfast import Scripted, tool
 from holdfast.aio import executor as async_pool
 from holdfast.aio.executor import THREADS, CallbackPool
 from holdfast.errors import ToolFailed
-from holdfast.runtime.tools.run import run_function
+from holdfast.runtime.tools.tool import run_function
 from tests.turns.agent_world import until
 
 # tools that hang

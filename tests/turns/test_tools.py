@@ -13,8 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import EffectFailed, InvalidValue, ToolFailed, ToolTimedOut
-from holdfast.runtime.tools import run as tool_running
-from holdfast.runtime.tools import tool as tool_approval
+from holdfast.runtime.tools import tool as tool_running
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.result import failure_text
 from holdfast.runtime.tools.schema import parse_docstring
@@ -271,12 +270,7 @@ def test_a_predicate_that_fails_or_does_not_decide_asks() -> None:
 
 
 def test_a_predicate_that_fails_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tool_approval.is_approval_needed
-
-    def open_on_failure(needs: Any, args: Any) -> bool:
-        return real(needs, args) if isinstance(needs, bool) else False
-
-    monkeypatch.setattr("holdfast.runtime.tools.tool.is_approval_needed", open_on_failure)
+    monkeypatch.setattr(tool_running.Tool, "requires_approval", lambda self, args: self.needs_approval is True)
     with pytest.raises(AssertionError):
         check_that_doubt_asks()
 

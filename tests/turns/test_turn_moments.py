@@ -14,7 +14,7 @@ import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
 from holdfast.errors import ActorBusy
 from holdfast.flow.packs import handles
-from holdfast.flow.turns import outcome, turns
+from holdfast.flow.turns import model_calls, turns
 from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.flow.turns.turns import TurnView
 from holdfast.model.scripted import Scripted
@@ -48,7 +48,7 @@ def test_a_stop_that_another_client_asked_for_is_seen_at_every_look(pair: tuple[
 def test_a_stop_that_nobody_looks_for_is_found(
     pair: tuple[Holdfast, Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "_has_stop_request", lambda *given: False)
+    monkeypatch.setattr(turns, "find_stop_request", lambda *given: None)
     with pytest.raises(AssertionError):
         test_a_stop_that_another_client_asked_for_is_seen_at_every_look(pair)
 
@@ -222,8 +222,7 @@ def test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(
 
 
 def test_a_turn_that_is_looked_at_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        outcome, "find_exhausted_limit", outcome._find_exhausted_limit
-    )  # Without one moment for all that is looked at.
+    # Without one moment for all that is looked at.
+    monkeypatch.setattr(model_calls, "find_exhausted_limit", model_calls._check_next_step)
     with pytest.raises(holdfast.HoldfastError):
         test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(tmp_path, monkeypatch)

@@ -12,9 +12,9 @@ import pytest
 import holdfast
 from holdfast import Ask, CallModel, CallTool, Done
 from holdfast.errors import ActorBusy, InvalidMessage, InvalidValue, KeyReused, Refused, StepUnanswered
+from holdfast.flow.turns.calls import TurnCall
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.open import TurnOpener, TurnTerms
-from holdfast.flow.turns.steps import TurnCall
 from tests.scale import volume
 from tests.turns.loops import IN_MEMORY, SESSION, asks, echo, kinds, leave_at, loop, place, replies, spoken, take, types
 

@@ -517,7 +517,7 @@ def test_a_wait_is_refused_if_it_closes_a_circle_and_only_then() -> None:
                 continue
             held, target = made.sample(nodes, made.randrange(3)), made.choice(nodes)
             inherited = made.randrange(len(held) + 1)
-            who = Caller(found, threading.Thread(), None, tuple(TurnWork(node) for node in held[:inherited]))
+            who = Caller(((found, threading.Thread()),), tuple(TurnWork(node) for node in held[:inherited]))
             for node in held[inherited:]:
                 found.begin_work(who, node)
             reached = {target}
@@ -555,7 +555,7 @@ def test_a_rule_that_is_wrong_is_found_out(bug: Any, monkeypatch: pytest.MonkeyP
 def test_what_a_tool_left_running_holds_nobody_that_does_not_wait_for_it() -> None:
     outer, inner = TurnWork(ConversationNode(b"", "t", "outer")), TurnWork(ConversationNode(b"", "t", "inner"))
     first, second = TurnWork(), TurnWork()
-    who = Caller(None, threading.current_thread(), None, (outer, first, inner, second))
+    who = Caller(((None, threading.current_thread()),), (outer, first, inner, second))
     assert who.list_held_turns() == [inner, outer]
     first.going_on = False
     assert who.list_held_turns() == [inner], "the tool that sent to it is waited for no more"

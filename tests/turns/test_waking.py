@@ -13,8 +13,8 @@ import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.core.frames import next_step as steps
 from holdfast.errors import HoldfastError
+from holdfast.flow.frames import read as frames
 from holdfast.flow.turns import sweep
-from holdfast.flow.turns.tool_calls import ToolCallSettler
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime.tasks import get_agent_tasks
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
@@ -347,7 +347,7 @@ def below_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def ended_frames_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ToolCallSettler, "_is_new", lambda self, call: True)
+    patch.setattr(frames, "has_frame", lambda env, frame: False)
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
 from holdfast.flow.frames.block import read_status
 from holdfast.flow.turns import turns
+from holdfast.flow.turns.calls import EngineStep, TurnModelCall, TurnToolCall, error_usage
 from holdfast.flow.turns.deadlock import current_caller
 from holdfast.flow.turns.engine import STOP_POLL_SECONDS, TurnEngine
-from holdfast.flow.turns.open import OpeningWait, QueueWait
-from holdfast.flow.turns.steps import EngineStep, TurnModelCall, TurnToolCall, error_usage
+from holdfast.flow.turns.open import OpeningWait, Ticket
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
@@ -165,7 +165,7 @@ class AsyncTurn:
         engine.opener.leave()
 
     async def _wait_for_others(self, wait: OpeningWait) -> None:
-        if not isinstance(wait, QueueWait):
+        if not isinstance(wait, Ticket):
             await asyncio.sleep(wait)
             return
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
@@ -258,7 +258,7 @@ class AsyncTurn:
         return None
 
     def __repr__(self) -> str:
-        found = self.engine.id if self.engine.opener.is_found else None
+        found = self.engine.id if self.engine.opener.found else None
         return f"AsyncTurn({self.engine.goal!r}, id={found!r})"
 
 

@@ -39,7 +39,7 @@ from holdfast.flow.turns import turns
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.model_calls import LOOPS, ModelLimits
 from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
-from holdfast.flow.turns.tool_rules import ToolRules
+from holdfast.flow.turns.tool_calls import ToolRules
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
 from holdfast.records.entries import SearchResult

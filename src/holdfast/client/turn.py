@@ -25,8 +25,9 @@ from holdfast.core.wire.read import read_input
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidMessage, InvalidValue, ModelFailed
 from holdfast.flow.turns import turns
+from holdfast.flow.turns.calls import EngineStep, TurnModelCall, TurnQuestions, TurnToolCall, error_usage
 from holdfast.flow.turns.engine import STOP_POLL_SECONDS, TurnEngine
-from holdfast.flow.turns.steps import EngineStep, TurnEnd, TurnModelCall, TurnQuestions, TurnToolCall, error_usage
+from holdfast.flow.turns.turns import TurnEnd
 from holdfast.records.messages import Message
 from holdfast.records.recovery import QuestionInfo
 from holdfast.records.usage import Usage
@@ -271,7 +272,7 @@ class Turn:
         return self.engine.wait_for_stop(timeout)
 
     def __repr__(self) -> str:
-        found = self.engine.id if self.engine.opener.is_found else None
+        found = self.engine.id if self.engine.opener.found else None
         return f"Turn({self.engine.goal!r}, id={found!r})"
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.flow.journal.observers import EventCallbacks
     from holdfast.flow.state.store import TransientEntries
     from holdfast.flow.state.vectors import VectorBlocks
-    from holdfast.flow.turns.queue import TurnQueue
+    from holdfast.flow.turns.open import TurnQueue
     from holdfast.system import SharedLru
 
 

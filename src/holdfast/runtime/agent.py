@@ -19,7 +19,7 @@ from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.errors import Closed
 from holdfast.flow.sessions.sessions import streams_of
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.deadlock import enter_work, list_caller_turns
+from holdfast.flow.turns.deadlock import current_caller, enter_work, wait_graph
 from holdfast.flow.turns.open import TurnTerms
 from holdfast.ports import Env
 from holdfast.records.frames import FrameLimits
@@ -67,7 +67,8 @@ class AsyncAgent(Generic[T]):
         while it waits behind other turns, nothing is written; once its turn has begun, the turn goes on, and only
         `stop` ends it.
         """
-        return await self._send(self._build_terms(message, key, if_busy, wait), session, thread)
+        terms = self._build_terms(message, key, if_busy, wait)
+        return await self._crew.await_outcome(self._start_send(terms, session, thread))
 
     async def stream(
         self,
@@ -86,8 +87,8 @@ class AsyncAgent(Generic[T]):
         id.
         """
         terms = self._build_terms(message, key, if_busy, wait)
-        tail, known = await self._threads.run(self._prepare_tail, self._thread(session, thread), terms)
-        hub, place = self._crew.hub, self._thread_place(session, thread)
+        hub, place = self._crew.hub, self._place(session, thread)
+        tail, known = await self._threads.run(self._prepare_tail, place[1], terms)
         begun = TurnListener(hub, place)
         sending = self._start_send(terms, session, thread, begun)
         running = sending.task
@@ -111,8 +112,8 @@ class AsyncAgent(Generic[T]):
 
         Ends when no turn is live, or the turn waits for a person.
         """
-        tail = await self._threads.run(lambda: self._make_tail(self._thread(session, thread)).seek(after))
-        hub, place = self._crew.hub, self._thread_place(session, thread)
+        hub, place = self._crew.hub, self._place(session, thread)
+        tail = await self._threads.run(lambda: Tail(self._env, turns.turns_place(place[1])).seek(after))
         async for event in follow(hub, self._threads, tail, place, hub.listen(place, again=after is not None)):
             yield event
 
@@ -168,31 +169,23 @@ class AsyncAgent(Generic[T]):
     ) -> AgentSend[T]:
         """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
         sending: AgentSend[T] = AgentSend(self._env, self._crew, self._made, terms, session, thread, begun)
-        with enter_work(*list_caller_turns(self._env, asyncio.current_task())):
+        with enter_work(*wait_graph.caller_turns(current_caller(self._env, asyncio.current_task()))):
             sending.task = self._crew.start(sending.run())
         return sending
 
-    async def _send(self, terms: TurnTerms, session: str, thread: str, *, goes_on: bool = True) -> Reply[T]:
-        return await self._crew.await_outcome(self._start_send(terms, session, thread), goes_on=goes_on)
-
     async def _resume(self, session: str, thread: str) -> Reply[T]:
-        wait = self._env.settings.lease_ms / 1000 * 1.5
-        return await self._send(self._build_terms(None, None, "queue", wait), session, thread)
+        terms = self._build_terms(None, None, "queue", self._env.settings.lease_ms / 1000 * 1.5)
+        return await self._crew.await_outcome(self._start_send(terms, session, thread))
 
-    def _thread(self, session: str, thread: str) -> str:
-        return streams_of(check_id(session, "session"), thread)[1]
-
-    def _thread_place(self, session: str, thread: str) -> tuple[str, str]:
-        return self._env.tenant, self._thread(session, thread)
-
-    def _make_tail(self, thread: str) -> Tail:
-        return Tail(self._env, turns.turns_place(thread))
+    def _place(self, session: str, thread: str) -> tuple[str, str]:
+        return self._env.tenant, streams_of(check_id(session, "session"), thread)[1]
 
     def _prepare_tail(self, thread: str, terms: TurnTerms) -> tuple[Tail, bool]:
         """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
-        tail = self._make_tail(thread)
+        place = turns.turns_place(thread)
+        tail = Tail(self._env, place)
         wanted = turns.TurnRequest(messages=terms.messages, key=terms.key, limits=FrameLimits())
-        known = turns.find_turn_by_key(self._env, turns.turns_place(thread), wanted)
+        known = turns.find_turn_by_key(self._env, place, wanted)
         if known is not None:
             tail.follow_turn(known.place, again=True)
         elif not terms.messages:
@@ -240,9 +233,9 @@ class Agent(Generic[T]):
             terms = agent._build_terms(message, key, if_busy, wait)
             # Only this thread knows of the send, so an interrupt stops driving the turn instead of continuing it
             # unseen.
-            return await agent._send(terms, session, thread, goes_on=False)
+            return await agent._crew.await_outcome(agent._start_send(terms, session, thread), goes_on=False)
 
-        with enter_work(*list_caller_turns(self._hf.env)):
+        with enter_work(*wait_graph.caller_turns(current_caller(self._hf.env))):
             return loop.run(sent())
 
     def stream(
@@ -300,7 +293,7 @@ class Agent(Generic[T]):
             yield at_work
         finally:
             if loop.alive:
-                loop.run(_leave_recovery(at_work))
+                loop.run(at_work.__aexit__(None, None, None))
 
     def tenant(self, name: str) -> Agent[T]:
         """Return the same agent for the conversations of one tenant only."""
@@ -308,10 +301,6 @@ class Agent(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Agent({self._made.name!r})"
-
-
-async def _leave_recovery(at_work: Recovery) -> None:
-    await at_work.__aexit__(None, None, None)
 
 
 def _iterate_events(env: Env, loop: LoopThread, make: Callable[[], AsyncIterator[AgentEvent]]) -> Iterator[AgentEvent]:
@@ -328,7 +317,7 @@ def _iterate_events(env: Env, loop: LoopThread, make: Callable[[], AsyncIterator
             await made[0].aclose()
 
     def drawn() -> AgentEvent | None:
-        with enter_work(*list_caller_turns(env)):
+        with enter_work(*wait_graph.caller_turns(current_caller(env))):
             return loop.run(following())
 
     try:

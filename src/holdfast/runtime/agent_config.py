@@ -1,7 +1,4 @@
-"""The configuration of an agent, and the rules for tool calls that follow from its tools.
-
-Invalid settings are refused when the agent is created, not at its first send.
-"""
+"""The configuration of an agent. Invalid settings are refused when it is created, not at its first send."""
 
 from __future__ import annotations
 
@@ -14,14 +11,11 @@ from holdfast.client.options import AgentOptions, refuse_unknown
 from holdfast.connect import make_model
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import check_limits, to_nano_usd
-from holdfast.errors import ArgumentsUnfit, InvalidValue
+from holdfast.errors import InvalidValue
 from holdfast.flow.turns.model_calls import LOOPS, check_bounds
-from holdfast.flow.turns.tool_rules import ToolRules, lower_first_letter
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
-from holdfast.records.messages import ToolCallRequest, ToolDef
 from holdfast.runtime.reply import ReplyOutput
-from holdfast.runtime.tools.arguments import arguments_json
 from holdfast.runtime.tools.sources import ToolSource, check_tools
 from holdfast.runtime.tools.tool import AnyTool
 
@@ -46,7 +40,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 def build_agent_config(name: str, *, model: Any, output: Any, options: AgentOptions) -> AgentConfig:
     """Check an agent's settings and return its configuration."""
     refuse_unknown(options, AgentOptions, "agent")
-    _check_model(model)
+    if isinstance(model, str):
+        make_model(model)  # It raises for a name of an unknown provider.
+    elif isinstance(model, type) or not callable(getattr(model, "reply", None)):
+        raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
     system, history, tokens = options.get("system"), options.get("history", True), options.get("tokens")
     budget, budget_usd, loops = options.get("budget"), options.get("budget_usd"), options.get("loops", LOOPS)
     limits, in_request = options.get("limits"), options.get("options")
@@ -75,58 +72,3 @@ def build_agent_config(name: str, *, model: Any, output: Any, options: AgentOpti
         loops=loops,
         options=dict(in_request or {}),
     )
-
-
-def _check_model(model: Any) -> None:
-    if isinstance(model, str):
-        make_model(model)  # It raises for a name of an unknown provider.
-    elif isinstance(model, type) or not callable(getattr(model, "reply", None)):
-        raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
-
-
-class AgentRules(ToolRules):
-    """Rules for tool calls, taken from the tools themselves."""
-
-    tools_ask = True
-    knows_tools = True
-
-    def __init__(self, tools: Mapping[str, AnyTool]) -> None:
-        self._tools = tools  # Nothing of the rules by name applies.
-
-    def interruption_policy(self, request: ToolCallRequest) -> str:
-        """Return the tool's own policy for interrupted calls."""
-        tool = self._tools.get(request.name)
-        return "ask" if tool is None else tool.if_interrupted
-
-    def needs_approval(self, request: ToolCallRequest) -> bool:
-        """Return True if the tool needs approval for these arguments. Unparseable calls are not worth a question."""
-        tool = self._tools.get(request.name)
-        try:
-            return tool is not None and tool.requires_approval(tool.read(request.arguments))
-        except ArgumentsUnfit:
-            return False
-
-    def find_misfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
-        """Return why a call cannot be repeated: its tool is gone, or its arguments no longer fit; None if it can."""
-        tool = self._tools.get(request.name)
-        if tool is None:
-            return f"there is no tool {request.name} any more"
-        try:
-            tool.read(arguments_json(request, arguments))
-        except ArgumentsUnfit as error:
-            # Advice meant for a model is left out: a person reads this.
-            return lower_first_letter(str(error).removesuffix(" Correct them and call again."))
-        return None
-
-    def default_arguments(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
-        """Return the tool's defaults for arguments that were left out."""
-        tool = self._tools.get(request.name)
-        try:
-            return {} if tool is None else tool.default_arguments(tool.read(arguments_json(request, arguments)))
-        except ArgumentsUnfit:
-            return {}
-
-    def tokens(self, request: ToolCallRequest) -> int | None:
-        """Return the token grant of the tool's frames."""
-        tool = self._tools.get(request.name)
-        return None if tool is None else tool.tokens

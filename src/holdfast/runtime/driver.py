@@ -28,18 +28,17 @@ from holdfast.errors import (
 )
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.deadlock import TurnWork, enter_work, nesting_depth
+from holdfast.flow.turns.calls import TurnModelCall, TurnQuestions, TurnToolCall, error_usage
+from holdfast.flow.turns.deadlock import TurnWork, current_work, enter_work
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.steps import TurnEnd, TurnModelCall, TurnQuestions, TurnToolCall, error_usage
+from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Model
 from holdfast.records.messages import Delta, ModelCall, ModelReply
-from holdfast.records.usage import Usage
 from holdfast.runtime.tools.arguments import arguments_json
-from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.call import AsyncToolCall, Tell, ToolCall
 from holdfast.runtime.tools.result import build_outcome, failure_text
 from holdfast.runtime.tools.tool import AnyTool
 
-Tell = Callable[[str, dict[str, Any]], None]
 LIVE_KINDS = frozenset({"rate_limited", "unavailable", "timeout", "cut", "unauthorised"})
 """Failures that say nothing about the request: the turn stays live and can be resumed."""
 ATTEMPT_LIMIT = 3
@@ -58,12 +57,12 @@ class TurnDriver:
         tell: Tell,
         *,
         session: str,
-        output: dict[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        wrote: Callable[[int, int], None] = lambda thread, actor: None,
+        output: dict[str, Any] | None,
+        options: Mapping[str, Any],
+        wrote: Callable[[tuple[int, int]], None],
     ) -> None:
         self._engine, self._model, self._tools, self._threads, self._tell = engine, model, tools, threads, tell
-        self._session, self._output, self._options = session, output, dict(options or {})
+        self._session, self._output, self._options = session, output, dict(options)
         self._note_versions = wrote
         self._stopping = asyncio.Event()
 
@@ -109,36 +108,29 @@ class TurnDriver:
             reply = await self._await_reply(asked)
         except ModelFailed as error:
             live = error.retryable or error.kind in LIVE_KINDS
-            await self._fail_model(call, error, live, error_usage(error.usage))
+            await self._fail_model(call, error, live)
             if live:
                 raise
             return
         if reply is None:
             call.answered = True
             return
-        await self._store_reply(call, reply)
-        await self.publish_versions()
-
-    async def _fail_model(self, call: TurnModelCall, error: ModelFailed, retryable: bool, usage: Usage) -> None:
-        text = f"{error.kind}: {error}"
-        await self._threads.run(self._engine.fail_model, call, text, retryable=retryable, usage=usage)
-
-    async def _store_reply(self, call: TurnModelCall, reply: ModelReply) -> None:
-        """Journal a reply. A reply that no conversation can hold is a failure, but its usage is counted."""
         try:
             await self._threads.run(self._engine.finish_model, call, reply.message, reply.usage, reply.finish)
         except (InvalidValue, TooLarge, ToolPairingError) as error:
-            failed = ModelFailed(
-                f"The model {self._model.name} gave a reply that cannot be kept: {error}",
-                kind="malformed",
-                retryable=True,
-                usage=reply.usage,
-            )
-            await self._fail_model(call, failed, True, reply.usage)
+            # A reply that no conversation can hold is a failure, but its usage is counted.
+            text = f"The model {self._model.name} gave a reply that cannot be kept: {error}"
+            failed = ModelFailed(text, kind="malformed", retryable=True, usage=reply.usage)
+            await self._fail_model(call, failed, True)
             raise failed from error
         env = self._engine.env
         if env.models is not None and reply.usage.input:
             env.models.note(call.model, call.tokens, reply.usage.input, tenant=env.tenant)
+        await self.publish_versions()
+
+    async def _fail_model(self, call: TurnModelCall, error: ModelFailed, retryable: bool) -> None:
+        text, usage = f"{error.kind}: {error}", error_usage(error.usage)
+        await self._threads.run(self._engine.fail_model, call, text, retryable=retryable, usage=usage)
 
     async def publish_versions(self) -> None:
         """Tell listeners how far the journal is, in order with the deltas of the reply."""
@@ -147,7 +139,7 @@ class TurnDriver:
         if thread is None or actor is None:  # The cache had no room for these states.
             thread = await self._threads.run(load_current_state, env, place.thread)
             actor = await self._threads.run(load_current_state, env, place.actor)
-        self._note_versions(thread.version, actor.version)
+        self._note_versions((thread.version, actor.version))
 
     async def _await_reply(self, asked: ModelCall) -> ModelReply | None:
         """Return the reply while relaying its deltas; None if the turn was stopped."""
@@ -166,7 +158,7 @@ class TurnDriver:
         try:
             await asyncio.wait((replying, stopping), return_when=asyncio.FIRST_COMPLETED)
             if replying.cancelled():  # By the model itself: cancelling this task would have ended the wait.
-                raise cancellation_failure(self._model)
+                raise _model_failure(self._model, "was cancelled by something that it waited for")
             if replying.done():
                 return replying.result()
             self._stopping.clear()
@@ -211,61 +203,17 @@ class TurnDriver:
         tool = self._tools.get(request.name)
         if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
-            await self._fail_tool(call, f"There is no tool {request.name!r:.80}. The tools are: {known}.")
+            text = f"There is no tool {request.name!r:.80}. The tools are: {known}."
+            await self._threads.run(self._engine.fail_tool, call, text)
             return
         try:
             args = tool.read(arguments_json(request, call.args))
         except ArgumentsUnfit as error:
-            await self._fail_tool(call, str(error))
+            await self._threads.run(self._engine.fail_tool, call, str(error))
             return
         await self._run_tool(call, tool, args)
 
-    async def _fail_tool(self, call: TurnToolCall, text: str) -> None:
-        await self._threads.run(self._engine.fail_tool, call, text)
-
     async def _run_tool(self, call: TurnToolCall, tool: AnyTool, args: Mapping[str, Any]) -> None:
-        try:
-            with enter_work(TurnWork()):
-                value = await tool.run(args, self._make_call(call, tool), self._run_in_thread)
-        except (ToolInterrupted, ToolTimedOut) as error:
-            await self._handle_unknown(call, tool, failure_text(error))
-            return
-        except Exception as error:  # noqa: BLE001  # Whatever a tool raises is its result, if the journal takes it.
-            text = failure_text(error)
-            await self._journal_outcome(call, lambda: self._engine.fail_tool(call, text))
-            return
-        came = await self._threads.run(build_outcome, value)
-        if came.is_error:
-            await self._journal_outcome(call, lambda: self._engine.fail_tool(call, str(came.result)))
-        else:
-            files = [file.data for file in came.files]
-            await self._journal_outcome(call, lambda: self._engine.finish_tool(call, came.result, files=files))
-
-    async def _handle_unknown(self, call: TurnToolCall, tool: AnyTool, text: str) -> None:
-        """Handle a call with an unknown outcome, as its tool says."""
-        if tool.if_unknown == "retry" and call.attempt < ATTEMPT_LIMIT:
-            call.answered = True  # Its intent stays open, as after a crash: the call is started again under its key.
-            return
-        engine = self._engine
-        keep = engine.ask_about_outcome if tool.if_unknown == "ask" else engine.finish_unknown_tool
-        await self._journal_outcome(call, lambda: keep(call, text))
-        call.answered = True
-
-    async def _journal_outcome(self, call: TurnToolCall, outcome: Callable[[], object]) -> None:
-        """Journal an outcome; if the tool asked a question meanwhile, wait instead, whatever it returned or raised.
-
-        `Waiting` alone is no question: it may come from another turn that this tool ran into.
-        """
-        try:
-            await self._threads.run(outcome)
-        except FrameSuspended:
-            call.answered = True
-        except (InvalidValue, TooLarge) as error:
-            text = f"The tool ran, but what it gave cannot be kept: {error}"
-            await self._journal_outcome(call, lambda: self._engine.fail_tool(call, text))
-        await self.publish_versions()
-
-    def _make_call(self, call: TurnToolCall, tool: AnyTool) -> ToolCall | AsyncToolCall:
         engine, request = self._engine, call.request
         made = ToolCall(
             engine.env,
@@ -277,11 +225,49 @@ class TurnDriver:
             answer=call.answer,
             tell=self._tell,
         )
-        return AsyncToolCall(made, self._threads) if tool.is_async else made
+        try:
+            with enter_work(TurnWork()):
+                wanted = AsyncToolCall(made, self._threads) if tool.is_async else made
+                value = await tool.run(args, wanted, self._run_in_thread)
+        except (ToolInterrupted, ToolTimedOut) as error:
+            await self._handle_unknown(call, tool, failure_text(error))
+            return
+        except Exception as error:  # noqa: BLE001  # Whatever a tool raises is its result, if the journal takes it.
+            await self._journal_outcome(call, engine.fail_tool, failure_text(error))
+            return
+        came = await self._threads.run(build_outcome, value)
+        if came.is_error:
+            await self._journal_outcome(call, engine.fail_tool, str(came.result))
+        else:
+            await self._journal_outcome(call, engine.finish_tool, came.result, files=[one.data for one in came.files])
+
+    async def _handle_unknown(self, call: TurnToolCall, tool: AnyTool, text: str) -> None:
+        """Handle a call with an unknown outcome, as its tool says."""
+        if tool.if_unknown == "retry" and call.attempt < ATTEMPT_LIMIT:
+            call.answered = True  # Its intent stays open, as after a crash: the call is started again under its key.
+            return
+        asks, engine = tool.if_unknown == "ask", self._engine
+        await self._journal_outcome(call, engine.ask_about_outcome if asks else engine.finish_unknown_tool, text)
+        call.answered = True
+
+    async def _journal_outcome(self, call: TurnToolCall, end: Callable[..., object], *came: Any, **how: Any) -> None:
+        """Journal an outcome; if the tool asked a question meanwhile, wait instead, whatever it returned or raised.
+
+        `end` is the engine's method for that outcome. `Waiting` alone is no question: it may come from another turn
+        that this tool ran into.
+        """
+        try:
+            await self._threads.run(end, call, *came, **how)
+        except FrameSuspended:
+            call.answered = True
+        except (InvalidValue, TooLarge) as error:
+            text = f"The tool ran, but what it gave cannot be kept: {error}"
+            await self._journal_outcome(call, self._engine.fail_tool, text)
+        await self.publish_versions()
 
     async def _run_in_thread(self, work: Callable[[], Any]) -> Any:
         # Tools called by a tool get their own threads: else waiting tools could occupy all of them.
-        inner = nesting_depth() - 1
+        inner = sum(one.going_on and one.heeds_stops for one in current_work.get()) - 1
         return await self._threads.run_callback(f"{STEPS}-{inner}" if inner > 0 else STEPS, work)
 
 
@@ -302,21 +288,10 @@ async def request_reply(model: Model, asked: ModelCall, say: Callable[[Delta], N
         raise _model_failure(model, f"raised {type(error).__name__}") from error
     if isinstance(reply, ModelReply):
         return reply
-    raise ModelFailed(
-        f"The model {model.name} gave {type(reply).__name__} and no ModelReply. Correct its method reply.",
-        kind="malformed",
-        retryable=True,
-    )
-
-
-def cancellation_failure(model: Model) -> ModelFailed:
-    """Return the failure for a reply that was cancelled by no one outside the model."""
-    return _model_failure(model, "was cancelled by something that it waited for")
+    text = f"The model {model.name} gave {type(reply).__name__} and no ModelReply. Correct its method reply."
+    raise ModelFailed(text, kind="malformed", retryable=True)
 
 
 def _model_failure(model: Model, what: str) -> ModelFailed:
-    return ModelFailed(
-        f"The model {model.name} {what}. Have it raise ModelFailed with a kind, or send the message again.",
-        kind="failed",
-        retryable=True,
-    )
+    text = f"The model {model.name} {what}. Have it raise ModelFailed with a kind, or send the message again."
+    return ModelFailed(text, kind="failed", retryable=True)

@@ -55,15 +55,6 @@ class LoopThread:
         """True if the thread runs in this process: no thread survives a fork."""
         return self._pid == os.getpid() and self._thread.is_alive() and not self._waiters.dismissed
 
-    def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Start a coroutine on the loop."""
-        with self._mutex:
-            begun = self._schedule(work) if not self.closed and self.alive else None
-        if begun is None or begun.cancelled():
-            work.close()
-            raise Closed
-        return begun
-
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the loop to its end. If the wait is interrupted, cancel the work and wait for it."""
         if threading.current_thread() is self._thread:
@@ -75,25 +66,31 @@ class LoopThread:
         began: list[asyncio.Task[R]] = []
         ended = self._waiters.add()
 
-        async def begun() -> None:
-            began.append(asyncio.get_running_loop().create_task(work))
-            began[0].add_done_callback(lambda task: _note_end(task, ended))
+        def note_end(task: asyncio.Task[R]) -> None:
+            if not task.cancelled():
+                task.exception()  # Mark it as retrieved: the waiter has it, or was told that the client is closed.
+            ended.set()
 
-        def given_up() -> None:
+        async def begin() -> None:
+            began.append(asyncio.get_running_loop().create_task(work))
+            began[0].add_done_callback(note_end)
+
+        def give_up() -> None:
             began[0].cancel()
 
-        try:
-            with enter_next_level():
-                self.submit(begun())
-        except Closed:
+        beginning = begin()
+        with enter_next_level(), self._mutex:
+            begun = self._schedule(beginning) if not self.closed and self.alive else None
+        if begun is None or begun.cancelled():
+            beginning.close()
             work.close()
-            raise
+            raise Closed
         try:
             ended.wait()
         except BaseException:
             with suppress(RuntimeError):  # The loop is closed, and its waiters were released.
                 # One iteration later: by then the task exists, however early the interruption came.
-                self.call(lambda: self._loop.call_soon(given_up))
+                self.call(lambda: self._loop.call_soon(give_up))
             ended.wait()
             raise
         if began and began[0].done() and not began[0].cancelled():
@@ -194,12 +191,6 @@ def _run_loop(loop: asyncio.AbstractEventLoop, waiters: _Waiters) -> None:
     finally:
         waiters.dismiss(failure)
         loop.close()
-
-
-def _note_end(task: asyncio.Task[Any], ended: threading.Event) -> None:
-    if not task.cancelled():
-        task.exception()  # Mark it as retrieved: the waiter has it, or was told that the client is closed.
-    ended.set()
 
 
 async def _wait_for_tasks() -> None:

@@ -65,7 +65,12 @@ class Recovery:
         tenants: str | Sequence[str] | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        _check_options(every, at_once, on_error)
+        if on_error is not None and not callable(on_error):
+            raise InvalidValue(f"on_error must be a function that is given what failed, not {on_error!r:.40}.")
+        if not is_number(every, whole=False) or every <= 0:
+            raise InvalidValue(f"every must be a number of seconds above 0, not {every!r:.40}.")
+        if not is_number(at_once, least=1):
+            raise InvalidValue(f"at_once must be a whole number of turns, 1 or more, not {at_once!r:.40}.")
         client = hf._sync
         self._hf, self._take_up = hf, take_up
         self._wanted = _resolve_tenants(client.env, tenants)
@@ -137,7 +142,7 @@ class Recovery:
         due = {
             (turn.tenant, turn.frame): turn for turn in await self._hf._threads.run(self._watching.find_runnable_turns)
         }
-        now, begun = self._now(), 0
+        now, begun = self._hf.env.clock.monotonic(), 0
         self._failures = {one: counted for one, counted in self._failures.items() if one in due or one in self._at_work}
         self._warned = {about for about in self._warned if not isinstance(about, tuple) or about[0] in self._failures}
         for one, turn in due.items():
@@ -147,9 +152,6 @@ class Recovery:
             self._crew.start(self._resume_turn(one, turn))
             begun += 1
         return begun
-
-    def _now(self) -> float:
-        return self._hf.env.clock.monotonic()
 
     async def _resume_turn(self, one: TurnKey, turn: RunnableTurn) -> None:
         try:
@@ -180,7 +182,7 @@ class Recovery:
         times = self._failures[one][0].times + 1 if one in self._failures else 1
         failure = RecoveryFailure(times=times, error=error, **msgspec.structs.asdict(turn))
         pause = min(self._every * 2.0**times, LONGEST_PAUSE)
-        self._failures[one] = (failure, self._now() + pause)
+        self._failures[one] = (failure, self._hf.env.clock.monotonic() + pause)
         if self._on_error is None:
             text = f"A turn of session {turn.session!r} (frame {turn.frame}) could not be taken up: {error!r:.200}"
             self._warn((one, type(error)), text)
@@ -203,12 +205,3 @@ def _resolve_tenants(env: Env, wanted: object) -> list[str] | None:
             "These are other tenants' conversations. Ask an agent of the client itself, not of a tenant's view."
         )
     return names
-
-
-def _check_options(every: float, at_once: int, on_error: object) -> None:
-    if on_error is not None and not callable(on_error):
-        raise InvalidValue(f"on_error must be a function that is given what failed, not {on_error!r:.40}.")
-    if not is_number(every, whole=False) or every <= 0:
-        raise InvalidValue(f"every must be a number of seconds above 0, not {every!r:.40}.")
-    if not is_number(at_once, least=1):
-        raise InvalidValue(f"at_once must be a whole number of turns, 1 or more, not {at_once!r:.40}.")

@@ -14,7 +14,6 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from holdfast.client.turn import Ask, Done
 from holdfast.core.wire.read import CUT_OFF_REASONS
 from holdfast.core.wire.tools import describe_parameters
 from holdfast.errors import ArgumentsUnfit
@@ -25,7 +24,6 @@ from holdfast.runtime.tools.arguments import join_problems, quote, read_json, re
 from holdfast.runtime.tools.schema import Schema, build_schema, object_schema
 
 T = TypeVar("T")
-
 ReplyStatus = Literal["done", "waiting", "stopped"]
 
 
@@ -70,34 +68,6 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
-def build_reply(ended: Done | Ask, output: ReplyOutput, *, turn: str, session: str, usage: Usage) -> Reply[Any]:
-    """Build the reply for the end of a turn, with its data as the requested type."""
-    if isinstance(ended, Ask):
-        return Reply(
-            status="waiting",
-            questions=ended.questions,
-            reason=ended.question,
-            usage=usage,
-            turn_id=turn,
-            session=session,
-        )
-    done, data, reason = ended.status == "done", None, ended.reason
-    try:
-        data = output.parse(ended.message) if done else None
-    except ArgumentsUnfit as error:  # It was accepted when the agent had another output type.
-        reason = f"output: the stored reply does not fit what this agent asks for. {error}"
-    return Reply(
-        status="done" if done else "stopped",
-        text=ended.text,
-        data=data,
-        reason=reason,
-        finish=ended.finish,
-        usage=usage,
-        turn_id=turn,
-        session=session,
-    )
-
-
 _VALUE_KEY: Final = "value"
 _FENCE: Final = re.compile(r"```(?:[ \t]*[\w.+-]*[ \t]*\r?\n|[ \t]*json\b|[A-Za-z]+(?=[ \t]*[{\[])|)", re.IGNORECASE)
 """The start of a code fence with the language's name, on its own line or where it cannot be part of the value."""
@@ -123,31 +93,25 @@ class ReplyOutput:
         """Return what is wrong with a reply, for the model to correct; None if nothing is."""
         if self.schema is None:
             return None
-        cut = message.finish in CUT_OFF_REASONS
+        cut, bare = message.finish in CUT_OFF_REASONS, _strip_fence(message.text)
         try:
-            self._parse_text(message.text)
-            wrong = (
-                f"{_MAYBE_INCOMPLETE} It must be {describe_parameters(self.schema)}."
-                if cut and not _is_self_delimited(message.text)
-                else None
-            )
+            self.parse(message)
+            # JSON with its own end mark is whole; a number or a bare word may have been cut short.
+            if not cut or (bare.startswith(("{", "[", '"')) and read_json(bare)[1] is None):
+                return None
+            wrong = f"{_MAYBE_INCOMPLETE} It must be {describe_parameters(self.schema)}."
         except ArgumentsUnfit as error:
             wrong = str(error)
-        if wrong is None:
-            return None
         if cut:
             said = f"This reply was cut off before its end ({message.finish:.40})."
             return f"{said} {wrong} Reply again, shorter, with fitting JSON alone."
         early = "" if message.finish is None else f" did not end by itself ({message.finish:.40}) and"
         return f"This reply{early} {_WRONG_FORM} {wrong} Reply again, with fitting JSON alone."
 
-    def parse(self, message: Message | None) -> Any:
-        """Return the value of a reply; None if the agent has no output type."""
-        return None if self.schema is None or message is None else self._parse_text(message.text)
-
-    def _parse_text(self, text: str) -> Any:
+    def parse(self, message: Message) -> Any:
         """Parse by the first interpretation that fits; else raise with the problems of the most likely one."""
         assert self.schema is not None
+        text = message.text
         wrong: list[str] = []
         for given, where in self._interpret(text):
             found, problems = read_value(given, self._own, self._kind, where)
@@ -179,12 +143,6 @@ class ReplyOutput:
         if (why is not None and not bare.startswith(("{", "["))) or isinstance(given, int | float):
             yield text, _VALUE_KEY
             yield bare, _VALUE_KEY
-
-
-def _is_self_delimited(text: str) -> bool:
-    """Return True if the text is JSON with its own end mark. A number or a bare word may have been cut short."""
-    bare = _strip_fence(text)
-    return bare.startswith(("{", "[", '"')) and read_json(bare)[1] is None
 
 
 def _strip_fence(text: str) -> str:

@@ -8,13 +8,14 @@ lost when a server is down, and an earlier answer is returned without one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Generic, TypeVar
 
 from holdfast.aio.turn import AsyncTurn
 from holdfast.client.turn import Ask, Done
-from holdfast.errors import FrameEnded, StaleEpoch
+from holdfast.errors import ArgumentsUnfit, FrameEnded, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read, sessions
 from holdfast.flow.sessions.sessions import SessionSettings, streams_of
@@ -22,17 +23,17 @@ from holdfast.flow.turns.deadlock import current_caller, enter_work, wait_graph
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.model_calls import ModelLimits
 from holdfast.flow.turns.open import TurnTerms
-from holdfast.flow.turns.steps import TurnEnd
+from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Env, Model
-from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id
-from holdfast.runtime.agent_config import AgentConfig, AgentRules
+from holdfast.records.usage import Usage
+from holdfast.runtime.agent_config import AgentConfig
 from holdfast.runtime.driver import TurnDriver
 from holdfast.runtime.listeners import TurnListener
-from holdfast.runtime.reply import Reply, build_reply
+from holdfast.runtime.reply import Reply
 from holdfast.runtime.tasks import AgentTasks
 from holdfast.runtime.tools.sources import history_tools, load_tools
-from holdfast.runtime.tools.tool import AnyTool, Tool
+from holdfast.runtime.tools.tool import AgentRules, AnyTool, Tool
 
 T = TypeVar("T")
 
@@ -73,14 +74,20 @@ class AgentSend(Generic[T]):
     @property
     def is_written(self) -> bool:
         """True if its message, or the turn that it continues, is in the journal."""
-        return self._engine is not None and self._engine.opener.is_found
+        return self._engine is not None and self._engine.opener.found is not None
 
-    def _hold_queue_wait(self) -> AbstractContextManager[None]:
-        """Return the context for waiting behind earlier sends; it refuses to wait if that would be a deadlock."""
+    @contextmanager
+    def _hold_queue_wait(self) -> Iterator[None]:
+        """Wait behind earlier sends in this block; it refuses to wait if that would be a deadlock."""
         who = current_caller(self._env, asyncio.current_task())
         if not who.list_held_turns():
-            return nullcontext()
-        return wait_graph.hold_wait(who, wait_graph.node(self._env, self._stream), self._terms.if_busy)
+            yield
+            return
+        wait = wait_graph.begin_wait(who, wait_graph.node(self._env, self._stream), self._terms.if_busy)
+        try:
+            yield
+        finally:
+            wait_graph.end_wait(wait)
 
     def set_waiting(self, is_so: bool) -> None:
         """Note whether the send waits for others. While it opens its turn, it cannot know whether that was written."""
@@ -95,76 +102,77 @@ class AgentSend(Generic[T]):
         async with self._crew.enter_queue(self._place, self._hold_queue_wait) as lined:
             model = await self._crew.get_model(self._made.model)
             if not await self._has_thread():
-                await self._configure_session(model, self._local_tools())
+                await self._configure_session(model, await self._load_tools(local=True))
             engine = self._engine = TurnEngine(
                 self._env,
                 self._stream,
                 self._terms,
                 rules=AgentRules(self._tools),
                 limits=ModelLimits(loops=self._made.loops, budget=self._made.budget, cost=self._terms.cost),
-                find_problem=self._made.output.find_problem,
+                find_problem=None if self._made.output.schema is None else self._made.output.find_problem,
             )
             self.set_waiting(False)
             turn = AsyncTurn(engine, self._threads, lined, self.set_waiting)
             try:
                 async with turn:
                     self._state = "begun"
-                    return self._build_reply(await self._drive_turn(engine, model), engine.id, await turn.usage())
+                    return self._build_reply(await self._drive_turn(engine, model), engine, await turn.usage())
             except (FrameEnded, StaleEpoch):
                 done = await self._threads.run(_find_remote_end, engine)
                 if done is None:
                     raise
-                return self._build_reply(Done(done), engine.id, await turn.usage())
+                return self._build_reply(Done(done), engine, await turn.usage())
 
     async def _drive_turn(self, engine: TurnEngine, model: Model) -> Done | Ask:
         """Drive the turn until it is done or waits. Listeners are told of its start and, in any case, of its end."""
         if engine.replayed:  # Other turns may be at work here now: publish nothing in their place.
-            self._announce_start(engine)
+            if self._begun is not None:
+                self._begun.announce(engine.place)
             return Done(await self._threads.run(engine.load_outcome))
-        driver = self._make_driver(engine, model)
+        hub, place, made = self._crew.hub, self._place, self._made
+        driver = TurnDriver(
+            engine,
+            model,
+            self._tools,
+            self._threads,
+            partial(self._crew.call_on_loop, hub.publish_event, place),
+            wrote=partial(hub.publish_versions, place),
+            session=self._session,
+            output=made.output.schema,
+            options=made.options,
+        )
         try:
             await driver.publish_versions()
-            self._announce_start(engine)
-            self._tools.update(await self._load_tools())
+            if self._begun is not None:
+                self._begun.announce(engine.place)
+            self._tools.update(await self._load_tools() or {})
             # Not before this turn is live: a turn in progress must not see another agent's instructions.
             await self._configure_session(model, self._tools)
-            work = engine.opener.list_work()
-            for one in work:
+            for one in engine.opener.work:
                 one.heeds_stops = True
-            with enter_work(*work), self._crew.track_driver(self._place[0], engine.id, driver):
+            tracked = self._crew.track_driver(self._env.tenant, engine.place.frame, driver)
+            with enter_work(*engine.opener.work), tracked:
                 return await driver.run()
         finally:
-            self._crew.hub.publish_event(self._place, "over", {})
-
-    def _announce_start(self, engine: TurnEngine) -> None:
-        if self._begun is not None:
-            self._begun.announce(engine.place)
+            hub.publish_event(place, "over", {})
 
     # Tools and configuration
 
-    async def _load_tools(self) -> dict[str, AnyTool]:
-        """Return all tools of the agent, those of remote sources included."""
-        local = self._local_tools()
-        if local is not None:
-            return local
-        own = await load_tools(self._made.tools)
-        return {**(history_tools() if self._made.history else {}), **own}
-
-    def _local_tools(self) -> dict[str, AnyTool] | None:
-        """Return all tools of the agent; None if some must be requested from remote sources."""
+    async def _load_tools(self, *, local: bool = False) -> dict[str, AnyTool] | None:
+        """Return all tools of the agent; with `local`, None if some must be requested from remote sources."""
         found: dict[str, AnyTool] = {**(history_tools() if self._made.history else {})}
-        for one in self._made.tools:
-            if not isinstance(one, Tool):
-                return None
-            found[one.name] = one
-        return found
+        own = {one.definition.name: one for one in self._made.tools if isinstance(one, Tool)}
+        if len(own) == len(self._made.tools):
+            return {**found, **own}
+        return None if local else {**found, **await load_tools(self._made.tools)}
 
     async def _has_thread(self) -> bool:
-        session = read.session_stream(self._stream)
-        known = self._env.states.get(self._env.tenant, session)
-        if not _state_has_thread(known, self._thread):  # A thread never disappears, but may have been created since.
-            known = await self._threads.run(load_current_state, self._env, session)
-        return _state_has_thread(known, self._thread)
+        stream = read.session_stream(self._stream)
+        known = self._env.states.get(self._env.tenant, stream)
+        if known is not None and known.session is not None and self._thread in known.session.threads:
+            return True  # A thread never disappears, but may have been created since.
+        session = (await self._threads.run(load_current_state, self._env, stream)).session
+        return session is not None and self._thread in session.threads
 
     async def _configure_session(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
         """Set the conversation's instructions and tools to this agent's, replacing those of another agent."""
@@ -172,28 +180,39 @@ class AgentSend(Generic[T]):
         given = SessionSettings(system=self._made.system, tools=defined, model=model.name, agent=True)
         await self._threads.run(sessions.open_session, self._env, self._session, self._thread, given)
 
-    def _make_driver(self, engine: TurnEngine, model: Model) -> TurnDriver:
-        hub, place, made = self._crew.hub, self._place, self._made
-        return TurnDriver(
-            engine,
-            model,
-            self._tools,
-            self._threads,
-            lambda kind, data: self._crew.call_on_loop(hub.publish_event, place, kind, data),
-            wrote=lambda written, actor: hub.publish_versions(place, (written, actor)),
-            session=self._session,
-            output=made.output.schema,
-            options=made.options,
+    def _build_reply(self, ended: Done | Ask, engine: TurnEngine, usage: Usage) -> Reply[T]:
+        """Build the reply for the end of a turn, with its data as the requested type."""
+        turn, session = engine.place.frame, self._session
+        if isinstance(ended, Ask):
+            return Reply(
+                status="waiting",
+                questions=ended.questions,
+                reason=ended.question,
+                usage=usage,
+                turn_id=turn,
+                session=session,
+            )
+        output, data, reason = self._made.output, None, ended.reason
+        done = ended.status == "done"
+        try:
+            if done and ended.message is not None and output.schema is not None:
+                data = output.parse(ended.message)
+        except ArgumentsUnfit as error:  # It was accepted when the agent had another output type.
+            reason = f"output: the stored reply does not fit what this agent asks for. {error}"
+        return Reply(
+            status="done" if done else "stopped",
+            text=ended.text,
+            data=data,
+            reason=reason,
+            finish=ended.finish,
+            usage=usage,
+            turn_id=turn,
+            session=session,
         )
-
-    def _build_reply(self, ended: Done | Ask, turn: str, usage: Any) -> Reply[T]:
-        return build_reply(ended, self._made.output, turn=turn, session=self._session, usage=usage)
-
-
-def _state_has_thread(state: StreamState | None, thread: str) -> bool:
-    return state is not None and state.session is not None and thread in state.session.threads
 
 
 def _find_remote_end(engine: TurnEngine) -> TurnEnd | None:
     """Return the outcome of a turn that another process took over and ended; None if it is live."""
-    return engine.load_outcome() if engine.entered and engine.load_view() is None else None
+    with engine.env.journal.snapshot():
+        over = engine.entered and engine.load_view() is None
+    return engine.load_outcome() if over else None

@@ -45,8 +45,10 @@ class WindDown:
     def __init__(self, hf: AsyncHoldfast, grace: float, leave: Callable[[], None]) -> None:
         if not hf.env.whole:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
+        if not is_number(grace, least=0, most=10**6, whole=False):
+            raise InvalidValue(f"grace must be a number of seconds, 0 or more, not {grace!r:.40}.")
         self._hf, self._crew, self._leave = hf, get_agent_tasks(hf), leave
-        self._grace = _check_grace(grace)
+        self._grace = float(grace)
         self._task: asyncio.Task[None] | None = None
         self._hurried, self.asked = asyncio.Event(), asyncio.Event()
         self.inside = True
@@ -81,7 +83,9 @@ class WindDown:
         leaving = min(self._grace * CANCEL_SHARE, CANCEL_SECONDS_LIMIT)
         loop = asyncio.get_running_loop()
         until = loop.time() + self._grace - leaving
-        while (self.inside or self._has_work()) and not self._hurried.is_set() and loop.time() < until:
+        while not self._hurried.is_set() and loop.time() < until:
+            if not (self.inside or self._crew.tasks or self._hf._sync.drain(0) > 0):
+                break
             await self._pause(until - loop.time())
         await self._crew.cancel_all(leaving)
         until = loop.time() + min(leaving / 2, BLOCK_SECONDS)
@@ -90,9 +94,6 @@ class WindDown:
         if self.inside:
             self._leave()
 
-    def _has_work(self) -> bool:
-        return bool(self._crew.tasks) or self._hf._sync.drain(0) > 0
-
     async def _pause(self, most: float) -> None:
         await asyncio.sleep(min(SHUTDOWN_POLL_SECONDS, max(0.0, most)))
 
@@ -100,7 +101,7 @@ class WindDown:
 class SignalRelay:
     """Signals that are forwarded, and their previous handlers."""
 
-    def __init__(self, numbers: Iterable[int] | None, tell: Callable[[], None]) -> None:
+    def __init__(self, numbers: Iterable[int] | None, tell: Callable[[], object]) -> None:
         self.numbers = (signal.SIGTERM, signal.SIGINT) if numbers is None else tuple(numbers)
         self._tell, self._came = tell, 0
         self._before: dict[int, Any] = {}
@@ -139,7 +140,7 @@ class AsyncShutdown:
 
     def __init__(self, hf: AsyncHoldfast, grace: float, signals: Iterable[int] | None) -> None:
         self._wind = WindDown(hf, grace, self._cancel_block)
-        self._signals = SignalRelay(signals, self._request_on_loop)
+        self._signals = SignalRelay(signals, lambda: self._loop.call_soon_threadsafe(self._wind.request))
         self._block: asyncio.Task[Any] | None = None
         self._cancelled = 0
 
@@ -178,7 +179,7 @@ class AsyncShutdown:
                 try:
                     await wind.wait_until_over()
                 except asyncio.CancelledError as again:
-                    if not self._is_ours(again):
+                    if not self._is_ours():
                         wind.hurry()
                         stopped = again
         finally:
@@ -194,10 +195,7 @@ class AsyncShutdown:
         self._cancelled += 1
         self._block.cancel()
 
-    def _request_on_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._wind.request)
-
-    def _is_ours(self, error: BaseException) -> bool:
+    def _is_ours(self) -> bool:
         """Return True if only this object cancelled the block, and nothing from outside."""
         assert self._block is not None
         return self._cancelled > 0 and self._block.cancelling() - self._cancelled <= self._cancelling
@@ -206,14 +204,8 @@ class AsyncShutdown:
         if isinstance(error, BaseExceptionGroup):
             return all(self._is_expected(one) for one in error.exceptions)
         if isinstance(error, asyncio.CancelledError):
-            return self._is_ours(error)
+            return self._is_ours()
         return isinstance(error, Draining)
-
-
-def _check_grace(grace: float) -> float:
-    if not is_number(grace, least=0, most=10**6, whole=False):
-        raise InvalidValue(f"grace must be a number of seconds, 0 or more, not {grace!r:.40}.")
-    return float(grace)
 
 
 class GraceExpired(BaseException):

@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.connect import make_model
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Closed, Draining, HoldfastError
 from holdfast.ports import Model
 from holdfast.records.reports import EventQuery
-from holdfast.runtime.driver import TurnDriver
-from holdfast.runtime.listeners import ListenerHub
+from holdfast.runtime.reply import AgentEvent, Reply
 
 if TYPE_CHECKING:
     from holdfast.aio.holdfast import AsyncHoldfast
+    from holdfast.runtime.driver import TurnDriver
+    from holdfast.runtime.send import AgentSend
 
 T = TypeVar("T")
 STOP_POLL_SECONDS = 0.5
@@ -41,16 +42,72 @@ def get_agent_tasks(hf: AsyncHoldfast) -> AgentTasks:
     return found
 
 
-class StartedWork(Protocol[T]):
-    """Work that was started and can be withdrawn until it is written."""
+Notice = AgentEvent | tuple[int, int] | None
+"""A live event, the versions up to which the journal has news, or None: poll."""
 
-    task: asyncio.Task[T] | None
 
-    @property
-    def is_written(self) -> bool:
-        """True if any of it is in the journal."""
+class ListenerHub:
+    """The listeners of this process, by conversation.
 
-    def withdraw(self) -> None: ...
+    Deltas are relayed only within the process that receives them, in order with journal positions, so that no listener
+    receives a reply before its deltas. They are dropped once the reply is in the journal.
+    """
+
+    def __init__(self) -> None:
+        self._ears: dict[tuple[str, str], set[asyncio.Queue[Notice]]] = {}
+        self._said: dict[tuple[str, str], list[str]] = {}
+        self._reached: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def publish_versions(self, place: tuple[str, str], until: tuple[int, int]) -> None:
+        """Announce that the journal has news up to these versions of the thread and the actor, in order with deltas."""
+        self._reached[place] = until
+        self._said.pop(place, None)  # The reply with these deltas is in the journal now.
+        for ear in self._ears.get(place, ()):
+            ear.put_nowait(until)
+
+    def publish_event(self, place: tuple[str, str], kind: str, data: dict[str, Any]) -> None:
+        """Relay a live event to the listeners. Must be called on their event loop."""
+        if kind == "delta" and data.get("kind") == "text":
+            self._said.setdefault(place, []).append(str(data.get("text", "")))
+        elif kind in ("reset", "over"):
+            self._said.pop(place, None)
+        if kind == "over":
+            self._reached.pop(place, None)
+        ears = self._ears.get(place)
+        if ears:
+            rest = {name: value for name, value in data.items() if name not in ("text", "name")}
+            known: Any = kind
+            live = AgentEvent(kind=known, text=str(data.get("text", "")), name=data.get("name"), data=rest)
+            event = None if kind == "over" else live
+            for ear in ears:
+                ear.put_nowait(event)
+
+    def listen(self, place: tuple[str, str], *, again: bool = False) -> asyncio.Queue[Notice]:
+        """Add a listener; it first receives the journal's position and the deltas of the reply in progress.
+
+        With `again`, it may know a part of those deltas, so a reset comes first.
+        """
+        ear: asyncio.Queue[Notice] = asyncio.Queue()
+        said = "".join(self._said.get(place, ()))
+        if said or place in self._reached:
+            ear.put_nowait(self._reached.get(place))
+        if said and again:
+            ear.put_nowait(AgentEvent(kind="reset"))
+        if said:
+            ear.put_nowait(AgentEvent(kind="delta", text=said, data={"kind": "text"}))
+        self._ears.setdefault(place, set()).add(ear)
+        return ear
+
+    def get_versions(self, place: tuple[str, str]) -> tuple[int, int] | None:
+        """Return how far the journal may be read before the next live event; None if nothing is at work here."""
+        return self._reached.get(place)
+
+    def stop_listening(self, place: tuple[str, str], ear: asyncio.Queue[Notice]) -> None:
+        """Remove a listener."""
+        ears = self._ears.get(place, set())
+        ears.discard(ear)
+        if not ears:
+            self._ears.pop(place, None)
 
 
 class AgentTasks:
@@ -90,18 +147,11 @@ class AgentTasks:
         entrance = self._entrances.setdefault(place, asyncio.Lock())
         with waiting() if entrance.locked() else nullcontext():
             await entrance.acquire()
-        held = [entrance]
+        with ExitStack() as held:
+            held.callback(entrance.release)
+            yield held.close
 
-        def lined() -> None:
-            if held:
-                held.pop().release()
-
-        try:
-            yield lined
-        finally:
-            lined()
-
-    async def await_outcome(self, sending: StartedWork[T], *, goes_on: bool = True) -> T:
+    async def await_outcome(self, sending: AgentSend[T], *, goes_on: bool = True) -> Reply[T]:
         """Wait for a send. If the waiter is cancelled, withdraw a send that has not started.
 
         If the send itself was cancelled, raise `Draining` or `Closed`. Without `goes_on`, cancelling the waiter also
@@ -142,10 +192,8 @@ class AgentTasks:
         if asyncio._get_running_loop() is loop:
             call(*args)
             return
-        try:
+        with suppress(RuntimeError):  # The loop was closed just now, and its listeners are gone.
             loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:
-            pass  # The loop was closed just now, and its listeners are gone.
 
     # Stop requests
 
@@ -177,10 +225,8 @@ class AgentTasks:
         try:
             while self._driving:
                 await asyncio.sleep(STOP_POLL_SECONDS)
-                try:
+                with suppress(HoldfastError):  # The journal cannot be read now. The next poll may succeed.
                     await self._poll_stops()
-                except HoldfastError:
-                    pass  # The journal cannot be read now. The next poll may succeed.
             self._unsubscribe()
         finally:
             self._watch = None

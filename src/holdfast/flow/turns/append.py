@@ -54,18 +54,18 @@ class MessageBatch(msgspec.Struct, frozen=True):
     thread: ThreadState
 
 
-class DraftBuilder:
+class DraftBuilder(msgspec.Struct):
     """A stream's state while drafts are collected; each draft is decided on the state after the previous ones."""
 
-    def __init__(self, state: StreamState, now: int) -> None:
-        self.state, self._now = state, now
-        self.drafts: list[Draft] = []
+    state: StreamState
+    now: int
+    drafts: list[Draft] = []
 
     def add(self, drafts: Sequence[Draft]) -> None:
         """Add drafts and fold them into the state."""
         for draft in drafts:
             self.drafts.append(draft)
-            self.state = fold_facts(self.state, draft.type, draft.facts, self.state.version + 1, self._now)
+            self.state = fold_facts(self.state, draft.type, draft.facts, self.state.version + 1, self.now)
 
 
 Decide = Callable[[StreamState, MessageBatch], Sequence[Draft]]
@@ -98,8 +98,7 @@ def append_to_turn(
     used for this before.
     """
     append.check_role(env, messages)
-    prepared = _prepare_messages(env, place, messages, call)
-    prepared = replace(prepared, artifacts=(*prepared.artifacts, *placed)) if placed else prepared
+    prepared = _prepare_messages(env, place, messages, call, placed)
     ids = tuple(ulid_text(env.ids.ulid()) for _ in messages)
     written: list[tuple[MessageBatch, list[MessageAppended]]] = []
 
@@ -117,7 +116,8 @@ def append_to_turn(
         )
         written[:] = [(speech, appended)]
         own = add_clock_events(states[place.actor], decide(states[place.actor], speech), env.clock.now_ms())
-        if release is not None and _has_turn_end(own, place.frame):
+        popped: list[Any] = [draft.facts for draft in own if draft.type == "frame.popped"]
+        if release is not None and any(facts.frame == place.frame for facts in popped):
             own += env.leases.draft_release(env.tenant, place.actor, release)
         # Messages come first, so that a subscriber sees the reply before the end of the turn.
         drafts = {place.thread: [*before, *said], place.actor: own}
@@ -133,11 +133,6 @@ def append_to_turn(
     speech, facts = written[0]
     first = speech.versions[0] if speech.versions else 0
     return append.build_stored_messages(place.thread, prepared, facts, ids, first, changed.at), changed
-
-
-def _has_turn_end(drafts: Sequence[Draft], frame: str) -> bool:
-    facts: list[Any] = [draft.facts for draft in drafts if draft.type == "frame.popped"]
-    return any(one.frame == frame for one in facts)
 
 
 def _append_change(
@@ -177,18 +172,18 @@ def _append_change(
     return changed
 
 
-def _prepare_messages(env: Env, place: TurnPlace, messages: Sequence[Message], call: str | None) -> AppendBatch:
+def _prepare_messages(
+    env: Env, place: TurnPlace, messages: Sequence[Message], call: str | None, placed: Sequence[Artifact]
+) -> AppendBatch:
     if not messages:
-        return AppendBatch(messages=(), entries=(), artifacts=())
+        return AppendBatch(messages=(), entries=(), artifacts=tuple(placed))
     tokenizer, info = append.thread_tokenizer(env, place.thread)
     prepared = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name)).prepare(messages)
-    if not place.frame:
-        return prepared
     entries = tuple(
-        replace(entry, frame=place.frame, call=call if entry.role == "assistant" else None)
+        replace(entry, frame=place.frame, call=call if entry.role == "assistant" else None) if place.frame else entry
         for entry in prepared.entries
     )
-    return replace(prepared, entries=entries)
+    return replace(prepared, entries=entries, artifacts=(*prepared.artifacts, *placed))
 
 
 def _draft_messages(

@@ -1,22 +1,28 @@
-"""A turn's calls: model answers, tool intents and outcomes, and questions about tool calls.
+"""A turn's steps and calls: model answers, tool intents and outcomes, and questions about tool calls.
 
-Each is one append over two streams. The frame that works for a tool call has the call's id; it begins with the intent
-and ends with the outcome. A question suspends the call's own frame, so that parallel tools can wait in parallel.
+A call's intent is in the journal before it is handed out, and it is answered once. Each is one append over two
+streams. The frame that works for a tool call has the call's id; it begins with the intent and ends with the outcome. A
+question suspends the call's own frame, so that parallel tools can wait in parallel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.frames import budgets, calls, evidence, lifecycle
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.next_step import pending_questions
 from holdfast.core.frames.stack import children, has_live_children, live_frame, walk_leaf_first
+from holdfast.core.values import exception_text
+from holdfast.core.wire.read import read_input
 from holdfast.core.wire.tools import describe_call, describe_misfit
-from holdfast.errors import CallNotFound, FrameSuspended, InvalidValue, ToolPairingError
+from holdfast.errors import CallNotFound, FrameSuspended, InvalidMessage, InvalidValue, Refused, ToolPairingError
 from holdfast.flow.frames import lifecycle as frame_lifecycle
 from holdfast.flow.frames import questions
 from holdfast.flow.frames.calls import add_cost
@@ -27,21 +33,81 @@ from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.flow.packs import briefs
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn
-from holdfast.flow.turns.turns import find_call_message, find_frame_turn, find_stop_request
+from holdfast.flow.turns.turns import REPLY, TurnEnd, find_call_message, find_frame_turn, find_stop_request
 from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSuspendedFacts as Suspended
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
-from holdfast.records.frames import FrameLimits, StreamState
+from holdfast.records.frames import FrameLimits, FrameState, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
-from holdfast.records.packs import MAIN_ROLE
-from holdfast.records.recovery import Answer
+from holdfast.records.packs import MAIN_ROLE, AssembledPack
+from holdfast.records.recovery import Answer, QuestionInfo
 from holdfast.records.usage import Usage
 
-REPLY = "message"
-"""The kind of result under which a turn names its final reply."""
+
+class TurnCall(msgspec.Struct, eq=False, kw_only=True):
+    """A call that waits for its outcome."""
+
+    answered: bool = False
+    answering: threading.Lock = msgspec.field(default_factory=threading.Lock)
+
+    def check_unanswered(self) -> None:
+        """Refuse a second outcome."""
+        if self.answered:
+            raise Refused("This step was answered already. Go on to the next one.")
+
+    @contextmanager
+    def answer_once(self) -> Iterator[None]:
+        """Answer the call in this block. Refuse others meanwhile; if the block raises, it can be answered again."""
+        if not self.answering.acquire(blocking=False):
+            raise Refused("Another caller is answering this step. Go on to the next one.")
+        try:
+            self.check_unanswered()
+            yield
+            self.answered = True
+        finally:
+            self.answering.release()
+
+
+class TurnModelCall(TurnCall, eq=False):
+    """A model call with its pack. `repeated`: an earlier process may have made it."""
+
+    call: str
+    packed: AssembledPack
+    model: str
+    digest: str | None = None
+    repeated: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of its pack."""
+        return self.packed.token_summary.used
+
+    def __repr__(self) -> str:
+        return f"CallModel({self.model!r}, call={self.call!r})"
+
+
+class TurnToolCall(TurnCall, eq=False):
+    """A tool call. `args` replace the model's arguments if a person changed or approved them."""
+
+    request: ToolCallRequest
+    attempt: int
+    answer: Answer | None
+    args: Any
+
+    def __repr__(self) -> str:
+        return f"CallTool({self.request.name!r}, key={self.request.id!r})"
+
+
+class TurnQuestions(msgspec.Struct, frozen=True):
+    """The open questions that the whole turn waits for."""
+
+    questions: tuple[QuestionInfo, ...]
+
+
+EngineStep = TurnModelCall | TurnToolCall | TurnQuestions | TurnEnd
 
 
 class ToolCallStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +132,63 @@ class ToolCallReturn(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
 
 
+def read_response(response: Any, finish: str | None = None) -> Message:
+    """Read the assistant's message from a response, a message in some form, or text.
+
+    The finish reason is added to it, so that later readers know it as well.
+    """
+    if isinstance(response, str) and not response:
+        raise InvalidMessage("The model's answer is empty. Use step.fail(…) if it gave none.")
+    found = [Message(role="assistant", content=response)] if isinstance(response, str) else read_input(response)
+    if len(found) != 1 or found[0].role != "assistant":
+        raise InvalidMessage(
+            "A model's answer is one assistant message. Give the provider's response, or the message in it."
+        )
+    if not isinstance(finish, str) or not finish or finish == found[0].finish:
+        return found[0]
+    return replace(found[0], metadata={**(found[0].metadata or {}), "finish": finish})
+
+
+def error_text(error: BaseException | str) -> str:
+    """Return an error as text."""
+    if isinstance(error, BaseException):
+        return exception_text(error)
+    if not isinstance(error, str) or not error:
+        raise InvalidValue("Say what went wrong: an exception, or a text.")
+    return error
+
+
+def error_usage(usage: object) -> Usage:
+    """Return the usage that an error reports, or none."""
+    return usage if isinstance(usage, Usage) else Usage()
+
+
+def add_edit_note(call: TurnToolCall, value: Any) -> Any:
+    """Return a result, with a note if a person changed the arguments or approved more than the model wrote."""
+    if call.args is None:
+        return value
+    used = msgspec.json.encode(call.args).decode()
+    note = f"[A person changed the arguments of this call to {used}.]"
+    if _is_filled_in(call):
+        note = f"[This call was made with the arguments that a person approved: {used}.]"
+    if isinstance(value, str):
+        return f"{note}\n{value}"
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
+        return [{"type": "text", "text": note}, *value]
+    return {"note": note, "result": value}
+
+
+def _is_filled_in(call: TurnToolCall) -> bool:
+    """Return True if all arguments of the model are used, and others besides."""
+    try:
+        wrote = call.request.args
+    except InvalidValue:
+        return False
+    if not isinstance(wrote, dict) or not isinstance(call.args, dict):
+        return False
+    return all(value is None or call.args.get(name) == value for name, value in wrote.items())
+
+
 def end_turn_model_call(
     env: Env,
     turn: TurnPlace,
@@ -73,11 +196,10 @@ def end_turn_model_call(
     message: Message,
     *,
     model: str | None,
-    usage: Usage | int = 0,
-    finish: str | None = None,
-    doubtful: Usage | None = None,
-    may_end: bool = True,
-    release: int | None = None,
+    usage: Usage | int,
+    doubtful: Usage | None,
+    may_end: bool,
+    release: int | None,
 ) -> tuple[Message, Usage | None]:
     """Journal a model's answer; return the message and, if the turn ended with it, the turn's usage.
 
@@ -85,49 +207,49 @@ def end_turn_model_call(
     """
     record = add_cost(env, budgets.to_usage(usage), message.model or model)
     told = message.usage is not None or record.spent or record.cost
-    said = msgspec.structs.replace(message, usage=record) if told else message
+    said = replace(message, usage=record) if told else message
     total = Usage()
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         nonlocal total
         check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
-        ended = calls.end_model(
+        (ended,) = calls.end_model(
             state,
             turn.frame,
             call,
             usage=record,
-            finish=finish,
+            finish=message.finish,
             error=None,
             retryable=False,
             doubtful=doubtful,
             content=None,
         )
-        facts = msgspec.structs.replace(ended[0].facts, stream=turn.thread, message=speech.versions[0])
-        growing.add([msgspec.structs.replace(ended[0], facts=facts)])
-        total = growing.state.frames[turn.frame].usage
+        news_since = state.version > live_frame(state, turn.frame).calls[call].version
+        growing.add([_place_draft(ended, turn, speech.versions[0])])
+        frame = live_frame(growing.state, turn.frame)
+        total = frame.usage
         # A message arrived after the model's pack was built: the model has not answered it yet.
         unseen = speech.thread.newest > speech.thread.packed
-        ends = may_end and not speech.calls[0] and not unseen and not _has_open_work(growing.state, turn)
+        ends = may_end and not speech.calls[0] and not unseen and not _has_open_work(growing.state, frame)
         # A stop accepted before the reply was stored is honoured: the turn is stopped, and the reply is kept.
-        if ends and not (_has_news_since(state, turn, call) and find_stop_request(env, turn) is not None):
+        if ends and not (news_since and find_stop_request(env, turn) is not None):
             growing.add(_draft_turn_end(turn, growing.state, speech.ids[0]))
         return growing.drafts
 
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
-    telemetry.end_model_span(env, call, usage=record, finish=finish, error=None)
+    telemetry.end_model_span(env, call, usage=record, finish=message.finish, error=None)
     return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
 
 
-def _has_open_work(state: StreamState, turn: TurnPlace) -> bool:
-    """Return True if the turn's own work is unfinished: the model's message is kept, but the turn cannot end yet."""
-    frame = live_frame(state, turn.frame)
+def _place_draft(draft: Draft, turn: TurnPlace, message: int, **more: Any) -> Draft:
+    """Return the draft of a call's event with the message in the thread that it belongs to."""
+    return replace(draft, facts=replace(draft.facts, stream=turn.thread, message=message, **more))
+
+
+def _has_open_work(state: StreamState, frame: FrameState) -> bool:
+    """Return True if a frame's own work is unfinished: a model's message is kept, but its turn cannot end yet."""
     return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
-
-
-def _has_news_since(state: StreamState, turn: TurnPlace, call: str) -> bool:
-    """Return True if anything was written to the turn since a call began, which may be a stop request."""
-    return state.version > live_frame(state, turn.frame).calls[call].version
 
 
 def _draft_turn_end(turn: TurnPlace, state: StreamState, reply: str) -> list[Draft]:
@@ -151,7 +273,8 @@ def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | Non
 
 def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart]) -> None:
     """Journal that tools are about to be called: an intent and a frame for each, in one append."""
-    contents = [redact_as_configured(env, _build_edit_content(one)) for one in wanted]
+    edits = [None if one.arguments is None else CallContent(arguments=one.arguments) for one in wanted]
+    contents = [redact_as_configured(env, edit) for edit in edits]
     goals = [redact_as_configured(env, GoalContent(goal=describe_call(one.request))) for one in wanted]
 
     def decide(state: StreamState) -> list[Draft]:
@@ -161,7 +284,16 @@ def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart])
             frame = growing.state.frames.get(one.request.id)
             if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
                 growing.add(rules.resume(growing.state, frame.id, now=env.clock.now_ms()))
-            growing.add(_draft_intent(env, turn, growing.state, one, content))
+            (intent,) = calls.begin_tool(
+                growing.state,
+                turn.frame,
+                one.request.id,
+                one.request.name,
+                if_interrupted=one.if_interrupted,
+                content=content,
+                now=env.clock.now_ms(),
+            )
+            growing.add([_place_draft(intent, turn, one.message, attempt=one.attempt)])
             if one.request.id not in growing.state.frames:
                 growing.add(draft_tool_frame(env, turn, growing.state, one, goal))
         return growing.drafts
@@ -169,34 +301,10 @@ def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart])
     change_frame(env, turn.frame, decide)
     for one in wanted:
         env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
+        name, attempt = one.request.name, one.attempt
         telemetry.begin_tool_span(
-            env,
-            one.request.id,
-            frame=turn.frame,
-            name=one.request.name,
-            conversation=turn.thread,
-            attempt=one.attempt,
+            env, one.request.id, frame=turn.frame, name=name, conversation=turn.thread, attempt=attempt
         )
-
-
-def _build_edit_content(one: ToolCallStart) -> CallContent | None:
-    return None if one.arguments is None else CallContent(arguments=one.arguments)
-
-
-def _draft_intent(
-    env: Env, turn: TurnPlace, state: StreamState, one: ToolCallStart, content: CallContent | None
-) -> list[Draft]:
-    (draft,) = calls.begin_tool(
-        state,
-        turn.frame,
-        one.request.id,
-        one.request.name,
-        if_interrupted=one.if_interrupted,
-        content=content,
-        now=env.clock.now_ms(),
-    )
-    facts = msgspec.structs.replace(draft.facts, stream=turn.thread, message=one.message, attempt=one.attempt)
-    return [msgspec.structs.replace(draft, facts=facts)]
 
 
 def draft_tool_frame(
@@ -215,7 +323,7 @@ def draft_tool_frame(
         content=goal,
         now=env.clock.now_ms(),
     )[turn.actor]
-    return [msgspec.structs.replace(draft, facts=msgspec.structs.replace(draft.facts, tool_call=True))]
+    return [replace(draft, facts=replace(draft.facts, tool_call=True))]
 
 
 def end_turn_tool_call(
@@ -249,7 +357,9 @@ def end_turn_tool_call(
         if not answered:
             _check_answerable(state, request.id)
         if request.id in live_frame(state, turn.frame).calls:
-            growing.add(_draft_return(turn, state, request.id, came, speech, names))
+            how = {"failed": came.failed, "interrupted": came.interrupted}
+            (returned,) = calls.end_tool(state, turn.frame, request.id, tokens=None, content=None, **how)
+            growing.add([_place_draft(returned, turn, speech.versions[0], artifacts=names)])
         growing.add(_draft_child_end(turn, growing.state, request.id, came))
         return growing.drafts
 
@@ -294,23 +404,12 @@ def _check_answerable(state: StreamState, call: str) -> None:
         )
 
 
-def _draft_return(
-    turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn, speech: MessageBatch, names: tuple[str, ...]
-) -> list[Draft]:
-    (draft,) = calls.end_tool(
-        state, turn.frame, call, failed=came.failed, interrupted=came.interrupted, tokens=None, content=None
-    )
-    facts = msgspec.structs.replace(draft.facts, stream=turn.thread, message=speech.versions[0], artifacts=names)
-    return [msgspec.structs.replace(draft, facts=facts)]
-
-
 def _draft_child_end(turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn) -> list[Draft]:
     """Return the drafts that end a call's frame, with everything unfinished below it."""
     frame = state.frames.get(call)
     if frame is None:
         return []
-    undone = has_live_children(state.frames, frame) or bool(frame.calls) or frame.question is not None
-    status = "failed" if came.failed or undone else "completed"
+    status = "failed" if came.failed or _has_open_work(state, frame) else "completed"
     content = OutcomeContent(error="failed") if status == "failed" else OutcomeContent()
     return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
 

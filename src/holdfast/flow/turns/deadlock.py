@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import takewhile
 
 import msgspec
 
@@ -30,18 +31,16 @@ class ConversationNode(msgspec.Struct, frozen=True):
     thread: str
 
 
-class TurnWork:
+class TurnWork(msgspec.Struct, eq=False):
     """A turn that is worked on, or one of its running tools (without a node), until it ends.
 
     Code that was started by it and outlives it no longer works for it.
     """
 
-    __slots__ = ("__weakref__", "going_on", "heeds_stops", "node")
-
-    def __init__(self, node: ConversationNode | None = None) -> None:
-        self.node, self.going_on = node, True
-        self.heeds_stops = False
-        """True if a request to stop ends it even while its tools wait."""
+    node: ConversationNode | None = None
+    going_on: bool = True
+    heeds_stops: bool = False
+    """True if a request to stop ends it even while its tools wait."""
 
 
 current_work: ContextVar[tuple[TurnWork, ...]] = ContextVar("holdfast_within", default=())
@@ -64,12 +63,10 @@ def enter_work(*work: TurnWork) -> Iterator[None]:
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The code that wants a turn: a thread, which blocks as a whole, or a task; and the work it was started by."""
+    """The code that wants a turn, and the work it was started by."""
 
-    client: object
-    """The turn queue of its client."""
-    thread: threading.Thread
-    task: object | None
+    owners: tuple[object, ...]
+    """The keys of its own work: its client with its thread, which blocks as a whole, and with its task, if any."""
     chain: tuple[TurnWork, ...]
 
     def list_held_turns(self) -> list[TurnWork]:
@@ -77,30 +74,26 @@ class Caller(msgspec.Struct, frozen=True):
 
         A tool that has ended or was given up is no longer waited for, so code that it left running holds no turn.
         """
-        found: list[TurnWork] = []
-        for work in reversed(self.chain):
-            if not work.going_on:
-                break
-            found.append(work)
-        return [work for work in found if work.node is not None]
+        waited_for = takewhile(lambda work: work.going_on, reversed(self.chain))
+        return [work for work in waited_for if work.node is not None]
 
 
 def current_caller(env: Env, task: object | None = None) -> Caller:
     """Return the running code as a caller; `task` is its task if it does not block its thread."""
-    return Caller(env.queues, threading.current_thread(), task, current_work.get())
+    mine = (threading.current_thread(),) if task is None else (threading.current_thread(), task)
+    return Caller(tuple((env.queues, one) for one in mine), current_work.get())
 
 
-class TurnWait:
+class TurnWait(msgspec.Struct, eq=False):
     """A wait for a conversation, and the turns that wait with it."""
 
-    __slots__ = ("_chain", "_own", "node")
-
-    def __init__(self, who: Caller, own: Iterable[TurnWork], node: ConversationNode) -> None:
-        self._chain, self._own, self.node = who, tuple(own), node
+    who: Caller
+    own: tuple[TurnWork, ...]
+    node: ConversationNode
 
     def list_held_turns(self) -> list[TurnWork]:
         """Return the turns that cannot end before this wait does."""
-        return [*self._chain.list_held_turns(), *(work for work in self._own if work.going_on)]
+        return [*self.who.list_held_turns(), *(work for work in self.own if work.going_on)]
 
 
 class WaitGraph:
@@ -128,15 +121,15 @@ class WaitGraph:
         return ConversationNode(name, env.tenant, thread)
 
     def caller_turns(self, who: Caller) -> tuple[TurnWork, ...]:
-        """Return the turns of a client whose blocks the caller is in."""
+        """Return the turns whose blocks the caller is in: they wait for work that it starts and waits for."""
         with self._mutex:
-            return tuple(self._at_work.get((who.client, who.task or who.thread), ()))
+            return tuple(self._at_work.get(who.owners[-1], ()))
 
     def begin_work(self, who: Caller, node: ConversationNode) -> TurnWork:
         """Note that the caller works on a turn in a block of its own, until `end_work`."""
         work = TurnWork(node)
         with self._mutex:
-            for owner in _owners(who):
+            for owner in who.owners:
                 self._at_work.setdefault(owner, {})[work] = None
         return work
 
@@ -144,7 +137,7 @@ class WaitGraph:
         """Note that the block was left."""
         work.going_on = False
         with self._mutex:
-            for owner in _owners(who):
+            for owner in who.owners:
                 theirs = self._at_work.get(owner, {})
                 theirs.pop(work, None)
                 if not theirs:
@@ -161,15 +154,6 @@ class WaitGraph:
         if circle is not None:
             raise _refusal(circle)
         return wait
-
-    @contextmanager
-    def hold_wait(self, who: Caller, node: ConversationNode, if_busy: str) -> Iterator[None]:
-        """Register a wait for a conversation in this block."""
-        wait = self.begin_wait(who, node, if_busy)
-        try:
-            yield
-        finally:
-            self.end_wait(wait)
 
     def end_wait(self, wait: TurnWait) -> None:
         """Remove a wait, whatever its outcome."""
@@ -198,11 +182,6 @@ class WaitGraph:
         return None
 
 
-def _owners(who: Caller) -> tuple[object, ...]:
-    """Return the keys of a turn's work: its task, and its thread, which a blocking wait stops as a whole."""
-    return tuple((who.client, one) for one in (who.thread, who.task) if one is not None)
-
-
 def _refusal(way: list[ConversationNode]) -> Refused:
     thread = way[-1].thread
     if len(way) == 1:
@@ -220,13 +199,3 @@ def _refusal(way: list[ConversationNode]) -> Refused:
 
 wait_graph = WaitGraph()
 """The waits of this process."""
-
-
-def list_caller_turns(env: Env, task: object | None = None) -> tuple[TurnWork, ...]:
-    """Return the turns whose blocks `task` or this thread is in: they wait for work that it starts and waits for."""
-    return wait_graph.caller_turns(current_caller(env, task))
-
-
-def nesting_depth() -> int:
-    """Return how many turns of agents are nested here."""
-    return sum(work.going_on and work.heeds_stops for work in current_work.get())

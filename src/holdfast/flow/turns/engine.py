@@ -9,6 +9,7 @@ it. Tool calls that are ready begin together; each runs in a frame of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from holdfast.core.frames import budgets
@@ -21,38 +22,35 @@ from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import questions, read
 from holdfast.flow.frames.block import check_on_error, claim_block, is_interruption, read_status, release_lease
 from holdfast.flow.frames.read import load_current_state
+from holdfast.flow.packs import rebuild
 from holdfast.flow.sessions import append
-from holdfast.flow.turns import calls, model_calls, outcome, turns
+from holdfast.flow.turns import calls, model_calls, turns
 from holdfast.flow.turns import stop as turn_stop
 from holdfast.flow.turns.append import ConversationOver
-from holdfast.flow.turns.calls import ToolCallReturn, ToolCallStart
-from holdfast.flow.turns.model_calls import ModelCallContext, ModelLimits, TurnModelCalls, has_unanswered_message
-from holdfast.flow.turns.open import TurnOpener, TurnTerms
-from holdfast.flow.turns.steps import (
+from holdfast.flow.turns.calls import (
     EngineStep,
-    TurnEnd,
+    ToolCallReturn,
+    ToolCallStart,
     TurnModelCall,
     TurnQuestions,
     TurnToolCall,
     add_edit_note,
-    add_finish,
     error_text,
-    read_response,
 )
+from holdfast.flow.turns.model_calls import ModelCallContext, ModelLimits, TurnModelCalls, has_unanswered_message
+from holdfast.flow.turns.open import Ticket, TurnOpener, TurnTerms
 from holdfast.flow.turns.tool_calls import (
+    CHECK_FIRST,
     INTERRUPTED_RETURN,
     MAY_HAVE_RUN,
-    ReadyCall,
     ToolCallSettler,
+    ToolRules,
     build_tool_question,
-    build_unknown_return,
 )
-from holdfast.flow.turns.tool_rules import ToolRules
-from holdfast.flow.turns.turns import KnownTail, TurnView
+from holdfast.flow.turns.turns import KnownTail, TurnEnd, TurnView
 from holdfast.ports import Env
 from holdfast.records.frames import LIVE_STATUSES
 from holdfast.records.messages import Message
-from holdfast.records.recovery import QuestionInfo
 from holdfast.records.usage import Usage
 
 CORRECTIONS = 3
@@ -103,7 +101,10 @@ class TurnEngine:
         waits = self.opener.wait_steps()
         try:
             for wait in waits:
-                self.opener.sleep(wait)
+                if isinstance(wait, Ticket):
+                    wait.event.wait(self.opener.remaining_wait())
+                else:
+                    self.env.clock.sleep(wait)
         finally:
             waits.close()  # Give up its place in the queue at once, whatever stopped it.
         self.enter()
@@ -116,7 +117,8 @@ class TurnEngine:
     def enter(self) -> None:
         """Enter the turn that the opener found, and claim it for this block."""
         opener = self.opener
-        self.place, self.entered = opener.turn_place, True
+        assert opener.found is not None, "the opener found it"
+        self.place, self.entered = opener.found, True
         self._epoch, self.replayed = opener.epoch, opener.ended
         self._models = TurnModelCalls(self.env, self.place, self._limits, new=opener.new)
         self._settler = ToolCallSettler(self.env, self.place, self._rules)
@@ -127,41 +129,41 @@ class TurnEngine:
         try:
             claim_block(self.env, self.place.frame)
         except BaseException:
-            self._release()
+            self.leave()
             raise
         self._claimed = True
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave the turn: it stays live unless it has ended, or an error ends it. See client/frame.py."""
+        """Leave the turn: it stays live unless it has ended, or an error ends it. See client/frame.py.
+
+        The claim and the lease are released, and the next waiter of this process goes on.
+        """
         try:
             if isinstance(error, Exception):
                 self._fail(error)
-        except Exception as second:  # noqa: BLE001  # The error that leaves the block is the one to raise.
-            assert error is not None
-            error.add_note(f"Frame {self.place.frame} could not be ended: {second}")
         finally:
-            self._release(error)
+            try:
+                if self._claimed:
+                    self._claimed = False
+                    self.env.leases.blocks.discard((self.env.tenant, self.place.frame))
+                epoch, self._epoch = self._epoch, None
+                if epoch is not None:
+                    release_lease(self.env, self.place.actor, epoch, error)
+            finally:
+                self.opener.leave()
 
     def _fail(self, error: Exception) -> None:
-        frame, status = self.place.frame, read_status(self.env, self.place.actor, self.place.frame)
-        kept = self._on_error == "leave" or is_interruption(error, status) or self.replayed
-        if kept or status not in LIVE_STATUSES:
-            error.add_note(f"Frame {frame} is {status}.")
-            return
-        self._stop(exception_text(error), "failed")
-        error.add_note(f"Frame {frame} failed with this.")
-
-    def _release(self, error: BaseException | None = None) -> None:
-        """Release the claim and the lease, and let the next waiter of this process go on."""
+        frame = self.place.frame
         try:
-            if self._claimed:
-                self._claimed = False
-                self.env.leases.blocks.discard((self.env.tenant, self.place.frame))
-            epoch, self._epoch = self._epoch, None
-            if epoch is not None:
-                release_lease(self.env, self.place.actor, epoch, error)
-        finally:
-            self.opener.leave()
+            status = read_status(self.env, self.place.actor, frame)
+            kept = self._on_error == "leave" or is_interruption(error, status) or self.replayed
+            if kept or status not in LIVE_STATUSES:
+                error.add_note(f"Frame {frame} is {status}.")
+                return
+            self._stop(exception_text(error), "failed")
+            error.add_note(f"Frame {frame} failed with this.")
+        except Exception as second:  # noqa: BLE001  # The error that leaves the block is the one to raise.
+            error.add_note(f"Frame {frame} could not be ended: {second}")
 
     def check_claimed(self) -> None:
         """Refuse work in a block that was left: another owner may have these steps now."""
@@ -183,22 +185,24 @@ class TurnEngine:
     @property
     def usage(self) -> Usage:
         """The usage of its model calls so far."""
-        return self.used if self.used is not None else outcome.read_turn_usage(self.env, self.opener.turn_place)
+        return self.used if self.used is not None else turns.read_turn_usage(self.env, self.opener.turn_place)
 
     def load_view(self) -> TurnView | None:
         """Load the current state of the turn; None once it has ended."""
-        with self.env.journal.snapshot():
-            return self._refresh_view()
+        view = turns.read_turn(self.env, self.place, self._known)
+        if view is not None:
+            self._known = (view.versions[1], view.tail)
+        return view
 
     def can_continue(self) -> bool:
         """Return True if something that the turn waited for has been answered meanwhile."""
-        view = self.load_view()
+        with self.env.journal.snapshot():
+            view = self.load_view()
         return view is None or view.step.next != "wait"
 
     def load_outcome(self) -> TurnEnd:
         """Load the outcome of a turn that has ended before."""
-        came = outcome.read_outcome(self.env, self.place)
-        self.ended = TurnEnd("done" if came.completed else "stopped", came.message, came.reason)
+        self.ended = turns.read_outcome(self.env, self.place)
         return self.ended
 
     # Next steps
@@ -219,7 +223,7 @@ class TurnEngine:
             try:
                 steps = self._find_steps(at_once)
             except LimitExceeded as error:
-                self._stop(outcome.describe_limit(error), "failed")
+                self._stop(model_calls.describe_limit(error), "failed")
             except FrameEnded:
                 self.load_outcome()
             if self.ended is None:
@@ -231,57 +235,39 @@ class TurnEngine:
 
     def _find_steps(self, at_once: int | None) -> list[EngineStep]:
         """Return the next steps; none once the turn has ended."""
-        while True:
-            view, context = self._load_view_and_context()
+        while self.ended is None:
+            context: ModelCallContext | None = None
+            with self.env.journal.snapshot():
+                view = self.load_view()
+                if view is not None and self._models.can_build_now(view):
+                    context = self._models.build_context()
             if view is None:
                 self.load_outcome()
-                return []
+                break
             match view.step.next:
                 case "stop":
                     why = turns.find_stop_request(self.env, self.place)
                     self._stop(why or turns.CONVERSATION_ENDED, "cancelled")
-                    return []
                 case _ if view.unwanted:
                     for call in view.unwanted:
                         calls.drop_tool_call(self.env, self.place, call, INTERRUPTED_RETURN)
                 case "wait":
-                    if not self._resume_own_frame(view):
-                        return [TurnQuestions(self._load_questions(view))]
+                    question = view.frame.question
+                    if question is None or not is_resumable(question, self.env.clock.now_ms()):
+                        waiting = [one for tool in view.step.tools for one in tool.questions]
+                        asked = waiting if question is None else [question]
+                        return [TurnQuestions(tuple(read.read_question(self.env, one.id) for one in asked))]
+                    # The turn's frame was suspended itself, and is answered or its timer is due.
+                    questions.resume_frame(self.env, self.place.frame)
                 case "finish":
                     self._finish(view)
-                    if self.ended is not None:
-                        return []
                 case "model":
                     return [self._begin_model(view, context)]
                 case _:
                     begun = self._begin_tools(view, at_once)
                     if begun:
                         return list(begun)
-
-    def _load_view_and_context(self) -> tuple[TurnView | None, ModelCallContext | None]:
-        """Return the next step and, if it is a model call that needs no fetching, its context, from one snapshot."""
-        with self.env.journal.snapshot():
-            view = self._refresh_view()
-            return view, None if view is None or not self._models.can_build_now(view) else self._models.build_context()
-
-    def _refresh_view(self) -> TurnView | None:
-        view = turns.read_turn(self.env, self.place, self._known)
-        if view is not None:
-            self._known = (view.versions[1], view.tail)
-        return view
-
-    def _resume_own_frame(self, view: TurnView) -> bool:
-        """Resume the turn's frame if it was suspended itself and is answered or its timer is due."""
-        question = view.frame.question
-        if question is None or not is_resumable(question, self.env.clock.now_ms()):
-            return False
-        questions.resume_frame(self.env, self.place.frame)
-        return True
-
-    def _load_questions(self, view: TurnView) -> tuple[QuestionInfo, ...]:
-        waiting = [question for tool in view.step.tools for question in tool.questions]
-        own = [view.frame.question] if view.frame.question is not None else waiting
-        return tuple(read.read_question(self.env, one.id) for one in own)
+        return []
 
     def _finish(self, view: TurnView) -> None:
         """End the turn with the model's reply, or append a complaint if the reply is not acceptable."""
@@ -290,15 +276,13 @@ class TurnEngine:
         if complaint is None:
             if calls.finish_turn(self.env, self.place, reply, release=self._epoch):
                 self._note_end(TurnEnd("done", reply))
-        elif self._count_corrections() >= CORRECTIONS:
+            return
+        said = turns.read_turn_messages(self.env, self.place)
+        corrections = sum(one.role == "user" and one.synthetic and one.text != UNSEEN_NOTICE for one in said)
+        if corrections >= CORRECTIONS:
             self._stop(f"output: {complaint}", "failed")
         else:
             self._append_notice(complaint)
-
-    def _count_corrections(self) -> int:
-        """Count how often the model was told so far that its reply is not acceptable."""
-        said = outcome.read_turn_messages(self.env, self.place)
-        return sum(one.role == "user" and one.synthetic and one.text != UNSEEN_NOTICE for one in said)
 
     def _append_notice(self, text: str) -> None:
         """Append a notice for the model, as a message that no person wrote."""
@@ -311,15 +295,19 @@ class TurnEngine:
 
     def _begin_model(self, view: TurnView, context: ModelCallContext | None) -> TurnModelCall:
         """Begin the next model call with its context, or repeat a call that was begun before."""
-        self._models.check_cost()
-        if view.step.call is not None:
-            call = self._models.repeat(view)
+        if self._models.cost is not None:
+            self._models.cost.check()
+        sent = view.step.call
+        if sent is not None:  # An earlier process may have sent it: the same call, with the pack that was shown then.
+            call = TurnModelCall(sent.id, rebuild.pack_at(self.env, sent.id, None), sent.name or "", repeated=True)
         else:
             if has_unanswered_message(view):
                 self._models.check_loops()
                 self._append_notice(UNSEEN_NOTICE)
             call = self._models.begin(context)
-            self._remember_pack()
+            state = self.env.states.get(self.env.tenant, self.place.thread)
+            nothing_since = state is not None and state.thread is not None and state.thread.packed == state.version
+            self._known = (state.version, ()) if state is not None and nothing_since else None
         self._open[call.call] = call
         return call
 
@@ -328,11 +316,10 @@ class TurnEngine:
     ) -> Message:
         """Journal a model's reply; the turn ends with it, unless it calls tools or is not acceptable."""
         with call.answer_once():
-            message = read_response(response)
+            message = calls.read_response(response, finish)
             self.check_claimed()
             env, place = self.env, self.place
             used = model_calls.reply_usage(env, place.thread, call.tokens, message, usage)
-            message = add_finish(message, finish)
             unfit = self.find_problem is not None and not message.tool_calls and self.find_problem(message) is not None
             try:
                 said, self.used = calls.end_turn_model_call(
@@ -342,7 +329,6 @@ class TurnEngine:
                     message,
                     model=call.model or call.packed.model,
                     usage=used,
-                    finish=message.finish,
                     doubtful=Usage.estimate(call.tokens) if call.repeated else None,
                     may_end=not unfit,
                     release=self._epoch,
@@ -352,8 +338,8 @@ class TurnEngine:
                 self._stop(turns.CONVERSATION_ENDED, "cancelled", usage=paid)
                 return message
             self.streamed, call.answered = str, True
-            self._models.note_reply()
-            self._remember_messages(said)
+            self._models.update_tally(in_a_row=0)
+            self._remember_message(said)
             self._settler.unbegun.update(one.id for one in said.tool_calls)
             if self.used is not None:
                 self._note_end(TurnEnd("done", said))
@@ -377,31 +363,19 @@ class TurnEngine:
             else:
                 self._stop(f"model: {text}", "failed")
 
-    def _remember_messages(self, *said: Message) -> None:
-        """Remember messages just written, so that they need not be read, if nothing came between them."""
+    def _remember_message(self, said: Message) -> None:
+        """Remember a message just written, so that it need not be read, if nothing came between."""
         known = self._known
-        for message in said:
-            follows = known is not None and message.version == known[0] + 1
-            known = (message.version, (*known[1], message)) if known is not None and follows else None
-        self._known = known
-
-    def _remember_pack(self) -> None:
-        """Remember that nothing was said since the pack that was just journaled."""
-        state = self.env.states.get(self.env.tenant, self.place.thread)
-        packed_last = state is not None and state.thread is not None and state.thread.packed == state.version
-        self._known = (state.version, ()) if state is not None and packed_last else None
+        follows = known is not None and said.version == known[0] + 1
+        self._known = (said.version, (*known[1], said)) if known is not None and follows else None
 
     # Tool calls
 
     def _begin_tools(self, view: TurnView, at_once: int | None) -> list[TurnToolCall]:
         """Begin the calls that can begin now; return none if calls were only settled."""
-        ready: list[ReadyCall] = []
-        for tool in view.step.tools:
-            if tool.next == "wait" or (at_once is not None and len(ready) >= at_once):
-                continue
-            one = self._settler.settle(view, tool)
-            if one is not None:
-                ready.append(one)
+        wanted = (tool for tool in view.step.tools if tool.next != "wait")
+        settled = (self._settler.settle(view, tool) for tool in wanted)
+        ready = list(islice((one for one in settled if one is not None), at_once))
         if ready:
             calls.begin_tool_calls(self.env, self.place, [one for one, _ in ready])
         begun = [TurnToolCall(one.request, one.attempt, answer, one.arguments) for one, answer in ready]
@@ -420,7 +394,8 @@ class TurnEngine:
 
     def finish_unknown_tool(self, call: TurnToolCall, text: str) -> Message:
         """Journal that a call's outcome is unknown, and tell the model so."""
-        return self.end_tool(call, build_unknown_return(add_edit_note(call, text)))
+        said = add_edit_note(call, text).removesuffix(MAY_HAVE_RUN) + MAY_HAVE_RUN
+        return self.end_tool(call, ToolCallReturn(result=f"{said} {CHECK_FIRST}", failed=True, interrupted=True))
 
     def end_tool(self, call: TurnToolCall, came: ToolCallReturn, files: Sequence[bytes] = ()) -> Message:
         """Journal the outcome of a tool call."""
@@ -428,7 +403,7 @@ class TurnEngine:
         said = calls.end_turn_tool_call(self.env, self.place, call.request, came, files=files)
         call.answered = True
         if said.id:
-            self._remember_messages(said)
+            self._remember_message(said)
             compaction_rules.fire_after_append(self.env, self.place.thread, [said])
         return said
 
@@ -497,7 +472,7 @@ class TurnEngine:
             begun=[one.call for one in self._open.values() if isinstance(one, TurnModelCall) and not one.repeated],
             release=self._epoch,
         )
-        return self._note_end(TurnEnd("stopped", outcome.find_last_reply(self.env, self.place), reason))
+        return self._note_end(TurnEnd("stopped", turns.find_last_reply(self.env, self.place), reason))
 
     def _note_end(self, end: TurnEnd) -> TurnEnd:
         """Note that the turn has ended, and its lease with it."""

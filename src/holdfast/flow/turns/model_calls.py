@@ -1,33 +1,49 @@
 """A turn's model calls: their context, their limits, and what they use and cost.
 
-Costs are in the journal, so a continued turn has spent what it spent before. A reply that reports no usage is counted
+A turn that has exhausted a limit can only be stopped. It takes no more messages: they would never be answered. Costs
+are in the journal, so a continued turn has spent what it spent before. A reply that reports no usage is counted
 from its pack and its text, and marked as estimated. A turn whose cost cannot be known calls no model again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.core.frames.budgets import check_can_spend
+from holdfast.core.frames.calls import begin_tool, check_can_work
+from holdfast.core.journal.codec import decode_event
 from holdfast.core.packs.manifest import compute_digest
 from holdfast.core.sessions.tokens import framing_of, message_tokens
-from holdfast.errors import InsufficientTokens, InvalidValue
+from holdfast.errors import (
+    DeadlineExceeded,
+    FrameEnded,
+    InsufficientTokens,
+    InvalidValue,
+    LimitExceeded,
+    MaxDepthExceeded,
+    ToolCallLimitExceeded,
+)
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames.calls import is_reported
 from holdfast.flow.frames.read import load_current_state
-from holdfast.flow.packs import manifest, pack, rebuild, visibility
+from holdfast.flow.packs import manifest, pack, visibility
 from holdfast.flow.packs.manifest import PackOutdated
 from holdfast.flow.packs.request import PackRequest
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.flow.sessions.read import session_stream, thread_state
-from holdfast.flow.turns import outcome
+from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
-from holdfast.flow.turns.steps import TurnModelCall
+from holdfast.flow.turns.calls import TurnModelCall
 from holdfast.flow.turns.turns import TurnView
 from holdfast.ports import Env
+from holdfast.records.events.envelope import Event
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
+from holdfast.records.reports import EventQuery
 from holdfast.records.usage import Usage
 
 LOOPS = 25
@@ -72,8 +88,8 @@ class TurnModelCalls:
 
     def __init__(self, env: Env, place: TurnPlace, limits: ModelLimits, *, new: bool) -> None:
         self._env, self._place, self._limits = env, place, limits
-        self._cost = None if limits.cost is None else TurnCost(env, place, limits.cost)
-        self._tally = outcome.ModelCallTally(0, 0) if new else None
+        self.cost = None if limits.cost is None else TurnCost(env, place, limits.cost)
+        self._tally = ModelCallTally(0, 0) if new else None
         """Calls so far; None until they are counted."""
 
     def can_build_now(self, view: TurnView) -> bool:
@@ -85,17 +101,6 @@ class TurnModelCalls:
             return False
         fetched = view.frame.handles or rules.recall_settings(self._env, self._place.thread)[0]
         return not fetched and self._env.telemetry is None
-
-    def check_cost(self) -> None:
-        """Refuse another model call if the cost is unknown or at its limit."""
-        if self._cost is not None:
-            self._cost.check()
-
-    def repeat(self, view: TurnView) -> TurnModelCall:
-        """Return a call that an earlier process may have sent: the same call, with the pack that was shown then."""
-        call = view.step.call
-        assert call is not None
-        return TurnModelCall(call.id, rebuild.pack_at(self._env, call.id, None), call.name or "")
 
     def begin(self, context: ModelCallContext | None) -> TurnModelCall:
         """Journal the beginning of a call; if messages arrive meanwhile, include them and try again."""
@@ -110,7 +115,7 @@ class TurnModelCalls:
             except PackOutdated:
                 context = self.build_context()
                 continue
-            self._update_tally(made=1)
+            self.update_tally(made=1)
             return TurnModelCall(call, packed, context.model, digest)
 
     def build_context(self) -> ModelCallContext:
@@ -125,23 +130,18 @@ class TurnModelCalls:
     def check_loops(self) -> None:
         """Refuse one more call if the limit is reached. The journal is read once; later calls are counted here."""
         if self._tally is None:
-            self._tally = outcome.tally_model_calls(self._env, self._place)
-        outcome.check_not_failing(self._tally)
-        outcome.check_loops(self._tally.made, self._limits.loops)
+            self._tally = tally_model_calls(self._env, self._place)
+        check_tally(self._tally, self._limits.loops)
 
-    def note_reply(self) -> None:
-        """Note that the model replied."""
-        self._update_tally(in_a_row=0)
-
-    def note_failure(self) -> None:
-        """Note a failure that costs no loop: an unavailable model is given up eventually."""
-        self._update_tally(made=-1, in_a_row=1 + (0 if self._tally is None else self._tally.in_a_row))
-
-    def _update_tally(self, *, made: int = 0, in_a_row: int | None = None) -> None:
+    def update_tally(self, *, made: int = 0, in_a_row: int | None = None) -> None:
         """Update the tally. No-op until it is loaded: the first load reads these calls from the journal."""
         if self._tally is not None:
             row = self._tally.in_a_row if in_a_row is None else in_a_row
-            self._tally = outcome.ModelCallTally(max(self._tally.made + made, 0), row)
+            self._tally = ModelCallTally(max(self._tally.made + made, 0), row)
+
+    def note_failure(self) -> None:
+        """Note a failure that costs no loop: an unavailable model is given up eventually."""
+        self.update_tally(made=-1, in_a_row=1 + (0 if self._tally is None else self._tally.in_a_row))
 
 
 def read_model_name(env: Env, place: TurnPlace) -> str:
@@ -176,11 +176,11 @@ class TurnCost:
         why = self._find_unknown_cost()
         if why is not None:
             raise UnknownCost(why)
-        outcome.check_cost(outcome.read_turn_usage(self._env, self._place), self._limit)
+        check_cost(turns.read_turn_usage(self._env, self._place), self._limit)
 
     def _find_unknown_cost(self) -> str | None:
         """Find a call whose cost is unknown, and return the reason."""
-        for event in outcome.read_model_outcomes(self._env, self._place, after=self._read):
+        for event in read_model_outcomes(self._env, self._place, after=self._read):
             own = event.facts.frame == self._place.frame
             why = self._explain_unknown_cost(event.type, event.facts) if own else None
             if why is not None:
@@ -199,3 +199,110 @@ class TurnCost:
         if type == "model.failed":  # Most failed calls are not billed, and report nothing.
             return None
         return f"{model} did not report what it used, so what it costs is not known; give its replies a usage."
+
+
+# Limits
+
+
+MAX_FAILURES = 25
+"""The consecutive failures of a turn's model calls after which the turn is given up."""
+OUTCOME_TYPES = ("model.failed", "model.responded")
+
+
+class ModelFailureLimit(LimitExceeded):
+    """The model fails however often it is called: the turn ends."""
+
+
+LIMIT_REASONS = {
+    ToolCallLimitExceeded: "tool_calls",
+    DeadlineExceeded: "deadline",
+    InsufficientTokens: "budget",
+    MaxDepthExceeded: "depth",
+    ModelFailureLimit: "model",
+}
+
+
+def describe_limit(error: LimitExceeded) -> str:
+    """Return why a turn is stopped: one word, then a sentence."""
+    return f"{next((why for kind, why in LIMIT_REASONS.items() if isinstance(error, kind)), 'loops')}: {error}"
+
+
+class ModelCallTally(msgspec.Struct, frozen=True):
+    """Counts of a turn's model calls."""
+
+    made: int
+    """Calls that count towards the limit: retryable failures cost no loops."""
+    in_a_row: int
+    """Consecutive failures among the newest calls."""
+
+
+def tally_model_calls(env: Env, turn: TurnPlace) -> ModelCallTally:
+    """Count a turn's model calls, from the journal."""
+    made = 0
+    for event in manifest.iter_packs(env, turn.thread):
+        if event.version < turn.started:
+            break
+        made += event.facts.frame == turn.frame
+    failed, in_a_row = _count_failures(env, turn)
+    return ModelCallTally(max(made - failed, 0), in_a_row)
+
+
+def _count_failures(env: Env, turn: TurnPlace) -> tuple[int, int]:
+    failed = in_a_row = 0
+    for event in read_model_outcomes(env, turn):
+        if event.facts.frame == turn.frame:
+            again = event.type == "model.failed" and event.facts.retryable
+            failed, in_a_row = failed + again, in_a_row + 1 if again else 0
+    return failed, in_a_row
+
+
+def read_model_outcomes(env: Env, turn: TurnPlace, *, after: int | None = None) -> Iterator[Event]:
+    """Yield the outcomes of model calls in a turn's stream, since the turn began or after a version."""
+    if after is None:
+        frame = load_current_state(env, turn.actor).frames.get(turn.frame)
+        if frame is None:
+            raise FrameEnded(f"Turn {turn.frame} has ended meanwhile.")
+        after = frame.pushed
+    query = EventQuery(tenant=env.tenant, stream=turn.actor, after=after, types=OUTCOME_TYPES, limit=256)
+    while page := env.journal.read(query):
+        yield from map(decode_event, page)
+        query = replace(query, after=page[-1].version)
+
+
+def check_tally(tally: ModelCallTally, loops: int | None) -> None:
+    """Refuse a model call beyond the limit, or if the model only fails: recovering agents would pay for it for ever."""
+    if tally.in_a_row >= MAX_FAILURES:
+        raise ModelFailureLimit(f"failed {tally.in_a_row} times in a row. Send a message to try again.")
+    if loops is not None and tally.made >= loops:
+        raise LimitExceeded(f"The model was called {tally.made} times in this turn; the limit is {loops}.")
+
+
+def check_cost(usage: Usage, most: int | None) -> None:
+    """Refuse to go on once the cost limit is reached, in billionths of a US dollar."""
+    if most is not None and (usage.cost or 0) >= most:
+        raise InsufficientTokens("the turn has reached its cost limit.")
+
+
+def find_exhausted_limit(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> str | None:
+    """Return why a turn without a worker can only be stopped; None if it can go on or waits for a person."""
+    try:
+        with env.journal.snapshot():  # Another process may take and end the turn at any time.
+            _check_next_step(env, turn, loops, cost)
+    except LimitExceeded as error:
+        return describe_limit(error)
+    return None
+
+
+def _check_next_step(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> None:
+    """Apply the checks of a turn's next step; nothing is begun."""
+    view = turns.read_turn(env, turn)
+    state, now = load_current_state(env, turn.actor), env.clock.now_ms()
+    if view is not None and view.step.next == "model":
+        frame = check_can_work(state, turn.frame, now)
+        check_can_spend(frame)
+        check_cost(frame.usage, cost)
+        check_tally(tally_model_calls(env, turn), loops)
+    elif view is not None and view.step.next == "tools" and all(tool.next == "begin" for tool in view.step.tools):
+        call = view.step.tools[0].call
+        if call not in state.frames:
+            begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)

@@ -18,6 +18,7 @@ first to see it free. Of several interrupting messages the last one stays.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -31,22 +32,14 @@ from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
 from holdfast.flow.frames.block import default_limits
 from holdfast.flow.frames.read import load_current_state
-from holdfast.flow.turns import outcome, stop, turns
+from holdfast.flow.turns import model_calls, stop, turns
 from holdfast.flow.turns.append import TurnPlace
-from holdfast.flow.turns.deadlock import (
-    Caller,
-    ConversationNode,
-    TurnWait,
-    TurnWork,
-    current_caller,
-    enter_work,
-    wait_graph,
-)
-from holdfast.flow.turns.queue import Ticket
+from holdfast.flow.turns.deadlock import Caller, TurnWait, TurnWork, current_caller, enter_work, wait_graph
 from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
 from holdfast.ports import Env
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
+from holdfast.system import renew_in_child
 
 OPEN_POLL_SECONDS = 0.02
 INTERRUPT_REASON = "Interrupted by a new message."
@@ -56,11 +49,17 @@ class TurnOpener:
     """The opener of one turn. `wait_steps` yields waits, which threads and tasks perform in their own ways."""
 
     def __init__(self, env: Env, thread: str, terms: TurnTerms) -> None:
-        check_terms(terms)
+        if terms.if_busy not in IF_BUSY:
+            raise InvalidValue(f"if_busy must be one of {', '.join(IF_BUSY)}, not {terms.if_busy!r}.")
+        if terms.wait is not None and not is_number(terms.wait, least=0, most=threading.TIMEOUT_MAX, whole=False):
+            raise InvalidValue(
+                f"wait must be seconds, 0 or more, or None for as long as it takes, not {terms.wait!r:.40}."
+            )
         self._env, self._terms = env, terms
         self.place = turns.turns_place(thread)
         self._here = (env.tenant, self.place.actor)
-        self._found: TurnPlace | None = None
+        self.found: TurnPlace | None = None
+        """The turn, once there is one: begun, joined, or known by its key."""
         self.said: tuple[Message, ...] = ()
         self.new = False
         """True if the turn was begun just now."""
@@ -70,7 +69,7 @@ class TurnOpener:
         self.caller: Caller | None = None
         """The code that wants the turn, if it is not the code that takes the first step."""
         self._waiting: TurnWait | None = None
-        self.work: TurnWork | None = None
+        self.work: tuple[TurnWork, ...] = ()
         """The turn as work that others may wait for, while it is worked on here."""
         self._interrupted: set[str] = set()
         """Turns that were asked to stop."""
@@ -78,16 +77,11 @@ class TurnOpener:
         self.ended = False
 
     @property
-    def is_found(self) -> bool:
-        """True if there is a turn: begun, joined, or known by its key."""
-        return self._found is not None
-
-    @property
     def turn_place(self) -> TurnPlace:
         """The turn's place; refused before the block is entered."""
-        if self._found is None:
+        if self.found is None:
             raise Refused("The turn exists once its block is entered: with session.turn(…) as turn.")
-        return self._found
+        return self.found
 
     def wait_steps(self) -> Generator[OpeningWait, None, None]:
         """Yield waits until the turn is ours or has ended. If abandoned, nothing is left behind."""
@@ -97,9 +91,11 @@ class TurnOpener:
         try:
             while not (yield from self._try_once()):
                 pass
-            self._end_wait()
+            if self._waiting is not None:
+                wait_graph.end_wait(self._waiting)
+            self._waiting = None
             if self.said:
-                with enter_work(*self.list_work()):
+                with enter_work(*self.work):
                     rules.fire_after_append(self._env, self.place.thread, self.said)
         except BaseException:
             self.leave()
@@ -134,10 +130,10 @@ class TurnOpener:
 
     def _is_over(self) -> bool:
         """Return True if the turn of the key, or the joined one, has ended."""
-        found = self._found
+        found = self.found
         if found is None and self._terms.key is not None:
             known = turns.find_turn_by_key(self._env, self.place, self._build_request())
-            found = self._found = None if known is None else known.place
+            found = self.found = None if known is None else known.place
         if found is None:
             return False
         self.ended = found.frame not in load_current_state(self._env, found.actor).frames
@@ -146,12 +142,9 @@ class TurnOpener:
     def _build_request(self) -> TurnRequest:
         """Return the request. Limits are journaled whole, so that later defaults do not change them."""
         terms, default = self._terms, default_limits(self._env, self.place.actor)
+        limits = default if terms.limits is None else check_limits(terms.limits).apply_to(default)
         return TurnRequest(
-            messages=terms.messages,
-            key=terms.key,
-            tokens=terms.tokens,
-            limits=default if terms.limits is None else check_limits(terms.limits).apply_to(default),
-            agent=terms.agent,
+            messages=terms.messages, key=terms.key, tokens=terms.tokens, limits=limits, agent=terms.agent
         )
 
     # Waiting
@@ -164,7 +157,7 @@ class TurnOpener:
             return
         self._register_wait()
         self._handle_busy()
-        if self._found is not None:  # The worker is on the turn that we joined: wait for its end.
+        if self.found is not None:  # The worker is on the turn that we joined: wait for its end.
             while not queues.enter(self._here):
                 if self._is_over():
                     return
@@ -172,9 +165,8 @@ class TurnOpener:
                 yield OPEN_POLL_SECONDS
             self._inside = True
             return
-        lined = QueueWait()
         interrupts = self._terms.if_busy == "interrupt"
-        self._ticket = queues.wait(self._here, lined.wake, ahead=interrupts)
+        lined = self._ticket = queues.wait(self._here, ahead=interrupts)
         self._check_not_draining()  # A ticket taken while waiters are dismissed would never be called.
         yield from self._interrupt_until_called(lined) if interrupts else (lined,)
         self._check_not_draining()
@@ -182,7 +174,7 @@ class TurnOpener:
             raise self._timeout_error()
         self._ticket, self._inside = None, True
 
-    def _interrupt_until_called(self, lined: QueueWait) -> Iterator[OpeningWait]:
+    def _interrupt_until_called(self, lined: Ticket) -> Iterator[OpeningWait]:
         """Wait, and stop the turns of waiters that come before us as well."""
         while not lined.event.is_set() and self.remaining_wait() != 0:
             self._check_not_draining()
@@ -194,23 +186,12 @@ class TurnOpener:
         assert self.caller is not None
         waits_at_all = self._terms.if_busy != "reject" and self._terms.wait != 0
         if self._waiting is None and waits_at_all:
-            self._waiting = wait_graph.begin_wait(self.caller, self._node(), self._terms.if_busy)
-
-    def list_work(self) -> tuple[TurnWork, ...]:
-        """Return the turn as work that others may wait for, while it is worked on here."""
-        return () if self.work is None else (self.work,)
-
-    def _end_wait(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            wait_graph.end_wait(waiting)
-
-    def _node(self) -> ConversationNode:
-        return wait_graph.node(self._env, self.place.thread)
+            node = wait_graph.node(self._env, self.place.thread)
+            self._waiting = wait_graph.begin_wait(self.caller, node, self._terms.if_busy)
 
     def _handle_busy(self) -> None:
         """Act on `if_busy` while the conversation is being worked on."""
-        if self._terms.if_busy != "reject" and (self._found is not None or self._terms.if_busy == "queue"):
+        if self._terms.if_busy != "reject" and (self.found is not None or self._terms.if_busy == "queue"):
             return
         if self._terms.if_busy == "reject" or not self._terms.messages:
             raise ActorBusy(
@@ -227,7 +208,7 @@ class TurnOpener:
             return
         joined = turns.join_turn(self._env, live, self._build_request())
         if joined is not None:
-            self._found, self.said = joined.place, joined.messages
+            self.found, self.said = joined.place, joined.messages
 
     def _check_timeout(self) -> None:
         if self._until is not None and self._env.clock.monotonic() > self._until:
@@ -235,7 +216,7 @@ class TurnOpener:
 
     def _timeout_error(self) -> ActorBusy:
         said = "Nothing was written."
-        if self._found is not None:
+        if self.found is not None:
             said = "The message was said and is answered with that turn."
         elif self._interrupted:
             said = "The message was not appended, but the other worker was asked to stop."
@@ -245,13 +226,6 @@ class TurnOpener:
         """Return the seconds left to wait; None for no limit."""
         return None if self._until is None else max(0.0, self._until - self._env.clock.monotonic())
 
-    def sleep(self, wait: OpeningWait) -> None:
-        """Wait in a thread."""
-        if isinstance(wait, QueueWait):
-            wait.event.wait(self.remaining_wait())
-        else:
-            self._env.clock.sleep(wait)
-
     # Taking
 
     def _take(self) -> bool:
@@ -259,32 +233,31 @@ class TurnOpener:
         env = self._env
         with ExitStack() as told, env.observers.defer(), env.leases.lock(*self._here):
             try:
-                live = turns.find_live_turn(env, self.place)
-                other = self._find_other_agent(self._found or live)
-                taken = self._take_or_begin(live, other)
+                live, taken = turns.find_live_turn(env, self.place), True
+                other = self._find_other_agent(self.found or live)
+                if self.found is not None and other is None:
+                    self.epoch = takeover.take_free_stream(env, self.found.actor)
+                elif live is None:
+                    self._begin()
+                elif self.found is None and self._terms.messages and (ends := self._find_forced_end(live, other)):
+                    self._replace_turn(live, *ends)  # A message that joined it would never be answered.
+                else:
+                    taken = other is None and self._join(live)
             except (ActorBusy, Conflict):
                 return False
             if taken and not self.ended:
                 assert self.caller is not None
-                self.work = wait_graph.begin_work(self.caller, self._node())
+                self.work = (wait_graph.begin_work(self.caller, wait_graph.node(env, self.place.thread)),)
                 # Callbacks for these events work for this turn: a message that they send would wait for it.
-                told.enter_context(enter_work(self.work))
+                told.enter_context(enter_work(*self.work))
         if other is not None and not taken:
-            raise self._other_agent_error(other)
+            said = "The message was said and is answered with it" if self.found is not None else "Nothing was written"
+            raise ActorBusy(
+                f"Agent {other!r} has a turn of {self.place.thread} that has not ended, and {self._terms.agent!r} "
+                f"cannot go on with it. {said}: answer its question, or let {other!r} go on with it, then send this "
+                "again; or send with if_busy='interrupt', which stops it and begins another."
+            )
         return taken
-
-    def _take_or_begin(self, live: TurnPlace | None, other: str | None) -> bool:
-        """Take the turn; return True if it is ours or has ended."""
-        if self._found is not None and other is None:
-            self.epoch = turns.take_turn(self._env, self._found)
-            return True
-        if live is None:
-            self._begin()
-            return True
-        if self._found is None and self._terms.messages and (ends := self._find_forced_end(live, other)):
-            self._replace_turn(live, *ends)  # A message that joined it would never be answered.
-            return True
-        return other is None and self._join(live)
 
     def _find_other_agent(self, turn: TurnPlace | None) -> str | None:
         """Return the turn's agent if it is another one: its tools and instructions are not ours.
@@ -297,26 +270,15 @@ class TurnOpener:
         agent = None if frame is None else turns.find_turn_agent(self._env, turn.actor, frame)
         return None if agent == self._terms.agent else agent
 
-    def _other_agent_error(self, other: str) -> ActorBusy:
-        said = "The message was said and is answered with it" if self._found is not None else "Nothing was written"
-        return ActorBusy(
-            f"Agent {other!r} has a turn of {self.place.thread} that has not ended, and {self._terms.agent!r} "
-            "cannot go "
-            f"on with it. {said}: answer its question, or let {other!r} go on with it, then send this again; or send "
-            "with if_busy='interrupt', which stops it and begins another."
-        )
-
     def _begin(self) -> None:
         if not self._terms.messages:
             raise Refused(f"No turn of {self.place.thread} is live, so there is nothing to continue. Send a message.")
-        self._note_admission(turns.begin_turn(self._env, self.place, self._build_request()))
-
-    def _note_admission(self, taken: TurnAdmission) -> None:
-        self._found, self.said, self.new = taken.place, taken.messages, taken.new
+        taken = turns.begin_turn(self._env, self.place, self._build_request())
+        self.found, self.said, self.new = taken.place, taken.messages, taken.new
         if taken.new:
             self.epoch = takeover.join_lease(self._env, self.place.actor)
         elif not self._is_over():
-            self.epoch = turns.take_turn(self._env, taken.place)
+            self.epoch = takeover.take_free_stream(self._env, taken.place.actor)
 
     def _find_forced_end(self, live: TurnPlace, other: str | None) -> tuple[str, str] | None:
         """Return why a turn without a worker can only be stopped, and its final status; None if it can go on."""
@@ -327,12 +289,12 @@ class TurnOpener:
             return INTERRUPT_REASON, "cancelled"
         # This agent's limits do not apply to another agent's turn.
         loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
-        why = outcome.find_exhausted_limit(self._env, live, loops, cost)
+        why = model_calls.find_exhausted_limit(self._env, live, loops, cost)
         return None if why is None else (why, "failed")
 
     def _replace_turn(self, live: TurnPlace, why: str, status: str) -> None:
         """End a turn without a worker that can only be stopped, then begin another."""
-        epoch = turns.take_turn(self._env, live)
+        epoch = takeover.take_free_stream(self._env, live.actor)
         try:
             stop.stop_turn(self._env, live, reason=why, status=status)
             self._begin()
@@ -340,26 +302,26 @@ class TurnOpener:
             takeover.release_stream(self._env, live.actor, epoch)
 
     def _join(self, live: TurnPlace) -> bool:
-        joined = (
-            turns.join_turn(self._env, live, self._build_request())
-            if self._terms.messages
-            else TurnAdmission(place=live)
-        )
+        joined: TurnAdmission | None = TurnAdmission(place=live)
+        if self._terms.messages:
+            joined = turns.join_turn(self._env, live, self._build_request())
         if joined is None:
             return False
-        self._found, self.said = joined.place, joined.messages
+        self.found, self.said = joined.place, joined.messages
         if not self._is_over():
-            self.epoch = turns.take_turn(self._env, joined.place)
+            self.epoch = takeover.take_free_stream(self._env, joined.place.actor)
         return True
 
     def leave(self) -> None:
         """Let the next waiter of this process go on."""
         queues = self._env.queues
         assert queues is not None
-        self._end_wait()
-        work, self.work = self.work, None
-        if work is not None and self.caller is not None:
-            wait_graph.end_work(self.caller, work)
+        if self._waiting is not None:
+            wait_graph.end_wait(self._waiting)
+        self._waiting = None
+        work, self.work = self.work, ()
+        if work and self.caller is not None:
+            wait_graph.end_work(self.caller, work[0])
         self.caller = None  # The caller may be a task that holds the turn's result: drop it, or neither is ever freed.
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
@@ -413,17 +375,20 @@ class TurnTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The limit of its cost in billionths of a US dollar, checked likewise."""
 
 
-class QueueWait:
-    """A wait for our place in the queue of this process."""
+class Ticket(msgspec.Struct, eq=False):
+    """A position in the queue of this process. It is woken once, by whichever thread lets the waiter go on."""
 
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.then: Callable[[], object] | None = None
-        self._mutex = threading.Lock()
+    place: tuple[str, str]
+    ahead: bool = False
+    called: bool = False
+    """True once the place is the waiter's."""
+    event: threading.Event = msgspec.field(default_factory=threading.Event)
+    then: Callable[[], object] | None = None
+    mutex: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def wake(self) -> None:
         """Signal that it is our turn."""
-        with self._mutex:
+        with self.mutex:
             self.event.set()
             then = self.then
         if then is not None:
@@ -431,20 +396,81 @@ class QueueWait:
 
     def call_when_ready(self, then: Callable[[], object]) -> None:
         """Call `then` when it is our turn, at once if it already is."""
-        with self._mutex:
+        with self.mutex:
             self.then = then
             ready = self.event.is_set()
         if ready:
             then()
 
 
-OpeningWait = QueueWait | float
+OpeningWait = Ticket | float
 """The thing that an opening waits for: its place in the queue, or some seconds."""
 
 
-def check_terms(terms: TurnTerms) -> None:
-    """Refuse invalid terms."""
-    if terms.if_busy not in IF_BUSY:
-        raise InvalidValue(f"if_busy must be one of {', '.join(IF_BUSY)}, not {terms.if_busy!r}.")
-    if terms.wait is not None and not is_number(terms.wait, least=0, most=threading.TIMEOUT_MAX, whole=False):
-        raise InvalidValue(f"wait must be seconds, 0 or more, or None for as long as it takes, not {terms.wait!r:.40}.")
+class TurnQueue:
+    """The conversations that are worked on in this process, and their waiters: first come, first served.
+
+    Between processes leases decide; within one, threads and tasks share a lease, so they queue here before it.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Reset: nothing runs in a child yet."""
+        self._waiting: dict[tuple[str, str], deque[Ticket]] = {}
+        self._mutex = threading.Lock()
+
+    def enter(self, place: tuple[str, str]) -> bool:
+        """Return True if the place was free; then it is the caller's until `leave`."""
+        with self._mutex:
+            if place in self._waiting:
+                return False
+            self._waiting[place] = deque()
+            return True
+
+    def wait(self, place: tuple[str, str], *, ahead: bool = False) -> Ticket:
+        """Queue, with `ahead` before all others without it. When the ticket wakes, the place is the caller's."""
+        ticket = Ticket(place, ahead)
+        with self._mutex:
+            thread = self._waiting.get(place)
+            if thread is not None:
+                thread.insert(sum(one.ahead for one in thread) if ahead else len(thread), ticket)
+                return ticket
+            self._waiting[place] = deque()
+            ticket.called = True
+        ticket.wake()
+        return ticket
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Withdraw a ticket; a place that was already the caller's goes to the next waiter."""
+        with self._mutex:
+            if not ticket.called:
+                thread = self._waiting.get(ticket.place)
+                if thread is not None and ticket in thread:
+                    thread.remove(ticket)
+                return
+        self.leave(ticket.place)
+
+    def dismiss(self) -> None:
+        """Wake every waiter without giving it the place: the client is shutting down."""
+        with self._mutex:
+            waiting = [ticket for thread in self._waiting.values() for ticket in thread]
+            for thread in self._waiting.values():
+                thread.clear()
+        for ticket in waiting:
+            ticket.wake()
+
+    def leave(self, place: tuple[str, str]) -> None:
+        """Give the place to the next waiter."""
+        with self._mutex:
+            thread = self._waiting.get(place)
+            if thread is None:
+                return
+            if not thread:
+                del self._waiting[place]
+                return
+            following = thread.popleft()
+            following.called = True
+        following.wake()

@@ -22,7 +22,6 @@ from holdfast.errors import Corrupt
 from holdfast.flow.frames.read import load_current_state, read_work_pages
 from holdfast.flow.turns import sweep, turns
 from holdfast.flow.turns.append import TurnPlace
-from holdfast.flow.turns.turns import TurnView
 from holdfast.ports import Env
 from holdfast.records.batches import HeadQuery
 from holdfast.records.frames import FrameState, StreamState
@@ -100,15 +99,10 @@ def _find_runnable_turn(
         view = turns.read_turn(env, turn)
         if view is not None:
             versions[turn.thread] = view.versions[1]
-            if _is_runnable(view, env.clock.now_ms()):
+            question, waits = view.frame.question, view.step.next == "wait"
+            if not waits or (question is not None and is_resumable(question, env.clock.now_ms())):
                 return RunnableTurn(tenant=env.tenant, frame=frame.id, session=session, thread=thread)
     return None
-
-
-def _is_runnable(view: TurnView, now: int) -> bool:
-    if view.step.next != "wait":
-        return True
-    return view.frame.question is not None and is_resumable(view.frame.question, now)
 
 
 T = TypeVar("T")
@@ -205,7 +199,7 @@ class _TenantWatch:
             settled = _skip_if_corrupt(partial(sweep.sweep_stream, self._env, stream, patient=False))
             if settled is not None and settled.calm_at is not None:
                 calm[stream] = settled.calm_at
-            acted = acted or (settled is not None and settled.has_acted)
+            acted = acted or (settled is not None and any(what != sweep.SKIPPED for what, _ in settled.done))
         return calm, acted
 
     def _read_streams(self, streams: Sequence[str], calm: dict[str, int], now: int) -> dict[str, StreamReadiness]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.frames import budgets, calls, lifecycle
 from holdfast.core.frames.stack import live_frame
@@ -23,11 +23,10 @@ from holdfast.flow.turns.append import (
 )
 from holdfast.flow.turns.calls import cancel_outside_children
 from holdfast.ports import Env
-from holdfast.records.events import calls as events
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.events.journal import LeaseReleased
-from holdfast.records.frames import StreamState
+from holdfast.records.frames import Call, StreamState
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallResult
 from holdfast.records.sessions import ThreadState
@@ -59,10 +58,11 @@ def stop_turn(
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
+        kept = next((version for version, one in zip(speech.versions, said, strict=True) if one.partial), None)
         for call in list(live_frame(state, turn.frame).calls.values()):
             torn = call.kind == "model" and call.id not in begun
             used = record + _estimate_usage(env, call.id) if torn else record
-            growing.add(_draft_call_end(turn, growing.state, call.id, call.kind, used, said, speech))
+            growing.add(_draft_call_end(turn, growing.state, call, used, kept))
         growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
         taken = env.leases.draft_take(env.tenant, turn.actor, state) if unowned else []
         given_back = LeaseReleased(epoch=state.epoch + 1, owner=env.leases.name)
@@ -83,7 +83,7 @@ def _build_final_messages(thread: ThreadState | None, turn: TurnPlace, partial: 
     """Return the messages that end a stopped turn: the partial reply, and a result for each open call."""
     if thread is None or is_conversation_over(thread, turn.started):
         return []
-    said = [] if partial is None else [msgspec.structs.replace(partial, partial=True)]
+    said = [] if partial is None else [replace(partial, partial=True)]
     waiting = [ref for ref in thread.calls.values() if ref.version >= turn.started]
     for ref in sorted(waiting, key=lambda one: (one.version, one.id)):
         answer = ToolCallResult(tool_call_id=ref.id, result=INTERRUPTED_RESULT, is_error=True, interrupted=True)
@@ -99,23 +99,16 @@ def _estimate_usage(env: Env, call: str) -> Usage:
     return Usage() if shown is None else Usage.estimate(decode_event(shown).facts.used)
 
 
-def _draft_call_end(
-    turn: TurnPlace,
-    state: StreamState,
-    call: str,
-    kind: str,
-    usage: Usage,
-    said: Sequence[Message],
-    speech: MessageBatch,
-) -> list[Draft]:
-    if kind == "tool":
-        return calls.end_tool(state, turn.frame, call, failed=True, interrupted=True, tokens=None, content=None)
-    if kind == "run":
-        return calls.end_run(state, turn.frame, call, failed=True, content=None)
+def _draft_call_end(turn: TurnPlace, state: StreamState, call: Call, usage: Usage, kept: int | None) -> list[Draft]:
+    """Return the draft that ends a call; that of a model names the message with the kept part of its reply."""
+    if call.kind == "tool":
+        return calls.end_tool(state, turn.frame, call.id, failed=True, interrupted=True, tokens=None, content=None)
+    if call.kind == "run":
+        return calls.end_run(state, turn.frame, call.id, failed=True, content=None)
     (draft,) = calls.end_model(
         state,
         turn.frame,
-        call,
+        call.id,
         usage=usage,
         finish=None,
         error="stopped",
@@ -123,7 +116,5 @@ def _draft_call_end(
         doubtful=None,
         content=None,
     )
-    shown = next((version for version, one in zip(speech.versions, said, strict=True) if one.partial), None)
-    facts = msgspec.structs.replace(draft.facts, stream=turn.thread if shown else None, message=shown)
-    assert isinstance(facts, events.CallFailed)
-    return [msgspec.structs.replace(draft, facts=facts)]
+    facts = replace(draft.facts, stream=turn.thread if kept else None, message=kept)
+    return [replace(draft, facts=facts)]

@@ -49,11 +49,6 @@ class StreamSweep(msgspec.Struct, frozen=True, kw_only=True):
     calm_at: int | None = None
     """The version at which nothing was due; None if something was, or if the stream changed meanwhile."""
 
-    @property
-    def has_acted(self) -> bool:
-        """True if anything was done."""
-        return any(what != SKIPPED for what, _ in self.done)
-
 
 def sweep_stream(env: Env, stream: str, *, fail_orphans: bool = False, patient: bool = True) -> StreamSweep:
     """Sweep one stream."""
@@ -75,10 +70,7 @@ def sweep_stream(env: Env, stream: str, *, fail_orphans: bool = False, patient: 
     return StreamSweep(done=tuple(done), calm_at=first.version if calm else None)
 
 
-SweepAction = Callable[[], str | None]
-
-
-def _act_as_owner(env: Env, stream: str, act: SweepAction, patient: bool) -> str | None:
+def _act_as_owner(env: Env, stream: str, act: Callable[[], str | None], patient: bool) -> str | None:
     """Run an action; if another process owns the stream and is gone, take the stream over first."""
     try:
         return act()
@@ -94,7 +86,7 @@ def _act_as_owner(env: Env, stream: str, act: SweepAction, patient: bool) -> str
 
 def _find_due_action(
     env: Env, stream: str, state: StreamState, frame: FrameState, fail_orphans: bool
-) -> SweepAction | None:
+) -> Callable[[], str | None] | None:
     now = env.clock.now_ms()
     question = frame.question
     if question is not None:

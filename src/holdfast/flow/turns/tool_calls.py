@@ -10,23 +10,24 @@ approved, even if a release between question and run changed a default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from holdfast.core.frames.next_step import ToolStep
 from holdfast.core.frames.questions import check_options
 from holdfast.core.journal.codec import check_plain
 from holdfast.core.values import to_plain
-from holdfast.core.wire.tools import describe_call
+from holdfast.core.wire.tools import default_arguments, describe_call, describe_misfit
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames import read
 from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.flow.turns import calls, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.calls import ToolCallReturn, ToolCallStart
-from holdfast.flow.turns.tool_rules import ToolRules
 from holdfast.flow.turns.turns import TurnView
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
@@ -54,6 +55,73 @@ class _CallQuestion(NamedTuple):
     call: str | None = None
 
 
+class ToolRules:
+    """Rules for tool calls: which ones need approval, which arguments fit, what happens to an interrupted call.
+
+    These are the rules of a loop that calls tools itself and knows only their names; an agent has its own, which know
+    its tools.
+    """
+
+    tools_ask = False
+    """True if a tool's code asks questions itself, so that it also handles a no."""
+    knows_tools = False
+    """True if the tools themselves are at hand, so that their stored definitions need not be read."""
+
+    def __init__(
+        self,
+        if_interrupted: str | Mapping[str, str] = "ask",
+        needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
+    ) -> None:
+        self._policies, self._approval = if_interrupted, needs_approval
+        names = isinstance(needs_approval, Collection) and not isinstance(needs_approval, str)
+        if not callable(needs_approval) and not names:
+            raise InvalidValue("needs_approval must be a list of tools' names, or a function of a name and arguments.")
+        given = if_interrupted.values() if isinstance(if_interrupted, Mapping) else [if_interrupted]
+        if not all(policy in ("ask", "retry", "fail") for policy in given):
+            raise InvalidValue("if_interrupted must be ask, retry or fail, or say that for each tool by its name.")
+
+    def call_terms(self, request: ToolCallRequest) -> tuple[str, int | None]:
+        """Return the policy for an interrupted call, and the tokens granted to the call's frame."""
+        policies = self._policies
+        return (policies.get(request.name, "ask") if isinstance(policies, Mapping) else policies), None
+
+    def needs_approval(self, request: ToolCallRequest) -> bool:
+        """Return True if a person must approve a call before it is made. A predicate that fails counts as True."""
+        if not callable(self._approval):
+            return request.name in self._approval
+        try:
+            return bool(self._approval(request.name, request.args))
+        except Exception:  # noqa: BLE001  # It is the caller's code, and a person is there to look.
+            return True
+
+    def find_misfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
+        """Return why the tool does not take its arguments, or None. `arguments` are a person's, if any.
+
+        `stored` is the tool's definition in the conversation's brief: nothing else is known of it here.
+        """
+        given = _call_arguments(request, arguments)
+        why = None if stored is None or given is UNSET else describe_misfit(stored.name, stored.parameters, given)
+        return None if why is None else lower_first_letter(why)
+
+    def default_arguments(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
+        """Return the tool's defaults for arguments not given."""
+        given = _call_arguments(request, arguments)
+        return {} if stored is None or not isinstance(given, dict) else default_arguments(stored.parameters, given)
+
+
+def lower_first_letter(sentence: str) -> str:
+    """Return a sentence as part of another one."""
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _call_arguments(request: ToolCallRequest, arguments: Any) -> Any:
+    """Return a call's arguments; UNSET if they are not valid JSON."""
+    try:
+        return request.args if arguments is None else arguments
+    except InvalidValue:
+        return UNSET
+
+
 class ToolCallSettler:
     """The settler of one turn's tool calls, one at a time."""
 
@@ -66,12 +134,17 @@ class ToolCallSettler:
         """Settle a call; return it if it is to be begun now, None if it was ended or asked about."""
         message = turns.find_call_message(self._env, self._turn, tool.call, view.tail)
         request = next(call for call in message.tool_calls if call.id == tool.call)
-        attempts, changed = self._read_intent(view, tool)
+        intent, attempts, changed = view.frame.calls.get(tool.call), 0, None
+        if intent is not None:
+            event = read.read_event(self._env, self._turn.actor, intent.version)
+            attempts = 1 if event is None else int(event.facts.attempt)
+            changed = read.content_field(event, "arguments")
+        policy, tokens = self._rules.call_terms(request)
         one = ToolCallStart(
             request=request,
-            if_interrupted=self._rules.interruption_policy(request),
+            if_interrupted=policy,
             attempt=attempts + 1,
-            tokens=self._rules.tokens(request),
+            tokens=tokens,
             message=message.version,
             arguments=changed,
         )
@@ -79,7 +152,7 @@ class ToolCallSettler:
         if isinstance(found, _CallEnd):
             calls.end_turn_tool_call(self._env, self._turn, one.request, found.came, answered=found.answered)
         elif isinstance(found, _CallQuestion):
-            self._ask(one, found)
+            calls.ask_about_call(self._env, self._turn, one, found.content, call=found.call)
         else:
             return found
         return None
@@ -91,38 +164,26 @@ class ToolCallSettler:
             return _CallEnd(build_erased_return(begun))
         match tool.next:
             case "begin":
-                return self._decide_new(one, tool)
+                new = tool.call in self.unbegun
+                self.unbegun.discard(tool.call)
+                if tool.frame is None and not new and read.has_frame(self._env, tool.call):
+                    # Ending a frame that waits for approval cancels its call.
+                    return _CallEnd(CANCELLED_RETURN, answered=False)
+                try:
+                    check_id(one.request.name, "name")
+                except InvalidValue:  # A model may write anything.
+                    return _CallEnd(NO_SUCH_TOOL_RETURN, answered=False)
+                return self._approval_question(one) if self._rules.needs_approval(one.request) else (one, None)
             case "resume":
                 return self._decide_answer(one, tool)
             case "again" | "retry":
                 return self._decide_fit(one)
-            case "late":
-                return _CallEnd(build_late_return(begun))
+            case "late":  # Its question expired, and expiry ends the call.
+                text = f"{_EXPIRED_TEXT} {_BEGUN_TEXT}" if begun else _EXPIRED_TEXT
+                return _CallEnd(ToolCallReturn(result=text, failed=True, interrupted=begun))
             case "fail":
                 return _CallEnd(INTERRUPTED_RETURN, answered=False)
         return self._rerun_question(one)
-
-    def _read_intent(self, view: TurnView, tool: ToolStep) -> tuple[int, Any]:
-        """Return how often a call was begun so far, and the arguments that a person changed it to."""
-        intent = view.frame.calls.get(tool.call)
-        if intent is None:
-            return 0, None
-        event = read.read_event(self._env, self._turn.actor, intent.version)
-        return (1, None) if event is None else (int(event.facts.attempt), read.content_field(event, "arguments"))
-
-    def _decide_new(self, one: ToolCallStart, tool: ToolStep) -> ReadyCall | _CallEnd | _CallQuestion:
-        if tool.frame is None and not self._is_new(tool.call):
-            return _CallEnd(CANCELLED_RETURN, answered=False)
-        if not _is_tool_name(one.request.name):
-            return _CallEnd(NO_SUCH_TOOL_RETURN, answered=False)
-        return self._approval_question(one) if self._rules.needs_approval(one.request) else (one, None)
-
-    def _is_new(self, call: str) -> bool:
-        """Return True if a call has had no frame yet: ending a frame that waits for approval cancels its call."""
-        if call in self.unbegun:
-            self.unbegun.discard(call)
-            return True
-        return not read.has_frame(self._env, call)
 
     def _decide_answer(self, one: ToolCallStart, tool: ToolStep) -> ReadyCall | _CallEnd | _CallQuestion:
         """Act on the answer to a question about a call: a yes lets it run, a no never does."""
@@ -132,7 +193,10 @@ class ToolCallSettler:
             return self._decide_fit(one, answer, question)
         if question.call is not None:
             return _CallEnd(build_answer_return(answer))
-        return _CallEnd(build_denied_return(answer, begun_before=one.attempt > 2))
+        # Begun more often than the question itself took: it may have run before.
+        rest = f"It was not made this time. {_BEGUN_TEXT}" if one.attempt > 2 else "It was not made."
+        told = f"A person did not allow this call. {rest}{_join_remarks(answer.payload, answer.note)}"
+        return _CallEnd(ToolCallReturn(result=told, failed=True))
 
     def _is_allowed(self, one: ToolCallStart, question: Question, answer: Answer) -> bool:
         """Return True if a call may run with this answer. Where approval is required, text alone is not a yes."""
@@ -155,7 +219,7 @@ class ToolCallSettler:
         if edited is ERASED:
             return _CallEnd(build_erased_return(one.attempt > 1))
         if edited is not None:
-            new = msgspec.structs.replace(one, arguments=edited)
+            new = replace(one, arguments=edited)
             why = self._find_misfit(new)
             told = f"The arguments that were given do not fit: {why}"
             return (new, answer) if why is None else self._repeat_question(one, told)
@@ -167,11 +231,12 @@ class ToolCallSettler:
         self, one: ToolCallStart, answer: Answer, question: Question | None
     ) -> ReadyCall | _CallQuestion:
         """Run an approved call with the arguments that were shown, even if the tool has changed since."""
-        shown = self._question_arguments(question)
+        asked = None if question is None else read.read_event(self._env, self._turn.actor, question.version)
+        shown = read.content_field(asked, "arguments")
         kept = keep_shown_arguments(
             self._source_arguments(one), shown, self.display_arguments(one), self._new_question_arguments(one)
         )
-        new = one if kept is None else msgspec.structs.replace(one, arguments=kept)
+        new = one if kept is None else replace(one, arguments=kept)
         why = self._find_misfit(new)
         of_the_call = question is not None and (one.attempt == 1 or question.call is not None)
         if why is None and of_the_call and has_unseen_values(shown, self._new_question_arguments(new)):
@@ -186,18 +251,27 @@ class ToolCallSettler:
         return self._approval_question(one, told) if one.attempt == 1 else self._rerun_question(one, told=told)
 
     def _approval_question(self, one: ToolCallStart, told: str | None = None) -> _CallQuestion:
-        return _CallQuestion(build_approval_question(*self._describe_call(one), told))
+        """Return the question before a call is made. `told` explains the fate of an earlier answer."""
+        words, arguments = self._describe_call(one)
+        reason = _prefix_reason(told, f"{words}: may it run?")
+        return _CallQuestion(QuestionContent(reason=reason, options=["approve", "deny"], arguments=arguments))
 
     def _rerun_question(self, one: ToolCallStart, *, why: str | None = None, told: str | None = None) -> _CallQuestion:
-        """Return the question to ask about a call that may have run."""
-        content = build_rerun_question(*self._describe_call(one), unfit=self._find_misfit(one), why=why, told=told)
+        """Return the question about a call that may have run: `why` says how."""
+        (words, arguments), unfit = self._describe_call(one), self._find_misfit(one)
+        begun = f"{words} may have run" if why is None else f"{words} may have run: {why.rstrip('.')}"
+        asked = f"{begun}. Run again?" if unfit is None else f"{begun}, and {unfit.rstrip('.')}. {_CHOICE_TEXT}"
+        content = QuestionContent(
+            reason=_prefix_reason(told, asked),
+            options=[RUN_AGAIN, DO_NOT_RUN],
+            recommended=DO_NOT_RUN,
+            arguments=arguments,
+        )
         return _CallQuestion(content, call=one.request.id)
 
     def ask_to_rerun(self, one: ToolCallStart, why: str) -> None:
         """Ask about a call that may have run just now."""
-        self._ask(one, self._rerun_question(one, why=why))
-
-    def _ask(self, one: ToolCallStart, asked: _CallQuestion) -> None:
+        asked = self._rerun_question(one, why=why)
         calls.ask_about_call(self._env, self._turn, one, asked.content, call=asked.call)
 
     # Arguments of a call
@@ -213,20 +287,20 @@ class ToolCallSettler:
     def _describe_call(self, one: ToolCallStart) -> tuple[str, Any]:
         """Describe a call and its arguments for a person, with the defaults for arguments not given."""
         unsaid = self._rules.default_arguments(one.request, one.arguments, self._find_stored_tool(one.request))
-        return describe_call(one.request, one.arguments, unsaid), self._merge_defaults(one, unsaid)
-
-    def _merge_defaults(self, one: ToolCallStart, unsaid: Mapping[str, Any]) -> Any:
         given = self._source_arguments(one)
-        return {**given, **unsaid} if isinstance(given, dict) else given
+        shown = {**given, **unsaid} if isinstance(given, dict) else given
+        return describe_call(one.request, one.arguments, unsaid), shown
 
     def _source_arguments(self, one: ToolCallStart) -> Any:
-        """Return the arguments that the model or a person wrote."""
-        return readable_arguments(one.request, self._env.settings.nesting) if one.arguments is None else one.arguments
-
-    def _question_arguments(self, question: Question | None) -> Any:
-        if question is None:
-            return None
-        return read.content_field(read.read_event(self._env, self._turn.actor, question.version), "arguments")
+        """Return the arguments that the model or a person wrote, for a person to read."""
+        if one.arguments is not None:
+            return one.arguments
+        try:
+            given = one.request.args
+            check_plain(given, self._env.settings.nesting)
+        except InvalidValue:  # A model may write arguments that no question can hold: the person sees the raw text.
+            return one.request.arguments
+        return given
 
     def _new_question_arguments(self, one: ToolCallStart) -> Any:
         """Return the arguments that a question would hold now."""
@@ -237,14 +311,6 @@ class ToolCallSettler:
     def display_arguments(self, one: ToolCallStart) -> Any:
         """Return the arguments that a call would be made with, for a person to read."""
         return self._describe_call(one)[1]
-
-
-def _is_tool_name(name: str) -> bool:
-    """Return True if a tool can have this name. A model may write anything."""
-    try:
-        return bool(check_id(name, "name"))
-    except InvalidValue:
-        return False
 
 
 CHECK_FIRST: Final = "Do not simply call it again: find out first whether it has."
@@ -263,40 +329,17 @@ _CHOICE_TEXT: Final = "Say what came of it, or run it again with all arguments t
 # Results
 
 
-def build_late_return(begun: bool) -> ToolCallReturn:
-    """Return the result of a call whose question expired, where expiry ends the call."""
-    return ToolCallReturn(
-        result=f"{_EXPIRED_TEXT} {_BEGUN_TEXT}" if begun else _EXPIRED_TEXT, failed=True, interrupted=begun
-    )
-
-
 def build_erased_return(begun: bool) -> ToolCallReturn:
     """Return the result of an erased call."""
     rest = _BEGUN_TEXT if begun else "It was not made."
     return ToolCallReturn(result=f"{_ERASED_TEXT} {rest}", failed=True, interrupted=begun)
 
 
-def build_denied_return(answer: Answer, *, begun_before: bool) -> ToolCallReturn:
-    """Return the result of a denied call. `begun_before`: it was begun more often than the question itself took."""
-    rest = f"It was not made this time. {_BEGUN_TEXT}" if begun_before else "It was not made."
-    return ToolCallReturn(
-        result=f"A person did not allow this call. {rest}{_join_remarks(answer.payload, answer.note)}", failed=True
-    )
-
-
 def build_answer_return(answer: Answer) -> ToolCallReturn:
     """Return the result of a call not to be run again: the outcome that the person found out, if given."""
     if answer.payload is not None and answer.payload is not ERASED:
         return ToolCallReturn(result=answer.payload)
-    return msgspec.structs.replace(
-        INTERRUPTED_RETURN, result=f"{INTERRUPTED_RETURN.result}{_join_remarks(answer.note)}"
-    )
-
-
-def build_unknown_return(text: str) -> ToolCallReturn:
-    """Return the result of a call with an unknown outcome: it timed out, or the connection was lost."""
-    said = text if text.endswith(MAY_HAVE_RUN) else f"{text}{MAY_HAVE_RUN}"
-    return ToolCallReturn(result=f"{said} {CHECK_FIRST}", failed=True, interrupted=True)
+    return replace(INTERRUPTED_RETURN, result=f"{INTERRUPTED_RETURN.result}{_join_remarks(answer.note)}")
 
 
 def _join_remarks(*said: Any) -> str:
@@ -305,23 +348,6 @@ def _join_remarks(*said: Any) -> str:
 
 
 # Questions
-
-
-def build_approval_question(words: str, arguments: Any, told: str | None = None) -> QuestionContent:
-    """Build the question before a call is made. `told` explains the fate of an earlier answer."""
-    reason = f"{words}: may it run?"
-    return QuestionContent(reason=_prefix_reason(told, reason), options=["approve", "deny"], arguments=arguments)
-
-
-def build_rerun_question(
-    words: str, arguments: Any, *, unfit: str | None = None, why: str | None = None, told: str | None = None
-) -> QuestionContent:
-    """Build the question about a call that may have run: `why` says how, `unfit` why it cannot simply rerun."""
-    begun = f"{words} may have run" if why is None else f"{words} may have run: {why.rstrip('.')}"
-    asked = f"{begun}. Run again?" if unfit is None else f"{begun}, and {unfit.rstrip('.')}. {_CHOICE_TEXT}"
-    return QuestionContent(
-        reason=_prefix_reason(told, asked), options=[RUN_AGAIN, DO_NOT_RUN], recommended=DO_NOT_RUN, arguments=arguments
-    )
 
 
 def _prefix_reason(told: str | None, asked: str) -> str:
@@ -348,16 +374,6 @@ def build_tool_question(
         arguments=arguments,
         payload=to_plain(payload),
     )
-
-
-def readable_arguments(request: ToolCallRequest, nesting: int) -> Any:
-    """Return the arguments for a person to read."""
-    try:
-        given = request.args
-        check_plain(given, nesting)
-    except InvalidValue:  # A model may write arguments that no question can hold: the person sees the raw text.
-        return request.arguments
-    return given
 
 
 UNSEEN_VALUES: Final = "it would use values that the question did not show"

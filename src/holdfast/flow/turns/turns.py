@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from holdfast.core.frames import lifecycle, stack
 from holdfast.core.frames.next_step import TurnMessage, TurnStep, next_turn_step
 from holdfast.core.journal.codec import decode_event, encode
+from holdfast.core.journal.load import row_usage
 from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Refused
-from holdfast.flow.frames import takeover
+from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.append import States, decide_and_append
@@ -25,19 +26,22 @@ from holdfast.flow.journal.redact import redact_as_configured
 from holdfast.flow.sessions import read
 from holdfast.flow.turns.append import ConversationOver, MessageBatch, TurnPlace, append_to_turn, is_conversation_over
 from holdfast.ports import Env
-from holdfast.records.events.envelope import ERASED, Draft, Event, StoredEvent
+from holdfast.records.events.envelope import ERASED, Draft, StoredEvent
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.frames import FrameLimits, FrameState, StreamState
-from holdfast.records.ids import ulid_text
+from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.usage import Usage
 
 TURN_ACTOR = "main"
 """The actor of all turns of a thread: they share one lease, so that two turns never run in parallel."""
 GOAL_CHARS = 200
 STOPPED = "stopped"
+REPLY = "message"
+"""The kind of result under which a turn names its final reply."""
 CONVERSATION_ENDED = "The conversation was ended."
 
 
@@ -49,6 +53,16 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     limits: FrameLimits
     agent: str | None = None
+
+
+class TurnEnd(msgspec.Struct, frozen=True):
+    """The end of a turn: done or stopped."""
+
+    status: str
+    message: Message | None = None
+    """The final reply; for a stopped turn, the model's last message."""
+    reason: str | None = None
+    """The reason it was stopped."""
 
 
 class TurnAdmission(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,21 +119,19 @@ def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdm
     events = [decode_event(event) for event in stored]
     if not events:
         return None
-    found = next((event for event in events if event.type in ("frame.pushed", "turn.joined")), None)
-    at = None if found is None else _find_event_turn(env, place, found)
+    found = pushed = next((event for event in events if event.type in ("frame.pushed", "turn.joined")), None)
+    if found is not None and found.type == "turn.joined":
+        row = find_frame_row(env, found.facts.frame)[1]
+        pushed = read_event(env, place.actor, int(row["pushed_version"] or 0))
+    at = None if pushed is None else _place_from_facts(place, pushed.facts)
     if found is None or at is None:
         raise KeyReused(f"Key {wanted.key!r} already stands for {events[0].type}. Use another key for this turn.")
-    said = found.facts.message if found.type == "turn.joined" else at.started
-    check_key_messages(env, at.thread, said, wanted.messages, wanted.key)
+    first = found.facts.message if found.type == "turn.joined" else at.started
+    if wanted.messages and not _matches_messages(env, _read_append(env, at.thread, first), wanted.messages):
+        raise KeyReused(
+            f"Key {wanted.key!r} stands for a turn that began with other words. Use a new key for a new message."
+        )
     return TurnAdmission(place=at)
-
-
-def _find_event_turn(env: Env, place: TurnPlace, event: Event) -> TurnPlace | None:
-    if event.type == "frame.pushed":
-        return _place_from_facts(place, event.facts)
-    _, row = find_frame_row(env, event.facts.frame)
-    pushed = read_event(env, place.actor, int(row["pushed_version"] or 0))
-    return None if pushed is None else _place_from_facts(place, pushed.facts)
 
 
 def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission:
@@ -128,7 +140,14 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission
     content = redact_as_configured(env, GoalContent(goal=turn_goal(wanted.messages)))
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        _check_free(env, place, state)
+        roots = [one for one in state.frames.values() if one.parent is None]
+        if any(find_frame_turn(env, place, one) is not None for one in roots):
+            raise Conflict("Another turn of this conversation is live. Take it up first.")
+        if roots:
+            raise Refused(
+                f"Frame {roots[0].id} lives in {place.actor}, which is reserved for turns, and is not a turn. "
+                "End it first."
+            )
         pushed = lifecycle.push(
             {place.actor: state},
             place.actor,
@@ -139,32 +158,18 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission
             default=wanted.limits,
             content=content,
             now=env.clock.now_ms(),
-        )[place.actor]
-        facts = msgspec.structs.replace(
-            pushed[0].facts, conversation=place.thread, visible_from=speech.versions[0], agent=wanted.agent
-        )
-        own = msgspec.structs.replace(pushed[0], facts=facts)
-        return [*env.leases.draft_take(env.tenant, place.actor, state), own]
+        )[place.actor][0]
+        facts = replace(pushed.facts, conversation=place.thread, visible_from=speech.versions[0], agent=wanted.agent)
+        return [*env.leases.draft_take(env.tenant, place.actor, state), replace(pushed, facts=facts)]
 
-    at = msgspec.structs.replace(place, frame=frame)
+    at = replace(place, frame=frame)
     said, changed = append_to_turn(env, at, wanted.messages, decide, key=wanted.key, same=lambda events: True)
     if changed.repeated:
         found = find_turn_by_key(env, place, wanted)
         assert found is not None, "a key that was used names what it was used for"
         return found
     env.states.note_frame_stream(env.tenant, frame, place.actor)
-    return TurnAdmission(place=msgspec.structs.replace(at, started=said[0].version), new=True, messages=tuple(said))
-
-
-def _check_free(env: Env, place: TurnPlace, state: StreamState) -> None:
-    """Refuse a second turn. A live turn can be resumed; any other root frame must be ended first."""
-    roots = [one for one in state.frames.values() if one.parent is None]
-    if any(find_frame_turn(env, place, one) is not None for one in roots):
-        raise Conflict("Another turn of this conversation is live. Take it up first.")
-    if roots:
-        raise Refused(
-            f"Frame {roots[0].id} lives in {place.actor}, which is reserved for turns, and is not a turn. End it first."
-        )
+    return TurnAdmission(place=replace(at, started=said[0].version), new=True, messages=tuple(said))
 
 
 def turn_goal(messages: Sequence[Message]) -> str:
@@ -193,11 +198,6 @@ def join_turn(env: Env, turn: TurnPlace, wanted: TurnRequest) -> TurnAdmission |
 
 class _TurnOver(Conflict):
     """The turn has ended."""
-
-
-def take_turn(env: Env, turn: TurnPlace) -> int:
-    """Take the lease of a live turn without a worker, and return the epoch."""
-    return takeover.take_free_stream(env, turn.actor)
 
 
 # Next step
@@ -231,13 +231,19 @@ def read_turn(env: Env, turn: TurnPlace, known: KnownTail | None = None) -> Turn
     tail = known[1] if known is not None and same else _read_tail(env, turn.thread, after)
     calls = {} if thread is None else thread.calls
     children = {child.id: child for child in stack.children(state.frames, frame.id)}
-    refs = sorted(calls.values(), key=lambda one: (one.version, one.id))
+    refs = sorted((ref.version, ref.id) for ref in calls.values() if ref.version >= turn.started)
+    # While nothing was written after the turn began, no stop can have been requested.
+    over = is_conversation_over(thread, turn.started)
+    stopping = over or (state.version > frame.pushed and find_stop_request(env, turn) is not None)
     step = next_turn_step(
         frame,
         children=children,
-        waiting=[ref.id for ref in refs if ref.version >= turn.started],
-        said=[_outline_message(message) for message in tail],
-        stopping=is_conversation_over(thread, turn.started) or _has_stop_request(env, turn, state),
+        waiting=[id for _, id in refs],
+        said=[
+            TurnMessage(version=one.version, role=one.role, calls=tuple(call.id for call in one.tool_calls))
+            for one in tail
+        ],
+        stopping=stopping,
         now=env.clock.now_ms(),
         frames=state.frames,
     )
@@ -250,10 +256,6 @@ def _is_tool_frame(env: Env, turn: TurnPlace, frame: FrameState) -> bool:
     """Return True if a child frame works for a tool call, and is not the turn's own work."""
     pushed = read_event(env, turn.actor, frame.pushed)
     return pushed is not None and pushed.facts.tool_call
-
-
-def _outline_message(message: Message) -> TurnMessage:
-    return TurnMessage(version=message.version, role=message.role, calls=tuple(call.id for call in message.tool_calls))
 
 
 def _read_tail(env: Env, thread: str, after: int) -> tuple[Message, ...]:
@@ -281,7 +283,7 @@ def find_call_message(env: Env, turn: TurnPlace, call: str, tail: Sequence[Messa
 
 
 def request_stop(env: Env, turn: TurnPlace, reason: str | None = None) -> bool:
-    """Ask the worker of a turn to stop it; return False if it has ended. Repeated requests count once."""
+    """Ask the worker of a turn to stop it; return False if it has ended. By their key, repeated requests count once."""
     content = None if reason is None else redact_as_configured(env, ReasonContent(reason=reason))
     draft = Draft(type="cancel.requested", facts=CancelRequested(frame=turn.frame), content=content)
 
@@ -290,15 +292,10 @@ def request_stop(env: Env, turn: TurnPlace, reason: str | None = None) -> bool:
         return {turn.actor: [draft]}
 
     try:
-        decide_and_append(env, (turn.actor,), decide, key=stop_key(turn.frame), same=lambda events: True)
+        decide_and_append(env, (turn.actor,), decide, key=f"{turn.frame}/stop", same=lambda events: True)
     except FrameNotFound:
         return False
     return True
-
-
-def stop_key(frame: str) -> str:
-    """Return the key of a request to stop: one turn is stopped once."""
-    return f"{frame}/stop"
 
 
 def find_stop_reason(env: Env, turn: TurnPlace) -> str | None:
@@ -308,29 +305,59 @@ def find_stop_reason(env: Env, turn: TurnPlace) -> str | None:
     return CONVERSATION_ENDED if gone else asked
 
 
-def _has_stop_request(env: Env, turn: TurnPlace, state: StreamState) -> bool:
-    """Return True if a stop was requested. Skips the lookup if nothing was written after the turn began."""
-    return state.version > state.frames[turn.frame].pushed and find_stop_request(env, turn) is not None
-
-
 def find_stop_request(env: Env, turn: TurnPlace) -> str | None:
     """Return the reason of a stop request, or None if there is none."""
-    stored = env.journal.events_by_key(env.tenant, turn.actor, stop_key(turn.frame))
+    stored = env.journal.events_by_key(env.tenant, turn.actor, f"{turn.frame}/stop")
     if not stored:
         return None
     reason = content_field(decode_event(stored[0]), "reason")
     return reason if isinstance(reason, str) else STOPPED
 
 
-def check_key_messages(env: Env, thread: str, version: int, messages: Sequence[Message], key: str | None) -> None:
-    """Refuse a key that stands for other messages. `version` is that of the first message it stands for."""
-    if not messages:
-        return
-    said = [decode_event(event) for event in _read_append(env, thread, version)]
-    if len(said) != len(messages) or not all(
-        _matches_message(env, event, message) for event, message in zip(said, messages, strict=True)
-    ):
-        raise KeyReused(f"Key {key!r} stands for a turn that began with other words. Use a new key for a new message.")
+# Outcome
+
+
+def read_outcome(env: Env, turn: TurnPlace) -> TurnEnd:
+    """Return the outcome of an ended turn, whichever process ran it."""
+    info = frame_read.read_frame(env, turn.frame)
+    named = next((result.ref for result in reversed(info.results) if result.kind == REPLY), None)
+    stored = None if named is None else env.journal.event(env.tenant, ulid_bytes(named))
+    message = None if stored is None else read.read_message(env, stored, pinned=False)
+    return TurnEnd(
+        status="done" if info.status == "completed" else "stopped",
+        message=find_last_reply(env, turn) if named is None else message,
+        reason=info.error if isinstance(info.error, str) else None,
+    )
+
+
+def read_turn_usage(env: Env, turn: TurnPlace) -> Usage:
+    """Return the usage of a turn's model calls so far. A turn that has ended has only its row."""
+    live = load_current_state(env, turn.actor).frames.get(turn.frame)
+    return live.usage if live is not None else row_usage(find_frame_row(env, turn.frame)[1])
+
+
+def find_last_reply(env: Env, turn: TurnPlace) -> Message | None:
+    """Return the model's last message with text in a turn without a final reply, or None."""
+    words = [message for message in read_turn_messages(env, turn) if message.role == "assistant" and message.text]
+    return words[-1] if words else None
+
+
+def read_turn_messages(env: Env, turn: TurnPlace) -> list[Message]:
+    """Return the messages of a turn, oldest first."""
+    found: list[Message] = []
+    query = EventQuery(tenant=env.tenant, stream=turn.thread, after=turn.started - 1, types=read.MESSAGE_TYPES)
+    while page := env.journal.read(query):
+        for event in map(decode_event, page):
+            (message,) = read.decode_messages(env, [event])
+            if message.role == "user" and event.facts.frame not in (None, turn.frame):
+                return found  # Another turn begins.
+            if event.facts.frame == turn.frame or message.role == "user":
+                found.append(message)  # Messages that others appended meanwhile are not this turn's.
+        query = replace(query, after=page[-1].version)
+    return found
+
+
+# The messages of a key
 
 
 def _read_append(env: Env, thread: str, version: int) -> list[StoredEvent]:
@@ -341,14 +368,19 @@ def _read_append(env: Env, thread: str, version: int) -> list[StoredEvent]:
     return env.journal.read(replace(query, until=version + rest, limit=rest + 1)) if rest else first
 
 
-def _matches_message(env: Env, event: Event, message: Message) -> bool:
-    """Return True if a stored message equals this one, as far as they can be compared."""
-    if event.type not in read.MESSAGE_TYPES or event.facts.role != message.role:
+def _matches_messages(env: Env, stored: Sequence[StoredEvent], messages: Sequence[Message]) -> bool:
+    """Return True if stored messages equal these, as far as they can be compared."""
+    if len(stored) != len(messages):
         return False
-    if event.content is ERASED or env.redact is not None:
-        return True
-    (stored,) = read.decode_messages(env, [event])
-    return _comparable_content(env, stored) == _comparable_content(env, message)
+    for event, message in zip(map(decode_event, stored), messages, strict=True):
+        if event.type not in read.MESSAGE_TYPES or event.facts.role != message.role:
+            return False
+        if event.content is ERASED or env.redact is not None:
+            continue
+        (said,) = read.decode_messages(env, [event])
+        if _comparable_content(env, said) != _comparable_content(env, message):
+            return False
+    return True
 
 
 def _comparable_content(env: Env, message: Message) -> tuple[Any, ...]:

@@ -115,41 +115,24 @@ def join_problems(problems: Sequence[str]) -> str:
     return "; ".join(problems[:_PROBLEM_LIMIT])
 
 
-class _MisfitError(Exception):
-    """A value that does not fit, with the place and the reason."""
-
-    def __init__(self, where: str, why: str) -> None:
-        self.where, self.why = where, why
-        super().__init__(why)
-
-
 def _fit_value(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
-    """Return a value converted to its type; if it does not fit, add a problem."""
+    """Return a value converted to its type, loosely only if it does not fit strictly; else add a problem."""
+    below = why = ""
     try:
-        return _convert_value(value, kind)
-    except _MisfitError as unfit:
-        at = f"{where}{unfit.where}".removeprefix(".")
-        problems.append(
-            f"{at}: {unfit.why}, in {preview_value(value)}" if at else f"{unfit.why}, in {preview_value(value)}"
-        )
-        return None
-
-
-def _convert_value(value: Any, kind: Any) -> Any:
-    """Convert a value to its type; loosely only if it does not fit strictly."""
-    try:
-        found = convert(value, kind, strict=True, str_keys=True, dec_hook=_validate_pydantic)
-    except msgspec.ValidationError:
         try:
+            found = convert(value, kind, strict=True, str_keys=True, dec_hook=_validate_pydantic)
+        except msgspec.ValidationError:
             found = convert(value, kind, strict=False, str_keys=True, dec_hook=_validate_pydantic)
-        except msgspec.ValidationError as error:
-            text = str(error)
-            at = _PATH.match(text)
-            raise _MisfitError(at[2] if at else "", _translate_error(at[1] if at else text)) from None
-    for number in _find_numbers(found):
-        if not math.isfinite(number):
-            raise _MisfitError("", f"{number} is not a number that can be worked with")
-    return found
+        odd = next((number for number in _find_numbers(found) if not math.isfinite(number)), None)
+        if odd is None:
+            return found
+        why = f"{odd} is not a number that can be worked with"
+    except msgspec.ValidationError as error:
+        at = _PATH.match(str(error))
+        below, why = (at[2], _translate_error(at[1])) if at else ("", _translate_error(str(error)))
+    place = f"{where}{below}".removeprefix(".")
+    problems.append(f"{place}: {why}, in {preview_value(value)}" if place else f"{why}, in {preview_value(value)}")
+    return None
 
 
 def _validate_pydantic(kind: Any, value: Any) -> Any:
@@ -168,6 +151,8 @@ def _validate_pydantic(kind: Any, value: Any) -> Any:
 
 def _find_numbers(value: Any) -> Iterator[float | decimal.Decimal]:
     """Yield every number in a value that may be NaN or infinite: those compare as false with everything."""
+    if value is None or isinstance(value, str | int):  # Most values, and none of them can be that.
+        return
     if isinstance(value, float | decimal.Decimal):
         yield value
     elif isinstance(value, Mapping):

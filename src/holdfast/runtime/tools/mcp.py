@@ -150,7 +150,9 @@ class McpServer:
         try:
             result = await link.client.call_tool(name, arguments)
         except Exception as error:
-            kind = ToolInterrupted if is_outcome_unknown(error) else ToolFailed
+            timed_out = isinstance(error, MCPError) and error.code == mcp_types.REQUEST_TIMEOUT
+            # The request may have reached the server: the outcome is unknown.
+            kind = ToolInterrupted if timed_out or is_connection_lost(error) else ToolFailed
             why = self._describe_failure(link, error, f"gave no result of {name}")
             raise kind(f"{why}. It may or may not have taken effect.") from error
         given = _read_content(result)
@@ -204,11 +206,9 @@ def _policy_from_hints(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted
 def _read_content(result: mcp_types.CallToolResult) -> Any:
     """Return the content of a result: text, or texts and files in order, or data if there is nothing else."""
     found = [_read_block(block) for block in result.content]
-    if not found and result.structured_content is not None:
+    if not found:
         return result.structured_content
     texts = [one for one in found if isinstance(one, str)]
-    if not found:
-        return None
     return "\n".join(texts) if len(texts) == len(found) else found
 
 
@@ -414,11 +414,6 @@ def is_connection_lost(error: BaseException) -> bool:
     if isinstance(error, MCPError):
         return error.code == mcp_types.CONNECTION_CLOSED
     return isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError | OSError | httpx2.HTTPError)
-
-
-def is_outcome_unknown(error: BaseException) -> bool:
-    """Return True if an error leaves the outcome of a request unknown: it may have reached the server."""
-    return is_connection_lost(error) or (isinstance(error, MCPError) and error.code == mcp_types.REQUEST_TIMEOUT)
 
 
 def describe_error(error: BaseException) -> str:

@@ -79,7 +79,13 @@ def _convert_result(value: Any, most_text: int, most_bytes: int) -> ToolOutcome:
         return _combine_parts(value, most_bytes)
     if is_parts(value):
         return ToolOutcome(result=value)
-    return _data_outcome(_to_plain(value), most_text, most_bytes)
+    found = _to_plain(value)
+    try:
+        small = len(encode(found)) <= _DATA_LIMIT
+    except InvalidValue:
+        small = False
+    # Data that cannot be stored as it is becomes the JSON text that a model would be shown anyway.
+    return ToolOutcome(result=found) if small else _text_outcome(clean_text(_to_json(found)), most_text, most_bytes)
 
 
 def _text_outcome(text: str, most_text: int, most_bytes: int) -> ToolOutcome:
@@ -121,15 +127,6 @@ def _combine_parts(given: Iterable[Any], most_bytes: int) -> ToolOutcome:
     if all(part["type"] == "text" for part in parts):
         return ToolOutcome(result="\n".join(part["text"] for part in parts), files=tuple(files))
     return ToolOutcome(result=parts, files=tuple(files))
-
-
-def _data_outcome(found: Any, most_text: int, most_bytes: int) -> ToolOutcome:
-    """Return plain data as it is, if it can be stored so; else as the JSON text that a model would be shown anyway."""
-    try:
-        small = len(encode(found)) <= _DATA_LIMIT
-    except InvalidValue:
-        small = False
-    return ToolOutcome(result=found) if small else _text_outcome(clean_text(_to_json(found)), most_text, most_bytes)
 
 
 def _to_plain(value: Any) -> Any:
@@ -177,12 +174,8 @@ def failure_text(error: BaseException) -> str:
     """Return an exception of a tool as the text of an error result: its type and message, shortened."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = " ".join(exception_text(error).split())
+    text, most = " ".join(exception_text(error).split()), MOST_SHOWN
     if isinstance(error, ArgumentsUnfit | ToolFailed | ToolTimedOut):
         # These messages were written for readers: a class name would add nothing.
-        return _shorten(text.removeprefix(f"{type(error).__name__}: "), MOST_SAID)
-    return _shorten(text, MOST_SHOWN)
-
-
-def _shorten(text: str, most: int) -> str:
+        text, most = text.removeprefix(f"{type(error).__name__}: "), MOST_SAID
     return text if len(text) <= most else f"{text[: most - 2]} …"

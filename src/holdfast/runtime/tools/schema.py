@@ -17,6 +17,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, Final, get_origin
 
 import msgspec
@@ -117,23 +118,23 @@ class SchemaBuilder:
             unique = {"uniqueItems": True} if isinstance(info, _SETS) else {}
             return {"type": "array", "items": self._build(info.item_type), **unique, **_read_limits(info, _LIST)}
         if isinstance(info, types.TupleType):
-            return self._build_tuple([self._build(one) for one in info.item_types])
+            items = [self._build(one) for one in info.item_types]
+            size = {"minItems": len(items), "maxItems": len(items)}
+            if all(item == items[0] for item in items):
+                return {"type": "array", "items": items[0] if items else {}, **size}
+            # `items` adds nothing to `prefixItems`, but is there for readers that know only `items`.
+            return {"type": "array", "prefixItems": items, "items": {"anyOf": items}, **size}
         if isinstance(info, types.DictType | types.FrozenDictType):
             return self._build_dict(info)
         if isinstance(info, _RECORDS):
             return self._build_once(info.cls, lambda: self._build_record(info))
         if isinstance(info, types.CustomType) and is_pydantic(info.cls):
-            return self._build_pydantic(info.cls)
+            model: Any = info.cls
+            whole = model.model_json_schema()
+            found: Schema = self._resolve(whole, whole.get("$defs", {}), model)
+            return found
         what = type_name(getattr(info, "cls", type(info)))
         raise InvalidValue(f"{what} has no form in JSON. Use plain types, dataclasses or TypedDicts instead.")
-
-    def _build_tuple(self, items: list[Schema]) -> Schema:
-        size = {"minItems": len(items), "maxItems": len(items)}
-        alike = all(item == items[0] for item in items)
-        if alike:
-            return {"type": "array", "items": items[0] if items else {}, **size}
-        # `items` adds nothing to `prefixItems`, but is there for readers that know only `items`.
-        return {"type": "array", "prefixItems": items, "items": {"anyOf": items}, **size}
 
     def _build_dict(self, info: Any) -> Schema:
         key, value = self._build(info.key_type), self._build(info.value_type)
@@ -160,11 +161,6 @@ class SchemaBuilder:
                 required.append(field.encode_name)
         return {**({"description": doc} if doc else {}), **object_schema(properties, required)}
 
-    def _build_pydantic(self, model: Any) -> Schema:
-        whole = model.model_json_schema()
-        found: Schema = self._resolve(whole, whole.get("$defs", {}), model)
-        return found
-
     def _resolve(self, node: Any, defs: Mapping[str, Any], model: Any) -> Any:
         """Return a Pydantic schema with its references inlined, and without keywords that few providers understand."""
         if isinstance(node, list):
@@ -187,10 +183,15 @@ class SchemaBuilder:
             kept.setdefault("additionalProperties", False)
         return kept
 
-    def _build_once(self, place: object, make: Callable[[], Schema]) -> Schema:
+    def _build_once(self, place: Any, make: Callable[[], Schema]) -> Schema:
         """Return the schema written out, or a reference if it is already being written out."""
         if place in self._open:
-            return {"$ref": f"{REFERENCE_PREFIX}{self._reference_name(place)}"}
+            if place not in self._names:
+                name = place[1] if isinstance(place, tuple) else place.__name__
+                taken = set(self._names.values())
+                numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+                self._names[place] = name if name not in taken else next(one for one in numbered if one not in taken)
+            return {"$ref": f"{REFERENCE_PREFIX}{self._names[place]}"}
         self._open.append(place)
         try:
             made = make()
@@ -200,14 +201,6 @@ class SchemaBuilder:
             return made
         self.named[self._names[place]] = made
         return {"$ref": f"{REFERENCE_PREFIX}{self._names[place]}"}
-
-    def _reference_name(self, place: Any) -> str:
-        if place not in self._names:
-            name = place[1] if isinstance(place, tuple) else place.__name__
-            taken = set(self._names.values())
-            numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
-            self._names[place] = name if name not in taken else next(one for one in numbered if one not in taken)
-        return self._names[place]
 
 
 def object_schema(properties: dict[str, Schema], required: list[str]) -> Schema:
@@ -265,25 +258,17 @@ def to_strict(schema: Schema) -> Schema:
         raise InvalidValue(f"strict cannot hold a model to a tuple of different types. {_STRICT_ADVICE}")
     kept: Schema = {}
     for word, value in schema.items():
-        if word in _UNSUPPORTED or (word == "format" and value not in _FORMATS):
-            continue
-        kept[word] = _to_strict_value(word, value)
-    if kept.get("type") == "object":
-        return _require_all(schema, kept)
-    return kept
-
-
-def _to_strict_value(word: str, value: Any) -> Any:
-    if word == "anyOf":
-        return [to_strict(one) for one in value]
-    if word == "items":
-        return to_strict(value)
-    if word in ("properties", "$defs"):
-        return {name: to_strict(one) for name, one in value.items()}
-    return value
-
-
-def _require_all(schema: Schema, kept: Schema) -> Schema:
+        match word:
+            case "anyOf":
+                kept[word] = [to_strict(one) for one in value]
+            case "items":
+                kept[word] = to_strict(value)
+            case "properties" | "$defs":
+                kept[word] = {name: to_strict(one) for name, one in value.items()}
+            case _ if word not in _UNSUPPORTED and (word != "format" or value in _FORMATS):
+                kept[word] = value
+    if kept.get("type") != "object":
+        return kept
     if schema.get("additionalProperties") is not False or "properties" not in schema:
         raise InvalidValue(f"strict cannot hold a model to an object with any keys, such as a dict. {_STRICT_ADVICE}")
     needed = schema.get("required", [])
@@ -314,16 +299,11 @@ def parse_docstring(doc: str | None) -> tuple[str | None, dict[str, str]]:
 def _first_paragraph(lines: list[str]) -> str | None:
     taken: list[str] = []
     for at, line in enumerate(lines):
-        if not line.strip() or _FIELD.match(line) or _begins_section(lines, at):
+        section = _is_underlined(lines, at) or (line.endswith(":") and line[:-1].lower() in _SECTIONS)
+        if not line.strip() or _FIELD.match(line) or section:
             break
         taken.append(line.strip())
     return " ".join(taken) or None
-
-
-def _begins_section(lines: list[str], at: int) -> bool:
-    if _is_underlined(lines, at):
-        return True
-    return lines[at].endswith(":") and lines[at][:-1].lower() in _SECTIONS
 
 
 def _is_underlined(lines: list[str], at: int) -> bool:
@@ -334,25 +314,17 @@ def _parse_google(lines: list[str]) -> Iterator[tuple[str, str]]:
     for at, line in enumerate(lines):
         heading = line.strip()
         if heading.endswith(":") and heading[:-1].lower() in _SECTIONS and line == line.lstrip():
-            yield from _parse_entries(_take_indented(lines[at + 1 :]))
-
-
-def _take_indented(lines: list[str]) -> list[str]:
-    """Return the indented lines that follow a heading."""
-    taken = []
-    for line in lines:
-        if line.strip() and line == line.lstrip():
-            break
-        taken.append(line)
-    return taken
+            indented = takewhile(lambda one: not one.strip() or one != one.lstrip(), lines[at + 1 :])
+            yield from _parse_entries(list(indented))
 
 
 def _parse_entries(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yield `name (type): text` entries, each with the deeper lines that continue it."""
-    depth = min((_indent(line) for line in lines if line.strip()), default=0)
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    depth = min((indent for indent, line in zip(indents, lines, strict=True) if line.strip()), default=0)
     name, words = "", list[str]()
-    for line in lines:
-        started = _GOOGLE.match(line.strip()) if _indent(line) == depth and line.strip() else None
+    for indent, line in zip(indents, lines, strict=True):
+        started = _GOOGLE.match(line.strip()) if indent == depth and line.strip() else None
         if started is None:
             words.append(line.strip())
             continue
@@ -397,10 +369,6 @@ def _parse_sphinx(lines: list[str]) -> Iterator[tuple[str, str]]:
         name, words = (started[1], [started[2]]) if started else ("", [])
     if name:
         yield name, _join_words(words)
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def _join_words(words: list[str]) -> str:

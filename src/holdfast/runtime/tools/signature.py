@@ -48,7 +48,8 @@ def read_signature(function: Any, name: str | None = None, description: str | No
             continue
         kinds[parameter.name] = kind
         properties[parameter.name] = _build_property(title, shapes, parameter, kind, about.get(parameter.name))
-    defaults = {one.name: one.default for one in parameters if one.name in kinds and _has_default(one)}
+    given = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+    defaults = {name: default for name, default in given.items() if name in kinds}
     schema = object_schema(properties, [one for one in kinds if one not in defaults])
     return ToolSignature(
         name=title,
@@ -111,7 +112,7 @@ def _build_property(
         raise InvalidValue(f"{parameter.name} of the tool {title}: {error}") from None
     if about is not None and "description" not in found:
         found = {**found, "description": about}
-    return {**found, **default_entry(parameter.default)} if _has_default(parameter) else found
+    return found if parameter.default is inspect.Parameter.empty else {**found, **default_entry(parameter.default)}
 
 
 def _is_call(kind: Any) -> bool:
@@ -128,7 +129,3 @@ def _check_call_parameter(title: str, name: str, kind: Any, known: str | None, i
     if not any(isinstance(one, type) and issubclass(one, right) for one in kinds):
         raise InvalidValue(f"The tool {title} is made with {made}: annotate {name} as {right.__name__}.")
     return name
-
-
-def _has_default(parameter: inspect.Parameter) -> bool:
-    return parameter.default is not inspect.Parameter.empty

@@ -18,8 +18,7 @@ from holdfast.errors import InvalidValue
 from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.call import ToolCall
-from holdfast.runtime.tools.run import ThreadRunner
-from holdfast.runtime.tools.tool import AnyTool, Tool, tool
+from holdfast.runtime.tools.tool import AnyTool, ThreadRunner, Tool, tool
 
 
 @runtime_checkable
@@ -36,9 +35,7 @@ def check_tools(given: Iterable[ToolLike] | str) -> tuple[AnyTool | ToolSource, 
     """Check the given tools: functions become tools, and sources stay as they are. No I/O."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InvalidValue("tools must be a list of functions, tools or sources of tools.")
-    found: list[AnyTool | ToolSource] = []
-    for one in given:
-        found += _to_tools(one)
+    found = [made for one in given for made in _to_tools(one)]
     _index_by_name([one for one in found if isinstance(one, Tool)])
     return tuple(found)
 
@@ -47,7 +44,11 @@ async def load_tools(given: Iterable[ToolLike]) -> dict[str, AnyTool]:
     """Return all tools by name, in the order given, with the current tools of the sources."""
     found: list[AnyTool] = []
     for one in check_tools(given):
-        found += [one] if isinstance(one, Tool) else await _load_source(one)
+        listed = [one] if isinstance(one, Tool) else list(await one.tools())
+        for made in listed:
+            if not isinstance(made, Tool):
+                raise InvalidValue(f"{one!r:.80} gave {made!r:.80} as a tool. Give what @tool makes.")
+        found += listed
     return _index_by_name(found)
 
 
@@ -63,14 +64,6 @@ def _to_tools(one: Any) -> list[AnyTool | ToolSource]:
     raise InvalidValue(
         f"{one!r:.80} is no tool. Give a typed function, what @tool made of one, or something with `async def tools()`."
     )
-
-
-async def _load_source(source: ToolSource) -> list[AnyTool]:
-    found = list(await source.tools())
-    for one in found:
-        if not isinstance(one, Tool):
-            raise InvalidValue(f"{source!r:.80} gave {one!r:.80} as a tool. Give what @tool makes.")
-    return found
 
 
 def _index_by_name(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
@@ -102,9 +95,6 @@ def _make_history_tool(history: HistoryTools | AsyncHistoryTools, definition: To
 class HistoryTool(Tool[..., str]):
     """A tool for the agent's own past. Any call, however malformed, gets an answer that says what to do instead."""
 
-    def __init__(self, definition: ToolDef) -> None:
-        super().__init__(_answer_call, definition, if_interrupted="retry")
-
     def read(self, arguments: str) -> dict[str, Any]:
         """Return the arguments unparsed: they are interpreted when the tool runs."""
         return {"arguments": arguments}
@@ -125,4 +115,4 @@ def _answer_call(call: ToolCall, name: str, arguments: str) -> str:
 @cache
 def history_tools() -> Mapping[str, AnyTool]:
     """Return the history tools by name. They hold no state, so all agents share them."""
-    return {definition.name: HistoryTool(definition) for definition in HISTORY_TOOLS}
+    return {one.name: HistoryTool(_answer_call, one, if_interrupted="retry") for one in HISTORY_TOOLS}

@@ -12,17 +12,19 @@ runtime; the model never sees it. Where it is in doubt whether a call needs appr
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
 from holdfast.core.checks import is_number
 from holdfast.core.values import discard_awaitable
 from holdfast.core.wire.tools import default_arguments
-from holdfast.errors import InvalidValue
-from holdfast.records.messages import ToolDef
-from holdfast.runtime.tools.arguments import check_required, read_arguments, read_object
-from holdfast.runtime.tools.run import ThreadRunner, run_function
+from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
+from holdfast.flow.turns.tool_calls import ToolRules, lower_first_letter
+from holdfast.records.messages import ToolCallRequest, ToolDef
+from holdfast.runtime.tools.arguments import arguments_json, check_required, read_arguments, read_object
 from holdfast.runtime.tools.schema import Schema, to_strict
 from holdfast.runtime.tools.signature import ToolSignature, check_tool_name, read_signature
 
@@ -31,6 +33,8 @@ R = TypeVar("R")
 
 IfInterrupted = Literal["ask", "retry", "fail"]
 Approval = bool | Callable[..., bool]
+ThreadRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""A runner of functions in a thread. Cancelling the await must abandon the thread, even while the function goes on."""
 _POLICIES: Final = get_args(IfInterrupted)
 _VARIADIC_KINDS: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -50,15 +54,17 @@ class Tool(Generic[P, R]):
         tokens: int | None = None,
     ) -> None:
         check_tool_name(definition.name)
-        self.function, self.definition = function, definition
-        self.needs_approval = check_approval(definition.name, needs_approval, signature.kinds if signature else None)
-        self.if_interrupted: IfInterrupted = _check_policy(definition.name, if_interrupted, "ask")
-        self.if_unknown: IfInterrupted = _check_policy(definition.name, if_interrupted, "fail")
-        self.timeout = _check_timeout(definition.name, timeout)
+        self.function, self.definition, name = function, definition, definition.name
+        self.needs_approval = check_approval(name, needs_approval, signature.kinds if signature else None)
+        if if_interrupted is not None and if_interrupted not in _POLICIES:
+            raise InvalidValue(f"if_interrupted of {name} is {if_interrupted!r:.40}. Say 'ask', 'retry' or 'fail'.")
+        self.if_interrupted: IfInterrupted = if_interrupted or "ask"
+        self.if_unknown: IfInterrupted = if_interrupted or "fail"
+        if timeout is not None and (not is_number(timeout, whole=False) or timeout <= 0):
+            raise InvalidValue(f"timeout of {name} is {timeout!r:.40}. Give seconds above 0, or None for no limit.")
+        self.timeout = None if timeout is None else float(timeout)
         if tokens is not None and not is_number(tokens, least=0):
-            raise InvalidValue(
-                f"tokens of {definition.name} is {tokens!r:.40}. Give a whole number of tokens, or None."
-            )
+            raise InvalidValue(f"tokens of {name} is {tokens!r:.40}. Give a whole number of tokens, or None.")
         self.tokens = tokens
         self.is_async = inspect.iscoroutinefunction(function)
         self._signature = signature
@@ -93,7 +99,7 @@ class Tool(Generic[P, R]):
     def read(self, arguments: str) -> dict[str, Any]:
         """Read arguments as a model wrote them as values for the function. ArgumentsUnfit says what to correct."""
         if self._signature is not None:
-            return read_arguments(self.name, arguments, self._signature.schema, self._signature.kinds)
+            return read_arguments(self.definition.name, arguments, self._signature.schema, self._signature.kinds)
         given = read_object(self.name, arguments)
         check_required(self.name, self.parameters, given)
         return given
@@ -104,9 +110,19 @@ class Tool(Generic[P, R]):
 
     def requires_approval(self, args: Mapping[str, Any]) -> bool:
         """Return True if a person must approve a run with these values. A predicate that fails counts as True."""
-        return is_approval_needed(
-            self.needs_approval, {**(self._signature.defaults if self._signature else {}), **args}
-        )
+        if isinstance(self.needs_approval, bool):
+            return self.needs_approval
+        given = {**(self._signature.defaults if self._signature else {}), **args}
+        try:
+            wanted = _parameter_names(self.needs_approval)
+            if wanted == ["args"] and "args" not in given:
+                verdict: Any = self.needs_approval(given)
+            else:
+                kept = {name: value for name, value in given.items() if wanted is None or name in wanted}
+                verdict = self.needs_approval(**kept)
+            return discard_awaitable(verdict) or bool(verdict)
+        except Exception:  # noqa: BLE001  it is the caller's own code
+            return True
 
     async def run(self, args: Mapping[str, Any], call: object, in_thread: ThreadRunner) -> R:
         """Run the tool with values from `read`: an `async def` right here, a `def` in a thread.
@@ -117,7 +133,8 @@ class Tool(Generic[P, R]):
         given = dict(args)
         if self._signature is not None and self._signature.call is not None:
             given[self._signature.call] = call
-        made = run_function(self.name, self.function, given, in_thread, is_async=self.is_async, timeout=self.timeout)
+        name, function = self.definition.name, self.function
+        made = run_function(name, function, given, in_thread, is_async=self.is_async, timeout=self.timeout)
         return cast("R", await made)
 
     def __repr__(self) -> str:
@@ -186,22 +203,6 @@ def tool(
     return made if function is None else made(function)
 
 
-def _check_policy(name: str, given: Any, otherwise: IfInterrupted) -> Any:
-    if given is None:
-        return otherwise
-    if given not in _POLICIES:
-        raise InvalidValue(f"if_interrupted of {name} is {given!r:.40}. Say 'ask', 'retry' or 'fail'.")
-    return given
-
-
-def _check_timeout(name: str, given: Any) -> float | None:
-    if given is None:
-        return None
-    if not is_number(given, whole=False) or given <= 0:
-        raise InvalidValue(f"timeout of {name} is {given!r:.40}. Give seconds above 0, or None for no limit.")
-    return float(given)
-
-
 def check_approval(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:
     """Check `needs_approval`: a bool, or a function of some of the arguments by name, or of `args` as a mapping."""
     if isinstance(given, bool):
@@ -220,21 +221,6 @@ def check_approval(tool: str, given: Any, parameters: Mapping[str, Any] | None) 
     return given  # type: ignore[no-any-return]
 
 
-def is_approval_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
-    """Return True if these arguments need approval. A predicate that fails, or does not decide, counts as True."""
-    if isinstance(needs, bool):
-        return needs
-    try:
-        wanted = _parameter_names(needs)
-        if wanted == ["args"] and "args" not in args:
-            verdict: Any = needs(dict(args))
-        else:
-            verdict = needs(**{name: value for name, value in args.items() if wanted is None or name in wanted})
-        return discard_awaitable(verdict) or bool(verdict)
-    except Exception:  # noqa: BLE001  it is the caller's own code
-        return True
-
-
 def _parameter_names(predicate: Callable[..., Any]) -> list[str] | None:
     """Return the names of the arguments that a predicate takes; None if it takes all."""
     try:
@@ -244,3 +230,130 @@ def _parameter_names(predicate: Callable[..., Any]) -> list[str] | None:
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return None
     return [name for name, one in parameters.items() if one.kind not in _VARIADIC_KINDS]
+
+
+async def run_function(
+    name: str,
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    in_thread: ThreadRunner,
+    *,
+    is_async: bool,
+    timeout: float | None,
+) -> Any:
+    """Await an `async def`, or run a `def` in a thread. The time limit starts when the function does.
+
+    A tool is user code. Its exceptions pass through, with six exceptions: SystemExit, KeyboardInterrupt, a
+    cancellation of itself, GeneratorExit and StopIteration would end or hang the waiter, or the event loop that all
+    others share, and exceeding the time limit raises ToolTimedOut.
+    """
+    try:
+        async with asyncio.timeout(timeout if is_async else None) as timer:
+            if is_async:
+                return await _run_async(name, function, given)
+            loop = asyncio.get_running_loop()
+
+            def start_timer() -> None:
+                with suppress(RuntimeError):  # It has already ended.
+                    timer.reschedule(loop.time() + (timeout or 0))
+
+            def work() -> Any:
+                if timeout is not None:
+                    with suppress(RuntimeError):  # The loop is closed, and its waiters are gone.
+                        loop.call_soon_threadsafe(start_timer)
+                return _run_sync(name, function, given)
+
+            return await in_thread(work)
+    except TimeoutError:
+        if not timer.expired():
+            raise  # The tool's own: something it waited for timed out.
+        raise ToolTimedOut(
+            f"{name} did not end within {timeout:g} seconds. It may or may not have taken effect."
+        ) from None
+
+
+async def _run_async(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    own = asyncio.current_task()
+    try:
+        return await function(**given)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # A cancellation from outside.
+        raise _failure(name, error) from None
+    except GeneratorExit as error:
+        if own is None or _current_task() is not own:
+            raise  # The coroutine is being closed, and must not go on.
+        raise _failure(name, error) from None
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _failure(name, error) from None
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    """Return the current task, if there is one."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _run_sync(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    try:
+        return function(**given)
+    except StopIteration as error:
+        raise ToolFailed(f"{name} raised StopIteration: it asked an iterator for more than it had.") from error
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit) as error:
+        raise _failure(name, error) from None
+
+
+def _failure(name: str, error: BaseException) -> ToolFailed:
+    if isinstance(error, KeyboardInterrupt):
+        return ToolFailed(f"{name} raised KeyboardInterrupt, as if somebody had wanted the whole process to end.")
+    if isinstance(error, SystemExit):
+        return ToolFailed(f"{name} tried to end the whole process (exit {error.code!r:.80}) and was kept from it.")
+    if isinstance(error, GeneratorExit):
+        return ToolFailed(f"{name} raised GeneratorExit, as if it were a generator that is being closed.")
+    return ToolFailed(f"{name} was cancelled by something that it waited for.")
+
+
+class AgentRules(ToolRules):
+    """Rules for tool calls, taken from the tools themselves."""
+
+    tools_ask = True
+    knows_tools = True
+
+    def __init__(self, tools: Mapping[str, AnyTool]) -> None:
+        self._tools = tools  # Nothing of the rules by name applies.
+
+    def call_terms(self, request: ToolCallRequest) -> tuple[str, int | None]:
+        """Return the tool's own policy for interrupted calls, and the token grant of its frames."""
+        tool = self._tools.get(request.name)
+        return ("ask", None) if tool is None else (tool.if_interrupted, tool.tokens)
+
+    def needs_approval(self, request: ToolCallRequest) -> bool:
+        """Return True if the tool needs approval for these arguments. Unparseable calls are not worth a question."""
+        tool = self._tools.get(request.name)
+        try:
+            return tool is not None and tool.requires_approval(tool.read(request.arguments))
+        except ArgumentsUnfit:
+            return False
+
+    def find_misfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
+        """Return why a call cannot be repeated: its tool is gone, or its arguments no longer fit; None if it can."""
+        tool = self._tools.get(request.name)
+        if tool is None:
+            return f"there is no tool {request.name} any more"
+        try:
+            tool.read(arguments_json(request, arguments))
+        except ArgumentsUnfit as error:
+            # Advice meant for a model is left out: a person reads this.
+            return lower_first_letter(str(error).removesuffix(" Correct them and call again."))
+        return None
+
+    def default_arguments(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
+        """Return the tool's defaults for arguments that were left out."""
+        tool = self._tools.get(request.name)
+        try:
+            return {} if tool is None else tool.default_arguments(tool.read(arguments_json(request, arguments)))
+        except ArgumentsUnfit:
+            return {}
