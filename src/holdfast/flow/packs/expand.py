@@ -19,8 +19,8 @@ from holdfast.core.journal.codec import decode_facts
 from holdfast.core.packs.event_text import cap_text, message_text
 from holdfast.core.packs.handles import HandleRef, message_handle, parse_handle, stretch_handle
 from holdfast.core.packs.history_tools import HistoryPiece
-from holdfast.core.search.documents import full_message_text
-from holdfast.core.search.words import make_snippet, query_terms
+
+from holdfast.core.search.words import full_message_text, make_snippet, query_terms
 from holdfast.core.sessions.message_events import decode_message_content
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
