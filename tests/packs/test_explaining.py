@@ -25,7 +25,7 @@ from holdfast.errors import InvalidValue
 from holdfast.flow.packs import manifest, trace_packs, visibility
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import trace as pack_trace
-from holdfast.flow.packs.request import PackRequest
+from holdfast.flow.packs.visibility import PackRequest
 from holdfast.records.packs import AssembledPack
 from holdfast.types import PackInfo
 from tests.packs.traced import by_fours, talk

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.packs.handles import message_handle
+from holdfast.core.packs.segments import message_handle
 from holdfast.core.sessions.pairing import group_rounds
 from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.trust import lowest_trust

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from holdfast.core.checks import is_number
-from holdfast.core.packs.handles import message_handle, summary_handle
+from holdfast.core.packs.segments import message_handle, summary_handle
 from holdfast.core.packs.trace import (
     Fact,
     FactContext,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.packs.fences import make_mark
-from holdfast.core.packs.handles import summary_handle
+from holdfast.core.packs.segments import summary_handle
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.rounds import remake_round
 from holdfast.core.packs.segments import BREADCRUMBS_ID, crumb_segment, cut_by_recipe
@@ -40,7 +40,7 @@ from holdfast.flow.packs.rebuild import (
     load_piece_messages,
     piece_origin,
 )
-from holdfast.flow.packs.request import PackRequest
+from holdfast.flow.packs.visibility import PackRequest
 from holdfast.flow.packs.trace_sources import FactSightings
 from holdfast.flow.packs.visibility import Visibility
 from holdfast.flow.sessions import summaries

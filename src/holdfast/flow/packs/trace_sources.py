@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.packs.handles import message_handle, summary_handle
+from holdfast.core.packs.segments import message_handle, summary_handle
 from holdfast.core.packs.trace import Fact, Sighting, readable_text, tools_text
 from holdfast.errors import EvidenceFailed, SessionNotFound
 from holdfast.flow.compaction import recall, rules
