@@ -66,11 +66,6 @@ class FactSightings(msgspec.Struct, frozen=True, kw_only=True):
         """The messages of this thread that state the fact, including retracted ones."""
         return tuple(one for one in self.found if one.kind == "message" and one.status != "elsewhere")
 
-    @property
-    def standing(self) -> tuple[Sighting, ...]:
-        """The sightings that a pack of this thread may still show."""
-        return tuple(one for one in self.found if one.status == "standing")
-
 
 def find_fact(env: Env, thread: str, fact: Fact) -> FactSightings:
     """Find where a fact was said, as far as this thread sees it; else look in the session's other threads."""
