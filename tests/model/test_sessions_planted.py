@@ -20,7 +20,7 @@ from holdfast.errors import ToolPairingError
 from holdfast.flow.compaction import summaries
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.packs import pack, recent
-from holdfast.flow.packs.request import TokenCounter
+from holdfast.flow.packs.recent import TokenCounter
 from holdfast.flow.sessions import append, branch, handover, pins, read, sessions
 from holdfast.flow.sessions import summaries as session_summaries
 from holdfast.records.batches import RowUpdate

@@ -14,8 +14,8 @@ import holdfast
 from holdfast import Holdfast, Limits
 from holdfast.client.history_tools import MIN_TOKENS, HistoryTools
 from holdfast.core.packs.fences import make_mark
-from holdfast.core.packs.handles import message_handle
 from holdfast.core.packs.history_tools import HISTORY_TOOLS
+from holdfast.core.packs.segments import message_handle
 from holdfast.core.wire import tools as wire
 from holdfast.flow.packs import expand
 from holdfast.flow.sessions import read as session_read
@@ -81,9 +81,9 @@ def test_stretches_and_summaries_give_the_originals_in_order(hf: Holdfast) -> No
     ]
     assert texts(tools.run("expand", {"handle": f"s{summary.version}"})) == [f"number {n}" for n in range(5)]
     assert tools.run("expand", {"handle": summary.id}) == tools.run("expand", {"handle": f"s{summary.version}"})
-    whole = expand.read_pieces(chat._env, chat._thread_stream, f"s{summary.version}")
-    pieces = list(whole.pieces)
-    assert (whole.id, {one.trust for one in pieces}) == (f"s{summary.version}", {"user"})
+    name, found = expand.read_pieces(chat._env, chat._thread_stream, f"s{summary.version}")
+    pieces = list(found)
+    assert (name, {one.trust for one in pieces}) == (f"s{summary.version}", {"user"})
     assert sum(one.text.count("number ") for one in pieces) == 5
 
 

@@ -15,11 +15,11 @@ from bench.counting import counting
 from holdfast import Holdfast, ToolDef
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs import briefs
+from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import BRIEF_LABEL, INPUTS_LABEL, escape_text
 from holdfast.errors import InvalidValue, KeyReused, TooLarge
 from holdfast.flow.packs import briefs as pack_briefs
 from holdfast.flow.packs import visibility
-from holdfast.flow.packs.briefs import Brief
 from holdfast.records.events.envelope import Trust
 from holdfast.records.packs import BriefContext, Origin
 from holdfast.testing.clock import FrozenClock

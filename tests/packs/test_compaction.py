@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast, Session
@@ -504,7 +505,7 @@ def test_a_summary_of_nothing_is_noticed(hf: Holdfast, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         summaries,
         "draft_summary",
-        lambda env, plan, text, **how: drafted(env, plan, text or "\u200b", **how),
+        lambda env, plan, words: drafted(env, plan, replace(words, text=words.text or "\u200b")),
     )
     with pytest.raises(pytest.fail.Exception):
         run("b")

@@ -22,10 +22,10 @@ from holdfast.core.packs import views
 from holdfast.core.packs.manifest import REASONS, describe_reason
 from holdfast.core.packs.views import COLOURS, FREE, render_html, token_shares
 from holdfast.errors import InvalidValue
-from holdfast.flow.packs import manifest, trace_packs, visibility
+from holdfast.flow.packs import manifest, visibility
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import trace as pack_trace
-from holdfast.flow.packs.request import PackRequest
+from holdfast.flow.packs.visibility import PackRequest
 from holdfast.records.packs import AssembledPack
 from holdfast.types import PackInfo
 from tests.packs.traced import by_fours, talk
@@ -178,7 +178,7 @@ def a_look_is_journaled(patch: pytest.MonkeyPatch) -> None:
         manifest.begin_call(env, made, "0" * 64, frame=None)
         return made
 
-    patch.setattr(trace_packs, "pack", type("P", (), {"build_pack": staticmethod(pack)}))
+    patch.setattr(pack_trace, "pack", type("P", (), {"build_pack": staticmethod(pack)}))
 
 
 def a_list_is_journaled(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Settings
-from holdfast.core.packs.handles import is_reserved_name
+from holdfast.core.packs.segments import is_reserved_name
 from holdfast.errors import BudgetTooSmall, FrameNotFound, InvalidValue
 
 MODEL = "gpt-4o"

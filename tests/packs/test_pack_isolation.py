@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import ContextPack, Corrupt, Holdfast, ToolDef
-from holdfast.core.packs import views
+from holdfast.core.packs import assemble
 from holdfast.core.wire import parts, tools
 from holdfast.records.frames import Limits
 
@@ -116,8 +116,8 @@ def test_whoever_changes_what_a_pack_gave_changes_no_pack(hf: Holdfast) -> None:
     check_nothing_is_spoiled(hf)
 
 
-SHARED = {"parts": (parts, "copy_data"), "schemas": (tools, "copy_data"), "messages": (views, "_copy_message"),
-          "data": (views, "copy_data")}  # fmt: skip
+SHARED = {"parts": (parts, "copy_data"), "schemas": (tools, "copy_data"), "messages": (assemble, "copy_messages"),
+          "data": (assemble, "copy_data")}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", SHARED)

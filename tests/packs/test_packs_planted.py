@@ -20,7 +20,7 @@ from holdfast.core.sessions import rounds, shorten
 from holdfast.core.sessions.pairing import RepairResult
 from holdfast.flow.frames import ancestry
 from holdfast.flow.frames.read import read_handle
-from holdfast.flow.packs import evidence, request
+from holdfast.flow.packs import evidence, recent
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs.evidence import _EvidenceReader
 from holdfast.records.packs import CompactionLevel
@@ -36,11 +36,11 @@ SEEDS = 60
 
 
 def overhead_is_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(request, "system_tokens", lambda text, count, framing: count(text) if text else 0)
+    patch.setattr(recent, "system_tokens", lambda text, count, framing: count(text) if text else 0)
 
 
 def tools_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(request, "tools_tokens", lambda tools, count, framing: 0)
+    patch.setattr(recent, "tools_tokens", lambda tools, count, framing: 0)
 
 
 def critical_evidence_is_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,14 @@ def critical_evidence_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def pins_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pack_rounds, "_find_pinned", lambda talk: {})
+    begin = pack_rounds.ThreadRounds.__init__
+
+    def forget(self: pack_rounds.ThreadRounds, *given: Any) -> None:
+        begin(self, *given)
+        self.all_pinned.clear()
+        self.reasons = {nth: why for nth, why in self.reasons.items() if why != "pinned"}
+
+    patch.setattr(pack_rounds.ThreadRounds, "__init__", forget)
 
 
 def the_newest_round_may_go(patch: pytest.MonkeyPatch) -> None:
@@ -124,7 +131,7 @@ def mandatory_evidence_is_skipped_for_the_next(patch: pytest.MonkeyPatch) -> Non
     """As much as fits, whole: with more room a large one takes the place of two small ones."""
 
     def take(self: _Attempt) -> None:
-        self._included = self._room * self._limits.shares.included // 100
+        self._included = self._room * self._limits.settings.included_percent // 100
         for item in self._items:
             form = self._forms.whole_form(item)
             if item.mandatory and not item.critical and form.tokens <= self._included:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.client.history_tools import MIN_TOKENS
 from holdfast.core.packs.fences import make_mark
-from holdfast.core.packs.handles import HandleRef, parse_handle, stretch_handle
 from holdfast.core.packs.history_tools import HistoryPiece, PageRequest, render_page
+from holdfast.core.packs.segments import HandleRef, parse_handle, stretch_handle
 from holdfast.errors import InvalidValue
 from tests.packs.history_kit import ONWARDS, by_fours, texts
 from tests.scale import volume

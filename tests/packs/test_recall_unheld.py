@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.flow.packs import evidence, visibility
 from holdfast.flow.packs import pack as pack_flow
-from holdfast.flow.packs.request import PackRequest
+from holdfast.flow.packs.visibility import PackRequest
 from holdfast.records.frames import Limits
 from tests.packs.reserved import remember
 
@@ -87,13 +87,13 @@ def test_memories_are_searched_while_nothing_is_held(far: tuple[Holdfast, Far]) 
 def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], monkeypatch: pytest.MonkeyPatch) -> None:
     hf, embedder = far
     known(hf)
-    search = evidence.add_memories
+    search = evidence.gather_evidence
 
     def held(env: Any, *given: Any) -> Any:
         with env.journal.snapshot():
             return search(env, *given)
 
-    monkeypatch.setattr(evidence, "add_memories", held)
+    monkeypatch.setattr(evidence, "gather_evidence", held)
     hf.session("s").pack(recall=2)
     assert embedder.held == [1]
 

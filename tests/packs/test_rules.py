@@ -471,7 +471,7 @@ def test_an_async_summarizer_of_a_rule_is_awaited_on_the_loop() -> None:
 
 def test_a_rule_that_were_to_cover_everything_at_once_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were what is left after a limit the limit itself, every further message would be summarised alone."""
-    monkeypatch.setattr("holdfast.flow.compaction.actions.TARGET_SHARE", 1.0)
+    monkeypatch.setattr("holdfast.flow.compaction.rules.TARGET_SHARE", 1.0)
     with pytest.raises(AssertionError):
         test_tokens_over_a_limit_are_folded_until_they_fit(hf)
 

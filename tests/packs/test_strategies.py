@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.compaction import summary
-from holdfast.core.compaction.custom import make_segments, run_strategy
 from holdfast.core.compaction.state_extract import MAX_ENTRIES, extract_state, render_state
 from holdfast.core.compaction.strategies import (
     CompactionItem,
     choose_by_policy,
     choose_by_priority,
     count_rounds_within,
+    make_segments,
+    run_strategy,
 )
 from holdfast.core.compaction.summary import PASSAGE_CHARS, read_passage, split_messages
 from holdfast.errors import InvalidValue, StrategyFailed

@@ -16,8 +16,8 @@ from holdfast import Holdfast, Session
 from holdfast.core.packs.trace import Fact, FactVisibility
 from holdfast.errors import InvalidValue
 from holdfast.flow.packs import trace as pack_trace
-from holdfast.flow.packs import trace_packs, trace_sources
-from holdfast.flow.packs.trace_packs import PackInspector
+from holdfast.flow.packs import trace_sources
+from holdfast.flow.packs.trace import PackInspector
 from holdfast.types import Trace
 from tests.packs.traced import Facts, by_fours, talk
 from tests.scale import seeded, volume
@@ -359,8 +359,8 @@ def test_what_several_packs_show_is_read_once(chat: Session, monkeypatch: pytest
     chat.append(f"{'x' * 3_000} the code is 7719 {'y' * 3_000}", policy="pinned")
     talk(chat, 12)
     read: list[Any] = []
-    original = trace_packs.load_piece_messages
-    monkeypatch.setattr(trace_packs, "load_piece_messages", lambda *args: read.append(args[-1]) or original(*args))
+    original = pack_trace.load_piece_messages
+    monkeypatch.setattr(pack_trace, "load_piece_messages", lambda *args: read.append(args[-1]) or original(*args))
     trace = chat.why("the code is 7719")
     assert {one.state for one in trace.appearances} == {"shortened"}
     assert len(trace.appearances) == 12
@@ -459,8 +459,8 @@ def brief_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def now_is_the_whole_line(patch: pytest.MonkeyPatch) -> None:
-    original = trace_packs._repeat_request
-    patch.setattr(trace_packs, "_repeat_request", lambda *args: replace(original(*args), budget=90_000))
+    original = pack_trace._repeat_request
+    patch.setattr(pack_trace, "_repeat_request", lambda *args: replace(original(*args), budget=90_000))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,16 @@ class Anything:
 
 def whatever_happens_is_growth(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recent, "GROWTH_TYPES", Anything())
-    patch.setattr(recent, "_is_valid", lambda known, now: known.request == now.request)
+    patch.setattr(recent, "_HISTORY", lambda thread: None)
+    patch.setattr(recent, "_SOURCES", attrgetter("request"))
 
 
 def erasures_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    held = recent._is_valid
-    patch.setattr(recent, "_is_valid", lambda known, now: held(known, replace(now, erased=known.erased)))
+    patch.setattr(recent, "_SOURCES", attrgetter("source_versions", "request"))
 
 
 def lines_that_are_shared_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    held = recent._is_valid
-    patch.setattr(
-        recent, "_is_valid", lambda known, now: held(known, replace(now, source_versions=known.source_versions))
-    )
+    patch.setattr(recent, "_SOURCES", attrgetter("erased", "request"))
 
 
 def first_instructions_and_pins_come_only_once(patch: pytest.MonkeyPatch) -> None:
@@ -72,8 +70,19 @@ def a_result_of_a_pinned_call_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recent, "_affects_kept", changes)
 
 
+def reads_without_instructions(patch: pytest.MonkeyPatch, skips: Callable[[ThreadTail], bool]) -> None:
+    """Let a tail that is remembered decide alone, whatever happened since, if first instructions are looked for."""
+    read = recent._read_tail
+
+    def look(env: Any, stream: str, now: ThreadTail, counter: Any, *, plain: bool) -> ThreadTail:
+        known = None if env.recent is None else env.recent.get((env.tenant, stream, now.request.kept_as))
+        return read(env, stream, now, counter, plain=known is not None and skips(known))
+
+    patch.setattr(recent, "_read_tail", look)
+
+
 def a_line_always_begins_as_it_once_did(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recent, "_has_no_instructions", lambda known, now: bool(known.places) and not known.leading)
+    reads_without_instructions(patch, lambda known: bool(known.places) and not known.leading)
 
 
 def the_pack_that_was_journaled_first_stays_the_last(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +99,7 @@ def the_pack_that_was_journaled_first_stays_the_last(patch: pytest.MonkeyPatch) 
 
 
 def no_line_has_first_instructions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recent, "_has_no_instructions", lambda known, now: True)
+    reads_without_instructions(patch, lambda known: True)
 
 
 MEMORIES: list[tuple[Plant, Callable[[Clients], None]]] = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Settings
-from holdfast.core.search import documents
+from holdfast.core.search import documents, words
 from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.sqlite import search
 from tests.scale import seeded, volume
@@ -72,8 +72,8 @@ def nothing_is_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    known = documents._content_texts
-    patch.setattr(documents, "_content_texts", lambda content, beginning: list(known(content, beginning))[:1])
+    known = words._content_texts
+    patch.setattr(words, "_content_texts", lambda content, beginning: list(known(content, beginning))[:1])
 
 
 @pytest.mark.parametrize("plant", [nothing_is_read, results_are_left_out])

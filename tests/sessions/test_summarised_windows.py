@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.compaction.summary import summarise_window
 from holdfast.core.sessions import pairing
 from holdfast.core.sessions.windows import slide_window
 from holdfast.errors import BudgetTooSmall, InvalidValue
@@ -16,6 +15,7 @@ from tests.scale import seeded, volume
 from tests.sessions.generated import torn
 from tests.sessions.test_pairing import asks, gives, shape, user
 from tests.sessions.test_windows import SYSTEM, count, kinds
+from tests.sessions.window_kit import summarise_window
 from tests.sessions.window_rules import instructions, refused
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.compaction.summary import summarise_window
 from holdfast.core.sessions import rounds as conversation_module
 from holdfast.core.sessions.pairing import repair_messages
 from holdfast.core.sessions.rounds import ConversationRounds
@@ -29,6 +28,7 @@ from holdfast.windows import slide_window as sliding_dicts
 from tests.scale import volume
 from tests.sessions.generated import airline
 from tests.sessions.provider_rules import openai_problems
+from tests.sessions.window_kit import summarise_window
 from tests.sessions.window_rules import refused
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tau-bench" / "airline-even-tasks.json"

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from holdfast.core.checks import is_number
+from holdfast.core.packs.assemble import copy_tools
 from holdfast.core.packs.fences import fence_text, make_mark
-from holdfast.core.packs.handles import HandleRef, parse_handle
 from holdfast.core.packs.history_tools import (
     EXPAND,
     HISTORY_TOOL_NAMES,
@@ -23,7 +23,7 @@ from holdfast.core.packs.history_tools import (
     parse_arguments,
     render_page,
 )
-from holdfast.core.packs.views import copy_tools
+from holdfast.core.packs.segments import HandleRef, parse_handle
 from holdfast.core.values import exception_text
 from holdfast.errors import (
     HoldfastError,
@@ -114,9 +114,9 @@ class HistoryTools:
         except InvalidValue as error:
             raise _Advice(f"{error} {_suggest_instead(None)}") from error
         try:
-            reading = expand.read_pieces(self._env, self._thread_stream, handle, frame=self._frame)
-            asked = PageRequest(name=reading.id, offset=offset, max_tokens=self._max_tokens)
-            return render_page(reading.pieces, asked, self._token_counter(), self._mark)
+            name, pieces = expand.read_pieces(self._env, self._thread_stream, handle, frame=self._frame)
+            asked = PageRequest(name=name, offset=offset, max_tokens=self._max_tokens)
+            return render_page(pieces, asked, self._token_counter(), self._mark)
         except SessionNotFound:
             raise  # The thread itself does not exist: no model can do anything about that.
         except NotFound as error:
@@ -137,7 +137,7 @@ class HistoryTools:
             found = []
         if not found:
             raise _Advice(f"Nothing in this conversation matches {_quote(query)}. Try other words, or fewer.")
-        lines = [f"{one.name} ({one.who}, trust {one.trust}): {one.snippet}" for one in found]
+        lines = [f"{one.name} ({one.speaker}, trust {one.trust}): {one.text}" for one in found]
         return self._fit_lines(lines)
 
     def _fit_lines(self, lines: list[str]) -> str:

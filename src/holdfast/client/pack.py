@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.client.options import PackOptions, refuse_unknown
-from holdfast.core.packs import views
-from holdfast.core.packs.manifest import compute_digest, list_messages
+from holdfast.core.packs import assemble
+from holdfast.core.packs.manifest import compute_digest
 from holdfast.core.packs.views import diff_packs, render_html
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.anthropic import AnthropicRequest
@@ -24,8 +24,7 @@ from holdfast.flow.compaction import rules
 from holdfast.flow.packs import manifest as journaled
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import rebuild, visibility
-from holdfast.flow.packs.request import PackRequest
-from holdfast.flow.packs.visibility import Visibility
+from holdfast.flow.packs.visibility import PackRequest, Visibility
 from holdfast.flow.sessions import import_export
 from holdfast.ports import Env
 from holdfast.ports.journal import Journal
@@ -72,7 +71,7 @@ class ContextPack:
     @property
     def messages(self) -> list[Message]:
         """All messages but the system prompt, in the order shown."""
-        return list(views.copy_messages(list_messages(self._packed.segments)))
+        return list(assemble.copy_messages(self._pack_messages()))
 
     @property
     def system(self) -> str | None:
@@ -82,17 +81,17 @@ class ContextPack:
     @property
     def tools(self) -> tuple[ToolDef, ...]:
         """The tools that the model is told about."""
-        return views.copy_tools(self._packed.tools)
+        return assemble.copy_tools(self._packed.tools)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The pieces in the order shown, each with its origin."""
-        return views.copy_segments(self._packed.segments)
+        return assemble.copy_segments(self._packed.segments)
 
     @property
     def brief_context(self) -> BriefContext:
         """System prompt, invariants, working context and tools."""
-        return views.copy_brief(self._packed.brief)
+        return assemble.copy_brief(self._packed.brief)
 
     @property
     def breadcrumbs(self) -> tuple[FrameBreadcrumb, ...]:
@@ -102,13 +101,13 @@ class ContextPack:
     @property
     def summaries(self) -> tuple[Summary, ...]:
         """The summaries that replace messages not shown."""
-        return views.copy_summaries(self._packed.summaries)
+        return assemble.copy_summaries(self._packed.summaries)
 
     @property
     def conversation(self) -> ConversationSlice:
         """The part of the conversation that is shown verbatim."""
         found = self._packed.conversation
-        return replace(found, messages=views.copy_messages(found.messages))
+        return replace(found, messages=assemble.copy_messages(found.messages))
 
     @property
     def evidence(self) -> tuple[RetrievedEvidence, ...]:
@@ -191,7 +190,7 @@ class ContextPack:
         """Compare this pack with another."""
         if not isinstance(other, ContextPack):
             raise InvalidValue(f"diff takes another pack, from pack() or pack_at(), not {type(other).__name__}.")
-        return views.copy_diff(diff_packs(self._packed, other._packed))
+        return diff_packs(self._packed, other._packed)
 
     # provider formats
 
@@ -216,7 +215,7 @@ class ContextPack:
 
     def load_files(self) -> ContextPack:
         """Return the same pack with its files in memory and its digest computed: it needs the journal no more."""
-        whole = {id(message): self._load(message) for message in list_messages(self._packed.segments)}
+        whole = {id(message): self._load(message) for message in self._pack_messages()}
         return ContextPack(
             self._packed,
             journal=self._journal,
@@ -226,7 +225,10 @@ class ContextPack:
         )
 
     def _load_messages(self) -> list[Message]:
-        return [self._load(message) for message in list_messages(self._packed.segments)]
+        return [self._load(message) for message in self._pack_messages()]
+
+    def _pack_messages(self) -> list[Message]:
+        return [message for segment in self._packed.segments for message in segment.messages]
 
     def __repr__(self) -> str:
         talk = self._packed.conversation

@@ -22,9 +22,8 @@ from holdfast.core.search.documents import (
     TextRow,
     TextSearch,
     is_match,
-    searchable_text,
 )
-from holdfast.core.search.words import SELF_CONTAINED_CHARS, context_before
+from holdfast.core.search.words import SELF_CONTAINED_CHARS, context_before, searchable_text
 from holdfast.records.events.envelope import StoredEvent
 
 INDEXED_TYPES = frozenset({MESSAGE_APPENDED, STATE_WRITTEN, STATE_DELETED})

@@ -80,18 +80,30 @@ class _SpokenSentence(msgspec.Struct, frozen=True):
 def extract_state(messages: Sequence[Message]) -> dict[str, list[str]]:
     """Return the state of a conversation; sections without entries are left out."""
     present = [message for message in messages if not message.erased]
-    said = list(_split_messages(present))
+    said = [
+        _SpokenSentence(at, message.role, cut_end(text, MAX_ENTRY_CHARS))
+        for at, message in enumerate(present)
+        if message.role in ("user", "assistant")
+        for sentence in split_sentences(text_with_files(message)[:MAX_READ_CHARS])
+        if (text := clean_text(sentence))
+    ]
     lexicon = Lexicon(text_with_files(message)[:MAX_READ_CHARS] for message in present if message.role != "tool")
     questions = [one for one in said if one.text.endswith(_QUESTION_MARKS)]
     rest = [one for one in said if not one.text.endswith(_QUESTION_MARKS)]
-    goals = list(_find_goals(said))
+    asked = [one.text for one in said if one.role == "user"]
+    # The user's first sentence, and later sentences with a wish.
+    goals = [text for at, text in enumerate(asked) if at == 0 or _word_forms(text) & _GOAL_WORDS]
+    # Questions after which the other side said nothing more.
+    last = {message.role: at for at, message in enumerate(present) if text_with_files(message).strip()}
+    sides = {"user": "assistant", "assistant": "user"}
+    unanswered = [one.text for one in questions if last.get(sides[one.role], -1) <= one.at]
     decisions = [one.text for one in rest if _word_forms(one.text) & _DECISION_WORDS]
     facts = [one.text for one in rest if one.text not in decisions and _is_fact(one, lexicon)]
     found = {
         "goals": [*goals[:1], *[goal for goal in _keep_newest(goals) if goal not in goals[:1]][1 - MAX_ENTRIES :]],
         "decisions": _keep_newest(decisions),
         "facts": _keep_newest(text for text in facts if text not in goals[:1]),
-        "open_questions": _keep_newest(_find_unanswered(questions, present)),
+        "open_questions": _keep_newest(unanswered),
         "files": _keep_newest(_find_files(present)),
     }
     return {name: entries for name, entries in found.items() if entries}
@@ -112,28 +124,8 @@ def render_state(state: dict[str, Any], most: int, count: CountText) -> str:
         left[longest].pop(1 if longest == "goals" else 0)
 
 
-def _split_messages(present: Sequence[Message]) -> Iterator[_SpokenSentence]:
-    for at, message in enumerate(present):
-        if message.role in ("user", "assistant"):
-            for sentence in split_sentences(text_with_files(message)[:MAX_READ_CHARS]):
-                if text := clean_text(sentence):
-                    yield _SpokenSentence(at, message.role, cut_end(text, MAX_ENTRY_CHARS))
-
-
 def _word_forms(text: str) -> set[str]:
     return {word.lower().replace("’", "'") for word in split_words(text)}  # noqa: RUF001
-
-
-def _find_goals(said: Sequence[_SpokenSentence]) -> Iterator[str]:
-    """Yield the user's first sentence, and later sentences with a wish."""
-    first = next((one.at for one in said if one.role == "user"), -1)
-    began = False
-    for one in said:
-        if one.role != "user":
-            continue
-        if _word_forms(one.text) & _GOAL_WORDS or (one.at == first and not began):
-            began = True
-            yield one.text
 
 
 def _is_fact(one: _SpokenSentence, lexicon: Lexicon) -> bool:
@@ -141,14 +133,6 @@ def _is_fact(one: _SpokenSentence, lexicon: Lexicon) -> bool:
     found = dict.fromkeys(split_words(one.text))
     meant = sum(max(0.0, word_signal(word)) for word in found) if one.role == "user" else 0.0
     return len(found) > 2 and sum(map(word_worth, found)) + meant >= MIN_FACT_WORTH and lexicon.strength(one.text) > 0
-
-
-def _find_unanswered(questions: Sequence[_SpokenSentence], present: Sequence[Message]) -> Iterator[str]:
-    """Yield the questions after which the other side said nothing more."""
-    last = {message.role: at for at, message in enumerate(present) if text_with_files(message).strip()}
-    for one in questions:
-        if last.get("user" if one.role == "assistant" else "assistant", -1) <= one.at:
-            yield one.text
 
 
 def _find_files(present: Sequence[Message]) -> Iterator[str]:

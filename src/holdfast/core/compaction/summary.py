@@ -8,8 +8,8 @@ that a passage states counts only as far as it does not exceed that of its write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,12 +17,11 @@ from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import clean_text, cut_pieces
 from holdfast.core.compaction.strategies import omission_note
 from holdfast.core.entries import RESERVED_PREFIX
-from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, check_bounds, subtract_size
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, subtract_size
 from holdfast.core.sessions.shorten import ShortenedMessages, cut_text, fit_messages, omission_marker
-from holdfast.core.sessions.tokens import CountMessage, CountText
+from holdfast.core.sessions.tokens import CountText
 from holdfast.core.sessions.windows import Window, build_window, fit_window
 from holdfast.core.trust import lowest_trust
-from holdfast.core.values import exception_text
 from holdfast.core.wire.calls import match_results
 from holdfast.errors import InvalidValue
 from holdfast.records.compaction import priority_of
@@ -31,7 +30,6 @@ from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel
 
-Summarize = Callable[[Sequence[Message]], str]
 NO_ROOM = "There is no room for a summary beside the newest round."
 
 MAX_RESULT_CHARS = 4_000
@@ -56,27 +54,6 @@ class WindowSummaryPlan(msgspec.Struct, frozen=True):
     covered: list[Message]
     room: int
     """Tokens that are left for the text of the summary."""
-
-
-def summarise_window(
-    messages: Sequence[Message],
-    *,
-    summarize: Summarize,
-    keep: int = 4,
-    max_messages: int | None = None,
-    max_tokens: int | None = None,
-    count: CountMessage | None = None,
-    reserve: int = 0,
-) -> Window:
-    """Return everything if it fits; else the newest `keep` rounds, or fewer, behind a summary of those before."""
-    plan = plan_summary(ConversationRounds(messages, check_bounds(max_messages, max_tokens, count, reserve)), keep)
-    if isinstance(plan, Window):
-        return plan
-    try:
-        text = summarize(plan.covered)
-    except Exception as error:  # noqa: BLE001  whatever it is, the conversation must go on
-        return fit_window(plan.talk, exception_text(error))
-    return insert_summary(plan, text)
 
 
 def plan_summary(talk: ConversationRounds, keep: int) -> WindowSummaryPlan | Window:
@@ -169,7 +146,7 @@ def _to_json(value: Any) -> str:
         return "[data that cannot be shown]"
 
 
-class ReducedTranscript(msgspec.Struct, frozen=True, kw_only=True):
+class ReducedTranscript(NamedTuple):
     """Older messages as text: all of them (level light), or without some (aggressive)."""
 
     text: str
@@ -250,19 +227,15 @@ def _find_ended(messages: Sequence[Message]) -> set[int]:
 def _reduce(
     messages: Sequence[Message], given: Sequence[TranscriptPiece], steps: _Steps, most: int, count: CountText
 ) -> ReducedTranscript:
-    if any(message.erased for message in messages):
-        most -= count(omission_note(99_999)) + 1  # The note about missing messages is certain.
-    return _render_forms(messages, given, _choose_forms(given, steps, most, count))
-
-
-def _choose_forms(given: Sequence[TranscriptPiece], steps: _Steps, most: int, count: CountText) -> dict[int, str]:
     """Choose the form of each message so that all of them are within the limit."""
+    gap, note = count(GAP) + 1, count(omission_note(99_999)) + 1
+    if any(message.erased for message in messages):
+        most -= note  # The note about missing messages is certain.
     form = dict.fromkeys((one.index for one in given), "whole")
     places = list(form)
     nearby = {index: (*places[max(at - 1, 0) : at], *places[at + 1 : at + 2]) for at, index in enumerate(places)}
     # One more for the line break: the parts count a little less than the whole.
     sizes = {(one.index, name): count(getattr(one, name)) + 1 for one in given for name in ("whole", "short")}
-    gap, note = count(GAP) + 1, count(omission_note(99_999)) + 1
     total = sum(sizes[index, "whole"] for index in places)
     for chosen, wanted in steps:
         for one in chosen:
@@ -277,7 +250,7 @@ def _choose_forms(given: Sequence[TranscriptPiece], steps: _Steps, most: int, co
                 total += sizes[one.index, wanted]
             total -= sizes[one.index, before]
             form[one.index] = wanted
-    return form
+    return _render_forms(messages, given, form)
 
 
 def _render_forms(
@@ -294,7 +267,7 @@ def _render_forms(
         lines += [GAP] if lines and lines[-1] != GAP else []
     head = [omission_note(left_out or len(messages))] if left_out or not lines else []
     level = CompactionLevel.AGGRESSIVE if left_out else CompactionLevel.LIGHT
-    return ReducedTranscript(text="\n".join([*head, *lines]), level=level)
+    return ReducedTranscript("\n".join([*head, *lines]), level)
 
 
 class CompactedPassage(msgspec.Struct, frozen=True):
@@ -325,11 +298,6 @@ def split_texts(texts: Iterable[tuple[str, str]], size: int = PASSAGE_CHARS) -> 
 def passage_key(id: str, number: int) -> str:
     """Return the key of a passage, by the id of its summary or compaction and its number from 0."""
     return f"{PASSAGE_PREFIX}{id}" if number == 0 else f"{PASSAGE_PREFIX}{id}/{number + 1}"
-
-
-def passage_value(passage: CompactedPassage, id: str) -> dict[str, Any]:
-    """Return a passage as the value of an entry."""
-    return {"text": passage.text, "trust": passage.trust, "of": id}
 
 
 def read_passage(value: Any, vouched: str) -> CompactedPassage | None:

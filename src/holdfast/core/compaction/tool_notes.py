@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import nlargest
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -159,14 +160,13 @@ def _summarise_text(text: str) -> str:
     short = clean_text(text[:MAX_READ_CHARS])
     if len(short) <= OUTCOME_CHARS:
         return short
-    found = list(split_sentences(text[:MAX_READ_CHARS]))[:MAX_LEAVES]
-    best = max(range(len(found)), key=lambda at: (_word_density(found[at]), -at), default=0)
-    return cut_end(clean_text(found[best]), OUTCOME_CHARS) if found else ""
 
+    def density(sentence: str) -> float:
+        found = dict.fromkeys(split_words(sentence))
+        return round(sum(map(word_worth, found)) / (8 + len(found)), 6)
 
-def _word_density(sentence: str) -> float:
-    found = dict.fromkeys(split_words(sentence))
-    return round(sum(map(word_worth, found)) / (8 + len(found)), 6)
+    best = max(islice(split_sentences(text[:MAX_READ_CHARS]), MAX_LEAVES), key=density, default="")
+    return cut_end(clean_text(best), OUTCOME_CHARS)
 
 
 def _render_values(

@@ -1,35 +1,31 @@
-"""Assemble a pack from what fits: segments in the order of the layout, counts, views and reasons."""
+"""Assemble a pack from what fits: segments in the order of the layout, counts and reasons; and copy its records.
+
+Copies share texts, which are immutable; changing a copied list or mapping does not change the pack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.inputs import FitResult, PackSources
-from holdfast.core.packs.manifest import (
-    count_common_tokens,
-    decide_earlier,
-    decide_segment,
-    list_messages,
-    make_evidence,
-)
+from holdfast.core.packs.manifest import Successors, count_common_tokens, decide_earlier, decide_segment, make_evidence
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
-from holdfast.core.packs.segments import marker_segment
-from holdfast.core.sessions.tokens import CountMessage
+from holdfast.core.packs.segments import marker_segment, message_handle
 from holdfast.core.trust import lowest_trust
+from holdfast.core.wire.parts import copy_data
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
     AssembledPack,
     BriefContext,
-    CompactionLevel,
     ContextPackMetadata,
     ConversationSlice,
     Decision,
     FrameBreadcrumb,
-    Layout,
     Origin,
     Segment,
     TokenBreakdown,
@@ -51,27 +47,22 @@ class EvidenceReport(msgspec.Struct, frozen=True, kw_only=True):
 class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known about a pack besides what fits."""
 
-    system: str | None
-    tools: tuple[ToolDef, ...]
-    brief: BriefContext
+    brief: Brief
     brief_segment: Segment
     notes: tuple[Segment, ...]
     crumbs: tuple[FrameBreadcrumb, ...]
     standing: tuple[Summary, ...]
     messages: int
     """The number of messages of the thread."""
-    follows: Mapping[tuple[str, int], tuple[str, int]]
+    follows: Successors
     overhead: int
     budget: int
-    layout: Layout
     model: str | None
-    tokenizer: str
     exact: bool
     window: WindowKey
     limited_by: str | None
     metadata: ContextPackMetadata
     report: EvidenceReport
-    count: CountMessage
     has_history_tools: bool
     pins: tuple[tuple[str, bytes], ...] = ()
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -82,21 +73,23 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
 
 def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
-    rounds = _round_segments(fit, sources.rounds, given)
+    rounds = _round_segments(fit, sources.rounds, given.follows)
     told = {segment.id for segment in fit.summaries}
     standing = zip(sources.summaries, given.standing, strict=True)
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
-    said = tuple(list_messages(rounds))
+    said = tuple(message for segment in rounds for message in segment.messages)
     covered = sum(summary.messages for summary in summaries)
     shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
     truncated = max(given.messages - covered - len(shown), 0)
-    mark = _exact_marker(fit, sources, given, truncated)
-    segments, stable = _order_segments(fit, sources, given, rounds, mark)
+    segments, stable = _order_segments(fit, sources, given, rounds, truncated)
     decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
     used = sum([segment.estimated_tokens for segment in segments])
+    evidence = [form for form in fit.items if form.item.kind == "evidence"]
+    # Rounds before the window are shown in any case.
+    oldest = next((sources.rounds.talk.head(nth) for nth in fit.rounds if nth >= fit.start), None)
     return AssembledPack(
-        system=given.system,
-        tools=given.tools,
+        system=given.brief.system,
+        tools=given.brief.tools,
         segments=tuple(segments),
         summaries=summaries,
         conversation=ConversationSlice(
@@ -105,13 +98,9 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
             truncated_count=truncated,
             estimated_tokens=sum([segment.estimated_tokens for segment in rounds]),
         ),
-        brief=given.brief,
+        brief=given.brief.context,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
-        evidence=tuple(
-            make_evidence(form.segment, form.item.type, form.item.source)
-            for form in fit.items
-            if form.item.kind == "evidence"
-        ),
+        evidence=tuple(make_evidence(form.segment, form.item.type, form.item.source) for form in evidence),
         token_summary=TokenSummary(
             budget=given.budget,
             used=used,
@@ -119,13 +108,20 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
             breakdown=token_breakdown(segments, given.overhead),
             compaction_level=fit.level,
         ),
-        metadata=_build_metadata(given, fit.level, decisions),
+        metadata=replace(
+            given.metadata,
+            level=fit.level,
+            omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
+            missing_handles=given.report.missing,
+            refused_exclusions=given.report.refused,
+            failed=given.report.failed,
+        ),
         decisions=decisions,
         model=given.model,
-        tokenizer=given.tokenizer,
+        tokenizer=given.window.tokenizer,
         exact=given.exact and not any(map(has_estimated_parts, said)),
         window=given.window,
-        window_start=_window_start(fit, sources.rounds),
+        window_start=None if oldest is None else (oldest.stream, oldest.version),
         shortened=sum(1 for segment in rounds if segment.shortened),
         limited_by=given.limited_by,
         cached_tokens=count_common_tokens(given.before, segments, given.follows),
@@ -137,74 +133,41 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     )
 
 
-def _build_metadata(given: PackMaterial, level: CompactionLevel, decisions: Sequence[Decision]) -> ContextPackMetadata:
-    return replace(
-        given.metadata,
-        level=level,
-        omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
-        missing_handles=given.report.missing,
-        refused_exclusions=given.report.refused,
-        failed=given.report.failed,
-    )
-
-
 def _is_covered(message: Message, summaries: Sequence[Summary]) -> bool:
     """Return True if a summary also covers the message, as for pinned messages shown beside it."""
     stretches = (one for summary in summaries for one in summary.covers)
     return any(one.stream == message.stream and one.first <= message.version <= one.last for one in stretches)
 
 
-def _exact_marker(fit: FitResult, sources: PackSources, given: PackMaterial, truncated: int) -> Segment | None:
-    """Return the marker with its final number, which is not larger than the one it was measured with."""
-    if not fit.marked or sources.marker is None or not truncated:
-        return None
-    exact = marker_segment(truncated, given.count, tools=given.has_history_tools)
-    return exact if exact.estimated_tokens <= sources.marker.estimated_tokens else None
-
-
 def has_estimated_parts(message: Message) -> bool:
     """Return True if the message holds an image or a file, whose tokens are only estimated."""
-    if not message.tool_results and not isinstance(message.content, list):
-        return False
-    parts = [*(message.content if isinstance(message.content, list) else ())]
-    for result in message.tool_results:
-        parts += result.result if isinstance(result.result, list) else ()
+    values = (message.content, *[result.result for result in message.tool_results])
+    parts = [part for value in values if isinstance(value, list) for part in value]
     return any(isinstance(part, dict) and part.get("type") in ("image", "file") for part in parts)
 
 
-def _round_segments(fit: FitResult, rounds: ThreadRounds, given: PackMaterial) -> list[Segment]:
+def _round_segments(fit: FitResult, rounds: ThreadRounds, follows: Successors) -> list[Segment]:
     """Return the first instructions and the rounds that are shown."""
-    first = rounds.talk.first
-    found = [
-        _round_segment(RoundForm([message], rounds.talk.count(message)), [message], rounds, given, always=True)
-        for message in first
-    ]
-    newest = rounds.number - 1
+    talk = rounds.talk
+    shown = [(RoundForm([message], talk.count(message)), [message], True) for message in talk.first]
     for nth, form in fit.rounds.items():
-        sources = rounds.talk.round(nth) if form.recipe else form.messages
-        found.append(_round_segment(form, sources, rounds, given, always=nth == newest or rounds.is_preferred(nth)))
-    return found
+        shown.append((form, talk.round(nth) if form.recipe else form.messages, nth in rounds.reasons))
+    return [
+        Segment(
+            kind="conversation",
+            id=message_handle(sources[0], rounds.thread),
+            priority="critical" if always else "medium",
+            trust=sources[0].trust if len(sources) == 1 else lowest_trust(*[message.trust for message in sources]),
+            estimated_tokens=form.tokens,
+            messages=tuple(form.messages),
+            origins=round_origins(sources, ",".join(form.recipe) or None, follows),
+            shortened=form.left_out,
+        )
+        for form, sources, always in shown
+    ]
 
 
-def _round_segment(
-    form: RoundForm, sources: Sequence[Message], rounds: ThreadRounds, given: PackMaterial, *, always: bool
-) -> Segment:
-    recipe = ",".join(form.recipe) if form.recipe else None
-    return Segment(
-        kind="conversation",
-        id=rounds.name(sources[0]) or "",
-        priority="critical" if always else "medium",
-        trust=sources[0].trust if len(sources) == 1 else lowest_trust(*[message.trust for message in sources]),
-        estimated_tokens=form.tokens,
-        messages=tuple(form.messages),
-        origins=round_origins(sources, recipe, given.follows),
-        shortened=form.left_out,
-    )
-
-
-def round_origins(
-    messages: Sequence[Message], recipe: str | None, follows: Mapping[tuple[str, int], tuple[str, int]]
-) -> tuple[Origin, ...]:
+def round_origins(messages: Sequence[Message], recipe: str | None, follows: Successors) -> tuple[Origin, ...]:
     """Return the stretches of streams that a round consists of. Synthetic results are left out and made again."""
     if len(messages) == 1:
         place = messages[0]
@@ -221,18 +184,22 @@ def round_origins(
 
 
 def _order_segments(
-    fit: FitResult, sources: PackSources, given: PackMaterial, rounds: Sequence[Segment], mark: Segment | None
+    fit: FitResult, sources: PackSources, given: PackMaterial, rounds: Sequence[Segment], truncated: int
 ) -> tuple[list[Segment], int]:
     """Return all segments in the order shown, and how many of them the next call will also begin with."""
     crumbs = [fit.crumbs] if fit.crumbs is not None else []
-    marker = [] if mark is None else [mark]
+    marker: list[Segment] = []
+    if fit.marked and sources.marker is not None and truncated:
+        exact = marker_segment(truncated, sources.rounds.count, tools=given.has_history_tools)
+        # The final number should not be larger than the one that the marker was measured with.
+        marker = [exact] if exact.estimated_tokens <= sources.marker.estimated_tokens else []
     memories = [form.segment for form in fit.items if form.item.kind == "memory"]
     evidence = [form.segment for form in fit.items if form.item.kind == "evidence"]
     first = len(sources.rounds.talk.first)
     before_window = first + sum(1 for nth in fit.rounds if nth < fit.start)
     head = [given.brief_segment, *rounds[:first], *given.notes, *crumbs]
     early, late = rounds[first:before_window], rounds[before_window:]
-    if given.layout == "classic":
+    if given.window.layout == "classic":
         told = [*head, *memories, *fit.summaries, *early, *marker, *late, *evidence]
         return told, len(head)
     stable = [*head, *fit.summaries, *early, *marker, *late[:-1]]
@@ -255,28 +222,15 @@ def token_breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdow
     )
 
 
-def _window_start(fit: FitResult, rounds: ThreadRounds) -> tuple[str, int] | None:
-    """Return the oldest message of the window, leaving out rounds that are shown in any case."""
-    window = [nth for nth in fit.rounds if nth >= fit.start]
-    if not window:
-        return None
-    head = rounds.talk.head(window[0])
-    return head.stream, head.version
-
-
 def _list_decisions(
     fit: FitResult, sources: PackSources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
 ) -> list[Decision]:
     rounds = sources.rounds
     first = len(rounds.talk.first)
-    reasons = ["first"] * first + [_round_reason(nth, rounds) for nth in fit.rounds]
-    whole = [segment.estimated_tokens for segment in shown[:first]] + [
-        rounds.whole_form(nth).tokens for nth in fit.rounds
-    ]
-    found = [
-        replace(decide_segment(segment, reason), tokens=tokens)
-        for segment, reason, tokens in zip(shown, reasons, whole, strict=True)
-    ]
+    found = [decide_segment(segment, "first") for segment in shown[:first]]
+    for nth, segment in zip(fit.rounds, shown[first:], strict=True):
+        decided = decide_segment(segment, rounds.reasons.get(nth, "window"))
+        found.append(replace(decided, tokens=rounds.whole_form(nth).tokens))
     told = {segment.id for segment in fit.summaries}
     for segment, summary in zip(sources.summaries, standing, strict=True):
         decided = replace(decide_segment(segment, "covered"), outcome="summarised", count=summary.messages)
@@ -284,9 +238,36 @@ def _list_decisions(
     return [*found, *decide_earlier(truncated), *fit.decisions]
 
 
-def _round_reason(nth: int, rounds: ThreadRounds) -> str:
-    if nth == rounds.number - 1:
-        return "newest"
-    if rounds.is_question(nth):
-        return "question"
-    return "pinned" if rounds.is_pinned(nth) else "window"
+def copy_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Copy messages with their parts, results and metadata; one that holds only texts is the same object."""
+    found = []
+    for message in messages:
+        values = (message.content, *[one.result for one in message.tool_results])
+        if not message.metadata and not any(isinstance(value, list | dict) for value in values):
+            found.append(message)
+            continue
+        results = tuple(replace(one, result=copy_data(one.result)) for one in message.tool_results)
+        content, metadata = copy_data(message.content), copy_data(message.metadata)
+        found.append(replace(message, content=content, tool_results=results, metadata=metadata))
+    return tuple(found)
+
+
+def copy_segments(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Copy segments with their messages."""
+    return tuple(replace(segment, messages=copy_messages(segment.messages)) for segment in segments)
+
+
+def copy_tools(tools: Iterable[ToolDef]) -> tuple[ToolDef, ...]:
+    """Copy tools with their schemas."""
+    return tuple(replace(tool, parameters=copy_data(tool.parameters), raw=copy_data(tool.raw)) for tool in tools)
+
+
+def copy_brief(brief: BriefContext) -> BriefContext:
+    """Copy a brief with its data and tools."""
+    context, tools = copy_data(brief.working_context), copy_tools(brief.available_tools)
+    return replace(brief, working_context=context, available_tools=tools)
+
+
+def copy_summaries(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
+    """Copy summaries with their data."""
+    return tuple(one if one.state is None else replace(one, state=copy_data(one.state)) for one in summaries)

@@ -45,7 +45,7 @@ class BriefPiece(msgspec.Struct, frozen=True, kw_only=True):
         return self.trust in TRUSTED_LEVELS
 
 
-class RenderedBrief(msgspec.Struct, frozen=True, kw_only=True):
+class Brief(msgspec.Struct, frozen=True, kw_only=True):
     """A brief as it is shown: the system prompt and tools, and notes before the messages."""
 
     context: BriefContext
@@ -54,6 +54,10 @@ class RenderedBrief(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolDef, ...]
     notes: tuple[Message, ...]
     """The fields from others, and a frame's inputs: data in fences."""
+    origins: tuple[Origin, ...]
+    """The origin of each piece."""
+    erased: tuple[str, ...]
+    """Fields whose content was erased since they were first shown."""
 
 
 def check_brief(*, system_prompt: object, invariants: object, working_context: Any, tools: Any) -> dict[str, Any]:
@@ -64,21 +68,19 @@ def check_brief(*, system_prompt: object, invariants: object, working_context: A
             raise InvalidValue(f"system_prompt must be text, not {type(system_prompt).__name__}.")
         value["system_prompt"] = system_prompt
     if invariants is not None:
-        value["invariants"] = _check_invariants(invariants)
+        if not isinstance(invariants, list | tuple):
+            raise InvalidValue(
+                "invariants must be a list of texts, each of which says one thing that must always hold."
+            )
+        for item in invariants:
+            if not isinstance(item, str) or not item.strip():
+                raise InvalidValue(f"An invariant is a text that says what must always hold, not {item!r:.60}.")
+        value["invariants"] = list(invariants)
     if working_context is not None:
         value["working_context"] = to_plain(working_context)
     if tools is not None:
         value["tools"] = msgspec.to_builtins(read_tool_defs(tools))
     return value
-
-
-def _check_invariants(given: object) -> list[str]:
-    if not isinstance(given, list | tuple):
-        raise InvalidValue("invariants must be a list of texts, each of which says one thing that must always hold.")
-    for item in given:
-        if not isinstance(item, str) or not item.strip():
-            raise InvalidValue(f"An invariant is a text that says what must always hold, not {item!r:.60}.")
-    return list(given)
 
 
 def brief_fields(value: Any) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def choose_pieces(found: Iterable[BriefPiece]) -> list[BriefPiece]:
     return used
 
 
-def render_brief(pieces: Sequence[BriefPiece], mark: Mark) -> RenderedBrief:
+def render_brief(pieces: Sequence[BriefPiece], mark: Mark) -> Brief:
     """Render pieces. The same pieces are always rendered the same."""
     said = _merge_fields(piece for piece in pieces if piece.trusted)
     context = BriefContext(
@@ -144,8 +146,13 @@ def render_brief(pieces: Sequence[BriefPiece], mark: Mark) -> RenderedBrief:
             given = piece.fields[INPUTS_FIELD]
             text = given if isinstance(given, str) else encode(given).decode()
             notes.append(_make_note(INPUTS_LABEL, text, mark(INPUTS_ID), [piece]))
-    return RenderedBrief(
-        context=context, system=_render_text(said) or None, tools=context.available_tools, notes=tuple(notes)
+    return Brief(
+        context=context,
+        system=_render_text(said) or None,
+        tools=context.available_tools,
+        notes=tuple(notes),
+        origins=tuple(piece.origin for piece in pieces),
+        erased=tuple(name for piece in pieces if piece.erased for name in piece.fields),
     )
 
 

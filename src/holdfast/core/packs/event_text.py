@@ -35,10 +35,7 @@ _TEXT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def event_text(event: Event, part: str | None = None) -> str | Erased | None:
-    """Return the text of an event other than a message; None if it has none.
-
-    `part` names one field of a worker's words.
-    """
+    """Return the text of an event other than a message, if any; `part` names one field of a worker's words."""
     content = event.content
     if content is ERASED or content is None:
         return None if content is None else ERASED
@@ -56,17 +53,15 @@ def event_text(event: Event, part: str | None = None) -> str | Erased | None:
 
 def message_text(message: Message, call: str | None = None) -> str:
     """Return a message's text and results, or the result of one call; its calls if there is nothing else."""
-    results = [
-        value for one in message.tool_results if call in (None, one.tool_call_id) and (value := _result_text(one))
-    ]
+    values = [one.result for one in message.tool_results if call in (None, one.tool_call_id)]
+    results = [text for text in map(_result_text, values) if text]
     if call is not None and results:
         return "\n".join(results)
     said = [text for text in (message.text, *results) if text]
     return "\n".join(said or [f"{one.name}({one.arguments})" for one in message.tool_calls])
 
 
-def _result_text(result: Any) -> str:
-    value = result.result
+def _result_text(value: Any) -> str:
     if has_types(value):
         return "\n".join(part["text"] for part in value if isinstance(part.get("text"), str))
     return value_text(value)

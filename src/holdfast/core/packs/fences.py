@@ -38,18 +38,6 @@ def make_mark(secret: bytes, tenant: str) -> Mark:
     return mark
 
 
-def make_lazy_mark(secret: Callable[[], bytes], tenant: str) -> Mark:
-    """Return the marks of one tenant; the secret is read when something is fenced, which most packs never need."""
-    known: list[Mark] = []
-
-    def mark(id: str) -> str:
-        if not known:
-            known.append(make_mark(secret(), tenant))
-        return known[0](id)
-
-    return mark
-
-
 def fence_text(label: str, text: str, mark: str) -> str:
     """Return a text as data behind a label."""
     return f"{label}\n<data {mark}>\n{escape_text(text, mark)}\n</data {mark}>"

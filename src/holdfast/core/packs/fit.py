@@ -26,13 +26,12 @@ from holdfast.core.packs.inputs import (
     PackSources,
     RequiredPart,
     round_parts,
-    too_few_error,
     too_small_error,
 )
 from holdfast.core.packs.manifest import decide_item
 from holdfast.core.packs.rounds import RoundForm, share_evenly
 from holdfast.core.packs.segments import ItemForm, PackItem, order_items
-from holdfast.core.packs.window import OlderChooser, OlderRounds
+from holdfast.core.packs.window import OlderChooser
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Segment
 
@@ -61,6 +60,7 @@ class _Attempt:
         self._sources, self._limits, self._level = sources, limits, level
         self._messages = self._room = self._total = self._included = self._held = self._joined = 0
         self._rounds, self._forms = sources.rounds, sources.forms
+        self._first, self._first_tokens = self._rounds.talk.size(self._rounds.talk.first)
         self._items = order_items(sources.items)
         self._bare = level is CompactionLevel.CRITICAL_ONLY
         self._crumbs = sources.last_crumb if self._bare else sources.crumbs
@@ -74,12 +74,11 @@ class _Attempt:
         forms = {nth: self._level_form(nth) for nth in range(self._rounds.number)}
         items = tuple(map(self._forms.whole_form, self._items))
         parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
-        first, tokens = self._first_size()
-        used = self._sources.fixed + tokens + sum(part.estimated_tokens for part in parts)
+        used = self._sources.fixed + self._first_tokens + sum(part.estimated_tokens for part in parts)
         used += sum([form.tokens for form in forms.values()]) + sum([form.tokens for form in items])
-        said = sum([len(form.messages) for form in forms.values()]) + first + len(self._sources.summaries)
+        said = sum([len(form.messages) for form in forms.values()]) + self._first + len(self._sources.summaries)
         memory = sum(form.tokens for form in items if form.item.kind == "memory")
-        if memory > (self._limits.budget - self._sources.fixed) * self._limits.shares.memory // 100:
+        if memory > (self._limits.budget - self._sources.fixed) * self._limits.settings.memory_percent // 100:
             return None  # Memories have a share of their own, however much room there is.
         if used > self._limits.budget or said > self._limits.max_messages:
             return None
@@ -93,14 +92,11 @@ class _Attempt:
             return self._rounds.whole_form(nth)
         return self._rounds.light_form(nth)
 
-    def _first_size(self) -> tuple[int, int]:
-        return self._rounds.talk.size(self._rounds.talk.first)
-
     def fit_bounded(self) -> FitResult | None:
         """Fit what must be shown, then what can be, at levels moderate to critical."""
         crumbs = 0 if self._crumbs is None else self._crumbs.estimated_tokens
-        self._messages = self._limits.max_messages - self._first_size()[0]
-        self._room = self._limits.budget - self._sources.fixed - crumbs - self._first_size()[1]
+        self._messages = self._limits.max_messages - self._first
+        self._room = self._limits.budget - self._sources.fixed - crumbs - self._first_tokens
         if not self._take_least():
             return None
         self._room -= self._held
@@ -108,29 +104,14 @@ class _Attempt:
         if self._bare:
             start = self._rounds.window_start(max(self._rounds.number - 1, 0), self._shown)
             return self._make_result((), start, marked=self._held > 0)
-        self._add_items(self._evidence_room())
+        share = self._total * (100 - self._limits.settings.conversation_percent) // 100
+        self._add_items(min(self._room, max(0, share - sum(form.tokens for form in self._chosen.values()))))
         self._room += self._held
-        older = self._choose_older()
+        older = OlderChooser(self._sources, self._limits, self._shown, self._room, self._messages).choose()
         self._shown.update(older.forms)
         self._room -= older.tokens
         self._add_items(self._room)
         return self._make_result(older.summaries, older.first, marked=older.marked)
-
-    def _choose_older(self) -> OlderRounds:
-        """Choose the window before the newest round, in the room that is left."""
-        return OlderChooser(
-            rounds=self._rounds,
-            form=self._rounds.light_form,
-            shown=self._shown,
-            complete=self._sources.complete,
-            summaries=self._sources.summaries,
-            hidden=self._sources.hidden,
-            marker=self._sources.marker,
-            room=self._room,
-            messages=self._messages,
-            stickiness=self._limits.stickiness,
-            before=self._limits.before,
-        ).choose()
 
     def _take_least(self) -> bool:
         """Take everything that must be shown, at its shortest; return False if this level cannot."""
@@ -141,7 +122,14 @@ class _Attempt:
         )
         if least > self._room:
             if self._bare:
-                raise self._too_small_error(self._limits.budget - self._room + least, must, critical)
+                crumb = 0 if self._crumbs is None else self._crumbs.estimated_tokens
+                evidence = [self._forms.shortest_form(item).tokens for item in critical]
+                parts = (
+                    *self._sources.fixed_parts(),
+                    RequiredPart("the breadcrumb", crumb),
+                    *round_parts(self._rounds, must, evidence),
+                )
+                raise too_small_error(self._limits.budget, self._limits.budget - self._room + least, parts)
             return False
         self._total = self._room
         self._shown.update(must)
@@ -161,19 +149,23 @@ class _Attempt:
         return self._fits_whole(critical, must, self._held)
 
     def _find_required_rounds(self) -> dict[int, RoundForm]:
-        """Return the newest round, pinned rounds, and the first and the newest question of the turn.
-
-        They are at their shortest if anything else may need the room.
-        """
+        """Return the newest round, pinned ones and two questions, at their shortest if others may need the room."""
         newest = self._rounds.number - 1
         must = {nth: self._level_form(nth) for nth in self._rounds.rounds_to_keep if nth < newest}
         pinned = sum(len(form.messages) for form in must.values())
         if newest >= 0:
             whole = self._level_form(newest)
             # A call of the newest round may be dropped, but not if the round is pinned.
-            least = len(whole.messages) if self._rounds.is_pinned(newest) else min(len(whole.messages), 2)
+            least = len(whole.messages) if newest in self._rounds.all_pinned else min(len(whole.messages), 2)
             if least > self._messages - pinned:
-                raise too_few_error(self._limits.max_messages, self._first_size()[0] + pinned + least)
+                required = self._first + pinned + least
+                raise BudgetTooSmall(
+                    f"A pack of {self._limits.max_messages} messages is too small: the first instructions, what is "
+                    f"pinned, what the turn answers and the newest round need {required} messages. Raise "
+                    "max_messages to that.",
+                    required=required,
+                    unit="messages",
+                )
             must[newest] = self._rounds.drop_calls(whole, self._messages - pinned)
         self._messages -= sum(len(form.messages) for form in must.values())
         self._unshortened.update(must)
@@ -182,7 +174,7 @@ class _Attempt:
         total = sum(form.tokens for form in (*must.values(), *joined.values()))
         if not self._items and total + self._marker_tokens() <= self._room:
             return must
-        return {nth: rounds.shortest_form(self._rounds, nth, form) for nth, form in must.items()}
+        return {nth: self._rounds.shortest_form(nth, form) for nth, form in must.items()}
 
     def _take_questions(self) -> bool:
         """Take the other questions of the turn, at their shortest; return False if this level must show all and cannot.
@@ -205,7 +197,7 @@ class _Attempt:
 
     def _take_included(self) -> None:
         """Take evidence that was asked for by name, at its shortest and in order, as far as its share goes."""
-        self._included = self._room * self._limits.shares.included // 100
+        self._included = self._room * self._limits.settings.included_percent // 100
         for item in self._items:
             if item.mandatory and not item.critical:
                 form = self._forms.shortest_form(item)
@@ -222,19 +214,12 @@ class _Attempt:
             return 0
         room = marker.estimated_tokens
         if self._sources.complete and not self._sources.hidden and not self._sources.summaries:
-            others = self._count_other_rounds(room)
+            others = 0  # The tokens of the rounds that need not be shown, as far as they matter.
+            for nth in range(self._rounds.number):
+                if others < room and nth not in self._shown:
+                    others += self._rounds.light_form(nth).tokens
             room = min(room, others) if not self._bare else room if others else 0
         return room if room <= self._room else 0
-
-    def _count_other_rounds(self, most: int) -> int:
-        """Return the tokens of the rounds that need not be shown, counted up to `most`."""
-        total = 0
-        for nth in range(self._rounds.number):
-            if nth not in self._shown:
-                total += self._rounds.light_form(nth).tokens
-            if total >= most:
-                break
-        return total
 
     def _fits_whole(self, critical: Sequence[PackItem], must: dict[int, RoundForm], held: int) -> bool:
         """Return True if everything required fits whole beside the marker, as level moderate demands."""
@@ -259,7 +244,7 @@ class _Attempt:
         """Lengthen the turn's questions: to all they need, or half of the room if the newest round needs the rest."""
         newest = self._rounds.number - 1
         asked = {
-            nth: self._missing_tokens(nth) for nth in self._shown if nth != newest and self._rounds.is_question(nth)
+            nth: self._missing_tokens(nth) for nth in self._rounds.all_asked if nth in self._shown and nth != newest
         }
         room = self._question_room(self._conversation_room(wanted) + self._joined) - self._joined if asked else 0
         for nth, more in share_evenly(asked, room).items():
@@ -272,7 +257,7 @@ class _Attempt:
 
     def _conversation_room(self, wanted: int) -> int:
         """Return the room of the conversation, if critical evidence wants `wanted` more tokens."""
-        return max(self._room * self._limits.shares.conversation // 100, self._room - wanted)
+        return max(self._room * self._limits.settings.conversation_percent // 100, self._room - wanted)
 
     def _missing_tokens(self, nth: int) -> int:
         return self._unshortened[nth].tokens - self._shown[nth].tokens
@@ -294,14 +279,9 @@ class _Attempt:
         self._room -= form.tokens - before
         return form.tokens - before
 
-    def _evidence_room(self) -> int:
-        """Return the room that evidence may take before older rounds are chosen."""
-        share = self._total * (100 - self._limits.shares.conversation) // 100
-        return min(self._room, max(0, share - sum(form.tokens for form in self._chosen.values())))
-
     def _add_items(self, room: int) -> None:
         """Add optional evidence in order; what does not fit is skipped, and the next one tried."""
-        memory = self._total * self._limits.shares.memory // 100
+        memory = self._total * self._limits.settings.memory_percent // 100
         memory -= sum(form.tokens for form in self._chosen.values() if form.item.kind == "memory")
         # Evidence that was asked for by name is there at its shortest, or there was no room even for that: then there
         # is none for evidence that was not asked for.
@@ -321,14 +301,6 @@ class _Attempt:
             self._room -= form.tokens
             room -= form.tokens
             memory -= form.tokens if item.kind == "memory" else 0
-
-    def _too_small_error(
-        self, required: int, must: dict[int, RoundForm], critical: Sequence[PackItem]
-    ) -> BudgetTooSmall:
-        crumb = 0 if self._crumbs is None else self._crumbs.estimated_tokens
-        beside = (*self._sources.fixed_parts(), RequiredPart("the breadcrumb", crumb))
-        evidence = [self._forms.shortest_form(item).tokens for item in critical]
-        return too_small_error(self._limits.budget, required, (*beside, *round_parts(self._rounds, must, evidence)))
 
     def _make_result(self, summaries: tuple[Segment, ...], start: int, *, marked: bool) -> FitResult:
         return FitResult(

@@ -131,26 +131,20 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
 
 
-class _PagePart(msgspec.Struct, frozen=True):
-    """A piece from one of its characters on."""
-
-    piece: HistoryPiece
-    start: int
-
-    @property
-    def size(self) -> int:
-        return len(self.piece.text) - self.start
+_PagePart = tuple[HistoryPiece, int]
+"""A piece from one of its characters on."""
 
 
 def render_page(pieces: Iterable[HistoryPiece], wanted: PageRequest, count: CountText, mark: Mark) -> str:
     """Return the longest page that fits. It shows at least one character, and says what follows."""
     source = iter(pieces)
-    parts = _find_start(source, wanted)
+    piece, start = _find_start(source, wanted)
+    parts = [(piece, start)]
     most = wanted.max_tokens * CHARACTERS_PER_TOKEN
-    size = sum(part.size for part in parts)
-    while size < most and (piece := next(source, None)) is not None:
-        parts.append(_PagePart(piece, 0))
-        size += len(piece.text)
+    size = len(piece.text) - start
+    while size < most and (following := next(source, None)) is not None:
+        parts.append((following, 0))
+        size += len(following.text)
     laid_out = _PageLayout(parts, next(source, None), wanted, mark)
     low, high = 1, min(size, most)
     while low < high:
@@ -161,12 +155,12 @@ def render_page(pieces: Iterable[HistoryPiece], wanted: PageRequest, count: Coun
     return laid_out.render(low)
 
 
-def _find_start(source: Iterator[HistoryPiece], wanted: PageRequest) -> list[_PagePart]:
+def _find_start(source: Iterator[HistoryPiece], wanted: PageRequest) -> _PagePart:
     """Return the first part of the page: the piece that has the character at the offset."""
     before = 0
     for piece in source:
         if wanted.offset < before + len(piece.text):
-            return [_PagePart(piece, wanted.offset - before)]
+            return piece, wanted.offset - before
         before += len(piece.text)
     raise InvalidValue(f"{safe_name(wanted.name)} has {before} characters, so nothing is left from {wanted.offset} on.")
 
@@ -176,31 +170,27 @@ class _PageLayout:
 
     def __init__(self, parts: list[_PagePart], ahead: HistoryPiece | None, wanted: PageRequest, mark: Mark) -> None:
         self._parts, self._ahead, self._wanted, self._mark = parts, ahead, wanted, mark
-        self._size = sum(part.size for part in parts)
+        self._size = sum(len(piece.text) - start for piece, start in parts)
 
     def render(self, size: int) -> str:
         """Render the first `size` characters, each piece behind its label, and the handle to read on with."""
         lines: list[str] = []
         left = size
-        for number, part in enumerate(self._parts):
-            end = part.start + min(left, part.size)
-            lines.append(self._render_part(part, end))
-            left -= end - part.start
+        for number, (piece, start) in enumerate(self._parts):
+            end = min(start + left, len(piece.text))
+            since = f", from character {start}" if start else ""
+            label = f"{safe_name(piece.name)}, {piece.speaker} (trust {piece.trust}){since}:"
+            lines.append(fence_text(label, piece.text[start:end], self._mark(piece.name)))
+            left -= end - start
             if left == 0:
                 return "\n".join([*lines, *self._continuation(number, end, size)])
         return "\n".join(lines)
 
-    def _render_part(self, part: _PagePart, end: int) -> str:
-        piece = part.piece
-        since = f", from character {part.start}" if part.start else ""
-        label = f"{safe_name(piece.name)}, {piece.speaker} (trust {piece.trust}){since}:"
-        return fence_text(label, piece.text[part.start : end], self._mark(piece.name))
-
     def _continuation(self, number: int, end: int, size: int) -> list[str]:
         """Return the line that says where to read on after a character of a part; nothing after the last one."""
-        piece = self._parts[number].piece
+        piece = self._parts[number][0]
         if end == len(piece.text):
-            following = self._parts[number + 1].piece if number + 1 < len(self._parts) else self._ahead
+            following = self._parts[number + 1][0] if number + 1 < len(self._parts) else self._ahead
             if following is None:
                 return []
             piece, end = following, 0

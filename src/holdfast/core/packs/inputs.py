@@ -13,19 +13,12 @@ from holdfast.core.packs.rounds import RoundForm, ThreadRounds
 from holdfast.core.packs.segments import ItemForm, ItemForms, PackItem
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import CompactionLevel, Decision, Segment
+from holdfast.records.settings import Settings
 
 MAX_NAMED_PARTS = 3
 """The number of parts that the error names, the largest first."""
 ADVICE_DIVISOR = 10
 """The error gives advice only on parts that take at least one in this many of the required tokens."""
-
-
-class BudgetShares(msgspec.Struct, frozen=True, kw_only=True):
-    """The division of a budget, in hundredths."""
-
-    conversation: int = 60
-    included: int = 75
-    memory: int = 15
 
 
 class PackLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +30,8 @@ class PackLimits(msgspec.Struct, frozen=True, kw_only=True):
     stickiness: float
     before: tuple[str, int] | None = None
     """The oldest message of the window that was journaled last."""
-    shares: BudgetShares = BudgetShares()
+    settings: Settings
+    """The division of a budget, in hundredths."""
 
 
 class PackSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +88,8 @@ def round_parts(
 ) -> tuple[RequiredPart, ...]:
     """Return the required parts of the conversation, and critical evidence."""
     newest = rounds.number - 1
-    asked = [form for nth, form in must.items() if nth != newest and rounds.is_question(nth)]
-    pinned = [form for nth, form in must.items() if nth != newest and not rounds.is_question(nth)]
+    asked = [form for nth, form in must.items() if nth != newest and nth in rounds.all_asked]
+    pinned = [form for nth, form in must.items() if nth != newest and nth not in rounds.all_asked]
     first = [RoundForm([message], rounds.talk.count(message)) for message in rounds.talk.first]
     return (
         _make_part("the first instructions", first, "shorten them"),
@@ -120,14 +114,4 @@ def too_small_error(budget: int, required: int, parts: Sequence[RequiredPart]) -
         f"A pack of {budget} tokens is too small: what must be shown needs {required}, shortened as it can be{told}. "
         f"Raise the budget to {required}{''.join(advice)}.",
         required=required,
-    )
-
-
-def too_few_error(most: int, required: int) -> BudgetTooSmall:
-    """Return the error for too few messages."""
-    return BudgetTooSmall(
-        f"A pack of {most} messages is too small: the first instructions, what is pinned, what the turn answers and "
-        f"the newest round need {required} messages. Raise max_messages to that.",
-        required=required,
-        unit="messages",
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,8 @@ Successors = Mapping[tuple[str, int], tuple[str, int]]
 RENDERER_VERSION = 1
 """The version of the renderer; a later release keeps this one and adds another."""
 
+_IDENTITY: Final = ("kind", "stream", "first", "last", "part", "handle", "handle_version", "artifact", "entry", "cut")
+"""The fields that a piece and its origin have in common."""
 _INSTRUCTION_ROLES: Final = ("system", "developer")
 REASONS: Final[dict[str, str]] = {
     "always": "always shown",
@@ -88,11 +90,11 @@ def list_pieces(segments: Sequence[Segment], follows: Successors) -> tuple[Packe
 def _join_pieces(one: PackedPiece, other: PackedPiece, follows: Successors) -> PackedPiece | None:
     """Join two neighbours into one piece if nothing lies between them and neither was cut; else return None."""
     plain = one.kind == other.kind == "conversation" and one.cut is None and other.cut is None
-    if not plain or one.part or other.part or one.stream is None or other.stream is None:
+    if not plain or one.part or other.part or (one.stream, one.priority) != (other.stream, other.priority):
         return None
-    if one.last is None or other.first is None or follows.get((one.stream, one.last)) != (other.stream, other.first):
+    if one.stream is None or one.last is None or other.first is None:
         return None
-    if one.stream != other.stream or one.priority != other.priority:
+    if follows.get((one.stream, one.last)) != (other.stream, other.first):
         return None
     return replace(one, last=other.last, tokens=one.tokens + other.tokens)
 
@@ -124,13 +126,8 @@ def _belongs_to(piece: PackedPiece, segment: Segment) -> bool:
 
 def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, follows: Successors) -> bool:
     """Return True if a piece continues with this origin; in a run that has begun, `reached` was the last message."""
-    if (
-        piece.kind != "conversation"
-        or piece.part is not None
-        or origin.kind != "conversation"
-        or origin.part is not None
-    ):
-        return reached is None and _identity(piece) == _identity(origin)
+    if not (piece.kind == origin.kind == "conversation" and piece.part is None and origin.part is None):
+        return reached is None and all(getattr(piece, name) == getattr(origin, name) for name in _IDENTITY)
     if piece.stream is None or piece.stream != origin.stream or piece.cut != origin.cut or piece.last is None:
         return False
     if origin.first is None or origin.last is None or origin.last > piece.last:
@@ -138,11 +135,6 @@ def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, fo
     if reached is None:
         return origin.first == piece.first
     return origin.first == reached + 1 or follows.get((piece.stream, reached)) == (origin.stream, origin.first)
-
-
-def _identity(piece: Any) -> tuple[Any, ...]:
-    names = ("kind", "stream", "first", "last", "part", "handle", "handle_version", "artifact", "entry", "cut")
-    return tuple(getattr(piece, name) for name in names)
 
 
 def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
@@ -156,16 +148,12 @@ def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
             name=message.name,
             metadata=message.metadata,
         )
-        for message in list_messages(packed.segments)
+        for segment in packed.segments
+        for message in segment.messages
     ]
     shown = {"system": packed.system, "tools": packed.tools, "messages": visible}
     key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
     return hmac.new(key, encode(msgspec.to_builtins(shown)), hashlib.sha256).hexdigest()
-
-
-def list_messages(segments: Sequence[Segment]) -> list[Message]:
-    """Return the messages of segments, in order."""
-    return [message for segment in segments for message in segment.messages]
 
 
 def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedEvidence:
@@ -184,14 +172,8 @@ def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedE
 
 def list_omitted(facts: ContextPacked) -> tuple[str, ...]:
     """Return the names of what is not shown."""
-    return tuple(
-        one.id
-        for one in (
-            *_omission_decisions(facts, summaries=True),
-            *decide_earlier(facts.truncated),
-            *_omission_decisions(facts),
-        )
-    )
+    summaries, others = _omission_decisions(facts, summaries=True), _omission_decisions(facts)
+    return tuple(one.id for one in (*summaries, *decide_earlier(facts.truncated), *others))
 
 
 def restore_decisions(
@@ -199,8 +181,8 @@ def restore_decisions(
 ) -> tuple[Decision, ...]:
     """Return the decisions in order: rounds, omitted summaries, shown ones, earlier messages, and the other items."""
     told = [one for one in segments if one.kind == "conversation" and one.id != EARLIER_ID]
-    items = [*_select_kind(segments, "evidence"), *_select_kind(segments, "memory")]
-    pairs = zip(_select_kind(segments, "summary"), summaries, strict=True)
+    items = [one for kind in ("evidence", "memory") for one in segments if one.kind == kind]
+    pairs = zip((one for one in segments if one.kind == "summary"), summaries, strict=True)
     return (
         *(decide_segment(one, reason) for one, reason in zip(told, _guess_reasons(segments, told), strict=True)),
         *_omission_decisions(facts, summaries=True),
@@ -212,10 +194,6 @@ def restore_decisions(
         *(decide_segment(one, "critical" if one.priority == "critical" else "fits") for one in items),
         *_omission_decisions(facts),
     )
-
-
-def _select_kind(segments: Sequence[Segment], kind: str) -> list[Segment]:
-    return [one for one in segments if one.kind == kind]
 
 
 def decide_segment(segment: Segment, reason: str) -> Decision:

@@ -8,10 +8,11 @@ are dropped one by one.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from operator import is_
 
 import msgspec
 
-from holdfast.core.packs.handles import message_handle
+from holdfast.core.packs.segments import message_handle
 from holdfast.core.packs.tidy import is_light, lighten_message
 from holdfast.core.sessions.rounds import ConversationRounds
 from holdfast.core.sessions.shorten import CutTarget, HandleLookup, apply_recipe, fit_messages, keep_newest_calls
@@ -50,10 +51,7 @@ class ThreadRounds:
         asked: frozenset[MessagePlace] = frozenset(),
         since: MessagePlace | None = None,
     ) -> None:
-        """Take the rounds of a conversation.
-
-        `asked` are the messages that a turn answers; from `since` on, no message of the thread is missing.
-        """
+        """Take the messages that a turn answers as `asked`; from `since` on, no message of the thread is missing."""
         self.talk = talk
         self.thread = thread
         self._abbreviate = abbreviate
@@ -62,33 +60,27 @@ class ThreadRounds:
         self.number = talk.rounds
         """The number of rounds."""
         self.count = talk.limits.count or talk.count
-        self.all_pinned = _find_pinned(talk)
-        """Pinned rounds, oldest first."""
-        self.all_asked = _find_questions(talk, asked)
-        """Rounds that the turn answers, oldest first."""
+        rounds = range(talk.rounds)
+        pinned = rounds if True in [message.pinned for message in talk.messages] else ()
+        self.all_pinned = dict.fromkeys(nth for nth in pinned if any(message.pinned for message in talk.round(nth)))
+        """Rounds that must be shown, with all of their calls, oldest first."""
+        heads = enumerate(map(talk.head, rounds if asked else ()))
+        self.all_asked = dict.fromkeys(nth for nth, head in heads if (head.stream, head.version) in asked)
+        """Rounds that the turn answers, oldest first: every user message is a round of its own."""
+        self.reasons = {
+            **dict.fromkeys(self.all_pinned, "pinned"),
+            **dict.fromkeys(self.all_asked, "question"),
+            talk.rounds - 1: "newest",
+        }
+        """Rounds that come before others, however old they are, and why."""
         self._answered = frozenset((*[*self.all_asked][:1], *[*self.all_asked][-1:]))
-        self.unbroken = _find_unbroken(talk, since)
+        found = (nth for nth in rounds if since in [(message.stream, message.version) for message in talk.round(nth)])
+        self.unbroken = talk.rounds if since is None else next(found, 0)
         """From this round on, none is missing."""
 
     def name(self, message: Message) -> str | None:
         """Return the handle by which a model can read a message whole."""
         return message_handle(message, self.thread) or None
-
-    def is_pinned(self, nth: int) -> bool:
-        """Return True if a round must be shown, with all of its calls, because it is pinned."""
-        return nth in self.all_pinned
-
-    def is_question(self, nth: int) -> bool:
-        """Return True if a round is a question that the turn answers."""
-        return nth in self.all_asked
-
-    def is_required_question(self, nth: int) -> bool:
-        """Return True if it is the first or the newest question of the turn, which every pack shows."""
-        return nth in self._answered
-
-    def is_preferred(self, nth: int) -> bool:
-        """Return True if a round comes before others, however old it is."""
-        return nth in self.all_pinned or nth in self.all_asked
 
     @property
     def rounds_to_keep(self) -> list[int]:
@@ -112,18 +104,19 @@ class ThreadRounds:
 
     def light_form(self, nth: int) -> RoundForm:
         """Return a round at level light."""
-        known = self._light.get(nth)
-        if known is None:
-            known = self._light[nth] = self._make_light(self.whole_form(nth))
-        return known
+        if nth not in self._light:
+            whole, most = self.whole_form(nth), self._abbreviate
+            self._light[nth] = whole
+            if not all(is_light(message, most) for message in whole.messages):
+                messages, left_out = lighten_messages(whole.messages, most, self.name)
+                if not all(map(is_, messages, whole.messages)):
+                    tokens = sum(map(self.count, messages))
+                    self._light[nth] = RoundForm(messages, tokens, (f"{LIGHT}:{most}",), left_out)
+        return self._light[nth]
 
-    def _make_light(self, whole: RoundForm) -> RoundForm:
-        if all(is_light(message, self._abbreviate) for message in whole.messages):
-            return whole
-        messages, left_out = lighten_messages(whole.messages, self._abbreviate, self.name)
-        if all(new is old for new, old in zip(messages, whole.messages, strict=True)):
-            return whole
-        return RoundForm(messages, sum(map(self.count, messages)), (f"{LIGHT}:{self._abbreviate}",), left_out)
+    def shortest_form(self, nth: int, form: RoundForm) -> RoundForm:
+        """Return the shortest form of a round that must be shown, such as the first and the newest question."""
+        return shorten_question(self, form) if nth in self._answered else self.shorten_to(form, 0)
 
     def shorten_to(self, form: RoundForm, room: int, order: Sequence[CutTarget] | None = None) -> RoundForm:
         """Shorten a form to at most `room` tokens, as far as possible."""
@@ -147,29 +140,6 @@ class ThreadRounds:
 def _message_length(message: Message) -> int:
     called = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return len(message.text) + called + sum(len(json_text(one.result)) for one in message.tool_results)
-
-
-def _find_pinned(talk: ConversationRounds) -> dict[int, None]:
-    if True not in [message.pinned for message in talk.messages]:
-        return {}
-    return dict.fromkeys(nth for nth in range(talk.rounds) if any(message.pinned for message in talk.round(nth)))
-
-
-def _find_unbroken(talk: ConversationRounds, since: MessagePlace | None) -> int:
-    if since is None:
-        return talk.rounds
-    for nth in range(talk.rounds):
-        if any((message.stream, message.version) == since for message in talk.round(nth)):
-            return nth
-    return 0
-
-
-def _find_questions(talk: ConversationRounds, asked: frozenset[MessagePlace]) -> dict[int, None]:
-    """Return the rounds of these messages: every user message is a round of its own."""
-    if not asked:
-        return {}
-    heads = map(talk.head, range(talk.rounds))
-    return dict.fromkeys(nth for nth, head in enumerate(heads) if (head.stream, head.version) in asked)
 
 
 def lighten_messages(messages: Sequence[Message], most: int, name: HandleLookup) -> tuple[list[Message], int]:
@@ -204,7 +174,10 @@ def remake_round(messages: Sequence[Message], recipe: Sequence[str], thread: str
 
 def shorten_question(rounds: ThreadRounds, form: RoundForm) -> RoundForm:
     """Return a question at its shortest."""
-    lengths = {at: length for at, length in enumerate(_text_lengths(form.messages[0])) if length}
+    content = form.messages[0].content
+    texts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    said = [str(part.get("text") or "") for part in texts if part.get("type") == "text"]
+    lengths = {at: len(text) for at, text in enumerate(said) if text}
     if sum(lengths.values()) <= WHOLE_QUESTION_CHARS:
         return form
     step = f"text:{max(share_evenly(lengths, MIN_QUESTION_CHARS).values())}"
@@ -215,17 +188,6 @@ def shorten_question(rounds: ThreadRounds, form: RoundForm) -> RoundForm:
     return RoundForm(
         made.messages, tokens, (*form.recipe, step), form.left_out + sum(cut.left_out for cut in made.cuts)
     )
-
-
-def _text_lengths(message: Message) -> list[int]:
-    if not isinstance(message.content, list):
-        return [len(message.content or "")]
-    return [len(str(part.get("text") or "")) for part in message.content if part.get("type") == "text"]
-
-
-def shortest_form(rounds: ThreadRounds, nth: int, form: RoundForm) -> RoundForm:
-    """Return the shortest form of a round that must be shown."""
-    return shorten_question(rounds, form) if rounds.is_required_question(nth) else rounds.shorten_to(form, 0)
 
 
 def unshown_questions(rounds: ThreadRounds, shown: Mapping[int, RoundForm], messages: int) -> list[int]:

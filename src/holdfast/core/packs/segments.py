@@ -2,21 +2,28 @@
 
 Evidence and memories are data: they stand between marks, in a message of the user's role. Only trusted summaries and
 memories get the system role.
+
+Handles are the short names of what a pack shows or left out, which a model gives back to read more. `m57` is the
+message at version 57 of the thread's own stream, `m3-m9` a stretch of them, `s12` the summary at version 12. A message
+that the thread shares with another one is named by its id; any other text may be a handle's id.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.lazy import lazy_pattern
 from holdfast.core.packs.fences import WORK_LABEL, Mark, fence_text
-from holdfast.core.packs.handles import summary_handle
 from holdfast.core.sessions.rounds import SUMMARY_LABEL
 from holdfast.core.sessions.shorten import cut_text, fit_messages
 from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.trust import TRUSTED_LEVELS
+from holdfast.errors import InvalidValue
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import FrameBreadcrumb, Origin, Segment, SegmentKind
@@ -28,6 +35,16 @@ EARLIER_ID = "earlier"
 LAST_GOAL_CHARS = 40
 """Characters of a goal, where only the last breadcrumb is left."""
 ELLIPSIS = "…"
+
+_WRAPPING_CHARS: Final = " \t\r\n\"'`[]()<>{}.,:;#"
+"""Characters that models put around a name when they repeat it."""
+_SHORT_HANDLE: Final = lazy_pattern(r"([ms])([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE)
+_STRETCH_HANDLE: Final = lazy_pattern(
+    r"m([1-9][0-9]{0,14})\s*(?:-|\u2013|\u2014|\.\.\.?|\u2026|\bto\b)\s*m?([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE
+)
+_MAX_HANDLE_CHARS: Final = 256
+_RESERVED_WORDS: Final = frozenset({"brief", BREADCRUMBS_ID, EARLIER_ID, "memory"})
+_NOTE_HANDLE: Final = lazy_pattern(r"note[0-9]+", re.IGNORECASE)
 
 
 class PackItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,30 +92,27 @@ def order_items(items: Sequence[PackItem]) -> list[PackItem]:
     return sorted(items, key=place)
 
 
-class ItemForms:
+class ItemForms(msgspec.Struct):
     """The forms of items, with their tokens, each made once."""
 
-    def __init__(self, mark: Mark, count: CountMessage) -> None:
-        self._mark = mark
-        self._count = count
-        self._whole: dict[str, ItemForm] = {}
-        self._least: dict[str, ItemForm] = {}
+    mark: Mark
+    count: CountMessage
+    _whole: dict[str, ItemForm] = {}
+    _least: dict[str, ItemForm] = {}
 
     def whole_form(self, item: PackItem) -> ItemForm:
         """Return an item with all of its text."""
-        known = self._whole.get(item.id)
-        if known is None:
-            known = self._whole[item.id] = self._make_form(item, item.text, None, 0)
-        return known
+        if item.id not in self._whole:
+            self._whole[item.id] = self._make_form(item, item.text, None, 0)
+        return self._whole[item.id]
 
     def shortest_form(self, item: PackItem) -> ItemForm:
         """Return an item as short as it can get."""
-        known = self._least.get(item.id)
-        if known is None:
+        if item.id not in self._least:
             text, left_out = cut_text(item.text, 0, item.id)
             short = self._make_form(item, text, "text:0", left_out) if left_out else self.whole_form(item)
-            known = self._least[item.id] = min(self.whole_form(item), short, key=lambda form: form.tokens)
-        return known
+            self._least[item.id] = min(self.whole_form(item), short, key=lambda form: form.tokens)
+        return self._least[item.id]
 
     def shorten_to(self, item: PackItem, room: int) -> ItemForm:
         """Return an item in at most `room` tokens if possible, else as short as it gets."""
@@ -107,7 +121,7 @@ class ItemForms:
             return whole
         body = Message(role="user", content=item.text)
         short = fit_messages(
-            [body], room, lambda form: self._count(self._make_message(item, form.text)), name=lambda _: item.id
+            [body], room, lambda form: self.count(self._make_message(item, form.text)), name=lambda _: item.id
         )
         if not short.cuts or short.tokens > room:
             return self.shortest_form(item)
@@ -115,12 +129,12 @@ class ItemForms:
 
     def _make_form(self, item: PackItem, text: str, recipe: str | None, left_out: int) -> ItemForm:
         message = self._make_message(item, text)
-        origin = item.origin if recipe is None else msgspec.structs.replace(item.origin, cut=recipe)
-        segment = make_segment(item.kind, item.id, item.priority, message, self._count, (origin,), left_out)
+        origin = item.origin if recipe is None else replace(item.origin, cut=recipe)
+        segment = make_segment(item.kind, item.id, item.priority, message, self.count, (origin,), left_out)
         return ItemForm(item, segment)
 
     def _make_message(self, item: PackItem, text: str) -> Message:
-        return make_message(item.label, text, item.id, item.kind, item.trust, self._mark)
+        return make_message(item.label, text, item.id, item.kind, item.trust, self.mark)
 
 
 def make_message(label: str, text: str, id: str, kind: str, trust: str, mark: Mark) -> Message:
@@ -167,12 +181,8 @@ def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segmen
     )
 
 
-def crumb_segments(
-    crumbs: Sequence[Crumb], mark: Mark, count: CountMessage, most: int
-) -> tuple[Segment | None, Segment | None]:
+def crumb_segments(crumbs: Sequence[Crumb], mark: Mark, count: CountMessage, most: int) -> tuple[Segment, Segment]:
     """Return all breadcrumbs as one segment, and the last one alone, as short as is useful."""
-    if not crumbs:
-        return None, None
     kept = [replace(origin, cut=f"goal:{_goal_length(crumb.goal, count, most)}") for crumb, origin in crumbs]
     goals = [crumb.goal for crumb, _ in crumbs]
     # Cutting a goal that is hardly longer may take more tokens than it saves.
@@ -182,33 +192,31 @@ def crumb_segments(
 
 
 def _goal_length(goal: str, count: CountMessage, most: int) -> int:
-    if _crumb_tokens(goal, count) <= most:
+    """Return the number of characters of a goal that take at most `most` tokens."""
+
+    def fits(text: str) -> bool:
+        return count(Message(role="user", content=f"1. {text}\n")) <= most
+
+    if fits(goal):
         return len(goal)
     low, high = 0, len(goal)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _crumb_tokens(goal[:middle] + ELLIPSIS, count) <= most else (low, middle)
+        low, high = (middle, high) if fits(goal[:middle] + ELLIPSIS) else (low, middle)
     return low
-
-
-def _crumb_tokens(goal: str, count: CountMessage) -> int:
-    return count(Message(role="user", content=f"1. {goal}\n"))
 
 
 def crumb_segment(goals: Sequence[str], origins: Sequence[Origin], mark: Mark, count: CountMessage) -> Segment:
     """Return breadcrumbs as a segment, each cut as its origin says. They are data: a goal may come from anywhere."""
-    cut = [_cut_goal(goal, origin.cut) for goal, origin in zip(goals, origins, strict=True)]
+    cut = []
+    for goal, origin in zip(goals, origins, strict=True):
+        keep = len(goal) if origin.cut is None else int(origin.cut.partition(":")[2])
+        cut.append(" ".join((goal if len(goal) <= keep else goal[:keep] + ELLIPSIS).split()))
     lines = [f"{number}. {goal}" for number, goal in enumerate(cut, 1)]
     text = fence_text(WORK_LABEL, "\n".join(lines), mark(BREADCRUMBS_ID))
     message = Message(role="user", content=text, synthetic=True, trust="user")
     left_out = sum(max(len(whole) - len(goal), 0) for whole, goal in zip(goals, cut, strict=True))
     return make_segment("breadcrumb", BREADCRUMBS_ID, "critical", message, count, origins, left_out)
-
-
-def _cut_goal(goal: str, cut: str | None) -> str:
-    keep = len(goal) if cut is None else int(cut.partition(":")[2])
-    thread = goal if len(goal) <= keep else goal[:keep] + ELLIPSIS
-    return " ".join(thread.split())
 
 
 def summary_segment(summary: Summary, thread: str, mark: Mark, count: CountMessage) -> Segment:
@@ -232,7 +240,57 @@ def marker_text(left_out: int, *, tools: bool) -> str:
     return f"{what}; search_history finds them, and expand reads them.]" if tools else f"{what}.]"
 
 
-def remake_marker(cut: str, count: CountMessage) -> Segment:
-    """Return the marker that was shown before."""
-    number, _, tools = cut.partition(":")
-    return marker_segment(int(number), count, tools=tools == "tools")
+# handles
+
+
+class HandleRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed handle: versions `first` to `last` of the thread's own stream, or an id."""
+
+    kind: Literal["message", "messages", "summary", "id"]
+    first: int = 0
+    last: int = 0
+    id: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "id":
+            return self.id
+        return f"s{self.first}" if self.kind == "summary" else stretch_handle(self.first, self.last)
+
+
+def is_reserved_name(text: str) -> bool:
+    """Return True if a pack uses this text for one of its own pieces, so that nothing else may have that name."""
+    plain = text.strip(_WRAPPING_CHARS)
+    return plain.lower() in _RESERVED_WORDS or any(
+        one.fullmatch(plain) for one in (_NOTE_HANDLE, _SHORT_HANDLE, _STRETCH_HANDLE)
+    )
+
+
+def message_handle(message: Message, thread: str) -> str:
+    """Return the handle of a stored message in a thread: short if it is in the thread's own stream, else its id."""
+    return f"m{message.version}" if message.stream == thread and message.version > 0 else message.id
+
+
+def summary_handle(summary: Summary, thread: str) -> str:
+    """Return the handle of a summary in a thread: short if it is in the thread's own stream, else its id."""
+    return f"s{summary.version}" if summary.stream == thread else summary.id
+
+
+def stretch_handle(first: int, last: int) -> str:
+    """Return the handle of the messages from one version of the thread's own stream to another."""
+    return f"m{first}" if first == last else f"m{first}-m{last}"
+
+
+def parse_handle(text: object) -> HandleRef:
+    """Parse a handle as leniently as models write; refuse a text that cannot be one."""
+    if not isinstance(text, str):
+        raise InvalidValue(f"A handle is text such as m57 or s12, not {type(text).__name__}.")
+    plain = text[: _MAX_HANDLE_CHARS + 1].strip(_WRAPPING_CHARS)
+    if not plain or len(plain) > _MAX_HANDLE_CHARS:
+        raise InvalidValue("A handle is a short text such as m57, m3-m9 or s12.")
+    if (short := _SHORT_HANDLE.fullmatch(plain)) is not None:
+        version = int(short[2])
+        return HandleRef(kind="message" if short[1] in "mM" else "summary", first=version, last=version)
+    if (stretch := _STRETCH_HANDLE.fullmatch(plain)) is not None:
+        first, last = sorted((int(stretch[1]), int(stretch[2])))
+        return HandleRef(kind="messages" if first < last else "message", first=first, last=last)
+    return HandleRef(kind="id", id=plain)

@@ -25,6 +25,14 @@ SightingKind = Literal["message", "summary", "evidence", "memory", "brief"]
 _STATE_ORDER: Final = ("shown", "recalled", "repeated", "shortened", "summarised", "absent")
 """The states of a fact in a pack, best first."""
 
+_PAST_ADVICE: Final = {
+    "evidence": "It was evidence {}, which no live frame has. Attach it where it is needed: frame.attach(…).",
+    "memory": "It was recalled as {}, which is there no more. Say it again with session.append(…).",
+    "summary": "It was repeated by summary {}, which no longer stands. Say it again with session.append(…).",
+    "brief": "It stood in a brief or a goal that has changed since. "
+    "Say it with session.packs.set_brief(…), or append it.",
+}
+"""Advice on a fact that packs showed and that is no longer there, by its kind; {} is its name."""
 RECALL_LIMIT: Final = 3
 _QUOTE_CHARS: Final = 80
 
@@ -184,23 +192,8 @@ def _advise_out_of_sight(known: FactContext) -> str:
     if last.status == "reset":
         return f"It was said before this conversation was reset ({last.name}). Say it again with session.append(…)."
     if last.status == "past":
-        return _advise_past(last)
+        return _PAST_ADVICE[last.kind].format(last.name)
     return f"It was taken back by a rewind ({last.name}). Say it again with session.append(…)."
-
-
-def _advise_past(last: Sighting) -> str:
-    match last.kind:
-        case "evidence":
-            return (
-                f"It was evidence {last.name}, which no live frame has. Attach it where it is needed: frame.attach(…)."
-            )
-        case "memory":
-            return f"It was recalled as {last.name}, which is there no more. Say it again with session.append(…)."
-        case "summary":
-            return (
-                f"It was repeated by summary {last.name}, which no longer stands. Say it again with session.append(…)."
-            )
-    return "It stood in a brief or a goal that has changed since. Say it with session.packs.set_brief(…), or append it."
 
 
 def _advise_visible(known: FactContext) -> str:

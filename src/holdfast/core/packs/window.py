@@ -9,11 +9,12 @@ will choose again without knowing of this one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm, ThreadRounds
+from holdfast.core.packs.inputs import PackLimits, PackSources
+from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm
 from holdfast.records.packs import Segment
 
 MIN_STRETCHES = 2
@@ -66,54 +67,45 @@ class OlderRounds(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidates before the newest round, and the room for them."""
+class OlderChooser(msgspec.Struct, frozen=True):
+    """The choice of what is shown before the newest round, in the room that is left."""
 
-    rounds: ThreadRounds
-    form: Callable[[int], RoundForm]
+    sources: PackSources
+    limits: PackLimits
     shown: Mapping[int, RoundForm]
     """Rounds that are shown already: the newest, pinned ones, and as many of the turn's questions as fit."""
-    complete: bool
-    summaries: tuple[Segment, ...]
-    hidden: bool
-    """True if there are messages that neither these rounds nor these summaries stand for."""
-    marker: Segment | None
-    """The marker for what is not shown: it has room if anything has."""
     room: int
     messages: int
-    stickiness: float
-    before: tuple[str, int] | None
 
     def choose(self) -> OlderRounds:
         """Choose as many summaries and rounds as fit, from a place where the window can stay."""
-        mark = 0 if self.marker is None else self.marker.estimated_tokens
+        sources, rounds = self.sources, self.sources.rounds
+        mark = 0 if sources.marker is None else sources.marker.estimated_tokens
         # No window reaches back to a question older than the unbroken rounds.
-        alone = {nth for nth in self.rounds.all_asked if nth < self.rounds.unbroken}
-        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and nth not in alone]
+        alone = {nth for nth in rounds.all_asked if nth < rounds.unbroken}
+        older = [nth for nth in range(rounds.number - 1) if nth not in self.shown and nth not in alone]
         # A summary is not worth its tokens if the marker for everything it does not cover would have no room.
         for summed in (self.room, self.room - mark):
             summaries = self._choose_summaries(summed)
             room = self.room - sum(one.estimated_tokens for one in summaries)
             messages = self.messages - len(summaries)
             looked, tokens, sizes = self._measure_rounds(older, room)
-            told = len(summaries) == len(self.summaries) and not self.hidden
-            fits = told and self.complete and sum(tokens) <= room and sum(sizes) <= messages
+            told = len(summaries) == len(sources.summaries) and not sources.hidden
+            fits = told and sources.complete and sum(tokens) <= room and sum(sizes) <= messages
             if fits or mark <= room:
                 break
         marked = not fits and 0 < mark <= room
         room -= mark if marked else 0
         start = self._choose_start(older, tokens, sizes, room, messages)
         forms = {nth: looked[nth] for nth in older[start:]}
-        if start and not self.stickiness:
+        if start and not self.limits.stickiness:
             start -= self._add_edge_round(older[start - 1], forms, room, messages)
         taken = sum(form.tokens for form in forms.values())
         # The marker must not take the place of a message.
         marked = marked and sum(len(form.messages) for form in forms.values()) < messages
-        first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
-        first = self.rounds.window_start(first, self.shown)
-        return OlderRounds(
-            summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken
-        )
+        first = rounds.window_start(older[start] if start < len(older) else max(rounds.number - 1, 0), self.shown)
+        tokens_taken = self.room - room + taken
+        return OlderRounds(summaries=summaries, forms=forms, first=first, marked=marked, tokens=tokens_taken)
 
     def _measure_rounds(self, older: Sequence[int], room: int) -> tuple[dict[int, RoundForm], list[int], list[int]]:
         """Return forms, tokens and messages; rounds too far back to fit are not measured and count as too large."""
@@ -122,7 +114,7 @@ class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
         for nth in reversed(older):
             if left < 0:
                 break
-            form = looked[nth] = self.form(nth)
+            form = looked[nth] = self.sources.rounds.light_form(nth)
             tokens.append(form.tokens)
             sizes.append(len(form.messages))
             left -= form.tokens
@@ -133,7 +125,7 @@ class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
         """Return the newest summaries that leave half of the room to the rounds; one if it fits at all."""
         found: list[Segment] = []
         left = room // 2
-        for summary in reversed(self.summaries):
+        for summary in reversed(self.sources.summaries):
             left -= summary.estimated_tokens
             alone = not found and summary.estimated_tokens <= room
             if (left < 0 and not alone) or len(found) >= self.messages:
@@ -146,30 +138,32 @@ class OlderChooser(msgspec.Struct, frozen=True, kw_only=True):
     ) -> int:
         least = dense_start(sizes, messages)
         open_to = [room + 1 if at < least else size for at, size in enumerate(tokens)]
-        if not self.stickiness:
+        stickiness = self.limits.stickiness
+        if not stickiness:
             return dense_start(open_to, room)
         share = room + sum(form.tokens for form in self.shown.values())
         before = self._find_previous_start(older)
         if before is not None:
-            return sticky_start(open_to, room, share, before, self.stickiness)
-        places = [self.rounds.talk.head(nth).version for nth in older]
+            return sticky_start(open_to, room, share, before, stickiness)
+        places = [self.sources.rounds.talk.head(nth).version for nth in older]
         return grid_start(open_to, places, room)
 
     def _find_previous_start(self, older: Sequence[int]) -> int | None:
         """Return where the last journaled window began, among these rounds; -1 if before all of them."""
-        if self.before is None or not self.rounds.number:
+        rounds, before = self.sources.rounds, self.limits.before
+        if before is None or not rounds.number:
             return None
-        for nth in range(self.rounds.number):
-            head = self.rounds.talk.head(nth)
-            if (head.stream, head.version) == self.before:
+        for nth in range(rounds.number):
+            head = rounds.talk.head(nth)
+            if (head.stream, head.version) == before:
                 return bisect_left(older, nth)  # It may be shown in any case by now.
-        return None if self.complete else -1
+        return None if self.sources.complete else -1
 
     def _add_edge_round(self, nth: int, forms: dict[int, RoundForm], room: int, messages: int) -> int:
         """Add the round at the edge of a dense window with its tool outputs shortened; return 1 if it fits."""
         left = room - sum(form.tokens for form in forms.values())
         said = sum(len(form.messages) for form in forms.values())
-        form = self.rounds.shorten_to(self.form(nth), left, OUTPUTS_ONLY)
+        form = self.sources.rounds.shorten_to(self.sources.rounds.light_form(nth), left, OUTPUTS_ONLY)
         if form.tokens > left or said + len(form.messages) > messages:
             return 0
         forms[nth] = form

@@ -1,18 +1,13 @@
-"""The searchable text of messages and entries, and the hits that a search may return."""
+"""The searches of a text index: their places, rows and hits, and the bounds of what is indexed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from holdfast.core.journal.codec import decode
-from holdfast.core.search.words import flatten_value
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.events.sessions import MessageContent, SharedSegment
-from holdfast.records.events.state import ValueContent
-from holdfast.records.messages import Message, Part
+from holdfast.records.events.sessions import SharedSegment
 
 MESSAGE_APPENDED: Final = "message.appended"
 STATE_WRITTEN: Final = "state.written"
@@ -24,9 +19,6 @@ INDEXED_CHARS: Final = 20_000
 """Characters of one message or entry that are indexed, to bound the cost of an append."""
 INDEXED_BYTES: Final = 4 * INDEXED_CHARS
 """Bytes that hold as many characters in any script."""
-
-ReadBeginning = Callable[[str], str]
-"""A function from an artifact's name to the beginning of the text in it; empty if it cannot be read."""
 
 
 class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,19 +110,6 @@ def split_pieces(text: str) -> list[str]:
     return [piece for piece in found if piece] or [text]
 
 
-def searchable_text(type_name: str, facts: Any, content: Any, beginning: ReadBeginning) -> str:
-    """Return the searchable text of an event by its content, decoded or as bytes; empty for other events."""
-    if content is None:
-        return ""
-    if type_name == MESSAGE_APPENDED:
-        said: MessageContent = decode(content, MessageContent) if isinstance(content, bytes) else content
-        return content_text(said, beginning)
-    if type_name == STATE_WRITTEN:
-        held: ValueContent = decode(content, ValueContent) if isinstance(content, bytes) else content
-        return f"{facts.key}\n{flatten_value(held.value, INDEXED_CHARS)}"
-    return ""
-
-
 def read_nothing(name: str) -> str:
     """Return nothing, for callers that want only the text in the event itself."""
     return ""
@@ -147,47 +126,3 @@ def artifact_id(name: object) -> bytes:
 def decode_beginning(body: bytes | None) -> str:
     """Return the indexed beginning of a large text; empty if it was erased."""
     return "" if body is None else body[:INDEXED_BYTES].decode("utf-8", "ignore")[:INDEXED_CHARS]
-
-
-def content_text(content: MessageContent, beginning: ReadBeginning) -> str:
-    """Return the text of a message with its tool results, without calls and their arguments.
-
-    Texts stored as artifacts are included, and read only as far as there is room.
-    """
-    if content.parts is None and content.tool_results is None:
-        return (content.text or "")[:INDEXED_CHARS]
-    return _join_texts(_content_texts(content, beginning))
-
-
-def _content_texts(content: MessageContent, beginning: ReadBeginning) -> Iterator[Any]:
-    yield content.text
-    for part in content.parts or ():
-        if _is_text(part):
-            yield beginning(part["artifact"]) if "artifact" in part else part.get("text")
-    for result in content.tool_results or ():
-        named = "artifact" in result
-        yield beginning(result["artifact"]) if named else flatten_value(result.get("result"), INDEXED_CHARS)
-
-
-def _is_text(part: Part) -> bool:
-    return part.get("type") in ("text", "refusal")
-
-
-def full_message_text(message: Message) -> str:
-    """Return the same text of a message whose large texts were loaded."""
-    content = message.content
-    parts = [content] if not isinstance(content, list) else [part.get("text") for part in content if _is_text(part)]
-    return _join_texts((*parts, *(flatten_value(one.result, INDEXED_CHARS) for one in message.tool_results)))
-
-
-def _join_texts(texts: Iterable[Any]) -> str:
-    """Join texts by line breaks, up to the indexed length; further texts are not read."""
-    found: list[str] = []
-    room = INDEXED_CHARS
-    for text in texts:
-        if isinstance(text, str) and text:
-            found.append(text)
-            room -= len(text) + 1
-            if room <= 0:
-                break
-    return "\n".join(found)[:INDEXED_CHARS]

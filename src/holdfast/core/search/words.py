@@ -1,4 +1,4 @@
-"""The words of texts and queries for the text index.
+"""The words of texts and queries for the text index, and the text of messages and entries that is searched.
 
 A text for the index and a query are split by the same code, so a text is found by repeating its words, also in
 languages without spaces. The result is letters and digits only, so a query can never be anything but words to the
@@ -12,11 +12,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from holdfast.core.checks import is_number
+from holdfast.core.journal.codec import decode
 from holdfast.core.lazy import lazy_pattern
+from holdfast.core.search.documents import INDEXED_CHARS, MESSAGE_APPENDED, STATE_WRITTEN
+from holdfast.records.events.sessions import MessageContent
+from holdfast.records.events.state import ValueContent
+from holdfast.records.messages import Message
+
+ReadBeginning = Callable[[str], str]
+"""A function from an artifact's name to the beginning of the text in it; empty if it cannot be read."""
 
 MAX_TERMS = 64
 MAX_QUERY_CHARS = 10_000
@@ -27,6 +35,7 @@ CONTEXT_CHARS = 200
 STEM_CHARS = 5
 SNIPPET_SLACK = 20
 """Characters within which a snippet is cut between words, if there is a gap."""
+_TEXT_PARTS = ("text", "refusal")
 SELF_CONTAINED_CHARS = 400
 """A longer message can be understood without the previous one."""
 
@@ -108,8 +117,7 @@ def query_terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
     """Return the words of a query that are worth looking for, in order, each once.
 
     Function words and question words are left out, and so are `names` of speakers: they are in everything that is said
-    to
-    them. If nothing else remains, the names are taken, and if there are none, all words.
+    to them. If nothing else remains, the names are taken, and if there are none, all words.
     """
     said = _split_words(query[:MAX_QUERY_CHARS])
     shouted = query.isupper()
@@ -180,24 +188,71 @@ def flatten_value(value: Any, limit: int) -> str:
     todo = [("", value)]
     while todo and room > 0:
         name, item = todo.pop()
+        text = ""
         if isinstance(item, dict):
-            parts = [(str(key), part) for key, part in item.items()]
+            todo += [(str(key), part) for key, part in reversed(item.items())]
         elif isinstance(item, list | tuple):
-            parts = [("", part) for part in item]
-        else:
-            parts = []
-        line = f"{name}: {shown}" if name and (shown := _scalar_text(item)) else name or _scalar_text(item)
+            todo += [("", part) for part in reversed(item)]
+        elif isinstance(item, str):
+            text = item
+        elif is_number(item, whole=False) and abs(item) < 1e30:
+            text = repr(item)
+        line = f"{name}: {text}" if name and text else name or text
         if line:
             lines.append(line[:room])
             room -= len(line) + 1
-        todo.extend(reversed(parts))
     return "\n".join(lines)
 
 
-def _scalar_text(item: Any) -> str:
-    if isinstance(item, str):
-        return item
-    return repr(item) if is_number(item, whole=False) and abs(item) < 1e30 else ""
+def searchable_text(type_name: str, facts: Any, content: Any, beginning: ReadBeginning) -> str:
+    """Return the searchable text of an event by its content, decoded or as bytes; empty for other events."""
+    if content is None:
+        return ""
+    if type_name == MESSAGE_APPENDED:
+        said: MessageContent = decode(content, MessageContent) if isinstance(content, bytes) else content
+        return content_text(said, beginning)
+    if type_name == STATE_WRITTEN:
+        held: ValueContent = decode(content, ValueContent) if isinstance(content, bytes) else content
+        return f"{facts.key}\n{flatten_value(held.value, INDEXED_CHARS)}"
+    return ""
+
+
+def content_text(content: MessageContent, beginning: ReadBeginning) -> str:
+    """Return the text of a message with its results, without calls. Artifacts are read only if there is room."""
+    if content.parts is None and content.tool_results is None:
+        return (content.text or "")[:INDEXED_CHARS]
+    return _join_texts(_content_texts(content, beginning))
+
+
+def _content_texts(content: MessageContent, beginning: ReadBeginning) -> Iterator[Any]:
+    yield content.text
+    for part in content.parts or ():
+        if part.get("type") in _TEXT_PARTS:
+            yield beginning(part["artifact"]) if "artifact" in part else part.get("text")
+    for result in content.tool_results or ():
+        named = "artifact" in result
+        yield beginning(result["artifact"]) if named else flatten_value(result.get("result"), INDEXED_CHARS)
+
+
+def full_message_text(message: Message) -> str:
+    """Return the same text of a message whose large texts were loaded."""
+    parts: list[Any] = [message.content]
+    if isinstance(message.content, list):
+        parts = [part.get("text") for part in message.content if part.get("type") in _TEXT_PARTS]
+    return _join_texts((*parts, *(flatten_value(one.result, INDEXED_CHARS) for one in message.tool_results)))
+
+
+def _join_texts(texts: Iterable[Any]) -> str:
+    """Join texts by line breaks, up to the indexed length; further texts are not read."""
+    found: list[str] = []
+    room = INDEXED_CHARS
+    for text in texts:
+        if isinstance(text, str) and text:
+            found.append(text)
+            room -= len(text) + 1
+            if room <= 0:
+                break
+    return "\n".join(found)[:INDEXED_CHARS]
 
 
 def make_snippet(text: str, terms: Collection[str], width: int = 160) -> str:

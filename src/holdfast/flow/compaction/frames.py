@@ -8,12 +8,12 @@ evidence and evidence that an open call needs always stay.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from holdfast.core.checks import is_number
-from holdfast.core.compaction.custom import run_strategy
 from holdfast.core.compaction.strategies import (
     UNKNOWN_TOKENS,
     CompactionChoice,
@@ -21,6 +21,7 @@ from holdfast.core.compaction.strategies import (
     choose_by_policy,
     choose_by_priority,
     keep_only,
+    run_strategy,
 )
 from holdfast.core.compaction.summary import passage_key, split_texts
 from holdfast.core.frames.stack import add_clock_events
@@ -28,14 +29,14 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.core.trust import event_trust, lowest_trust
 from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
 from holdfast.flow.compaction import recall, summaries
-from holdfast.flow.compaction.summaries import SummaryExtras, SummaryPlan, count_saved_tokens, message_counter
-from holdfast.flow.compaction.threads import (
+from holdfast.flow.compaction.summaries import (
+    SummaryExtras,
+    SummaryPlan,
     SummaryText,
-    check_config,
-    compact_with_fallback,
-    count_uncovered,
-    flush_scope,
+    count_saved_tokens,
+    message_counter,
 )
+from holdfast.flow.compaction.threads import check_config, compact_with_fallback, count_uncovered, flush_scope
 from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import (
@@ -101,13 +102,10 @@ def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> Co
     if tokens <= work.target:
         return work.result_without_change(tokens, WITHIN_TARGET)
     written: list[FrameCompacted] = []
-
-    def write(plan: SummaryPlan, words: SummaryText, also: SummaryExtras) -> Summary:
-        return _commit_summary(work, plan, words, also, tokens, written)
-
+    write = partial(_commit_summary, work, tokens, written)
     room = max(0, work.target - work.config.summary_tokens)
     summary, failed = compact_with_fallback(work.env, thread, work.config, summarizer, within=room, write=write)
-    note = "; ".join(one.text for one in failed) or None
+    note = "; ".join(f"{strategy}: {error}" for strategy, error in failed.items()) or None
     if summary is None:
         return work.result_without_change(tokens, note or NOTHING_OLDER)
     return work.result_of(written[-1], summary, note)
@@ -115,15 +113,14 @@ def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> Co
 
 def _commit_summary(
     work: FrameCompaction,
+    tokens: int,
+    written: list[FrameCompacted],
     plan: SummaryPlan,
     words: SummaryText,
     also: SummaryExtras,
-    tokens: int,
-    written: list[FrameCompacted],
 ) -> Summary:
     """Write the summary and the frame's event in one commit; the compaction has the summary's id."""
-    level = str(words.level)
-    made = summaries.draft_summary(work.env, plan, words.text, method=words.method, level=level, state=words.state)
+    made = summaries.draft_summary(work.env, plan, words)
     noted = summaries.summary_from_draft(plan, made, 0)
     saved = count_saved_tokens(plan.messages, message_counter(work.env, plan.stream))
     final = max(0, tokens - saved) + (noted.tokens or 0)
@@ -132,7 +129,7 @@ def _commit_summary(
         frame=work.frame,
         compaction=noted.id,
         strategy=words.strategy,
-        level=level,
+        level=str(words.level),
         original_tokens=tokens,
         final_tokens=final,
         summarized=len(plan.messages),
@@ -197,7 +194,18 @@ def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> C
     if name == "policy_trim":
         return choose_by_policy(items, work.target)
     held = frozenset(item.id for item in items if item.held)
-    kept = run_strategy(name, work.env.strategies[name], [one.segment for one in found], work.target, held)
+    segments = [
+        Segment(
+            kind="evidence",
+            id=one.item.id,
+            priority=_PRIORITY_NAMES.get(one.item.score, "medium"),
+            trust=one.trust,
+            estimated_tokens=one.item.tokens,
+            messages=(Message(role="user", content=one.text, trust=one.trust),),
+        )
+        for one in found
+    ]
+    kept = run_strategy(name, work.env.strategies[name], segments, work.target, held)
     return keep_only(items, [segment.id for segment in kept])
 
 
@@ -207,18 +215,6 @@ class FrameEvidence(msgspec.Struct, frozen=True, kw_only=True):
     item: CompactionItem
     text: str
     trust: str
-
-    @property
-    def segment(self) -> Segment:
-        """The evidence as a segment, for a caller's own strategy."""
-        return Segment(
-            kind="evidence",
-            id=self.item.id,
-            priority=_PRIORITY_NAMES.get(self.item.score, "medium"),
-            trust=self.trust,
-            estimated_tokens=self.item.tokens,
-            messages=(Message(role="user", content=self.text, trust=self.trust),),
-        )
 
 
 def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEvidence]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from holdfast.core.checks import is_number
-from holdfast.core.compaction.summary import PASSAGE_PREFIX, CompactedPassage, passage_key, passage_value, read_passage
+from holdfast.core.compaction.summary import PASSAGE_PREFIX, CompactedPassage, passage_key, read_passage
 from holdfast.core.entries import EntryOptions, check_options
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import InvalidValue
@@ -38,8 +38,8 @@ def flush_passages(env: Env, scope: str, id: str, told: Sequence[CompactedPassag
     options = check_options(EntryOptions(content_kind="episodic"), Scope.of(scope))
     drafts = []
     for number, passage in enumerate(told):
-        key = passage_key(id, number)
-        drafts.append(write_draft(scope, key, build_entry(store, key, passage_value(passage, id), options, None)))
+        key, value = passage_key(id, number), {"text": passage.text, "trust": passage.trust, "of": id}
+        drafts.append(write_draft(scope, key, build_entry(store, key, value, options, None)))
     return drafts
 
 
@@ -52,13 +52,13 @@ def search_memories(env: Env, scopes: Sequence[Address], query: str, limit: int 
         for result in search.search_scope(
             journal_storage(env), scope, query, min(limit * CANDIDATE_FACTOR, MAX_RESULTS)
         ):
-            one = load_memory(env, scope, result.key, result.score) if result.key.startswith(PASSAGE_PREFIX) else None
+            one = _load_memory(env, scope, result.key, result.score) if result.key.startswith(PASSAGE_PREFIX) else None
             if one is not None and one.text not in {known.text for known in found.values()}:
                 found.setdefault(one.id, one)  # A passage compacted twice, in two threads, is returned once.
     return sorted(found.values(), key=lambda one: (-one.score, one.scope, one.key))[:limit]
 
 
-def load_memory(env: Env, scope: str, key: str, score: float = 0.0) -> RecalledEntry | None:
+def _load_memory(env: Env, scope: str, key: str, score: float) -> RecalledEntry | None:
     """Load one passage as it is now; None if it is gone, erased or cannot be shown."""
     stored = require(env.journal, STATE).entry(env.tenant, scope, key)
     if stored is None or stored.content is None:

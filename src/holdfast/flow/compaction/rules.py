@@ -3,6 +3,9 @@
 Rules are evaluated after an append has been committed, and before a pack goes to a model. A session without rules
 pays nothing. A rule that fails is warned about and tried again at the next occasion; only a guard refuses, and only
 the next model call. An append made by a running rule does not fire rules again.
+
+Up to its limits a compaction is soft: above the threshold its strategy is tried, and on failure tried again later.
+Above a limit it must succeed: by the next strategy, and finally by leaving messages out.
 """
 
 from __future__ import annotations
@@ -19,11 +22,18 @@ from msgspec.structs import replace
 from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.values import discard_awaitable, exception_text, is_async
-from holdfast.errors import InvalidValue
-from holdfast.flow.compaction.actions import ThreadCompaction, check_guard, record_occasion, token_limit
-from holdfast.flow.compaction.threads import check_config, count_uncovered, flush_scope, last_covered_position
+from holdfast.errors import BudgetExhausted, InvalidValue, SummaryFailed
+from holdfast.flow.compaction.threads import (
+    check_config,
+    compact_thread,
+    compact_with_fallback,
+    count_uncovered,
+    flush_scope,
+    last_covered_position,
+)
+from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import load_state
-from holdfast.flow.sessions.append import resolve_session_stream
+from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.ports import Env, Summarizer
 from holdfast.records.compaction import (
     PRESETS,
@@ -42,11 +52,15 @@ from holdfast.records.compaction import (
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
-from holdfast.records.sessions import ThreadState
+from holdfast.records.sessions import Summary, ThreadState
 from holdfast.system import ForkLock, warn_caller
 
 TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
 COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
+TARGET_SHARE: Final = 0.6
+"""The share of an exceeded limit that is left afterwards; otherwise the next message would exceed it again."""
+KEEP_ALL_ROUNDS: Final = 2**31
+"""The number of rounds to keep where only their tokens are limited."""
 RETRY_GROWTH = 8
 """After a compaction found nothing to do, a thread must grow by about 1/8 before the next attempt."""
 
@@ -92,11 +106,10 @@ def forget_rules(env: Env, session: str) -> None:
 
 
 def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
-    """Return how many memories a pack of a thread recalls, and from which scopes.
-
-    The scopes are those its rules flush to, or else its session's.
-    """
+    """Return how many memories a pack recalls, and from which scopes: those its rules flush to, or its session's."""
     session = resolve_session_stream(env, stream)
+    if not env.rules:
+        return 0, (session,)
     configs = [rule.action for rule in rules_of(env, session) if isinstance(rule.action, CompactionConfig)]
     found = [flush_scope(env, stream, config) for config in configs]
     scopes = tuple(dict.fromkeys(scope for scope in found if scope is not None))
@@ -205,14 +218,103 @@ def _run_compaction(
     if standing.is_idle(stream, rule.name, thread) or not standing.busy.lock.acquire(blocking=False):
         return None
     try:
-        work = ThreadCompaction(env, stream, config, standing.choose(config.summarizer))
-        work.run(packed=_has_overflow(occasion))
+        summarizer = standing.choose(config.summarizer)
+        made, failed = _compact_to_limits(env, stream, config, summarizer, packed=_has_overflow(occasion))
     finally:
         standing.busy.lock.release()
-    if not work.made and not work.failed:
-        standing.mark_idle(stream, rule.name, thread)
+    if not made and not failed:
+        standing.quiet[stream, rule.name] = thread
         return None
-    return RuleOutcome(rule=rule.name, made=tuple(work.made), error="; ".join(work.failed) or None)
+    return RuleOutcome(rule=rule.name, made=tuple(made), error="; ".join(failed) or None)
+
+
+def _compact_to_limits(
+    env: Env, stream: str, config: CompactionConfig, summarizer: Summarizer, *, packed: bool
+) -> tuple[list[Summary], list[str]]:
+    """Run the strategy, then do whatever is needed to be within the limits; return summaries and failures."""
+    made: list[Summary | None] = []
+    failed: list[str] = []
+
+    def force(config: CompactionConfig, within: int | None = None) -> None:
+        summary, errors = compact_with_fallback(env, stream, config, summarizer, within=within)
+        made.append(summary)
+        if summary is not None or not all(getattr(error, "longer", False) for error in errors.values()):
+            failed.extend(f"{strategy}: {error}" for strategy, error in errors.items())
+
+    messages, _ = count_uncovered(env, stream)
+    most, soft, tokens = config.max_messages, config.threshold, config.max_tokens
+    if most is not None and messages > most:
+        force(config)
+    elif packed or (soft is not None and messages > soft) or (soft is None and most is None and tokens is None):
+        try:
+            made.append(compact_thread(env, stream, config, summarizer))
+        except SummaryFailed as error:
+            if not error.longer:
+                raise  # Otherwise there is too little to summarise so far, which is no failure.
+    if most is not None and count_uncovered(env, stream)[0] > most:
+        force(replace(config, strategy="truncate_at", keep=max(1, int(most * TARGET_SHARE))))
+    if tokens is not None:
+        limit = token_limit(env, stream, tokens)
+        if count_uncovered(env, stream, enough=limit)[1] > limit:
+            force(replace(config, keep=KEEP_ALL_ROUNDS), within=int(limit * TARGET_SHARE))
+    return [summary for summary in made if summary is not None], failed
+
+
+def token_limit(env: Env, stream: str, given: int | str | None) -> int:
+    """Return the given number of tokens, or the input budget of the thread's model."""
+    return given if isinstance(given, int) else thread_tokenizer(env, stream)[1].input_budget
+
+
+def check_guard(env: Env, stream: str, rule: Rule, packed: AssembledPack) -> None:
+    """Refuse a model call that would exceed a limit."""
+    wanted: BudgetGuard = rule.action
+    used = packed.token_summary.used
+    if wanted.pack is not None and used > wanted.pack:
+        raise BudgetExhausted(
+            f"This pack has {used} tokens, and the rule {rule.name} allows {wanted.pack} for a call (pack). "
+            "Make it with a smaller budget, or raise the limit.",
+            left=wanted.pack,
+            requested=used,
+        )
+    usage = (load_state(env, stream).thread or ThreadState()).usage
+    spent = usage.spent
+    if wanted.tokens is not None and spent >= wanted.tokens:
+        raise BudgetExhausted(
+            f"The model calls of {stream} have used {spent} tokens, and the rule {rule.name} allows {wanted.tokens} "
+            "(tokens). Raise the limit, or end the conversation."
+        )
+    most = wanted.cost if wanted.usd is None else to_nano_usd(wanted.usd, "usd")
+    if most is not None and (usage.cost or 0) >= most:
+        raise BudgetExhausted(
+            f"The model calls of {stream} have cost {usage.cost or 0}, and the rule {rule.name} allows {most} "
+            f"({'cost' if wanted.usd is None else 'usd'}, in billionths of a dollar). Raise the limit, or end the "
+            "conversation."
+        )
+
+
+def record_occasion(
+    env: Env, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[RuleOutcome, ...]
+) -> object:
+    """Record an occasion as numbers and names, never content; return the recorder function's result, if any."""
+    told: dict[str, Any] = {"kind": occasion.kind, "stream": occasion.stream}
+    if occasion.packed is None:
+        told["messages"] = len(occasion.new)
+        told["tokens"] = sum(message.tokens or 0 for message in occasion.new)
+    else:
+        summary = occasion.packed.token_summary
+        told |= {
+            "messages": occasion.packed.conversation.message_count,
+            "tokens": summary.used,
+            "budget": summary.budget,
+            "level": str(summary.compaction_level),
+            "left_out": occasion.packed.conversation.truncated_count,
+        }
+    told["summaries"] = sum(len(one.made) for one in fired)
+    told["failed"] = ", ".join(one.rule for one in fired if one.error is not None) or None
+    if recorder.record is not None:
+        return recorder.record(told)
+    telemetry.record_span(env, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
+    return None
 
 
 def check_rule(env: Env, given: Any, choose: ChooseSummarizer, *, awaits: bool = False) -> Rule:
@@ -231,7 +333,12 @@ def check_rule(env: Env, given: Any, choose: ChooseSummarizer, *, awaits: bool =
         if number is not None and not is_number(number, least=0):
             raise InvalidValue(f"{type(trigger).__name__} takes a whole number, 0 or more, not {number!r}.")
     _check_action(env, given.action)
-    if _is_async_action(given.action, choose) and not awaits:
+    action: Any = given.action
+    if isinstance(action, CompactionConfig):  # An unusable summarizer is refused here.
+        awaited = action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
+    else:
+        awaited = is_async(action.record if isinstance(action, TelemetryRecorder) else action)
+    if awaited and not awaits:
         raise InvalidValue(
             f"What the rule {given.name} does is an async function, and only the asyncio client awaits one. "
             "Give a plain function, or add the rule to a session of that client."
@@ -253,13 +360,6 @@ def _to_rule(env: Env, given: Any) -> Any:
     if isinstance(given, TelemetryRecorder):
         return Rule(TELEMETRY, Always(), given)
     return given
-
-
-def _is_async_action(action: Any, choose: ChooseSummarizer) -> bool:
-    """Return True if the action is async, as far as can be told without calling it. Refuse an unusable summarizer."""
-    if isinstance(action, CompactionConfig):
-        return action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
-    return is_async(action.record if isinstance(action, TelemetryRecorder) else action)
 
 
 def _check_action(env: Env, action: Any) -> None:
@@ -302,7 +402,8 @@ class SessionRules:
         self.choose = choose
         self.wait: Wait | None = None
         self._tallies: dict[str, ThreadTally] = {}
-        self._quiet: dict[tuple[str, str], ThreadState] = {}
+        self.quiet: dict[tuple[str, str], ThreadState] = {}
+        """The state of a thread in which a rule found nothing to do, by stream and rule."""
         self.busy = ForkLock()
 
     def update_tally(
@@ -310,8 +411,16 @@ class SessionRules:
     ) -> ThreadTally:
         """Return a thread's tally after some new messages, with its tokens counted up to `tokens` if given."""
         thread = load_state(env, stream).thread or ThreadState()
-        found = _advance_tally(self._tallies.get(stream), thread, new)
-        if found is None:
+        found = self._tallies.get(stream)
+        if found is not None and (found.edited, found.floor) == (thread.edited, thread.floor):
+            counted = found.tokens
+            if found.total_messages + len(new) != thread.messages:
+                # Others have written as well.
+                counted = None if found.total_messages != thread.messages else counted
+            elif counted is not None:
+                counted += sum(message.tokens or 0 for message in new)
+            found = replace(found, tokens=counted, total_messages=thread.messages)
+        else:
             found = ThreadTally(
                 messages=0,
                 tokens=None,
@@ -326,30 +435,12 @@ class SessionRules:
         self._tallies[stream] = found
         return found
 
-    # idle rules
-
-    def mark_idle(self, stream: str, rule: str, thread: ThreadState) -> None:
-        """Note that a rule found nothing to do for a thread in its current state."""
-        self._quiet[stream, rule] = thread
-
     def is_idle(self, stream: str, rule: str, thread: ThreadState) -> bool:
         """Return True if a retry would find nothing: the thread has barely grown, with no edit and no call answered."""
-        before = self._quiet.get((stream, rule))
+        before = self.quiet.get((stream, rule))
         if before is None or before.edited != thread.edited or len(thread.calls) < len(before.calls):
             return False
         return thread.messages < before.messages + max(RETRY_GROWTH // 2, before.messages // RETRY_GROWTH)
-
-
-def _advance_tally(known: ThreadTally | None, thread: ThreadState, new: Sequence[Message]) -> ThreadTally | None:
-    """Advance a tally by new messages; None if messages were edited since."""
-    if known is None or (known.edited, known.floor) != (thread.edited, thread.floor):
-        return None
-    tokens = known.tokens
-    if known.total_messages + len(new) != thread.messages:
-        tokens = None if known.total_messages != thread.messages else tokens  # Others have written as well.
-    elif tokens is not None:
-        tokens += sum(message.tokens or 0 for message in new)
-    return replace(known, tokens=tokens, total_messages=thread.messages)
 
 
 class _RuleRun:

@@ -32,6 +32,7 @@ from holdfast.records.events.envelope import TRUST_LEVELS, Draft
 from holdfast.records.events.sessions import MessageSpan, SummaryContent, SummaryMade
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
+from holdfast.records.packs import CompactionLevel
 from holdfast.records.sessions import Summary
 
 Keep = int | Callable[[Sequence[Message]], int]
@@ -60,6 +61,17 @@ class SummaryExtras(msgspec.Struct, frozen=True, kw_only=True):
 
     streams: tuple[str, ...]
     drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
+
+
+class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
+    """The text that replaces older messages, with its method and compaction level."""
+
+    text: str
+    strategy: str
+    method: str
+    """The maker of the text: the strategy, or the summarizer it called."""
+    level: CompactionLevel
+    state: dict[str, Any] | None = None
 
 
 def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> SummaryPlan | None:
@@ -140,18 +152,9 @@ def _count_older(messages: Sequence[Message], keep: int) -> int:
     return end
 
 
-def write_summary(
-    env: Env,
-    plan: SummaryPlan,
-    text: str,
-    *,
-    method: str,
-    level: str = "moderate",
-    state: dict[str, Any] | None = None,
-    also: SummaryExtras | None = None,
-) -> Summary:
+def write_summary(env: Env, plan: SummaryPlan, words: SummaryText, *, also: SummaryExtras | None = None) -> Summary:
     """Write the summary of a plan; raise Conflict if the range has changed."""
-    made = draft_summary(env, plan, text, method=method, level=level, state=state)
+    made = draft_summary(env, plan, words)
 
     def decide(states: States) -> Drafts:
         check_unchanged(plan, states)
@@ -163,10 +166,9 @@ def write_summary(
     return summary_from_draft(plan, made, changed.version_of("summary.made"))
 
 
-def draft_summary(
-    env: Env, plan: SummaryPlan, text: str, *, method: str, level: str, state: dict[str, Any] | None = None
-) -> Draft:
+def draft_summary(env: Env, plan: SummaryPlan, words: SummaryText) -> Draft:
     """Return the event of a summary; refuse one that is empty or would not make the context smaller."""
+    text, state = words.text, words.state
     if not isinstance(text, str) or not text.strip():
         raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
     if env.redact is not None:
@@ -185,8 +187,8 @@ def draft_summary(
         tokens=tokens,
         tokenizer=tokenizer.name,
         trust=max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external"),
-        method=method,
-        level=level,
+        method=words.method,
+        level=str(words.level),
         replaces=plan.replaces,
     )
     return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))

@@ -11,26 +11,23 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.checks import is_number
-from holdfast.core.compaction import summary as compaction_summary
-from holdfast.core.compaction.custom import make_segments, run_strategy
 from holdfast.core.compaction.sentences import fit_text
 from holdfast.core.compaction.state_extract import extract_state, render_state
-from holdfast.core.compaction.strategies import count_rounds_within, omission_note
-from holdfast.core.compaction.summary import split_messages
+from holdfast.core.compaction.strategies import count_rounds_within, make_segments, omission_note, run_strategy
+from holdfast.core.compaction.summary import reduce_by_policy, reduce_by_priority, reduce_to, split_messages
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
 from holdfast.flow.compaction.summaries import (
     SMALL_SUMMARY_TOKENS,
-    Keep,
     SummaryExtras,
     SummaryPlan,
+    SummaryText,
     count_saved_tokens,
     count_summary_tokens,
     fit_tokens,
@@ -82,31 +79,11 @@ MAX_SECONDS: Final = int(threading.TIMEOUT_MAX)
 """The longest time a thread can wait."""
 
 
-class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
-    """The text that replaces older messages, with its method and compaction level."""
-
-    text: str
-    strategy: str
-    method: str
-    """The maker of the text: the strategy, or the summarizer it called."""
-    level: CompactionLevel
-    state: dict[str, Any] | None = None
-
-
-def make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer) -> SummaryText:
+def _make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer) -> SummaryText:
     """Make the text for a plan by the configured strategy."""
-    words = _run_strategy(env, plan, config, summarizer)
-    return words if config.max_length is None else shorten_text(words, config.max_length)
-
-
-def shorten_text(words: SummaryText, most: int) -> SummaryText:
-    """Cut the text to at most `most` characters."""
-    return replace(words, text=fit_text(words.text, most, len))
-
-
-def _run_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig, summarizer: Summarizer) -> SummaryText:
     count, messages = thread_tokenizer(env, plan.stream)[0].count, plan.messages
-    match config.strategy:
+    name, state = config.strategy, None
+    match name:
         case "summarise_oldest":
             most = token_allowance(env, plan, config, summarizer.name)
             text = run_with_timeout(
@@ -114,19 +91,17 @@ def _run_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig, summari
             )
             return summarizer_text(config, text, summarizer.name, count)
         case "extract_state":
-            state = extract_state(messages)
+            state, level = extract_state(messages), CompactionLevel.MODERATE
             text = render_state(state, token_allowance(env, plan, config), count)
-            return _make_text(config, text, CompactionLevel.MODERATE, state=state)
         case "truncate_at" | "sliding_window":
-            left_out = sum(1 for message in messages if not message.pinned)
-            return _make_text(config, omission_note(left_out), CompactionLevel.AGGRESSIVE)
-        case "priority":
-            made = compaction_summary.reduce_by_priority(messages, token_allowance(env, plan, config), count)
-        case "policy_trim":
-            made = compaction_summary.reduce_by_policy(messages, token_allowance(env, plan, config), count)
+            level = CompactionLevel.AGGRESSIVE
+            text = omission_note(sum(1 for message in messages if not message.pinned))
+        case "priority" | "policy_trim":
+            reduce = reduce_by_priority if name == "priority" else reduce_by_policy
+            text, level = reduce(messages, token_allowance(env, plan, config), count)
         case _:
-            made = _run_custom_strategy(env, plan, config)
-    return _make_text(config, made.text, made.level)
+            text, level = _run_custom_strategy(env, plan, config)
+    return SummaryText(text=text, strategy=name, method=name, level=level, state=state)
 
 
 def token_allowance(env: Env, plan: SummaryPlan, config: CompactionConfig, method: str = BUILT_IN_SUMMARIZER) -> int:
@@ -141,29 +116,17 @@ def token_allowance(env: Env, plan: SummaryPlan, config: CompactionConfig, metho
 
 def summarizer_text(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> SummaryText:
     """Return a summarizer's text, cut to its allowance, which not every model keeps to."""
-    return _make_text(config, fit_tokens(text, config.summary_tokens, count), CompactionLevel.MODERATE, method=method)
+    short = fit_tokens(text, config.summary_tokens, count)
+    return SummaryText(text=short, strategy=config.strategy, method=method, level=CompactionLevel.MODERATE)
 
 
-def _make_text(
-    config: CompactionConfig,
-    text: str,
-    level: CompactionLevel,
-    *,
-    method: str | None = None,
-    state: dict[str, Any] | None = None,
-) -> SummaryText:
-    return SummaryText(text=text, strategy=config.strategy, method=method or config.strategy, level=level, state=state)
-
-
-def _run_custom_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig) -> compaction_summary.ReducedTranscript:
+def _run_custom_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig) -> tuple[str, CompactionLevel]:
     """Run a caller's own strategy: the segments it keeps are quoted, the rest is left out."""
     given = make_segments(plan.messages, plan.stream, message_counter(env, plan.stream))
     kept = run_strategy(config.strategy, env.strategies[config.strategy], given, config.summary_tokens)
     names = {segment.id for segment in kept}
     stay = {id(message) for segment in given if segment.id in names for message in segment.messages}
-    return compaction_summary.reduce_to(
-        plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay}
-    )
+    return reduce_to(plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay})
 
 
 def run_with_timeout(seconds: float | None, work: Callable[[], str]) -> str:
@@ -201,23 +164,6 @@ SummaryWriter = Callable[[SummaryPlan, SummaryText, SummaryExtras], Summary]
 """A function that writes a summary together with something else."""
 
 
-class StrategyFailure(msgspec.Struct, frozen=True):
-    """A strategy that failed and changed nothing, with its error."""
-
-    strategy: str
-    error: SummaryFailed | TooLarge
-
-    @property
-    def text(self) -> str:
-        """The failure as a message."""
-        return f"{self.strategy}: {self.error}"
-
-    @property
-    def longer(self) -> bool:
-        """True if the only problem was that the summary would not be shorter."""
-        return isinstance(self.error, SummaryFailed) and self.error.longer
-
-
 def compact_thread(
     env: Env,
     stream: str,
@@ -237,7 +183,9 @@ def compact_thread(
         plan = plan_compaction(env, stream, config, within=within, whole=whole)
         if plan is None:
             return None
-        words = make_summary_text(env, plan, config, summarizer)
+        words = _make_summary_text(env, plan, config, summarizer)
+        if config.max_length is not None:
+            words = replace(words, text=fit_text(words.text, config.max_length, len))
         try:
             return write_compaction(env, plan, words, config, write)
         except Conflict:
@@ -254,15 +202,15 @@ def compact_with_fallback(
     *,
     within: int | None = None,
     write: SummaryWriter | None = None,
-) -> tuple[Summary | None, list[StrategyFailure]]:
-    """Compact a thread, trying the next strategy when one fails; also return the failures."""
-    failed: list[StrategyFailure] = []
+) -> tuple[Summary | None, dict[str, SummaryFailed | TooLarge]]:
+    """Compact a thread, trying the next strategy when one fails; also return the errors by strategy."""
+    failed: dict[str, SummaryFailed | TooLarge] = {}
     for strategy in (config.strategy, *FALLBACKS.get(config.strategy, ())):
         tried = replace(config, strategy=strategy)
         try:
             return compact_thread(env, stream, tried, summarizer, within=within, write=write), failed
         except (SummaryFailed, TooLarge) as error:
-            failed.append(StrategyFailure(strategy, error))
+            failed[strategy] = error
     return None, failed
 
 
@@ -270,13 +218,6 @@ def plan_compaction(
     env: Env, stream: str, config: CompactionConfig, *, within: int | None = None, whole: bool = False
 ) -> SummaryPlan | None:
     """Plan the messages to cover: whole rounds before those that stay and before any open call."""
-    plan = summaries.plan_summary(env, stream, keep=_rounds_to_keep(env, stream, config, within), whole=whole)
-    # Pinned messages stay as they are, so summarising them saves nothing.
-    return None if plan is None or all(message.pinned for message in plan.messages) else plan
-
-
-def _rounds_to_keep(env: Env, stream: str, config: CompactionConfig, within: int | None) -> Keep:
-    """Return a function that gives the rounds to keep: by number, by messages, and within a token limit."""
     size = message_counter(env, stream)
 
     def keep(messages: Sequence[Message]) -> int:
@@ -285,7 +226,9 @@ def _rounds_to_keep(env: Env, stream: str, config: CompactionConfig, within: int
             most = min(most, count_rounds_within(messages, most, lambda message: 1))
         return most if within is None else min(most, count_rounds_within(messages, within, size))
 
-    return keep
+    plan = summaries.plan_summary(env, stream, keep=keep, whole=whole)
+    # Pinned messages stay as they are, so summarising them saves nothing.
+    return None if plan is None or all(message.pinned for message in plan.messages) else plan
 
 
 def write_compaction(
@@ -299,7 +242,10 @@ def write_compaction(
         messages = (replace(one, pinned=True) if (one.stream, one.version) == pin.key else one for one in plan.messages)
         plan = replace(plan, messages=tuple(messages))
     elif goal is not None:
-        words = _quote_goal(env, words, goal, config.max_length)
+        # In a fork the goal may belong to another thread, which alone could pin it: quote it.
+        said = load_messages(env, [goal])[0].text[:MAX_GOAL_CHARS]
+        text = f"What the user asked for first: {said}\n{words.text}"
+        words = replace(words, text=text if config.max_length is None else fit_text(text, config.max_length, len))
     scope = flush_scope(env, plan.stream, config)
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
@@ -316,9 +262,7 @@ def write_compaction(
     also = SummaryExtras(streams=() if scope is None else (scope,), drafts=drafts)
     if write is not None:
         return write(plan, words, also)
-    return summaries.write_summary(
-        env, plan, words.text, method=words.method, level=str(words.level), state=words.state, also=also
-    )
+    return summaries.write_summary(env, plan, words, also=also)
 
 
 def flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:
@@ -337,21 +281,14 @@ def _find_goal(env: Env, plan: SummaryPlan) -> MessageLocation | None:
     return None
 
 
-def _quote_goal(env: Env, words: SummaryText, goal: MessageLocation, most: int | None) -> SummaryText:
-    """Quote the goal in the summary: in a fork it may belong to another thread, which alone could pin it."""
-    said = load_messages(env, [goal])[0].text[:MAX_GOAL_CHARS]
-    longer = replace(words, text=f"What the user asked for first: {said}\n{words.text}")
-    return longer if most is None else shorten_text(longer, most)
-
-
 def count_uncovered(env: Env, stream: str, *, enough: int | None = None) -> tuple[int, int]:
     """Count a thread's uncovered messages and their tokens; stop once the tokens exceed `enough`."""
     newest = next(iter_summaries(env, stream), None)
     messages = tokens = 0
     for place in iter_places(env, stream):
-        if (newest is not None and is_covered(place.stream, place.version, (newest,))) or (
-            enough is not None and tokens > enough
-        ):
+        if newest is not None and is_covered(*place.key, (newest,)):
+            break
+        if enough is not None and tokens > enough:
             break
         messages += 1
         tokens += int(place.row["tokens"] or 0)

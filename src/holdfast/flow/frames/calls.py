@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.core.checks import is_number
 from holdfast.core.frames import budgets, calls, evidence
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.packs.handles import is_reserved_name
+from holdfast.core.packs.segments import is_reserved_name
 from holdfast.core.values import exception_text
 from holdfast.errors import CallNotFound, InvalidValue, KeyReused
 from holdfast.flow.frames.lifecycle import change_frame, match_event

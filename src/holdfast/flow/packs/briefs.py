@@ -7,35 +7,33 @@ A session's `system` and `tools` settings count as its main brief.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import decoder
 from holdfast.core.packs.briefs import (
     INPUTS_FIELD,
+    Brief,
     BriefPiece,
-    RenderedBrief,
     brief_fields,
     check_brief,
     choose_pieces,
     make_erased_fields,
     render_brief,
 )
-from holdfast.core.packs.fences import make_lazy_mark
+from holdfast.core.packs.fences import make_mark
 from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow.frames.ancestry import iter_ancestors
 from holdfast.flow.frames.read import content_field, load_current_state
 from holdfast.flow.journal import artifacts
-from holdfast.flow.packs.visibility import brief_scopes, is_thread, read_origin
+from holdfast.flow.packs.visibility import BRIEF_PREFIX, brief_scopes, has_briefs, is_thread, read_origin
 from holdfast.flow.state import write
 from holdfast.flow.state.journal_store import internal_storage
 from holdfast.ports import Env
 from holdfast.ports.capabilities import STATE, require
-from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.ids import check_id
 from holdfast.records.messages import ToolDef
@@ -43,18 +41,6 @@ from holdfast.records.packs import MAIN_ROLE, BriefContext, Origin
 from holdfast.records.recovery import FrameInfo
 from holdfast.records.scope import Address, Scope, parse_scope
 from holdfast.records.sessions import SessionState
-
-PREFIX: Final = f"{RESERVED_PREFIX}brief/"
-"""The reserved prefix of brief keys in every scope; callers cannot write there by other means."""
-
-
-class Brief(RenderedBrief, frozen=True, kw_only=True):
-    """A brief as it is shown, with the origin of each piece and the pieces that are gone."""
-
-    origins: tuple[Origin, ...]
-    erased: tuple[str, ...]
-    """Fields whose content was erased since they were first shown."""
-
 
 # setting
 
@@ -71,7 +57,7 @@ def set_brief(
     key: str | None = None,
 ) -> None:
     """Replace the brief of a role in a scope; with nothing given, remove it."""
-    where, name = Scope.of(scope), PREFIX + check_id(role, "role")
+    where, name = Scope.of(scope), BRIEF_PREFIX + check_id(role, "role")
     if is_thread(where):
         raise InvalidValue(f"{where} is a thread, and threads have the brief of their session. Set it there.")
     value = check_brief(
@@ -112,36 +98,26 @@ def load_brief(
                 found.append(entries[scope][one])
             if scope == session and one == MAIN_ROLE and state is not None and state.session is not None:
                 found += _session_pieces(env, scope, state.session)
-    given = None if frame is None else _frame_inputs(env, frame)
-    return _render_brief(env, [*map(_note_taken_fields, choose_pieces(found)), *([] if given is None else [given])])
-
-
-def has_briefs(env: Env, scope: str) -> bool:
-    """Return True if a scope has a brief for any role."""
-    return bool(
-        require(env.journal, STATE).entries(
-            env.tenant, scope, EntryPageQuery(now=env.clock.now_ms(), prefix=PREFIX, limit=1)
-        )
-    )
-
-
-def _render_brief(env: Env, pieces: Sequence[BriefPiece]) -> Brief:
-    shown = render_brief(pieces, make_lazy_mark(lambda: env.journal.secret, env.tenant))
-    return Brief(
-        context=shown.context,
-        system=shown.system,
-        tools=shown.tools,
-        notes=shown.notes,
-        origins=tuple(piece.origin for piece in pieces),
-        erased=tuple(name for piece in pieces if piece.erased for name in piece.fields),
-    )
+    pieces = [*map(_note_taken_fields, choose_pieces(found))]
+    if frame is not None and frame.inputs is not None and frame.inputs is not ERASED:
+        place = next(iter_ancestors(env, frame.id))
+        given = _load_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
+        pieces += [] if given.erased or given.fields[INPUTS_FIELD] is None else [given]
+    return _render_brief(env, pieces)
 
 
 def _note_taken_fields(piece: BriefPiece) -> BriefPiece:
     """Note in an entry's origin which fields are taken from it: this could not be told once the entry is erased."""
-    if piece.origin.part != "entry":
-        return piece
-    return replace(piece, origin=replace(piece.origin, cut=",".join(sorted(piece.fields))))
+    taken = ",".join(sorted(piece.fields))
+    return replace(piece, origin=replace(piece.origin, cut=taken)) if piece.origin.part == "entry" else piece
+
+
+def _render_brief(env: Env, pieces: Sequence[BriefPiece]) -> Brief:
+    def mark(id: str) -> str:
+        # The secret is read when something is fenced, which most briefs never need.
+        return make_mark(env.journal.secret, env.tenant)(id)
+
+    return render_brief(pieces, mark)
 
 
 def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, BriefPiece]:
@@ -150,7 +126,7 @@ def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, Brief
         return {}
     found, now = {}, env.clock.now_ms()
     for role in roles:
-        stored = require(env.journal, STATE).entry(env.tenant, scope, PREFIX + role)
+        stored = require(env.journal, STATE).entry(env.tenant, scope, BRIEF_PREFIX + role)
         if stored is None:
             continue
         event = decode_event(stored)
@@ -168,15 +144,6 @@ def _session_pieces(env: Env, session: str, known: SessionState) -> list[BriefPi
     if known.tools is not None:
         found.append(_load_piece(env, Origin(kind="brief", part="tools", stream=session, artifact=known.tools)))
     return [piece for piece in found if not piece.erased]
-
-
-def _frame_inputs(env: Env, frame: FrameInfo) -> BriefPiece | None:
-    """Return a frame's inputs as a piece; None if there are none to show."""
-    if frame.inputs is None or frame.inputs is ERASED:
-        return None
-    place = next(iter_ancestors(env, frame.id))
-    piece = _load_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
-    return None if piece.erased or piece.fields[INPUTS_FIELD] is None else piece
 
 
 # loading again

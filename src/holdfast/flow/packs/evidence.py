@@ -26,8 +26,7 @@ from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.packs import handles, visibility
 from holdfast.flow.packs.handles import HandleText, reload_evidence
 from holdfast.flow.packs.manifest import is_copy, iter_packs
-from holdfast.flow.packs.request import PackRequest
-from holdfast.flow.packs.visibility import Visibility
+from holdfast.flow.packs.visibility import PackRequest, Visibility
 from holdfast.ports import Env
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.events.envelope import Erased
@@ -61,17 +60,13 @@ class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:
-    """Read the frame's evidence as far as it may be shown. Hold no snapshot here: a source may be slow."""
-    if seen.frame is None:
-        return EvidenceItems(report=EvidenceReport(missing=asked.include))
-    return _EvidenceReader(env, seen, asked, room).read()
+    """Read the frame's evidence, and memories that match the query, or else the user's last question.
 
-
-def add_memories(env: Env, seen: Visibility, asked: PackRequest, known: EvidenceItems) -> EvidenceItems:
-    """Add memories that match the query, or else the user's last question; a failed search adds none.
-
-    Hold no snapshot here: embedding the query may be slow.
+    Hold no snapshot here: a source, or embedding the query, may be slow.
     """
+    known = EvidenceItems(report=EvidenceReport(missing=asked.include))
+    if seen.frame is not None and (seen.frame.handles or asked.include):
+        known = _EvidenceReader(env, seen, asked, room).read()
     limit, scopes = rules.recall_settings(env, seen.thread)
     limit = limit if asked.recall is None else asked.recall
     query = asked.query if limit else None

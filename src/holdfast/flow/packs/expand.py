@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.packs.event_text import cap_text, message_text
-from holdfast.core.packs.handles import HandleRef, message_handle, parse_handle, stretch_handle
 from holdfast.core.packs.history_tools import HistoryPiece
-from holdfast.core.search.documents import full_message_text
-from holdfast.core.search.words import make_snippet, query_terms
+from holdfast.core.packs.segments import HandleRef, message_handle, parse_handle, stretch_handle
+from holdfast.core.search.words import full_message_text, make_snippet, query_terms
 from holdfast.core.sessions.message_events import decode_message_content
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
@@ -49,24 +47,8 @@ from holdfast.records.messages import Message, Part
 NO_WORDS: Final = "(no words)"
 
 
-class HandlePieces(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of a handle piece by piece, each read on demand."""
-
-    id: str
-    pieces: Iterator[HistoryPiece]
-
-
-class Mention(msgspec.Struct, frozen=True, kw_only=True):
-    """A message found by a search, with the handle to read it by."""
-
-    name: str
-    who: str
-    trust: str
-    snippet: str
-
-
-def read_pieces(env: Env, thread: str, handle: str, *, frame: str | None = None) -> HandlePieces:
-    """Return the pieces of a handle, at least one. Messages of the thread take precedence over evidence."""
+def read_pieces(env: Env, thread: str, handle: str, *, frame: str | None = None) -> tuple[str, Iterator[HistoryPiece]]:
+    """Return a handle's name and its pieces, at least one. Messages of the thread take precedence over evidence."""
     name = parse_handle(handle)
     pieces: Iterator[HistoryPiece] = iter(())
     first = None
@@ -82,7 +64,7 @@ def read_pieces(env: Env, thread: str, handle: str, *, frame: str | None = None)
     if first is None:
         where = "conversation" if frame is None else "work"
         raise NotFound(f"Nothing in this {where} is called {str(name)!r:.80}.")
-    return HandlePieces(id=str(name), pieces=chain([first], pieces))
+    return str(name), chain([first], pieces)
 
 
 def _thread_pieces(env: Env, thread: str, name: HandleRef) -> Iterator[HistoryPiece]:
@@ -180,19 +162,16 @@ def _ancestor_piece(env: Env, thread: str, frame: str, names: tuple[str, ...]) -
 
 def search_mentions(
     env: Env, thread: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
-) -> list[Mention]:
-    """Search a thread and return matching messages, best first, each with a snippet.
-
-    Calls and results of the tools in `own` are left out: what they found is said elsewhere.
-    """
+) -> list[HistoryPiece]:
+    """Search a thread, best first. Calls of the tools in `own` are left out: what they found is said elsewhere."""
     looking = LookupFilter(env, own)
     found = search_thread(env, thread, query, limit, counts=lambda event: not looking.is_only_lookup(event))
     return [
-        Mention(
+        HistoryPiece(
             name=message_handle(result.value, thread),
-            who=_describe_speaker(result.value),
+            speaker=_describe_speaker(result.value),
+            text=_make_excerpt(result, query, own),
             trust=result.value.trust,
-            snippet=_make_excerpt(result, query, own),
         )
         for result in found
     ]
@@ -232,7 +211,8 @@ class LookupFilter:
     def _has_only_calls(self, content: Any) -> bool:
         if not isinstance(content, MessageContent) or (content.text or "").strip():
             return False
-        if any(part.get("type") not in _NON_WORD_PARTS and not _is_blank(part) for part in content.parts or ()):
+        parts = [part for part in content.parts or () if part.get("type") not in _NON_WORD_PARTS]
+        if any(not isinstance(part.get("text"), str) or part["text"].strip() for part in parts):
             return False
         return all(call.get("name") in self._names for call in content.tool_calls or ())
 
@@ -246,8 +226,3 @@ class LookupFilter:
                 pairs = zip(event.facts.calls, event.content.tool_calls or (), strict=False)
             self._rounds[place] = frozenset(id for (id, _), call in pairs if call.get("name") in self._names)
         return self._rounds[place]
-
-
-def _is_blank(part: Part) -> bool:
-    text = part.get("text")
-    return isinstance(text, str) and not text.strip()

@@ -68,10 +68,7 @@ class HandleRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_handle(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
-    """Resolve a handle of a frame; raise EvidenceFailed with the reason if it cannot be read.
-
-    `frame_stream` is the frame's stream. Errors of the journal itself are raised unchanged.
-    """
+    """Resolve a handle of a frame; raise EvidenceFailed with the reason if it cannot be read."""
     if handle.source_stream is not None and handle.source_version is not None:
         # An inherited handle is resolved as it was where it was first attached.
         frame_stream, handle = handle.source_stream, replace(handle, version=handle.source_version)
@@ -209,10 +206,7 @@ def _find_event(asked: HandleRequest) -> Event | None:
 
 
 def _find_target_event(asked: HandleRequest) -> Event | None:
-    """Find the event that a target names, erased or not; None if there is none or it names something else.
-
-    For an entry this is the newest change, which may be its deletion.
-    """
+    """Find the event that a target names, erased or not; for an entry its newest change, even its deletion."""
     kind, _, rest = asked.target.partition(":")
     if asked.handle.kind == "event_ref":
         return _find_event(asked)

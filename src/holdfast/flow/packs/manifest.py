@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -49,12 +50,10 @@ def last_pack(
     env: Env, thread: str, state: StreamState, window: WindowKey, newest: Event | None = None
 ) -> ContextPacked | None:
     """Return the thread's last journaled pack with this role, layout, tokenizer and budget."""
-    for number, event in enumerate(iter_packs(env, thread, state, newest)):
+    for event in islice(iter_packs(env, thread, state, newest), LOOK_BACK + 1):
         facts: ContextPacked = event.facts
         if (facts.role, facts.layout, facts.tokenizer, facts.asked) == msgspec.structs.astuple(window):
             return facts
-        if number == LOOK_BACK:
-            break
     return None
 
 

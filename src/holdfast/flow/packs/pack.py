@@ -10,27 +10,26 @@ import msgspec
 
 from holdfast.core.frames import stack
 from holdfast.core.packs.assemble import PackMaterial, assemble_pack
-from holdfast.core.packs.fences import make_lazy_mark
+from holdfast.core.packs.briefs import Brief
+from holdfast.core.packs.fences import make_mark
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
-from holdfast.core.packs.inputs import BudgetShares, FitResult, PackLimits, PackSources, RequiredPart
+from holdfast.core.packs.inputs import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.packs.rounds import ThreadRounds
 from holdfast.core.packs.segments import ItemForms, crumb_segments, marker_segment, note_segments, summary_segment
-from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, check_bounds
+from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, WindowBounds
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import telemetry
 from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
-from holdfast.flow.packs.briefs import Brief
-from holdfast.flow.packs.recent import ThreadTail
-from holdfast.flow.packs.request import PackRequest, TokenCounter, check_request
-from holdfast.flow.packs.visibility import Visibility
+from holdfast.flow.packs.recent import ThreadTail, TokenCounter
+from holdfast.flow.packs.visibility import PackRequest, Visibility, check_request
 from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.sessions.summaries import is_covered
 from holdfast.ports import Env
-from holdfast.records.events.calls import ContextPacked, PackedPiece
+from holdfast.records.events.calls import ContextPacked
 from holdfast.records.frames import StreamState
 from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, Segment, WindowKey
 from holdfast.records.scope import parse_scope
@@ -48,7 +47,7 @@ def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
         check_request(asked)
         room = asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
         # Gather before taking the snapshot: fetching a web page or embedding a query may take long.
-        found = evidence.add_memories(env, seen, asked, evidence.gather_evidence(env, seen, asked, room))
+        found = evidence.gather_evidence(env, seen, asked, room)
         with env.journal.snapshot():
             state = load_current_state(env, seen.thread)
             if state.thread is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.thread))):
@@ -88,7 +87,6 @@ class _PackBuilder:
         framing = framing_of(self._model.provider, self._model.name)
         kept_as = count_label(tokenizer.name, framing)
         self._counter = TokenCounter(tokenizer=tokenizer, framing=framing, kept_as=kept_as)
-        self._mark = make_lazy_mark(lambda: env.journal.secret, env.tenant)
         wanted, self._budget, self._limited_by = self._compute_budget()
         self._window = WindowKey(role=asked.role, layout=asked.layout, tokenizer=tokenizer.name, budget=wanted)
 
@@ -141,7 +139,7 @@ class _PackBuilder:
         brief = briefs.load_brief(
             env, session=seen.session, scopes=[scope for scope, _ in there], role=self._asked.role, frame=seen.frame
         )
-        segment = self._counter.brief_segment(brief, brief.origins)
+        segment = self._counter.brief_segment(brief)
         notes = note_segments(brief.notes, self._counter.count)
         counted = _CountedBrief(
             brief=brief,
@@ -160,12 +158,23 @@ class _PackBuilder:
         frame, actor = self._seen.frame, self._seen.actor
         if frame is None or actor is None:
             return False
-        return frame.inputs is not None or briefs.has_briefs(self._env, actor)
+        return frame.inputs is not None or visibility.has_briefs(self._env, actor)
+
+    def _mark(self, id: str) -> str:
+        """Return the mark of a fence. The secret is read only here: most packs fence nothing."""
+        return make_mark(self._env.journal.secret, self._env.tenant)(id)
 
     def build(self, found: evidence.EvidenceItems, counted: _CountedBrief) -> AssembledPack:
         """Build the best pack that fits."""
         env, seen, asked, counter, brief = self._env, self._seen, self._asked, self._counter, counted.brief
-        tail = self._load_tail(counted)
+        wanted = recent.TailRequest(
+            room=max(self._budget - counted.tokens, 0),
+            max_messages=asked.max_messages,
+            kept_as=counter.kept_as,
+            max_message_tokens=max(env.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
+        )
+        turn = 0 if seen.frame is None else seen.frame.turn or 0
+        tail = recent.read_tail(env, seen.thread, self._state, wanted, counter, turn)
         crumbs: list[visibility.Crumb] = []
         # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if seen.frame is not None and seen.frame.turn is None:
@@ -173,21 +182,21 @@ class _PackBuilder:
         before = manifest.last_pack(env, seen.thread, self._state, self._window, tail.packed)
         sources = self._build_sources(counted, crumbs, tail, found)
         fitted = self._fit(sources, before)
+        shown = () if before is None else before.manifest
+        erased = brief.erased or True in [message.erased for message in tail.messages]
+        if before is not None and erased and manifest.has_erasure_since(env, before.at_seq):
+            shown = ()  # Content that was erased since is rendered differently now.
         given = PackMaterial(
-            system=brief.system,
-            tools=brief.tools,
-            brief=brief.context,
+            brief=brief,
             brief_segment=counted.segment,
             notes=counted.notes,
             crumbs=tuple(crumb for crumb, _ in crumbs),
             standing=tail.summaries,
             messages=self._messages,
-            follows=_next_messages(tail),
+            follows=tail.map_successors(),
             overhead=counter.framing.reply,
             budget=self._budget,
-            layout=asked.layout,
             model=self._model.name or None,
-            tokenizer=counter.tokenizer.name,
             exact=counter.tokenizer.exact and self._model.known and counter.tokenizer.name == self._model.tokenizer,
             window=self._window,
             limited_by=self._limited_by,
@@ -203,39 +212,34 @@ class _PackBuilder:
                 erased=brief.erased,
             ),
             report=found.report,
-            count=counter.count,
             has_history_tools=counted.has_history_tools,
             pins=found.pins,
             fresh=tail.fresh,
             kept_as=counter.kept_as,
-            before=self._previous_manifest(before, tail, brief),
+            before=shown,
         )
         return assemble_pack(fitted, sources, given)
-
-    def _load_tail(self, counted: _CountedBrief) -> ThreadTail:
-        wanted = recent.TailRequest(
-            room=max(self._budget - counted.tokens, 0),
-            max_messages=self._asked.max_messages,
-            kept_as=self._counter.kept_as,
-            max_message_tokens=max(self._env.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
-        )
-        turn = 0 if self._seen.frame is None else self._seen.frame.turn or 0
-        return recent.read_tail(self._env, self._seen.thread, self._state, wanted, self._counter, turn)
 
     def _build_sources(
         self, counted: _CountedBrief, crumbs: list[visibility.Crumb], tail: ThreadTail, found: evidence.EvidenceItems
     ) -> PackSources:
         count, settings, thread = self._counter.count, self._env.settings, self._seen.thread
-        talk = ConversationRounds(tail.messages, check_bounds(self._max_messages, self._budget, count), tail.leading)
-        all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
-        hidden = _has_hidden(tail, self._messages)
+        bounds = WindowBounds(messages=self._max_messages, tokens=self._budget, count=count)
+        talk = ConversationRounds(tail.messages, bounds, tail.leading)
+        all_crumbs = last_crumb = None
+        if crumbs:
+            all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
+        # Messages that are neither loaded nor covered by a loaded summary are hidden.
+        known = len(tail.places)
+        if tail.summaries:
+            known -= sum(is_covered(*place.key, tail.summaries) for place in tail.places)
+            known += sum(summary.messages for summary in tail.summaries)
+        hidden = self._messages > known
         return PackSources(
             fixed=counted.tokens,
             crumbs=all_crumbs,
             last_crumb=last_crumb,
-            rounds=ThreadRounds(
-                talk, thread, settings.abbreviate_chars, tail.question_places, recent.contiguous_start(tail)
-            ),
+            rounds=ThreadRounds(talk, thread, settings.abbreviate_chars, tail.question_places, tail.contiguous_start()),
             complete=tail.complete or not hidden,
             hidden=tail.complete and hidden,
             summaries=tuple(summary_segment(one, thread, self._mark, count) for one in tail.summaries),
@@ -257,7 +261,6 @@ class _PackBuilder:
         )
 
     def _fit(self, sources: PackSources, before: ContextPacked | None) -> FitResult:
-        settings = self._env.settings
         start = None
         if before is not None and before.window_stream is not None and before.window_start is not None:
             start = (before.window_stream, before.window_start)
@@ -267,11 +270,7 @@ class _PackBuilder:
             floor=CompactionLevel(self._asked.min_compaction),
             stickiness=self._asked.stickiness,
             before=start,
-            shares=BudgetShares(
-                conversation=settings.conversation_percent,
-                included=settings.included_percent,
-                memory=settings.memory_percent,
-            ),
+            settings=self._env.settings,
         )
         try:
             return fit_pack(sources, limits)
@@ -283,34 +282,3 @@ class _PackBuilder:
                 "raise its tokens.",
                 left=self._budget,
             ) from None
-
-    def _previous_manifest(
-        self, before: ContextPacked | None, tail: ThreadTail, brief: Brief
-    ) -> tuple[PackedPiece, ...]:
-        """Return the last pack's pieces; none if content shown here was erased since, as it now renders differently."""
-        if before is None:
-            return ()
-        gone = bool(brief.erased) or True in [message.erased for message in tail.messages]
-        return () if gone and manifest.has_erasure_since(self._env, before.at_seq) else before.manifest
-
-
-def _has_hidden(tail: ThreadTail, messages: int) -> bool:
-    """Return True if the thread has messages that are neither loaded nor covered by a loaded summary."""
-    if not tail.summaries:
-        return messages > len(tail.places)
-    at_hand = sum(not is_covered(place.stream, place.version, tail.summaries) for place in tail.places)
-    return messages > at_hand + sum(summary.messages for summary in tail.summaries)
-
-
-def _next_messages(tail: ThreadTail) -> dict[tuple[str, int], tuple[str, int]]:
-    """Map each loaded message to the one directly after it in the thread."""
-    found: dict[tuple[str, int], tuple[str, int]] = {}
-    begun, previous = False, ("", 0)
-    for place in tail.places:
-        at = place.key
-        if not begun and at != tail.since:
-            continue
-        if begun and previous[0] == at[0] and place.row["before"] is None:
-            found[previous] = at
-        begun, previous = True, at
-    return found

@@ -147,23 +147,19 @@ def build_past_factory(empty: Callable[[Settings], ExcerptJournal]) -> Callable[
     def past(env: Env, as_of: int) -> Env:
         held = empty(env.settings)
         with env.journal.snapshot():
-            copies = _TenantCopy(env.journal, env.tenant, check_as_of(env, as_of))
+            newest = env.journal.position()
+            if not is_number(as_of, least=0, most=newest):
+                raise InvalidValue(
+                    f"as_of is {as_of!r:.40}. Give a cursor of this journal: a whole number from 0 to {newest}, which "
+                    "is now."
+                )
+            copies = _TenantCopy(env.journal, env.tenant, as_of)
             held.hold(env.journal.secret, as_of, copies.items(), require(env.journal, ARTIFACTS).artifact)
         journal = cast(Journal, PastJournal(held, env.journal, env.tenant, frozenset(copies.bodies)))
         clock = env.clock if copies.at is None else cast(Clock, PastClock(env.clock, copies.at))
         return _replace_journal(env, journal, clock)
 
     return past
-
-
-def check_as_of(env: Env, as_of: object) -> int:
-    """Check a cursor that the journal has reached."""
-    newest = env.journal.position()
-    if not is_number(as_of, least=0, most=newest):
-        raise InvalidValue(
-            f"as_of is {as_of!r:.40}. Give a cursor of this journal: a whole number from 0 to {newest}, which is now."
-        )
-    return as_of
 
 
 def _replace_journal(env: Env, journal: Journal, clock: Clock) -> Env:

@@ -13,8 +13,8 @@ from holdfast.core.compaction.summary import read_passage
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import convert
 from holdfast.core.packs.assemble import has_estimated_parts, round_origins, token_breakdown
+from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label, make_mark
-from holdfast.core.packs.handles import message_handle
 from holdfast.core.packs.manifest import (
     RENDERER_VERSION,
     compute_digest,
@@ -28,8 +28,9 @@ from holdfast.core.packs.segments import (
     cut_by_recipe,
     make_message,
     make_segment,
+    marker_segment,
+    message_handle,
     note_segments,
-    remake_marker,
     summary_segment,
 )
 from holdfast.core.sessions.pairing import repair_messages
@@ -40,12 +41,12 @@ from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, No
 from holdfast.flow.frames.read import content_field, find_frame_row, parse_id, read_handle_event
 from holdfast.flow.packs import briefs, handles, visibility
 from holdfast.flow.packs.evidence import prepend_description
-from holdfast.flow.packs.request import TokenCounter
+from holdfast.flow.packs.recent import TokenCounter
 from holdfast.flow.packs.visibility import read_origin
 from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import models_port, resolve_session_stream
 from holdfast.flow.sessions.read import decode_messages, read_stored
-from holdfast.ports import Env, Tokenizer
+from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.messages import Message
@@ -70,16 +71,6 @@ UNKNOWN_STATUS = "unknown"
 
 def pack_at(env: Env, call: str, session: str | None = None) -> AssembledPack:
     """Rebuild the pack of a call, by the id of the call or of the pack; only of `session`, if given."""
-    event = pack_event(env, call)
-    if session is not None and resolve_session_stream(env, event.stream) != session:
-        raise CallNotFound(
-            f"Call {call} is not one of this session. Ask its own session, or hf.index.pack_at for any call."
-        )
-    return rebuild_pack(env, event)
-
-
-def pack_event(env: Env, call: str) -> Event:
-    """Return the event of the pack that a call was given."""
     stored = env.journal.event(env.tenant, parse_id(call, "call"))
     if stored is not None and stored.type == "model.requested":
         pack = decode_event(stored).facts.pack
@@ -88,7 +79,12 @@ def pack_event(env: Env, call: str) -> Event:
         stored = env.journal.event(env.tenant, parse_id(pack, "pack"))
     if stored is None or stored.type != "context.packed":
         raise CallNotFound(f"There is no model call {call} with a pack. Check its id and the tenant.")
-    return decode_event(stored)
+    event = decode_event(stored)
+    if session is not None and resolve_session_stream(env, event.stream) != session:
+        raise CallNotFound(
+            f"Call {call} is not one of this session. Ask its own session, or hf.index.pack_at for any call."
+        )
+    return rebuild_pack(env, event)
 
 
 def rebuild_pack(env: Env, event: Event) -> AssembledPack:
@@ -108,13 +104,14 @@ class _PackRebuilder:
         self._facts: ContextPacked = event.facts
         self._thread = event.stream
         self._mark = make_mark(env.journal.secret, env.tenant)
-        info = models_port(env).info(self._facts.model)
+        models, named = models_port(env), self._facts.tokenizer
+        info = models.info(self._facts.model)
+        try:
+            tokenizer = models.tokenizer(named)
+        except InvalidValue:  # This process does not have the one that was used then.
+            tokenizer = models.tokenizer(info.tokenizer)
         framing = framing_of(info.provider, info.name)
-        self._counter = TokenCounter(
-            tokenizer=_choose_tokenizer(env, self._facts.tokenizer, info.tokenizer),
-            framing=framing,
-            kept_as=count_label(self._facts.tokenizer, framing),
-        )
+        self._counter = TokenCounter(tokenizer=tokenizer, framing=framing, kept_as=count_label(named, framing))
         self._count = self._counter.count
         self._follows: dict[tuple[str, int], tuple[str, int]] = {}
         self._erased: list[str] = []
@@ -150,9 +147,9 @@ class _PackRebuilder:
                 found.append([piece])
         return found
 
-    def _group_segments(self, group: Sequence[PackedPiece], brief: briefs.Brief) -> list[Segment]:
+    def _group_segments(self, group: Sequence[PackedPiece], brief: Brief) -> list[Segment]:
         if not group or _is_brief(group[0]):
-            return [self._counter.brief_segment(brief, brief.origins)]
+            return [self._counter.brief_segment(brief)]
         piece = group[0]
         match piece.kind:
             case "brief":
@@ -160,26 +157,33 @@ class _PackRebuilder:
             case "breadcrumb":
                 return [self._breadcrumb_segment(group)]
             case "summary":
-                return [self._summary_segment(piece)]
+                found = summaries.load_summary(self._env, piece.stream or "", piece.first or 0)
+                self._erased += [piece.id] if found.text == summaries.ERASED_SUMMARY else []
+                self._summaries.append(found)
+                return [summary_segment(found, self._thread, self._mark, self._count)]
+            case "conversation" if piece.part is not None:
+                number, _, tools = (piece.cut or "0:").partition(":")
+                return [marker_segment(int(number), self._count, tools=tools == "tools")]
             case "conversation":
-                return self._conversation_segments(piece)
+                heads = [place for place in self._rounds if place[0] == piece.stream]
+                shown = sorted(place for place in heads if (piece.first or 0) <= place[1] <= (piece.last or 0))
+                return [self._round_segment(self._rounds[place], piece) for place in shown]
         return [self._item_segment(piece)]
 
     def _breadcrumb_segment(self, group: Sequence[PackedPiece]) -> Segment:
-        goals = []
-        for piece in group:
-            crumb, gone = _load_crumb(self._env, piece_origin(piece))
-            self._erased += [piece.id] if gone else []
-            self._crumbs.append(crumb)
-            goals.append(crumb.goal)
-        return crumb_segment(goals, [piece_origin(piece) for piece in group], self._mark, self._count)
-
-    def _summary_segment(self, piece: PackedPiece) -> Segment:
-        found = summaries.load_summary(self._env, piece.stream or "", piece.first or 0)
-        if found.text == summaries.ERASED_SUMMARY:
-            self._erased.append(piece.id)
-        self._summaries.append(found)
-        return summary_segment(found, self._thread, self._mark, self._count)
+        origins = [piece_origin(piece) for piece in group]
+        for origin in origins:
+            goal, gone = visibility.reload_breadcrumb(self._env, origin)
+            self._erased += [group[0].id] if gone else []
+            event = read_origin(self._env, origin)
+            frame = "" if event is None else str(event.facts.frame)
+            depth = getattr(None if event is None else event.facts, "depth", None)
+            if depth is None and frame:  # The event only changed the goal; the depth never changes.
+                depth = find_frame_row(self._env, frame)[1]["depth"]
+            self._crumbs.append(
+                FrameBreadcrumb(frame_id=frame, depth=int(depth or 0), goal=goal, status=UNKNOWN_STATUS)
+            )
+        return crumb_segment([crumb.goal for crumb in self._crumbs], origins, self._mark, self._count)
 
     # the conversation
 
@@ -200,16 +204,6 @@ class _PackRebuilder:
                 head = (message.stream, message.version)
             rounds.setdefault(head, []).append(message)
         return rounds
-
-    def _conversation_segments(self, piece: PackedPiece) -> list[Segment]:
-        if piece.part is not None:
-            return [remake_marker(piece.cut or "0:", self._count)]
-        heads = sorted(
-            place
-            for place in self._rounds
-            if place[0] == piece.stream and (piece.first or 0) <= place[1] <= (piece.last or 0)
-        )
-        return [self._round_segment(self._rounds[place], piece) for place in heads]
 
     def _round_segment(self, messages: Sequence[Message], piece: PackedPiece) -> Segment:
         recipe = [] if piece.cut is None else piece.cut.split(",")
@@ -249,7 +243,7 @@ class _PackRebuilder:
 
     # the whole
 
-    def _assemble_pack(self, brief: briefs.Brief, segments: list[Segment], said: list[Message]) -> AssembledPack:
+    def _assemble_pack(self, brief: Brief, segments: list[Segment], said: list[Message]) -> AssembledPack:
         facts = self._facts
         level = CompactionLevel(facts.level)
         stream = facts.window_stream
@@ -299,14 +293,6 @@ class _PackRebuilder:
             cached_tokens=facts.cached_tokens,
             stable=facts.stable,
         )
-
-
-def _choose_tokenizer(env: Env, name: str, instead: str) -> Tokenizer:
-    """Return the tokenizer used then, or the model's if this process does not have that one."""
-    try:
-        return models_port(env).tokenizer(name)
-    except InvalidValue:
-        return models_port(env).tokenizer(instead)
 
 
 # the origins of pieces
@@ -374,14 +360,3 @@ def evidence_source(env: Env, origin: Origin) -> str | None:
         return f"state {origin.stream}#{origin.entry}"
     event = read_origin(env, origin)
     return None if event is None else f"{event.type} {event.stream}@{event.version}"
-
-
-def _load_crumb(env: Env, origin: Origin) -> tuple[FrameBreadcrumb, bool]:
-    """Load a breadcrumb, and return True with it if its goal was erased."""
-    goal, gone = visibility.reload_breadcrumb(env, origin)
-    event = read_origin(env, origin)
-    frame = "" if event is None else str(event.facts.frame)
-    depth = getattr(None if event is None else event.facts, "depth", None)
-    if depth is None and frame:  # The event only changed the goal; the depth never changes.
-        depth = find_frame_row(env, frame)[1]["depth"]
-    return FrameBreadcrumb(frame_id=frame, depth=int(depth or 0), goal=goal, status=UNKNOWN_STATUS), gone

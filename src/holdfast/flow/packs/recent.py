@@ -6,20 +6,20 @@ and nothing was erased; otherwise the tail is read again. A turn's first and new
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from itertools import takewhile
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, takewhile
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.project_sessions import message_row
-from holdfast.core.sessions.tokens import message_tokens
+from holdfast.core.packs.briefs import Brief
+from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens, tools_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.packs.manifest import PACKED
-from holdfast.flow.packs.request import TokenCounter
 from holdfast.flow.sessions.pins import add_pinned, leading_instructions
 from holdfast.flow.sessions.read import (
     LATEST,
@@ -32,12 +32,13 @@ from holdfast.flow.sessions.read import (
     load_messages,
 )
 from holdfast.flow.sessions.summaries import is_covered, iter_summaries
-from holdfast.ports import Env
+from holdfast.ports import Env, Tokenizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.events.envelope import Event
 from holdfast.records.events.sessions import SharedSegment
 from holdfast.records.frames import StreamState
 from holdfast.records.messages import Message
+from holdfast.records.packs import Segment
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope
 from holdfast.records.sessions import Summary, ThreadState
@@ -57,9 +58,45 @@ MAX_QUESTIONS = 32
 USER_PAGE = 1_000
 USER_ROLE = "user"
 
-T = TypeVar("T")
+_HISTORY = attrgetter("edited", "floor", "shared", "generation")
+"""The fields of a thread that stay the same if messages are only appended: no edit, rewind, fork or reset."""
+_SOURCES = attrgetter("erased", "source_versions", "request")
+"""The fields of a tail that must be the same if it is used again."""
+
 Counts = dict[str, tuple[tuple[int, int], ...]]
 """Token counts by stream: pairs of version and tokens."""
+
+
+class TokenCounter(msgspec.Struct, frozen=True, kw_only=True):
+    """The counter of one pack's tokens."""
+
+    tokenizer: Tokenizer
+    framing: Framing
+    kept_as: str
+    """The name under which counts made in this way are stored with messages."""
+
+    def count(self, message: Message) -> int:
+        """Return the tokens of one message, from the stored count if it was made in the same way."""
+        if message.tokens is not None and message.tokenizer == self.kept_as:
+            return message.tokens
+        return message_tokens(message, self.tokenizer.count, self.framing)
+
+    def count_tools(self, brief: Brief) -> int:
+        """Return the tokens of a brief's tools."""
+        return tools_tokens(brief.tools, self.tokenizer.count, self.framing)
+
+    def brief_segment(self, brief: Brief) -> Segment:
+        """Return the segment of the system prompt and tools, which are sent apart from the messages."""
+        tokens = system_tokens(brief.system, self.tokenizer.count, self.framing) + self.count_tools(brief)
+        return Segment(
+            kind="brief",
+            id="brief",
+            priority="critical",
+            trust="operator",
+            estimated_tokens=tokens + self.framing.reply,
+            messages=(),
+            origins=brief.origins,
+        )
 
 
 class TailRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,27 +139,54 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     fresh: Counts = {}
     """Counts made just now."""
 
+    def start(self) -> int:
+        """Return the index of the message from which on nothing is missing; past the end if there is none."""
+        found = (index for index, place in enumerate(self.places) if place.key == self.since)
+        return next(found, len(self.places))
+
+    def contiguous_start(self) -> tuple[str, int] | None:
+        """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
+        if self.since is None:
+            return None
+        at = self.start()
+        while at and self.places[at - 1].row["position"] == int(self.places[at].row["position"] or 0) - 1:
+            at -= 1
+        return self.places[at].key
+
+    def map_successors(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """Map each loaded message to the one directly after it in the thread."""
+        pairs = pairwise(self.places[self.start() :])
+        return {
+            one.key: after.key for one, after in pairs if one.stream == after.stream and after.row["before"] is None
+        }
+
 
 def read_tail(
     env: Env, stream: str, state: StreamState, wanted: TailRequest, counter: TokenCounter, turn: int = 0
 ) -> ThreadTail:
     """Return the tail of a thread, from the cache where valid, with the questions of the turn that began at `turn`."""
-    erased = _stream_version(env, Scope.GLOBAL.text)  # Erasures are journaled in the global stream.
-    now = ThreadTail(version=state.version, thread=state.thread, erased=erased, request=wanted, turn=turn)
-    if state.thread is None:
+    thread = state.thread
+    streams = (Scope.GLOBAL.text, *(one.stream for one in (() if thread is None else thread.shared)))
+    heads = [env.journal.head(env.tenant, one) for one in streams]
+    # Erasures are journaled in the global stream.
+    erased, *sources = [0 if head is None else head.version for head in heads]
+    now = ThreadTail(
+        version=state.version, thread=thread, erased=erased, request=wanted, turn=turn, source_versions=tuple(sources)
+    )
+    if thread is None:
         return now
-    if state.thread.shared:
-        now = replace(now, source_versions=tuple(_stream_version(env, one.stream) for one in state.thread.shared))
     place = (env.tenant, stream, wanted.kept_as)
     known: ThreadTail | None = None if env.recent is None else env.recent.get(place)
-    found = None
-    usable = _adapt_to_turn(known, stream, turn) if known is not None and _is_valid(known, now) else None
-    if usable is not None:
-        found = usable if usable.version == state.version else _extend_tail(env, stream, now, usable, counter)
+    found, plain = None, False
+    if known is not None and _HISTORY(known.thread) == _HISTORY(thread):
+        usable = _adapt_to_turn(known, stream, turn) if _SOURCES(known) == _SOURCES(now) else None
+        if usable is not None:
+            found = usable if usable.version == state.version else _extend_tail(env, stream, now, usable, counter)
+        # A thread without leading instructions does not get any, whatever size of tail was read.
+        plain = bool(known.places) and not known.leading
     if found is None:
-        plain = known is not None and _has_no_instructions(known, now)
         found = _read_tail(env, stream, now, counter, plain=plain)
-    at = state.thread.packed
+    at = thread.packed
     if at and (found.packed is None or found.packed.version != at):
         found = replace(found, packed=read_event(env, stream, at))
     if env.recent is not None and found is not known:
@@ -130,45 +194,7 @@ def read_tail(
     return found
 
 
-def contiguous_start(found: ThreadTail) -> tuple[str, int] | None:
-    """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
-    if found.since is None:
-        return None
-    at = _index_of_start(found)
-    while at and found.places[at - 1].row["position"] == int(found.places[at].row["position"] or 0) - 1:
-        at -= 1
-    return found.places[at].key
-
-
-def _stream_version(env: Env, stream: str) -> int:
-    head = env.journal.head(env.tenant, stream)
-    return 0 if head is None else head.version
-
-
 # the cached tail
-
-
-def _is_valid(known: ThreadTail, now: ThreadTail) -> bool:
-    told = (known.erased, known.source_versions, known.request) == (now.erased, now.source_versions, now.request)
-    return told and _is_only_longer(known, now)
-
-
-def _is_only_longer(known: ThreadTail, now: ThreadTail) -> bool:
-    """Return True if messages were only appended since `known`: no edit, rewind, fork or reset."""
-    before, thread = known.thread, now.thread
-    if before is None or thread is None:
-        return False
-    return (before.edited, before.floor, before.shared, before.generation) == (
-        thread.edited,
-        thread.floor,
-        thread.shared,
-        thread.generation,
-    )
-
-
-def _has_no_instructions(known: ThreadTail, now: ThreadTail) -> bool:
-    """Return True if the thread is known to have no leading instructions; this holds for any size of tail."""
-    return bool(known.places) and not known.leading and _is_only_longer(known, now)
 
 
 def _adapt_to_turn(known: ThreadTail, stream: str, turn: int) -> ThreadTail | None:
@@ -179,21 +205,11 @@ def _adapt_to_turn(known: ThreadTail, stream: str, turn: int) -> ThreadTail | No
     reaches = since is not None and (since[0] != stream or since[1] <= turn)
     if turn and turn <= known.version and not reaches:
         return None
-    gone = {at for at in range(_index_of_start(known)) if known.places[at].key not in known.kept}
-    found, messages = _drop_indexes(known.places, gone), _drop_indexes(known.messages, gone)
+    start = known.start()
+    stay = [at for at, place in enumerate(known.places) if at >= start or place.key in known.kept]
+    found, messages = tuple(known.places[at] for at in stay), tuple(known.messages[at] for at in stay)
     asked = _find_questions(found, messages, stream, turn)
-    return replace(known, places=tuple(found), messages=tuple(messages), turn=turn, question_places=asked)
-
-
-def _index_of_start(found: ThreadTail) -> int:
-    """Return the index of the message from which on nothing is missing; past the end if there is none."""
-    if found.since is None:
-        return len(found.places)
-    return next(index for index, place in enumerate(found.places) if place.key == found.since)
-
-
-def _drop_indexes(these: Sequence[T], gone: Container[int]) -> list[T]:
-    return [one for at, one in enumerate(these) if at not in gone]
+    return replace(known, places=found, messages=messages, turn=turn, question_places=asked)
 
 
 def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, counter: TokenCounter) -> ThreadTail | None:
@@ -209,7 +225,7 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
         return None
     costed, fresh = _count_messages(env, new, decode_messages(env, said), counter)
     found, messages = (*known.places, *new), (*known.messages, *costed)
-    end, whole = _take_until_full([*reversed(found[_index_of_start(known) :])], known.request)
+    end, whole = _take_until_full([*reversed(found[known.start() :])], known.request)
     if whole is None and not known.complete:
         return None
     cut = len(found) - len(end)
@@ -235,9 +251,8 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
 
 def _affects_kept(known: ThreadTail, new: Sequence[MessageLocation]) -> bool:
     """Return True if new messages may be leading instructions, are pinned, or answer a pinned call."""
-    if len(known.places) == known.leading:
-        return True
-    return any(place.row["pinned"] or (place.stream, place.round) in known.kept for place in new)
+    answers = any(place.row["pinned"] or (place.stream, place.round) in known.kept for place in new)
+    return answers or len(known.places) == known.leading
 
 
 # a fresh read
@@ -266,10 +281,9 @@ def _read_tail(env: Env, stream: str, now: ThreadTail, counter: TokenCounter, *,
     found = [*before, *reversed(end)]
     read = load_messages(env, found)
     asked = _find_questions(found, read, stream, now.turn)
-    # Messages that the library added in the user's role are not questions.
-    gone = {at for at, place in enumerate(before) if place.key not in kept and place.key not in asked}
-    found, read = _drop_indexes(found, gone), _drop_indexes(read, gone)
-    messages, fresh = _count_messages(env, found, read, counter)
+    stay = [at for at, place in enumerate(found) if at >= len(before) or place.key in kept or place.key in asked]
+    found = [found[at] for at in stay]
+    messages, fresh = _count_messages(env, found, [read[at] for at in stay], counter)
     return replace(
         now,
         places=tuple(found),
@@ -327,10 +341,7 @@ def _take_until_full(
 def _find_questions(
     found: Sequence[MessageLocation], messages: Sequence[Message], stream: str, turn: int
 ) -> frozenset[tuple[str, int]]:
-    """Return the places of the messages that the turn answers; none without a turn.
-
-    Messages that the library added in the user's role are not questions.
-    """
+    """Return the places of the messages that the turn answers. Those that the library added are not questions."""
     if not turn:
         return frozenset()
     said = [
@@ -356,7 +367,7 @@ def _count_messages(
     """Return the messages with their token counts, and the counts made just now."""
     kept_as = counter.kept_as
     strange = [one for one in found if one.row["tokenizer"] != kept_as or one.row["tokens"] is None]
-    known = _load_counts(env, strange, kept_as)
+    known = _load_counts(env, strange, kept_as) if strange else {}
     fresh: dict[str, list[tuple[int, int]]] = {}
     those = []
     for place, message in zip(found, messages, strict=True):

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.packs.handles import message_handle, summary_handle
+from holdfast.core.packs.segments import message_handle, summary_handle
 from holdfast.core.packs.trace import Fact, Sighting, readable_text, tools_text
 from holdfast.errors import EvidenceFailed, SessionNotFound
 from holdfast.flow.compaction import recall, rules
@@ -65,11 +65,6 @@ class FactSightings(msgspec.Struct, frozen=True, kw_only=True):
     def messages(self) -> tuple[Sighting, ...]:
         """The messages of this thread that state the fact, including retracted ones."""
         return tuple(one for one in self.found if one.kind == "message" and one.status != "elsewhere")
-
-    @property
-    def standing(self) -> tuple[Sighting, ...]:
-        """The sightings that a pack of this thread may still show."""
-        return tuple(one for one in self.found if one.status == "standing")
 
 
 def find_fact(env: Env, thread: str, fact: Fact) -> FactSightings:

@@ -1,4 +1,4 @@
-"""Decide what a frame may see: its thread, its ancestry, and the evidence it may read.
+"""Decide what a pack may show: its options, and what its frame may see, which is a thread, ancestry and evidence.
 
 A root frame within a session sees the session's thread. Any other frame sees only its own messages and nothing
 from above it: frames are isolated by design.
@@ -7,10 +7,13 @@ from above it: frames are isolated by design.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.checks import is_number
+from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.frames import stack
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
@@ -27,14 +30,64 @@ from holdfast.flow.frames.read import (
 )
 from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Env
+from holdfast.ports.capabilities import STATE, require
+from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.events.frames import GoalContent
-from holdfast.records.packs import FrameBreadcrumb, Origin
+from holdfast.records.ids import check_id
+from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, FrameBreadcrumb, Layout, Origin
 from holdfast.records.recovery import FrameInfo, HandleInfo
 from holdfast.records.scope import Address, Scope, parse_scope
 
 Crumb = tuple[FrameBreadcrumb, Origin]
 """A frame of the ancestry, and the origin of its goal."""
+
+BRIEF_PREFIX: Final = f"{RESERVED_PREFIX}brief/"
+"""The reserved prefix of brief keys in every scope; callers cannot write there by other means."""
+MAX_STICKINESS = 0.9
+MAX_COUNT = 2**62
+
+
+class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a pack."""
+
+    budget: int | None = None
+    role: str = MAIN_ROLE
+    query: str | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    force_exclude: bool = False
+    min_compaction: CompactionLevel = CompactionLevel.NONE
+    tokenizer: str | None = None
+    layout: Layout = "stable"
+    stickiness: float = 0.4
+    max_messages: int | None = None
+    recall: int | None = None
+
+
+def check_request(asked: PackRequest) -> None:
+    """Check the options of a pack; refuse an invalid one by name."""
+    for name in ("budget", "max_messages"):
+        value = getattr(asked, name)
+        if value is not None and not is_number(value, least=1, most=MAX_COUNT):
+            raise InvalidValue(f"{name} must be a whole number from 1 to {MAX_COUNT}, not {value!r:.40}.")
+    if asked.tokenizer is not None and (not isinstance(asked.tokenizer, str) or not asked.tokenizer):
+        raise InvalidValue(f"tokenizer must be the name of one, not {asked.tokenizer!r:.40}.")
+    if asked.layout not in LAYOUTS:
+        raise InvalidValue(f"layout must be one of {', '.join(LAYOUTS)}, not {asked.layout!r}.")
+    if asked.min_compaction not in LEVELS:
+        raise InvalidValue(f"min_compaction must be one of {', '.join(LEVELS)}, not {asked.min_compaction!r}.")
+    if not is_number(asked.stickiness, least=0, most=MAX_STICKINESS, whole=False):
+        raise InvalidValue(f"stickiness must be a number from 0 to {MAX_STICKINESS}, not {asked.stickiness!r}.")
+    if asked.query is not None and not isinstance(asked.query, str):
+        raise InvalidValue(f"query must be text, not {type(asked.query).__name__}.")
+    recall = asked.recall
+    if recall is not None and not is_number(recall, least=0):
+        raise InvalidValue(f"recall must be a number of memories, 0 or more, not {recall!r}.")
+    for name in ("include", "exclude"):
+        if not all(isinstance(one, str) for one in getattr(asked, name)):
+            raise InvalidValue(f"{name} must name handles, each by its id.")
+    check_id(asked.role, "role")
 
 
 class Visibility(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +154,12 @@ def brief_scopes(stream: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def has_briefs(env: Env, scope: str) -> bool:
+    """Return True if a scope has a brief for any role."""
+    query = EntryPageQuery(now=env.clock.now_ms(), prefix=BRIEF_PREFIX, limit=1)
+    return bool(require(env.journal, STATE).entries(env.tenant, scope, query))
+
+
 def is_thread(scope: Scope) -> bool:
     """Return True if the scope is a thread of a session."""
     return [kind for kind, _ in scope.parts] == ["session", "thread"]
@@ -153,10 +212,7 @@ def read_origin(env: Env, origin: Origin) -> Event | None:
 
 
 def find_handle(env: Env, frame_id: str, handle_id: str) -> tuple[HandleInfo, str] | None:
-    """Find a handle of a frame or of its nearest ancestor that has one, with the stream it is in.
-
-    Detached handles are not found.
-    """
+    """Find an attached handle of a frame or of its nearest ancestor that has one, with the stream it is in."""
     for place in iter_ancestors(env, frame_id):
         handle = None if place.live is None else place.live.handles.get(handle_id)
         if handle is not None and handle.removed is None:

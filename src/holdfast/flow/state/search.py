@@ -17,13 +17,18 @@ from holdfast.core.search.documents import (
     STATE_WRITTEN,
     Hit,
     TextSearch,
-    content_text,
-    full_message_text,
     is_match,
     read_nothing,
 )
 from holdfast.core.search.rank import SearchCandidate, rank_candidates
-from holdfast.core.search.words import find_named, flatten_value, make_snippet, query_terms
+from holdfast.core.search.words import (
+    content_text,
+    find_named,
+    flatten_value,
+    full_message_text,
+    make_snippet,
+    query_terms,
+)
 from holdfast.core.sessions.message_events import text_artifacts
 from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, TooLarge, Unavailable

@@ -18,7 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.search.documents import STATE_WRITTEN, Hit, TextSearch, is_match, searchable_text, split_pieces
+from holdfast.core.search.documents import STATE_WRITTEN, Hit, TextSearch, is_match, split_pieces
+from holdfast.core.search.words import searchable_text
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
 from holdfast.flow.journal import artifacts
 from holdfast.ports import Embedder, Env

@@ -8,7 +8,8 @@ from functools import partial
 import apsw
 
 from holdfast.core.journal.codec import decode, decode_facts
-from holdfast.core.search.documents import Hit, TextSearch, content_text
+from holdfast.core.search.documents import Hit, TextSearch
+from holdfast.core.search.words import content_text
 from holdfast.journal import text_index
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent

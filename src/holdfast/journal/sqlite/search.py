@@ -19,11 +19,9 @@ from holdfast.core.search.documents import (
     Hit,
     TextSearch,
     artifact_id,
-    content_text,
     decode_beginning,
-    searchable_text,
 )
-from holdfast.core.search.words import SELF_CONTAINED_CHARS
+from holdfast.core.search.words import SELF_CONTAINED_CHARS, content_text, searchable_text
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
