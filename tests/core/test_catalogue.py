@@ -10,7 +10,6 @@ import pytest
 
 from holdfast.core.journal import fold as folding
 from holdfast.core.journal import project as projecting
-from holdfast.core.journal import project_sessions
 from holdfast.core.journal.codec import decode_facts, encode, upcast_facts
 from holdfast.core.journal.fold import fold_facts
 from holdfast.core.journal.project import project_event
@@ -104,10 +103,8 @@ def test_fold_and_project_know_the_same_events() -> None:
     assert known <= set(CATALOGUE)
     assert set(folding._FRAME_RULES) == set(projecting._FRAME_ROW_RULES)
     conversations = set(folding.THREAD_RULES) | set(folding.SESSION_RULES)
-    assert conversations <= set(project_sessions.SESSION_ROW_RULES)
-    assert set(project_sessions.SESSION_ROW_RULES) - conversations == {"message.pinned", "tokens.counted"}, (
-        "rows, no state"
-    )
+    assert conversations <= set(projecting.SESSION_ROW_RULES)
+    assert set(projecting.SESSION_ROW_RULES) - conversations == {"message.pinned", "tokens.counted"}, "rows, no state"
 
 
 def test_unknown_types_fold_to_a_version_and_change_no_row() -> None:

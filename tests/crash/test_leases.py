@@ -20,7 +20,7 @@ import pytest
 
 import holdfast
 from holdfast.connect import assemble_env
-from holdfast.core.journal import admit
+from holdfast.core.journal import chain
 from holdfast.errors import ActorBusy, Busy, StaleEpoch, TokenNotFound
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.batches import RowQuery
@@ -325,6 +325,6 @@ def one_owner() -> None:
 def test_two_clients_are_never_both_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     one_owner()
     with monkeypatch.context() as patch:
-        patch.setattr(admit, "is_owner_event", lambda type_name: False)
+        patch.setattr(chain, "OWNER_TYPES", frozenset())
         with pytest.raises(AssertionError, match="two owners"):
             one_owner()

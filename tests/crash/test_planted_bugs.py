@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.journal import admit, chain
+from holdfast.core.journal import chain
 from holdfast.errors import HoldfastError
 from holdfast.flow.journal import append as changing
 from holdfast.journal.sqlite import SqliteJournal, statements, transaction
@@ -63,7 +63,7 @@ def patched_query(name: str, edit: Callable[[str], str]) -> Callable[[pytest.Mon
 
 
 def epoch_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admit, "is_owner_event", lambda _: False)
+    patch.setattr(chain, "OWNER_TYPES", frozenset())
 
 
 def version_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def chain_without_facts(patch: pytest.MonkeyPatch) -> None:
 
 def salt_not_erased(patch: pytest.MonkeyPatch) -> None:
     original = chain.content_mac
-    patch.setattr(admit, "link_hash", lambda previous, event: original(previous, event.facts))
+    patch.setattr(chain, "link_hash", lambda previous, event: original(previous, event.facts))
 
 
 def _drop_tenant(sql: str) -> str:

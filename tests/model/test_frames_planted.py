@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.frames import budgets, calls, evidence, lifecycle, questions, stack
-from holdfast.core.journal import admit, fold, load, project
+from holdfast.core.journal import chain, fold, load, project
 from holdfast.flow.frames import questions as frame_questions
 from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.journal import append as changing
@@ -31,14 +31,15 @@ WALKS = 32
 
 def spent_tokens_refunded(patch: Patch) -> None:
     """The whole grant comes back, and what was used of it is forgotten."""
-    lend, settle = fold._add_lent, project._settle_child_row
-    patch.setattr(
-        fold, "_settle_child", lambda live, parent, facts, version: lend(live, parent, version, -facts.granted)
-    )
+    fold_settled, settle = fold._settle_child, project._settle_child_row
 
-    def settled(parent: str, facts: Any, place: Any) -> Any:
-        return settle(parent, replace(facts, used=0, usage=Usage()), place)
+    def folded(live: Any, parent: str, facts: Any, version: int) -> None:
+        fold_settled(live, parent, replace(facts, used=0, usage=Usage()), version)
 
+    def settled(parent: str, facts: Any, version: int) -> Any:
+        return settle(parent, replace(facts, used=0, usage=Usage()), version)
+
+    patch.setattr(fold, "_settle_child", folded)
     patch.setattr(project, "_settle_child_row", settled)
 
 
@@ -90,8 +91,8 @@ def token_usable_twice(patch: Patch) -> None:
 
 
 def two_owners(patch: Patch) -> None:
-    patch.setattr(admit, "is_owner_event", lambda _: False)
-    patch.setattr(changing, "is_owner_event", lambda _: False)
+    patch.setattr(chain, "OWNER_TYPES", frozenset())
+    patch.setattr(changing, "OWNER_TYPES", frozenset())
 
 
 def zombie_not_told(patch: Patch) -> None:
@@ -108,7 +109,12 @@ def open_call_lost_on_load(patch: Patch) -> None:
 
 
 def grant_not_lent(patch: Patch) -> None:
-    patch.setattr(fold, "_add_lent", lambda live, frame, version, amount, **changes: None)
+    update = fold._update_frame
+
+    def updated(live: Any, id: str, version: int, *, lent: int = 0, **changes: Any) -> None:
+        update(live, id, version, **changes)
+
+    patch.setattr(fold, "_update_frame", updated)
 
 
 def grant_not_taken_again(patch: Patch) -> None:
@@ -224,7 +230,7 @@ def test_a_planted_bug_is_noticed_by_a_short_walk(plant: Callable[[Patch], None]
 
 def version_not_compared(patch: Patch) -> None:
     """Two decisions on the same state are both written."""
-    original = admit.find_refusal
+    original = chain.find_refusal
     patch.setattr(journal, "find_refusal", lambda part, head: original(replace(part, expected=None), head))
 
 

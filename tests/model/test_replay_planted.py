@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.journal import fold, project_sessions
+from holdfast.core.journal import fold, project
 from holdfast.flow.journal import transfer
 from holdfast.flow.journal.verify import verify
 from holdfast.journal.memory.journal import MemoryJournal
@@ -167,7 +167,7 @@ def test_wrong_rows_are_noticed(
 ) -> None:
     writer, stories = told
     name, plant = PROJECTED[bug]
-    monkeypatch.setitem(project_sessions.SESSION_ROW_RULES, name, plant(project_sessions.SESSION_ROW_RULES[name]))
+    monkeypatch.setitem(project.SESSION_ROW_RULES, name, plant(project.SESSION_ROW_RULES[name]))
     # A later release that projects otherwise than the one that wrote.
     assert "rows" in {finding.kind for finding in verify(writer.env).findings}
     # Rows that were wrong from the start.

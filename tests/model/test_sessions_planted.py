@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.journal import fold as journal_fold
-from holdfast.core.journal import project_sessions
+from holdfast.core.journal import project
 from holdfast.core.sessions import append as deciding
 from holdfast.errors import ToolPairingError
 from holdfast.flow.compaction import summaries
@@ -91,19 +91,19 @@ def summary_tears_calls_from_results(patch: Patch) -> None:
 
 
 def reset_leaves_old_messages(patch: Patch) -> None:
-    fold, project = journal_fold.THREAD_RULES["thread.ended"], project_sessions.SESSION_ROW_RULES["thread.ended"]
+    fold, rows = journal_fold.THREAD_RULES["thread.ended"], project.SESSION_ROW_RULES["thread.ended"]
 
     def folded(line: Any, facts: Any, version: int, at: int) -> Any:
         after = fold(line, facts, version, at)
         return after and replace(after, floor=line.floor)
 
     def projected(facts: Any, version: int, at: int) -> Any:
-        first, *rest = project(facts, version, at)
+        first, *rest = rows(facts, version, at)
         assert isinstance(first, RowUpdate)
         return [replace(first, values={k: v for k, v in first.values.items() if k != "floor"}), *rest]
 
     patch.setitem(journal_fold.THREAD_RULES, "thread.ended", folded)
-    patch.setitem(project_sessions.SESSION_ROW_RULES, "thread.ended", projected)
+    patch.setitem(project.SESSION_ROW_RULES, "thread.ended", projected)
 
 
 def floor_ignored_when_reading(patch: Patch) -> None:

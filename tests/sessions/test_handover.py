@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.client.holdfast import Holdfast
 from holdfast.connect import ClientExtensions, assemble_env
-from holdfast.core.journal import fold, project_sessions
+from holdfast.core.journal import fold, project
 from holdfast.errors import SessionClosed
 from holdfast.flow.sessions import handover, sessions
 from holdfast.journal.memory.journal import MemoryJournal
@@ -182,7 +182,7 @@ def _offers(hf: Holdfast) -> list[tuple[int, bool, bool]]:
 def taken_twice(patch: pytest.MonkeyPatch) -> None:
     """That it was taken is not remembered."""
     patch.setitem(fold.SESSION_RULES, "session.offered", lambda session, facts, version, at: session)
-    patch.setitem(project_sessions.SESSION_ROW_RULES, "session.offered", lambda facts, version, at: [])
+    patch.setitem(project.SESSION_ROW_RULES, "session.offered", lambda facts, version, at: [])
 
 
 def history_of_the_window(patch: pytest.MonkeyPatch) -> None:

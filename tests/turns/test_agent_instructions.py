@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast, Settings
-from holdfast.core.journal import fold, project_sessions
+from holdfast.core.journal import fold, project
 from holdfast.flow.sessions import sessions
 from holdfast.model.scripted import Scripted
 from holdfast.runtime.tools.tool import tool
@@ -159,7 +159,7 @@ def test_a_prompt_that_is_left_or_lost_is_noticed(bug: Any, monkeypatch: pytest.
         all_hold()
 
 
-@pytest.mark.parametrize(("where", "name"), [(fold, "_settings_changes"), (project_sessions, "_setting_columns")])
+@pytest.mark.parametrize(("where", "name"), [(fold, "_settings_changes"), (project, "_setting_columns")])
 def test_settings_that_are_not_given_back_are_noticed(where: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = getattr(where, name)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import CallModel, Holdfast, Message, Scripted, Usage, tool
-from holdfast.core.journal import project_sessions
+from holdfast.core.journal import project
 from holdfast.flow.turns import model_calls
 from holdfast.model.scripted import call
 from holdfast.models import ModelReply
@@ -130,9 +130,9 @@ def test_an_agent_s_reply_does_not_say_that_an_unknown_model_is_free(hf: Holdfas
 
 
 def test_sums_that_forget_what_has_no_price_are_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    amounts_of = project_sessions.usage_amounts
+    amounts_of = project.usage_amounts
     monkeypatch.setattr(
-        project_sessions,
+        project,
         "usage_amounts",
         lambda usage: {**amounts_of(usage), "unpriced_tokens": 0, "cost": usage.cost or 0},
     )

@@ -1,17 +1,33 @@
-"""The hash chain of a stream: each event's hash covers the one before, its envelope and its facts.
+"""The chain of a stream: which parts it admits, where their events are placed, and the hashes that link them.
 
-Content enters only as HMAC-SHA256 under the salt stored beside it. When content and salt are erased, that digest is
-kept in their place: the chain still verifies, and a guess of the content cannot be tested against it.
+Each event's hash covers the one before, its envelope and its facts. Content enters only as HMAC-SHA256 under the salt
+stored beside it. When content and salt are erased, that digest is kept in their place: the chain still verifies, and a
+guess of the content cannot be tested against it.
+
+Every backend admits and places parts with these functions inside its transaction, so the answer is the same on all.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from holdfast.records.events.envelope import StoredEvent
+from holdfast.core.journal.codec import decode
+from holdfast.errors import Conflict, HoldfastError, KeyReused, StaleEpoch, StreamClosed, VersionConflict
+from holdfast.records.batches import Batch, BatchPart, Head
+from holdfast.records.catalogue import CATALOGUE, event_type
+from holdfast.records.events.envelope import SealedEvent, StoredEvent
+from holdfast.records.events.journal import LeaseTaken
 
+LEASE_TAKEN = "lease.taken"
+LEASE_RELEASED = "lease.released"
+STREAM_CLOSED = "stream.closed"
+OWNER_TYPES = frozenset(row.name for row in CATALOGUE.values() if row.kind == "owner")
+"""Types of events that need the owner's epoch."""
 _ENCODER = msgspec.json.Encoder()
 SALT_BYTES = 16
 _BLOCK = 64
@@ -63,3 +79,138 @@ def link_hash(previous: bytes, event: StoredEvent) -> bytes:
     # The length prefixes keep the boundary between envelope and facts unambiguous.
     lengths = len(envelope).to_bytes(4, "big") + len(event.facts).to_bytes(4, "big")
     return hashlib.sha256(previous + lengths + envelope + event.facts + mac).digest()
+
+
+def find_refusal(part: BatchPart, head: Head) -> HoldfastError | None:
+    """Return the error that refuses this part after this head, or None."""
+    if head.closed:
+        return StreamClosed(f"{part.stream} was closed for good and takes no more events. Use a new stream.")
+    # Check the epoch first: a stale owner must stop, whatever version it expects.
+    if part.epoch != head.epoch and any(event.type in OWNER_TYPES for event in part.events):
+        return StaleEpoch(part.stream, part.epoch, head.epoch)
+    if part.expected is not None and part.expected != head.version:
+        return VersionConflict(part.stream, part.expected, head.version)
+    epoch = head.epoch
+    for event in part.events:
+        if event.type == LEASE_TAKEN:
+            epoch += 1
+            taken: LeaseTaken = event.facts_record
+            if taken.epoch != epoch:
+                return Conflict(
+                    f"{part.stream} is under epoch {epoch - 1}; the next lease has epoch {epoch}, not {taken.epoch}: "
+                    "another owner was first. Reload and try again."
+                )
+    return None
+
+
+def find_key_conflict(part: BatchPart, stored: Sequence[StoredEvent]) -> HoldfastError | None:
+    """Return None if a part repeats the events stored under its key, else the error."""
+    if len(part.events) == len(stored) and all(map(_is_same_event, part.events, stored)):
+        return None
+    return KeyReused(
+        f"Key {part.key!r} of {part.stream} already stands for {', '.join(event.type for event in stored)} "
+        f"at version {stored[0].version}, with other content. Use a new key for a new operation."
+    )
+
+
+def key_mismatch_error(part: BatchPart) -> HoldfastError:
+    """Return the error for a batch in which other keys are known and this part's key is new."""
+    return Conflict(
+        f"Key {part.key!r} of {part.stream} is new, but other keys of this batch are not. Use new keys for all."
+    )
+
+
+def _is_same_event(wanted: SealedEvent, stored: StoredEvent) -> bool:
+    if wanted.type != stored.type or _comparable_facts(wanted) != _comparable_facts(stored):
+        return False
+    if stored.erased:
+        return True
+    if stored.content is None or stored.salt is None or wanted.content is None:
+        return wanted.content is None and stored.content is None
+    return content_mac(stored.salt, wanted.content) == content_mac(stored.salt, stored.content)
+
+
+def _comparable_facts(event: SealedEvent | StoredEvent) -> Any:
+    row = event_type(event.type)
+    if row is None or not row.minted:
+        return event.facts
+    facts: dict[str, Any] = decode(event.facts)
+    return {name: value for name, value in facts.items() if name not in row.minted}
+
+
+def new_head(tenant: str, stream: str, id: int) -> Head:
+    """Return the head of a stream without events."""
+    return Head(id=id, stream=stream, version=0, hash=genesis_hash(tenant, stream))
+
+
+def place_part(
+    batch: Batch, part: BatchPart, head: Head, seq: int, pseudonym: Callable[[str], int]
+) -> tuple[list[StoredEvent], Head]:
+    """Return the stored form of a part's events after `head`, numbered from `seq`, and the head after them."""
+    placed: list[StoredEvent] = []
+    source = batch.source
+    user = None if source.user is None else pseudonym(source.user)
+    version, previous, epoch, holder, closed = head.version, head.hash, head.epoch, head.holder, head.closed
+    rest = len(part.events)
+    for event in part.events:
+        version += 1
+        rest -= 1
+        stored = StoredEvent(
+            seq=seq,
+            tenant=batch.tenant,
+            stream=part.stream,
+            version=version,
+            id=event.id,
+            at=event.at,
+            type=event.type,
+            schema=event.schema,
+            # The first event of a part carries its key; `rest` counts the events that follow.
+            key=None if placed else part.key,
+            rest=rest,
+            # Events after a lease.taken in the same part are written under the new lease.
+            epoch=epoch if event.type in OWNER_TYPES else None,
+            origin=source.origin,
+            trust=source.trust,
+            user=user,
+            subject=None if event.subject is None else pseudonym(event.subject),
+            causation=source.causation,
+            correlation=source.correlation,
+            app=source.app,
+            facts=event.facts,
+            content=event.content,
+            salt=event.salt,
+            mac=None,
+            hash=b"",
+        )
+        previous = link_hash(previous, stored)
+        # The record is not shared yet: setting its hash in place avoids building it twice.
+        force_setattr(stored, "hash", previous)
+        placed.append(stored)
+        seq += 1
+        if event.type == LEASE_TAKEN:
+            epoch, holder = event.facts_record.epoch, event.facts_record.owner
+        elif event.type == LEASE_RELEASED:
+            holder = None
+        elif event.type == STREAM_CLOSED:
+            closed = True
+    after = Head(
+        id=head.id, stream=part.stream, version=version, hash=previous, epoch=epoch, holder=holder, closed=closed
+    )
+    return placed, after
+
+
+def advance_head(head: Head, event: StoredEvent) -> Head:
+    """Return the head after an event that already has its place, such as one of a copy or of a chain being verified."""
+    epoch, holder = head.epoch, None if event.type == LEASE_RELEASED else head.holder
+    if event.type == LEASE_TAKEN:
+        taken: LeaseTaken = decode(event.facts, LeaseTaken)
+        epoch, holder = taken.epoch, taken.owner
+    return Head(
+        id=head.id,
+        stream=head.stream,
+        version=event.version,
+        hash=event.hash,
+        epoch=epoch,
+        holder=holder,
+        closed=head.closed or event.type == STREAM_CLOSED,
+    )

@@ -21,6 +21,11 @@ from holdfast.records.sessions import Handover, SessionState, ThreadState
 from holdfast.records.usage import Usage
 
 Frames = dict[str, FrameState]
+Session = SessionState | None
+Thread = ThreadState | None
+
+CALL_KINDS = {event_calls.ModelRequested: "model", event_calls.ToolRequested: "tool", event_calls.RunRequested: "run"}
+_NO_USAGE = Usage()
 
 
 def fold_event(state: StreamState, event: Event) -> StreamState:
@@ -55,24 +60,16 @@ def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at:
     return replace(state, version=version)
 
 
-def _update_frame(live: Frames, frame_id: str, version: int, **changes: Any) -> None:
-    """Replace one live frame; events about ended or unknown frames change nothing."""
-    frame = live.get(frame_id)
-    if frame is not None:
-        live[frame_id] = replace(frame, version=version, **changes)
-
-
-def _add_usage(live: Frames, frame_id: str, version: int, usage: Usage, used: int, **changes: Any) -> None:
-    frame = live.get(frame_id)
-    if frame is not None:
-        total = replace(frame.usage + usage, model=None)
-        _update_frame(live, frame_id, version, used=frame.used + used, usage=total, **changes)
-
-
-def _add_lent(live: Frames, frame_id: str, version: int, amount: int, **changes: Any) -> None:
-    frame = live.get(frame_id)
-    if frame is not None:
-        _update_frame(live, frame_id, version, lent=frame.lent + amount, **changes)
+def _update_frame(
+    live: Frames, id: str, version: int, *, lent: int = 0, usage: Usage | None = None, used: int = 0, **changes: Any
+) -> None:
+    """Replace one live frame, adding to its sums; events about ended or unknown frames change nothing."""
+    frame = live.get(id)
+    if frame is None:
+        return
+    if usage is not None:
+        changes.update(used=frame.used + used, usage=replace(frame.usage + usage, model=None))
+    live[id] = replace(frame, version=version, lent=frame.lent + lent, **changes)
 
 
 def _fold_frame_pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> None:
@@ -92,7 +89,7 @@ def _fold_frame_pushed(live: Frames, facts: frames.FramePushed, version: int, at
         outer_stream=facts.outer_stream,
     )
     if facts.parent is not None:
-        _add_lent(live, facts.parent, version, facts.granted or 0, status="waiting")
+        _update_frame(live, facts.parent, version, lent=facts.granted or 0, status="waiting")
 
 
 def _fold_frame_updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) -> None:
@@ -127,7 +124,7 @@ def _fold_frame_spent(live: Frames, facts: frames.FrameSpent, version: int, at: 
     changes: dict[str, Any] = {}
     if frame is not None and facts.purpose is not None and facts.from_reserved:
         changes = _reservation_changes(frame, facts.purpose, -facts.from_reserved)
-    _add_usage(live, facts.frame, version, facts.usage, facts.usage.spent, **changes)
+    _update_frame(live, facts.frame, version, usage=facts.usage, used=facts.usage.spent, **changes)
 
 
 def _fold_frame_popped(live: Frames, facts: frames.FramePopped, version: int, at: int) -> None:
@@ -138,15 +135,14 @@ def _fold_frame_popped(live: Frames, facts: frames.FramePopped, version: int, at
 
 def _settle_child(live: Frames, parent: str, facts: frames.FramePopped | frames.ChildSettled, version: int) -> None:
     changes: dict[str, Any] = {"status": "active"} if facts.wakes_parent else {}
-    _add_lent(live, parent, version, -facts.granted, **changes)
-    _add_usage(live, parent, version, facts.usage, facts.used)
+    _update_frame(live, parent, version, lent=-facts.granted, usage=facts.usage, used=facts.used, **changes)
 
 
 def _fold_child_pushed(live: Frames, facts: frames.ChildPushed, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
         away = {**frame.away, facts.child: facts.child_stream}
-        _add_lent(live, facts.frame, version, facts.granted, status="waiting", away=away)
+        _update_frame(live, facts.frame, version, lent=facts.granted, status="waiting", away=away)
 
 
 def _fold_child_settled(live: Frames, facts: frames.ChildSettled, version: int, at: int) -> None:
@@ -174,14 +170,14 @@ def _fold_frame_suspended(live: Frames, facts: frames.FrameSuspendedFacts, versi
     )
     _update_frame(live, facts.frame, version, status="suspended", question=question)
     if facts.parent is not None and facts.released:
-        _add_lent(live, facts.parent, version, -facts.released)
+        _update_frame(live, facts.parent, version, lent=-facts.released)
 
 
 def _fold_frame_resumed(live: Frames, facts: frames.FrameResumed, version: int, at: int) -> None:
     changes: dict[str, Any] = {} if facts.deadline is None else {"deadline": facts.deadline}
     _update_frame(live, facts.frame, version, status=facts.status, question=None, **changes)
     if facts.parent is not None and facts.reserved_again:
-        _add_lent(live, facts.parent, version, facts.reserved_again)
+        _update_frame(live, facts.parent, version, lent=facts.reserved_again)
 
 
 def _update_question(live: Frames, frame_id: str, **changes: Any) -> None:
@@ -225,29 +221,34 @@ def _fold_result_added(live: Frames, facts: frames.ResultAdded, version: int, at
         _update_frame(live, facts.frame, version, results=tuple(ordered))
 
 
-def _fold_call_requested(live: Frames, kind: str, name: str | None, facts: Any, version: int) -> None:
+def _fold_call_requested(live: Frames, facts: Any, version: int, at: int) -> None:
     frame = live.get(facts.frame)
-    if frame is not None:
-        call = Call(id=facts.call, kind=kind, name=name, if_interrupted=facts.if_interrupted, version=version)
-        changes: dict[str, Any] = {"tool_calls": frame.tool_calls + (kind == "tool")}
-        if getattr(facts, "context_hash", None) is not None:
-            changes["context_hash"] = facts.context_hash
-        _update_frame(live, facts.frame, version, calls={**frame.calls, facts.call: call}, **changes)
+    if frame is None:
+        return
+    kind = CALL_KINDS[type(facts)]
+    name = facts.model if kind == "model" else facts.name
+    call = Call(id=facts.call, kind=kind, name=name, if_interrupted=facts.if_interrupted, version=version)
+    changes: dict[str, Any] = {"tool_calls": frame.tool_calls + (kind == "tool")}
+    if getattr(facts, "context_hash", None) is not None:
+        changes["context_hash"] = facts.context_hash
+    _update_frame(live, facts.frame, version, calls={**frame.calls, facts.call: call}, **changes)
 
 
-def _fold_call_returned(live: Frames, facts: Any, version: int, usage: Usage, failed: bool) -> None:
+def call_outcome(facts: Any) -> tuple[Usage, bool]:
+    """Return the usage of a call that ended, with what an earlier attempt may have used, and True if it failed."""
+    usage, doubtful = getattr(facts, "usage", _NO_USAGE), getattr(facts, "doubtful", None)
+    failed = isinstance(facts, event_calls.CallFailed) or getattr(facts, "failed", False)
+    return usage if doubtful is None else usage + doubtful, failed
+
+
+def _fold_call_returned(live: Frames, facts: Any, version: int, at: int) -> None:
     frame = live.get(facts.frame)
     if frame is not None:
+        usage, failed = call_outcome(facts)
         pending = {id: call for id, call in frame.calls.items() if id != facts.call}
-        _add_usage(live, facts.frame, version, usage, usage.spent, calls=pending, error=version if failed else None)
+        error = version if failed else None
+        _update_frame(live, facts.frame, version, usage=usage, used=usage.spent, calls=pending, error=error)
 
-
-def _fold_model_responded(live: Frames, facts: event_calls.ModelResponded, version: int, at: int) -> None:
-    usage = facts.usage if facts.doubtful is None else facts.usage + facts.doubtful
-    _fold_call_returned(live, facts, version, usage, failed=False)
-
-
-_NO_USAGE = Usage()
 
 _FRAME_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
     "frame.pushed": _fold_frame_pushed,
@@ -275,19 +276,13 @@ _FRAME_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
     "question.reissued": lambda live, facts, version, at: _update_question(
         live, facts.frame, token=facts.token, expires_at=facts.expires_at
     ),
-    "model.requested": lambda live, facts, version, at: _fold_call_requested(
-        live, "model", facts.model, facts, version
-    ),
-    "model.responded": _fold_model_responded,
-    "model.failed": lambda live, facts, version, at: _fold_call_returned(
-        live, facts, version, facts.usage, failed=True
-    ),
-    "tool.requested": lambda live, facts, version, at: _fold_call_requested(live, "tool", facts.name, facts, version),
-    "tool.returned": lambda live, facts, version, at: _fold_call_returned(
-        live, facts, version, _NO_USAGE, facts.failed
-    ),
-    "run.requested": lambda live, facts, version, at: _fold_call_requested(live, "run", facts.name, facts, version),
-    "run.returned": lambda live, facts, version, at: _fold_call_returned(live, facts, version, _NO_USAGE, facts.failed),
+    "model.requested": _fold_call_requested,
+    "model.responded": _fold_call_returned,
+    "model.failed": _fold_call_returned,
+    "tool.requested": _fold_call_requested,
+    "tool.returned": _fold_call_returned,
+    "run.requested": _fold_call_requested,
+    "run.returned": _fold_call_returned,
 }
 
 
@@ -301,24 +296,18 @@ def _settings_changes(facts: said.SessionOpened, version: int) -> dict[str, Any]
     return {**changes, **{name: version for name in said.SESSION_TEXTS if name in facts.texts}}
 
 
-def _fold_session_opened(
-    session: SessionState | None, facts: said.SessionOpened, version: int, at: int
-) -> SessionState | None:
+def _fold_session_opened(session: Session, facts: said.SessionOpened, version: int, at: int) -> Session:
     changes = _settings_changes(facts, version)
     if facts.generation:
         return session and replace(session, status="open", generation=facts.generation, **changes)
     return SessionState(**{"opened_at": at, **changes})
 
 
-def _fold_session_changed(
-    session: SessionState | None, facts: said.SessionOpened, version: int, at: int
-) -> SessionState | None:
+def _fold_session_changed(session: Session, facts: said.SessionOpened, version: int, at: int) -> Session:
     return session and replace(session, **_settings_changes(facts, version))
 
 
-def _fold_session_closing(
-    session: SessionState | None, facts: said.SessionClosing, version: int, at: int
-) -> SessionState | None:
+def _fold_session_closing(session: Session, facts: said.SessionClosing, version: int, at: int) -> Session:
     if session is None:
         return None
     pending = session.handovers
@@ -327,9 +316,7 @@ def _fold_session_closing(
     return replace(session, status="closing", handovers=pending)
 
 
-def _fold_session_offered(
-    session: SessionState | None, facts: said.SessionOffered, version: int, at: int
-) -> SessionState | None:
+def _fold_session_offered(session: Session, facts: said.SessionOffered, version: int, at: int) -> Session:
     if session is None or facts.handover not in session.handovers:
         return session
     pending = {id: handover for id, handover in session.handovers.items() if id != facts.handover}
@@ -338,27 +325,21 @@ def _fold_session_offered(
     return replace(session, handovers=pending)
 
 
-def _fold_session_closed(
-    session: SessionState | None, facts: said.SessionClosedFacts, version: int, at: int
-) -> SessionState | None:
+def _fold_session_closed(session: Session, facts: said.SessionClosedFacts, version: int, at: int) -> Session:
     return session and replace(session, status="ended" if facts.reset else "closed")
 
 
-def _fold_thread_added(
-    session: SessionState | None, facts: said.ThreadAdded, version: int, at: int
-) -> SessionState | None:
+def _fold_thread_added(session: Session, facts: said.ThreadAdded, version: int, at: int) -> Session:
     return session and replace(session, threads=tuple(sorted({*session.threads, facts.thread})))
 
 
-def _fold_thread_opened(
-    thread: ThreadState | None, facts: said.ThreadOpened, version: int, at: int
-) -> ThreadState | None:
+def _fold_thread_opened(thread: Thread, facts: said.ThreadOpened, version: int, at: int) -> Thread:
     if facts.generation:
         return thread and replace(thread, generation=facts.generation, ended=False, fresh=False, newest_at=at)
     return ThreadState(newest_at=at)
 
 
-def _fold_thread_forked(thread: ThreadState | None, facts: said.ThreadForked, version: int, at: int) -> ThreadState:
+def _fold_thread_forked(thread: Thread, facts: said.ThreadForked, version: int, at: int) -> ThreadState:
     return ThreadState(
         messages=facts.position,
         newest_at=at,
@@ -368,55 +349,46 @@ def _fold_thread_forked(thread: ThreadState | None, facts: said.ThreadForked, ve
     )
 
 
-def _fold_thread_ended(
-    thread: ThreadState | None, facts: said.ThreadEnded, version: int, at: int
-) -> ThreadState | None:
+def _fold_thread_ended(thread: Thread, facts: said.ThreadEnded, version: int, at: int) -> Thread:
     if thread is None:
         return None
-    calls = _drop_calls(thread, facts.dropped)
+    calls = {id: call for id, call in thread.calls.items() if id not in facts.dropped}
     changes: dict[str, Any] = {"ended": True, "fresh": facts.reset, "edited": version, "calls": calls}
     if facts.reset:
         changes.update(floor=version, messages=0, newest=0, shared=())
     return replace(thread, **changes)
 
 
-def _drop_calls(thread: ThreadState, calls: tuple[str, ...]) -> dict[str, said.CallRef]:
-    return {id: call for id, call in thread.calls.items() if id not in calls}
-
-
-def _fold_message_appended(
-    thread: ThreadState | None, facts: said.MessageAppended, version: int, at: int
-) -> ThreadState | None:
+def _fold_message_appended(thread: Thread, facts: said.MessageAppended, version: int, at: int) -> Thread:
     if thread is None:
         return None
     changes: dict[str, Any] = {"messages": facts.position, "newest": version, "newest_at": at}
     if facts.calls or facts.answers:
-        opened = {id: said.CallRef(id, version, provider) for id, provider in facts.calls}
-        changes["calls"] = {**_drop_calls(thread, facts.answers), **opened}
+        waiting = {id: call for id, call in thread.calls.items() if id not in facts.answers}
+        changes["calls"] = {**waiting, **{id: said.CallRef(id, version, provider) for id, provider in facts.calls}}
     if facts.usage is not None:
         changes["usage"] = replace(thread.usage + facts.usage, model=None)
     return replace(thread, **changes)
 
 
-def _fold_message_retracted(
-    thread: ThreadState | None, facts: said.MessageRetracted, version: int, at: int
-) -> ThreadState | None:
+def _fold_message_retracted(thread: Thread, facts: said.MessageRetracted, version: int, at: int) -> Thread:
     if thread is None:
         return None
-    calls = {**_drop_calls(thread, facts.dropped), **{call.id: call for call in facts.opened}}
+    calls = {id: call for id, call in thread.calls.items() if id not in facts.dropped}
+    calls.update({call.id: call for call in facts.opened})
     shared = thread.shared if facts.shared is None else facts.shared
     return replace(thread, messages=facts.position, newest=facts.newest, edited=version, shared=shared, calls=calls)
 
 
-def _fold_thread_edited(thread: ThreadState | None, facts: Any, version: int, at: int) -> ThreadState | None:
+def _fold_thread_edited(thread: Thread, facts: Any, version: int, at: int) -> Thread:
     return thread and replace(thread, edited=version)
 
 
-def _fold_context_packed(thread: ThreadState | None, facts: ContextPacked, version: int, at: int) -> ThreadState | None:
+def _fold_context_packed(thread: Thread, facts: ContextPacked, version: int, at: int) -> Thread:
     return thread and replace(thread, packed=version)
 
 
-SESSION_RULES: dict[str, Callable[[SessionState | None, Any, int, int], SessionState | None]] = {
+SESSION_RULES: dict[str, Callable[[Session, Any, int, int], Session]] = {
     "session.opened": _fold_session_opened,
     "session.changed": _fold_session_changed,
     "session.closing": _fold_session_closing,
@@ -425,7 +397,7 @@ SESSION_RULES: dict[str, Callable[[SessionState | None, Any, int, int], SessionS
     "thread.added": _fold_thread_added,
 }
 
-THREAD_RULES: dict[str, Callable[[ThreadState | None, Any, int, int], ThreadState | None]] = {
+THREAD_RULES: dict[str, Callable[[Thread, Any, int, int], Thread]] = {
     "thread.opened": _fold_thread_opened,
     "thread.forked": _fold_thread_forked,
     "thread.ended": _fold_thread_ended,

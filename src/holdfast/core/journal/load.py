@@ -50,9 +50,10 @@ def _build_state(head: Head, rows: Rows) -> StreamState:
     for row in rows["frame_handles"]:
         parts[_id_text(row["frame_id"])]["handles"][row["handle_id"]] = _build_handle(row)
     for row in rows["frame_results"]:
-        parts[_id_text(row["frame_id"])]["results"].append(_build_result(row))
+        ref = ResultRef(position=row["position"], kind=row["result_type"], ref=row["ref_id"], version=row["version"])
+        parts[_id_text(row["frame_id"])]["results"].append(ref)
     for row in rows["frame_calls"]:
-        call = _build_call(row)
+        call = Call(id=_id_text(row["call_id"]), **_pick(row, "kind", "name", "if_interrupted", "version"))
         parts[_id_text(row["frame_id"])]["calls"][call.id] = call
     for row in rows["frame_children"]:
         parts[_id_text(row["frame_id"])]["away"][_id_text(row["child_frame_id"])] = row["child_stream"]
@@ -77,14 +78,8 @@ def _build_session(rows: Rows) -> SessionState | None:
             for one in rows["session_handovers"]
         ]
         return SessionState(
-            status=row["status"],
-            generation=row["generation"],
-            opened_at=row["opened_at"],
-            model=row["model"],
-            tokenizer=row["tokenizer"],
+            **_pick(row, "status", "generation", "opened_at", "model", "tokenizer", "idle_timeout_ms", "memory"),
             tools=None if row["tools"] is None else row["tools"].hex(),
-            idle_timeout_ms=row["idle_timeout_ms"],
-            memory=row["memory"],
             system=row["system_version"],
             title=row["title_version"],
             metadata=row["metadata_version"],
@@ -98,13 +93,7 @@ def _build_thread(rows: Rows) -> ThreadState | None:
     for row in rows.get("threads", ()):
         calls = [CallRef(_id_text(one["call_id"]), one["version"], one["provider"]) for one in rows["message_calls"]]
         return ThreadState(
-            messages=row["messages"],
-            newest=row["newest"],
-            newest_at=row["newest_at"],
-            floor=row["floor"],
-            edited=row["edited"],
-            generation=row["generation"],
-            packed=row["packed"],
+            **_pick(row, "messages", "newest", "newest_at", "floor", "edited", "generation", "packed"),
             ended=bool(row["ended"]),
             fresh=bool(row["fresh"]),
             shared=() if row["shared"] is None else decoder(tuple[SharedSegment, ...]).decode(row["shared"]),
@@ -141,9 +130,9 @@ def _build_frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> F
     return FrameState(
         id=id,
         parent=_optional_id_text(row["parent_frame_id"]),
-        depth=row["depth"],
-        status=row["status"],
-        granted=row["granted"],
+        **_pick(row, "depth", "status", "granted", "version", "created_at", "deadline", "stopped_at"),
+        **_pick(row, "used", "reserved", "lent", "tool_calls", "outer_stream"),
+        **_pick(parts, "away", "reservations", "handles", "calls"),
         limits=FrameLimits(
             context_tokens=row["max_context_tokens"],
             tool_calls=row["max_tool_calls"],
@@ -152,24 +141,11 @@ def _build_frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> F
         ),
         pushed=row["pushed_version"],
         goal=row["goal_version"],
-        version=row["version"],
-        created_at=row["created_at"],
-        deadline=row["deadline"],
-        stopped_at=row["stopped_at"],
-        used=row["used"],
-        reserved=row["reserved"],
-        lent=row["lent"],
-        tool_calls=row["tool_calls"],
         usage=row_usage(row),
         error=row["error_version"],
         context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
         outer=_optional_id_text(row["outer_frame_id"]),
-        outer_stream=row["outer_stream"],
-        away=parts["away"],
-        reservations=parts["reservations"],
-        handles=parts["handles"],
         results=tuple(sorted(parts["results"], key=lambda ref: ref.position)),
-        calls=parts["calls"],
         question=parts.get("question"),
     )
 
@@ -178,44 +154,25 @@ def _build_handle(row: Mapping[str, Any]) -> Handle:
     return Handle(
         id=row["handle_id"],
         kind=row["handle_type"],
-        priority=row["priority"],
-        position=row["position"],
         tokens=row["estimated_tokens"],
-        version=row["version"],
-        removed=row["removed"],
-    )
-
-
-def _build_result(row: Mapping[str, Any]) -> ResultRef:
-    return ResultRef(position=row["position"], kind=row["result_type"], ref=row["ref_id"], version=row["version"])
-
-
-def _build_call(row: Mapping[str, Any]) -> Call:
-    return Call(
-        id=_id_text(row["call_id"]),
-        kind=row["kind"],
-        name=row["name"],
-        if_interrupted=row["if_interrupted"],
-        version=row["version"],
+        **_pick(row, "priority", "position", "version", "removed"),
     )
 
 
 def _build_question(row: Mapping[str, Any]) -> Question:
     return Question(
         id=_id_text(row["question_id"]),
-        kind=row["kind"],
-        prior=row["prior"],
-        version=row["version"],
-        suspended_at=row["suspended_at"],
-        released=row["released"],
-        expires_at=row["expires_at"],
-        on_expiry=row["on_expiry"],
-        until=row["until"],
+        **_pick(row, "kind", "prior", "version", "suspended_at", "released", "expires_at", "on_expiry", "until"),
         token=None if row["token_id"] is None else row["token_id"].hex(),
         within=_optional_id_text(row["within"]),
         call=_optional_id_text(row["call_id"]),
         answer=row["answer_version"],
     )
+
+
+def _pick(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the columns that a record has under the same name."""
+    return {name: row[name] for name in names}
 
 
 def _id_text(raw: bytes) -> str:

@@ -1,37 +1,34 @@
 """Projection: event → row changes. Stateless, so that inbox events commute and a rebuild needs no memory.
 
 An event's facts contain everything its rows need; amounts are added, never computed from a state that another writer
-may have changed. Rows refer to the event that holds a value. Unknown types change no rows.
+may have changed. Rows refer to the event that holds a value: positions and counts, never message bodies. Unknown types
+change no rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from holdfast.core.journal.project_sessions import SESSION_ROW_RULES, usage_amounts
+import msgspec
+
+from holdfast.core.journal.fold import CALL_KINDS, call_outcome
+from holdfast.core.journal.tables import FRAMES, SESSIONS, THREADS, USAGE_COLUMNS
 from holdfast.records.batches import Row, RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
-from holdfast.records.events import calls, frames, state
+from holdfast.records.events import frames, state
+from holdfast.records.events import sessions as said
 from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import hex_bytes, ulid_bytes
 from holdfast.records.usage import Usage
 
-
-class EventPosition(NamedTuple):
-    """The version and time of an event."""
-
-    version: int
-    at: int
+Rule = Callable[[Any, int, int], list[RowChange]]
+"""A function from facts, version and time of an event to its row changes."""
 
 
 def project_event(type_name: str, facts: Any, version: int, at: int) -> list[RowChange]:
     """Return the row changes of one event, in the order in which they must be applied."""
-    thread = SESSION_ROW_RULES.get(type_name) or STATE_ROW_RULES.get(type_name)
-    if thread is not None:
-        changes = thread(facts, version, at)
-    else:
-        rule = _FRAME_ROW_RULES.get(type_name)
-        changes = rule(facts, EventPosition(version, at)) if rule is not None else []
+    rule = SESSION_ROW_RULES.get(type_name) or STATE_ROW_RULES.get(type_name) or _FRAME_ROW_RULES.get(type_name)
+    changes = [] if rule is None else rule(facts, version, at)
     artifacts = getattr(facts, "artifacts", None)
     if artifacts:
         changes.extend(
@@ -41,14 +38,11 @@ def project_event(type_name: str, facts: Any, version: int, at: int) -> list[Row
 
 
 def _update_frame_row(
-    frame: str, place: EventPosition, values: Row | None = None, amounts: dict[str, int] | None = None
+    frame: str, version: int, values: Row | None = None, amounts: dict[str, int] | None = None
 ) -> RowUpdate:
     """Return an update of one frame's row that also sets its version."""
-    return RowUpdate("frames", (ulid_bytes(frame),), {**(values or {}), "version": place.version}, amounts or {})
-
-
-def _spent_amounts(usage: Usage, used: int) -> dict[str, int]:
-    return {**({"used": used} if used else {}), **usage_amounts(usage)}
+    added = {column: amount for column, amount in (amounts or {}).items() if amount}
+    return RowUpdate("frames", (ulid_bytes(frame),), {**(values or {}), "version": version}, added)
 
 
 def _limit_columns(limits: FrameLimits) -> Row:
@@ -60,126 +54,101 @@ def _limit_columns(limits: FrameLimits) -> Row:
     }
 
 
-def _project_frame_pushed(facts: frames.FramePushed, place: EventPosition) -> list[RowChange]:
+def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> list[RowChange]:
     row: Row = {
+        **dict.fromkeys(FRAMES.column_names),
+        **dict.fromkeys(("used", "reserved", "lent", "tool_calls", *USAGE_COLUMNS), 0),
+        **_limit_columns(facts.limits),
         "frame_id": ulid_bytes(facts.frame),
         "parent_frame_id": None if facts.parent is None else ulid_bytes(facts.parent),
         "depth": facts.depth,
         "status": "active",
         "granted": facts.granted,
-        "used": 0,
-        "reserved": 0,
-        "lent": 0,
-        "input_tokens": 0,
-        "cached_input_tokens": 0,
-        "cache_write_tokens": 0,
-        "output_tokens": 0,
-        "reasoning_tokens": 0,
-        "cost": 0,
-        "unpriced_tokens": 0,
-        "estimated_tokens": 0,
-        "tool_calls": 0,
-        **_limit_columns(facts.limits),
         "deadline": facts.deadline,
-        "stopped_at": None,
-        "created_at": place.at,
-        "completed_at": None,
-        "pushed_version": place.version,
-        "goal_version": place.version,
-        "version": place.version,
-        "error_version": None,
-        "context_hash": None,
+        "created_at": at,
+        "pushed_version": version,
+        "goal_version": version,
+        "version": version,
         "outer_frame_id": None if facts.outer is None else ulid_bytes(facts.outer),
         "outer_stream": facts.outer_stream,
     }
     changes: list[RowChange] = [RowInsert("frames", row)]
     if facts.parent is not None:
-        changes.append(_update_frame_row(facts.parent, place, {"status": "waiting"}, _lent_amount(facts.granted or 0)))
+        changes.append(_update_frame_row(facts.parent, version, {"status": "waiting"}, {"lent": facts.granted or 0}))
     return changes
 
 
-def _lent_amount(amount: int) -> dict[str, int]:
-    return {"lent": amount} if amount else {}
-
-
-def _project_frame_updated(facts: frames.FrameUpdated, place: EventPosition) -> list[RowChange]:
-    values: Row = {}
-    if facts.status is not None:
-        values["status"] = facts.status
+def _project_frame_updated(facts: frames.FrameUpdated, version: int, at: int) -> list[RowChange]:
+    values: Row = {
+        name: value for name in ("status", "deadline", "granted") if (value := getattr(facts, name)) is not None
+    }
     if facts.limits is not None:
         values.update(_limit_columns(facts.limits))
-    if facts.deadline is not None:
-        values["deadline"] = facts.deadline
-    if facts.granted is not None:
-        values["granted"] = facts.granted
     if facts.context_hash is not None:
         values["context_hash"] = hex_bytes(facts.context_hash)
     if facts.texts:
-        values["goal_version"] = place.version
+        values["goal_version"] = version
     if facts.runs or facts.stopped_at is not None:
         values["stopped_at"] = facts.stopped_at
-    return [_update_frame_row(facts.frame, place, values)]
+    return [_update_frame_row(facts.frame, version, values)]
 
 
-def _project_frame_reserved(facts: frames.FrameReserved, place: EventPosition) -> list[RowChange]:
+def _project_frame_reserved(facts: frames.FrameReserved, version: int, at: int) -> list[RowChange]:
     return [
         RowIncrement("frame_reservations", (ulid_bytes(facts.frame), facts.purpose), {"amount": facts.amount}),
-        _update_frame_row(facts.frame, place, amounts={"reserved": facts.amount}),
+        _update_frame_row(facts.frame, version, amounts={"reserved": facts.amount}),
     ]
 
 
-def _project_frame_spent(facts: frames.FrameSpent, place: EventPosition) -> list[RowChange]:
-    amounts = _spent_amounts(facts.usage, facts.usage.spent)
+def _project_frame_spent(facts: frames.FrameSpent, version: int, at: int) -> list[RowChange]:
+    amounts = {"used": facts.usage.spent, **usage_amounts(facts.usage)}
     changes: list[RowChange] = []
     if facts.purpose is not None and facts.from_reserved:
         amounts["reserved"] = -facts.from_reserved
         key = (ulid_bytes(facts.frame), facts.purpose)
         changes.append(RowIncrement("frame_reservations", key, {"amount": -facts.from_reserved}))
-    changes.append(_update_frame_row(facts.frame, place, amounts=amounts))
+    changes.append(_update_frame_row(facts.frame, version, amounts=amounts))
     return changes
 
 
-def _project_frame_popped(facts: frames.FramePopped, place: EventPosition) -> list[RowChange]:
-    changes: list[RowChange] = [
-        _update_frame_row(facts.frame, place, {"status": facts.status, "completed_at": place.at})
-    ]
+def _project_frame_popped(facts: frames.FramePopped, version: int, at: int) -> list[RowChange]:
+    changes: list[RowChange] = [_update_frame_row(facts.frame, version, {"status": facts.status, "completed_at": at})]
     if facts.question is not None:
         changes.append(RowDelete("suspended_frames", (ulid_bytes(facts.frame),)))
     if facts.parent is not None:
-        changes.append(_settle_child_row(facts.parent, facts, place))
+        changes.append(_settle_child_row(facts.parent, facts, version))
     return changes
 
 
-def _settle_child_row(parent: str, facts: frames.FramePopped | frames.ChildSettled, place: EventPosition) -> RowUpdate:
+def _settle_child_row(parent: str, facts: frames.FramePopped | frames.ChildSettled, version: int) -> RowUpdate:
     values: Row = {"status": "active"} if facts.wakes_parent else {}
-    return _update_frame_row(
-        parent, place, values, {**_spent_amounts(facts.usage, facts.used), **_lent_amount(-facts.granted)}
-    )
+    amounts = {"used": facts.used, **usage_amounts(facts.usage), "lent": -facts.granted}
+    return _update_frame_row(parent, version, values, amounts)
 
 
-def _project_child_pushed(facts: frames.ChildPushed, place: EventPosition) -> list[RowChange]:
+def _project_child_pushed(facts: frames.ChildPushed, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "child_frame_id": ulid_bytes(facts.child),
         "child_stream": facts.child_stream,
     }
-    lent = _update_frame_row(facts.frame, place, {"status": "waiting"}, _lent_amount(facts.granted))
+    lent = _update_frame_row(facts.frame, version, {"status": "waiting"}, {"lent": facts.granted})
     return [RowInsert("frame_children", row), lent]
 
 
-def _project_child_settled(facts: frames.ChildSettled, place: EventPosition) -> list[RowChange]:
+def _project_child_settled(facts: frames.ChildSettled, version: int, at: int) -> list[RowChange]:
     gone = RowDelete("frame_children", (ulid_bytes(facts.frame), ulid_bytes(facts.child)))
-    return [gone, _settle_child_row(facts.frame, facts, place)]
+    return [gone, _settle_child_row(facts.frame, facts, version)]
 
 
-def _project_frame_suspended(facts: frames.FrameSuspendedFacts, place: EventPosition) -> list[RowChange]:
+def _project_frame_suspended(facts: frames.FrameSuspendedFacts, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "question_id": ulid_bytes(facts.question),
         "kind": facts.kind,
         "prior": facts.prior,
-        "version": place.version,
-        "suspended_at": place.at,
+        "version": version,
+        "suspended_at": at,
         "released": facts.released,
         "expires_at": facts.expires_at,
         "on_expiry": facts.on_expiry,
@@ -191,36 +160,36 @@ def _project_frame_suspended(facts: frames.FrameSuspendedFacts, place: EventPosi
     }
     changes: list[RowChange] = [
         RowInsert("suspended_frames", row),
-        _update_frame_row(facts.frame, place, {"status": "suspended"}),
+        _update_frame_row(facts.frame, version, {"status": "suspended"}),
     ]
     if facts.parent is not None and facts.released:
-        changes.append(_update_frame_row(facts.parent, place, amounts=_lent_amount(-facts.released)))
+        changes.append(_update_frame_row(facts.parent, version, amounts={"lent": -facts.released}))
     return changes
 
 
-def _project_frame_resumed(facts: frames.FrameResumed, place: EventPosition) -> list[RowChange]:
+def _project_frame_resumed(facts: frames.FrameResumed, version: int, at: int) -> list[RowChange]:
     values: Row = {"status": facts.status}
     if facts.deadline is not None:
         values["deadline"] = facts.deadline
     changes: list[RowChange] = [
         RowDelete("suspended_frames", (ulid_bytes(facts.frame),)),
-        _update_frame_row(facts.frame, place, values),
+        _update_frame_row(facts.frame, version, values),
     ]
     if facts.parent is not None and facts.reserved_again:
-        changes.append(_update_frame_row(facts.parent, place, amounts=_lent_amount(facts.reserved_again)))
+        changes.append(_update_frame_row(facts.parent, version, amounts={"lent": facts.reserved_again}))
     return changes
 
 
-def _project_question_answered(facts: frames.QuestionAnswered, place: EventPosition) -> list[RowChange]:
-    return [RowUpdate("suspended_frames", (ulid_bytes(facts.frame),), {"answer_version": place.version})]
+def _project_question_answered(facts: frames.QuestionAnswered, version: int, at: int) -> list[RowChange]:
+    return [RowUpdate("suspended_frames", (ulid_bytes(facts.frame),), {"answer_version": version})]
 
 
-def _project_question_reissued(facts: frames.QuestionReissued, place: EventPosition) -> list[RowChange]:
+def _project_question_reissued(facts: frames.QuestionReissued, version: int, at: int) -> list[RowChange]:
     values: Row = {"token_id": hex_bytes(facts.token), "expires_at": facts.expires_at}
     return [RowUpdate("suspended_frames", (ulid_bytes(facts.frame),), values)]
 
 
-def _project_handle_added(facts: frames.HandleAdded, place: EventPosition) -> list[RowChange]:
+def _project_handle_added(facts: frames.HandleAdded, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "handle_id": facts.handle,
@@ -228,69 +197,60 @@ def _project_handle_added(facts: frames.HandleAdded, place: EventPosition) -> li
         "priority": facts.priority,
         "position": facts.position,
         "estimated_tokens": facts.tokens,
-        "version": place.version,
+        "version": version,
         "removed": None,
     }
-    return [RowReplace("frame_handles", row), _update_frame_row(facts.frame, place)]
+    return [RowReplace("frame_handles", row), _update_frame_row(facts.frame, version)]
 
 
-def _mark_handle_rows(
-    frame: str, handles: tuple[str, ...], removed: str | None, place: EventPosition
-) -> list[RowChange]:
+def _mark_handle_rows(frame: str, handles: tuple[str, ...], removed: str | None, version: int) -> list[RowChange]:
     raw = ulid_bytes(frame)
     changes: list[RowChange] = [RowUpdate("frame_handles", (raw, handle), {"removed": removed}) for handle in handles]
-    changes.append(_update_frame_row(frame, place))
+    changes.append(_update_frame_row(frame, version))
     return changes
 
 
-def _project_result_added(facts: frames.ResultAdded, place: EventPosition) -> list[RowChange]:
+def _project_result_added(facts: frames.ResultAdded, version: int, at: int) -> list[RowChange]:
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "position": facts.position,
         "result_type": facts.kind,
         "ref_id": facts.ref,
-        "version": place.version,
+        "version": version,
     }
-    return [RowInsert("frame_results", row), _update_frame_row(facts.frame, place)]
+    return [RowInsert("frame_results", row), _update_frame_row(facts.frame, version)]
 
 
-def _project_call_requested(kind: str, name: str | None, facts: Any, place: EventPosition) -> list[RowChange]:
+def _project_call_requested(facts: Any, version: int, at: int) -> list[RowChange]:
+    kind = CALL_KINDS[type(facts)]
     row: Row = {
         "frame_id": ulid_bytes(facts.frame),
         "call_id": ulid_bytes(facts.call),
         "kind": kind,
-        "name": name,
+        "name": facts.model if kind == "model" else facts.name,
         "if_interrupted": facts.if_interrupted,
-        "version": place.version,
+        "version": version,
     }
     shown = getattr(facts, "context_hash", None)
     values: Row = {} if shown is None else {"context_hash": hex_bytes(shown)}
-    amounts = {"tool_calls": 1} if kind == "tool" else None
     # A tool that runs again after an interruption keeps its call id: only the newest attempt is open.
     again = getattr(facts, "attempt", 1) > 1
     return [
         (RowReplace if again else RowInsert)("frame_calls", row),
-        _update_frame_row(facts.frame, place, values, amounts),
+        _update_frame_row(facts.frame, version, values, {"tool_calls": int(kind == "tool")}),
     ]
 
 
-def _project_call_returned(facts: Any, place: EventPosition, usage: Usage, failed: bool) -> list[RowChange]:
+def _project_call_returned(facts: Any, version: int, at: int) -> list[RowChange]:
+    usage, failed = call_outcome(facts)
+    values: Row = {"error_version": version if failed else None}
     return [
         RowDelete("frame_calls", (ulid_bytes(facts.frame), ulid_bytes(facts.call))),
-        _update_frame_row(
-            facts.frame, place, {"error_version": place.version if failed else None}, _spent_amounts(usage, usage.spent)
-        ),
+        _update_frame_row(facts.frame, version, values, {"used": usage.spent, **usage_amounts(usage)}),
     ]
 
 
-def _project_model_responded(facts: calls.ModelResponded, place: EventPosition) -> list[RowChange]:
-    usage = facts.usage if facts.doubtful is None else facts.usage + facts.doubtful
-    return _project_call_returned(facts, place, usage, failed=False)
-
-
-_NO_USAGE = Usage()
-
-_FRAME_ROW_RULES: dict[str, Callable[[Any, EventPosition], list[RowChange]]] = {
+_FRAME_ROW_RULES: dict[str, Rule] = {
     "frame.pushed": _project_frame_pushed,
     "frame.updated": _project_frame_updated,
     "frame.reserved": _project_frame_reserved,
@@ -298,33 +258,32 @@ _FRAME_ROW_RULES: dict[str, Callable[[Any, EventPosition], list[RowChange]]] = {
     "frame.popped": _project_frame_popped,
     "frame.suspended": _project_frame_suspended,
     "frame.resumed": _project_frame_resumed,
-    "frame.overdue": lambda facts, place: [_update_frame_row(facts.frame, place)],
+    "frame.overdue": lambda facts, version, at: [_update_frame_row(facts.frame, version)],
     "frame.handle_added": _project_handle_added,
-    "frame.handles_removed": lambda facts, place: _mark_handle_rows(facts.frame, facts.handles, facts.removal, place),
-    "frame.handles_restored": lambda facts, place: _mark_handle_rows(facts.frame, facts.handles, None, place),
-    "frame.compacted": lambda facts, place: _mark_handle_rows(facts.frame, facts.removed, facts.compaction, place),
+    "frame.handles_removed": lambda facts, version, at: _mark_handle_rows(
+        facts.frame, facts.handles, facts.removal, version
+    ),
+    "frame.handles_restored": lambda facts, version, at: _mark_handle_rows(facts.frame, facts.handles, None, version),
+    "frame.compacted": lambda facts, version, at: _mark_handle_rows(
+        facts.frame, facts.removed, facts.compaction, version
+    ),
     "frame.result_added": _project_result_added,
     "child.pushed": _project_child_pushed,
     "child.settled": _project_child_settled,
     "question.answered": _project_question_answered,
     "question.reissued": _project_question_reissued,
-    "model.requested": lambda facts, place: _project_call_requested("model", facts.model, facts, place),
-    "model.responded": _project_model_responded,
-    "model.failed": lambda facts, place: _project_call_returned(facts, place, facts.usage, failed=True),
-    "tool.requested": lambda facts, place: _project_call_requested("tool", facts.name, facts, place),
-    "tool.returned": lambda facts, place: _project_call_returned(facts, place, _NO_USAGE, failed=facts.failed),
-    "run.requested": lambda facts, place: _project_call_requested("run", facts.name, facts, place),
-    "run.returned": lambda facts, place: _project_call_returned(facts, place, _NO_USAGE, failed=facts.failed),
+    "model.requested": _project_call_requested,
+    "model.responded": _project_call_returned,
+    "model.failed": _project_call_returned,
+    "tool.requested": _project_call_requested,
+    "tool.returned": _project_call_returned,
+    "run.requested": _project_call_requested,
+    "run.returned": _project_call_returned,
 }
 
 
 def _project_state_written(facts: state.StateWritten, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        "key": facts.key,
-        "version": version,
-        "expires_at": facts.expires_at,
-        "lifetime": facts.lifetime,
-    }
+    row: Row = {"key": facts.key, "version": version, "expires_at": facts.expires_at, "lifetime": facts.lifetime}
     return [RowReplace("state", row), RowInsert("state_history", {"key": facts.key, "version": version})]
 
 
@@ -382,7 +341,7 @@ def _project_effect_revived(facts: state.EffectRevived, version: int, at: int) -
     return [RowUpdate("effects", (ulid_bytes(facts.effect),), values)]
 
 
-STATE_ROW_RULES: dict[str, Callable[[Any, int, int], list[RowChange]]] = {
+STATE_ROW_RULES: dict[str, Rule] = {
     "state.written": _project_state_written,
     "state.deleted": _project_state_deleted,
     "state.linked": _project_state_linked,
@@ -390,4 +349,197 @@ STATE_ROW_RULES: dict[str, Callable[[Any, int, int], list[RowChange]]] = {
     "effect.declared": _project_effect_declared,
     "effect.settled": _project_effect_settled,
     "effect.revived": _project_effect_revived,
+}
+
+
+def _setting_columns(facts: said.SessionOpened, version: int) -> Row:
+    names = ("model", "tokenizer", "idle_timeout_ms", "memory")
+    values: Row = {name: value for name in names if (value := getattr(facts, name)) is not None}
+    if facts.tools is not None:
+        values["tools"] = hex_bytes(facts.tools)
+    if facts.own is not None:
+        values["system_version"] = facts.own or None
+    for name in (text for text in said.SESSION_TEXTS if text in facts.texts):
+        values[f"{name}_version"] = version
+    return values
+
+
+def _project_session_opened(facts: said.SessionOpened, version: int, at: int) -> list[RowChange]:
+    values = _setting_columns(facts, version)
+    if facts.generation:
+        return [RowUpdate("sessions", (), {**values, "status": "open", "generation": facts.generation})]
+    row: Row = {**dict.fromkeys(SESSIONS.columns), "status": "open", "generation": 0, "opened_at": at}
+    return [RowInsert("sessions", {**row, "opened_version": version, **values})]
+
+
+def _project_session_changed(facts: said.SessionOpened, version: int, at: int) -> list[RowChange]:
+    values = _setting_columns(facts, version)
+    return [RowUpdate("sessions", (), values)] if values else []
+
+
+def _project_session_closing(facts: said.SessionClosing, version: int, at: int) -> list[RowChange]:
+    changes: list[RowChange] = [RowUpdate("sessions", (), {"status": "closing"})]
+    if facts.handover is not None:
+        row: Row = {"handover_id": ulid_bytes(facts.handover), "version": version, "attempts": 0}
+        changes.append(RowInsert("session_handovers", row))
+    return changes
+
+
+def _project_session_offered(facts: said.SessionOffered, version: int, at: int) -> list[RowChange]:
+    key = (ulid_bytes(facts.handover),)
+    if facts.taken or facts.given_up:
+        return [RowDelete("session_handovers", key)]
+    return [RowUpdate("session_handovers", key, {"attempts": facts.attempts})]
+
+
+def _project_session_closed(facts: said.SessionClosedFacts, version: int, at: int) -> list[RowChange]:
+    return [RowUpdate("sessions", (), {"status": "ended" if facts.reset else "closed"})]
+
+
+_NEW_THREAD: Row = {**dict.fromkeys(THREADS.columns, 0), "shared": None}
+
+
+def _project_thread_opened(facts: said.ThreadOpened, version: int, at: int) -> list[RowChange]:
+    if facts.generation:
+        values: Row = {"generation": facts.generation, "ended": 0, "fresh": 0, "newest_at": at}
+        return [RowUpdate("threads", (), values)]
+    return [RowInsert("threads", {**_NEW_THREAD, "newest_at": at, "private": int(facts.private)})]
+
+
+def _encode_shared(stretches: tuple[said.SharedSegment, ...] | tuple[said.MessageSpan, ...]) -> str | None:
+    return msgspec.json.encode(stretches).decode() if stretches else None
+
+
+def _project_thread_forked(facts: said.ThreadForked, version: int, at: int) -> list[RowChange]:
+    row: Row = {
+        **_NEW_THREAD,
+        "messages": facts.position,
+        "newest_at": at,
+        "generation": facts.generation,
+        "shared": _encode_shared(facts.shared),
+    }
+    return [RowInsert("threads", row), *_replace_call_rows(facts.opened)]
+
+
+def _project_thread_ended(facts: said.ThreadEnded, version: int, at: int) -> list[RowChange]:
+    values: Row = {"ended": 1, "fresh": 1 if facts.reset else 0, "edited": version}
+    if facts.reset:
+        values.update(floor=version, messages=0, newest=0, shared=None)
+    return [RowUpdate("threads", (), values), *_delete_call_rows(facts.dropped)]
+
+
+def _replace_call_rows(calls: tuple[said.CallRef, ...]) -> list[RowChange]:
+    return [
+        RowReplace(
+            "message_calls", {"call_id": ulid_bytes(call.id), "version": call.version, "provider": call.provider}
+        )
+        for call in calls
+    ]
+
+
+def _delete_call_rows(calls: tuple[str, ...]) -> list[RowChange]:
+    return [RowDelete("message_calls", (ulid_bytes(call),)) for call in calls]
+
+
+def usage_amounts(usage: Usage) -> dict[str, int]:
+    """Return the amounts that a usage adds to the sums of a row."""
+    amounts = (
+        usage.input,
+        usage.cached_input,
+        usage.cache_write,
+        usage.output,
+        usage.reasoning,
+        usage.cost or 0,
+        usage.unpriced_tokens,
+        usage.estimated,
+    )
+    return {column: amount for column, amount in zip(USAGE_COLUMNS, amounts, strict=True) if amount}
+
+
+def message_row(facts: said.MessageAppended, version: int) -> Row:
+    """Return the row of a newly appended message."""
+    return {
+        "version": version,
+        "position": facts.position,
+        "role": facts.role,
+        "round": version if facts.round is None else facts.round,
+        "before": facts.before,
+        "calls": len(facts.calls),
+        "tokens": facts.tokens,
+        "tokenizer": facts.tokenizer,
+        "pinned": 1 if facts.policy == "pinned" else 0,
+        "retracted": None,
+    }
+
+
+def _project_message_appended(facts: said.MessageAppended, version: int, at: int) -> list[RowChange]:
+    values: Row = {"messages": facts.position, "newest": version, "newest_at": at}
+    row = message_row(facts, version)
+    used = {} if facts.usage is None else usage_amounts(facts.usage)
+    changes: list[RowChange] = [RowInsert("messages", row), RowUpdate("threads", (), values, used)]
+    if facts.calls:
+        changes += _replace_call_rows(tuple(said.CallRef(id, version, provider) for id, provider in facts.calls))
+    return [*changes, *_delete_call_rows(facts.answers)] if facts.answers else changes
+
+
+def _project_message_retracted(facts: said.MessageRetracted, version: int, at: int) -> list[RowChange]:
+    changes: list[RowChange] = [
+        RowUpdate("messages", (place,), {"retracted": version})
+        for first, last in facts.spans
+        for place in range(first, last + 1)
+    ]
+    changes += [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.voided]
+    values: Row = {"messages": facts.position, "newest": facts.newest, "edited": version}
+    if facts.shared is not None:
+        values["shared"] = _encode_shared(facts.shared)
+    return [
+        *changes,
+        RowUpdate("threads", (), values),
+        *_delete_call_rows(facts.dropped),
+        *_replace_call_rows(facts.opened),
+    ]
+
+
+def _project_summary_made(facts: said.SummaryMade, version: int, at: int) -> list[RowChange]:
+    row: Row = {
+        "version": version,
+        "summary_id": ulid_bytes(facts.summary),
+        "first": facts.first,
+        "last": facts.last,
+        "shared": _encode_shared(facts.shared),
+        "tokens": facts.tokens,
+        "tokenizer": facts.tokenizer,
+        "retired": None,
+    }
+    changes: list[RowChange] = [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.replaces]
+    return [*changes, RowInsert("summaries", row), RowUpdate("threads", (), {"edited": version})]
+
+
+def _project_tokens_counted(facts: said.TokensCounted, version: int, at: int) -> list[RowChange]:
+    return [
+        RowReplace("message_counts", {"tokenizer": facts.tokenizer, "version": place, "tokens": tokens})
+        for place, tokens in zip(facts.versions, facts.counts, strict=False)
+    ]
+
+
+SESSION_ROW_RULES: dict[str, Rule] = {
+    "session.opened": _project_session_opened,
+    "session.changed": _project_session_changed,
+    "session.closing": _project_session_closing,
+    "session.offered": _project_session_offered,
+    "session.closed": _project_session_closed,
+    "thread.added": lambda facts, version, at: [
+        RowReplace("session_threads", {"thread": facts.thread, "version": version})
+    ],
+    "thread.opened": _project_thread_opened,
+    "thread.forked": _project_thread_forked,
+    "thread.ended": _project_thread_ended,
+    "message.appended": _project_message_appended,
+    "message.retracted": _project_message_retracted,
+    "message.pinned": lambda facts, version, at: [
+        RowUpdate("messages", (facts.version,), {"pinned": 1 if facts.pinned else 0})
+    ],
+    "summary.made": _project_summary_made,
+    "context.packed": lambda facts, version, at: [RowUpdate("threads", (), {"packed": version})],
+    "tokens.counted": _project_tokens_counted,
 }

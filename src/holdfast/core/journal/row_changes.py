@@ -55,28 +55,19 @@ def merge_changes(first: RowChange, then: RowChange) -> RowChange:
     amounts = then.amounts
     values = then.values if isinstance(then, RowUpdate) else {}
     if isinstance(first, RowInsert | RowReplace):
-        return type(first)(first.table, _add_to_row({**first.row, **values}, amounts))
+        return type(first)(first.table, add_amounts({**first.row, **values}, amounts))
     if isinstance(first, RowIncrement):
         return RowIncrement(first.table, first.key, _sum_amounts(first.amounts, amounts))
     kept = {name: amount for name, amount in first.amounts.items() if name not in values}
     settled = {**first.values, **values}
     moved = {name: amount for name, amount in amounts.items() if name in settled}
     rest = {name: amount for name, amount in amounts.items() if name not in settled}
-    return RowUpdate(first.table, first.key, _add_to_row(settled, moved), _sum_amounts(kept, rest))
+    return RowUpdate(first.table, first.key, add_amounts(settled, moved), _sum_amounts(kept, rest))
 
 
 def _start_row(bump: RowIncrement) -> Row:
     table = TABLES[bump.table]
     return {**dict(zip(table.key, bump.key, strict=True)), **dict.fromkeys(table.columns, 0), **bump.amounts}
-
-
-def _add_to_row(row: Row, amounts: dict[str, int]) -> Row:
-    changed = dict(row)
-    for name, amount in amounts.items():
-        value = changed[name]
-        assert isinstance(value, int), f"{name} is not a number"
-        changed[name] = value + amount
-    return changed
 
 
 def _sum_amounts(first: dict[str, int], then: dict[str, int]) -> dict[str, int]:
@@ -103,8 +94,8 @@ class ShadowRows:
             if change.key in rows:
                 rows[change.key] = add_amounts({**rows[change.key], **change.values}, change.amounts)
         elif isinstance(change, RowIncrement):
-            start: Row = {**dict(zip(table.key, change.key, strict=True)), **dict.fromkeys(table.columns, 0)}
-            rows[change.key] = add_amounts(rows.get(change.key, start), change.amounts)
+            known = rows.get(change.key)
+            rows[change.key] = _start_row(change) if known is None else add_amounts(known, change.amounts)
 
     def rows(self, table: str) -> dict[RowKey, Row]:
         """Return the rows of one table by key."""
@@ -116,6 +107,6 @@ def add_amounts(row: Row, amounts: dict[str, int]) -> Row:
     changed = dict(row)
     for name, amount in amounts.items():
         value = changed[name]
-        assert isinstance(value, int)
+        assert isinstance(value, int), f"{name} is not a number"
         changed[name] = value + amount
     return changed

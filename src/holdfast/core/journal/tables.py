@@ -32,6 +32,18 @@ class Table(msgspec.Struct, frozen=True):
         return self.key + self.columns
 
 
+USAGE_COLUMNS = (
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost",
+    "unpriced_tokens",
+    "estimated_tokens",
+)
+"""The sums of usage that a frame and a thread have."""
+
 FRAMES = Table(
     "frames",
     ("frame_id",),
@@ -43,14 +55,7 @@ FRAMES = Table(
         "used",
         "reserved",
         "lent",
-        "input_tokens",
-        "cached_input_tokens",
-        "cache_write_tokens",
-        "output_tokens",
-        "reasoning_tokens",
-        "cost",
-        "unpriced_tokens",
-        "estimated_tokens",
+        *USAGE_COLUMNS,
         "tool_calls",
         "max_context_tokens",
         "max_tool_calls",
@@ -166,14 +171,7 @@ THREADS = Table(
         "ended",
         "fresh",
         "shared",
-        "input_tokens",
-        "cached_input_tokens",
-        "cache_write_tokens",
-        "output_tokens",
-        "reasoning_tokens",
-        "cost",
-        "unpriced_tokens",
-        "estimated_tokens",
+        *USAGE_COLUMNS,
     ),
     per_stream=True,
 )

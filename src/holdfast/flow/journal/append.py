@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.admit import LEASE_TAKEN, is_owner_event
+from holdfast.core.journal.chain import LEASE_TAKEN, OWNER_TYPES
 from holdfast.core.journal.codec import decode_event, seal_draft
 from holdfast.core.journal.fold import fold_facts
 from holdfast.errors import (
@@ -194,7 +194,7 @@ def _plan_writes(env: Env, drafts: Drafts, states: States, first: str, key: str 
         epoch = 0
         if events[0].type == LEASE_TAKEN:
             epoch = state.epoch
-        elif any(is_owner_event(event.type) for event in events):
+        elif any(event.type in OWNER_TYPES for event in events):
             epoch = env.leases.epoch(env.tenant, stream, state)
         writes.append(
             StreamWrite(

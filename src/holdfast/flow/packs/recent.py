@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
-from holdfast.core.journal.project_sessions import message_row
+from holdfast.core.journal.project import message_row
 from holdfast.core.packs.briefs import Brief
 from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens, tools_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens

@@ -16,15 +16,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.admit import (
+from holdfast.core.journal.chain import (
     advance_head,
+    content_mac,
     find_key_conflict,
     find_refusal,
     key_mismatch_error,
     new_head,
     place_part,
 )
-from holdfast.core.journal.chain import content_mac
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.load import build_state
 from holdfast.core.journal.project import project_event

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 from msgspec.structs import replace
 
-from holdfast.core.journal.admit import advance_head, new_head
+from holdfast.core.journal.chain import advance_head, new_head
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import TABLES

@@ -32,7 +32,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.core.journal.admit import find_key_conflict, find_refusal, key_mismatch_error, new_head, place_part
+from holdfast.core.journal.chain import find_key_conflict, find_refusal, key_mismatch_error, new_head, place_part
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.row_changes import RowChangeSet
 from holdfast.core.journal.tables import PROJECTIONS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.journal import admit
+from holdfast.core.journal import chain
 from holdfast.core.journal.chain import link_hash
 from holdfast.flow.journal.read import JournalTail
 from holdfast.ports.journal import Journal
@@ -52,7 +52,7 @@ class FeedContract(JournalFixtures):
             return link_hash(*given)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(admit, "link_hash", pause_and_link)
+            patch.setattr(chain, "link_hash", pause_and_link)
             yield
 
     def test_a_feed_misses_nothing_that_is_committed_out_of_order(self, writer: Writer, journal: Journal) -> None:

@@ -9,8 +9,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.journal.admit import new_head
-from holdfast.core.journal.chain import link_hash
+from holdfast.core.journal.chain import link_hash, new_head
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import KeyReused, NotFound, Refused, Unsupported
 from holdfast.flow.journal import artifacts, transfer
