@@ -235,7 +235,8 @@ def calls_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def unseen_not_answered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "is_answered", lambda said: bool(said) and said[-1].role == "assistant" and not said[-1].calls)
+    original = steps.next_turn_step
+    patch.setattr(steps, "next_turn_step", lambda frame, **told: original(frame, **{**told, "said": told["said"][-1:]}))
 
 
 def torn_runs_again(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.core.frames import evidence
+from holdfast.core.frames import calls
 from holdfast.errors import InvalidValue, KeyReused, NotFound
 from holdfast.flow.packs import handles, visibility
 from holdfast.types import ERASED
@@ -182,11 +182,12 @@ def in_several_worlds() -> None:
 
 
 def test_evidence_that_lost_its_source_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = evidence._handle_facts
+    real = calls.inherit_handle
 
     def lost(*given: Any) -> Any:
-        return replace(real(*given), source_stream=None, source_version=None)
+        draft = real(*given)
+        return replace(draft, facts=replace(draft.facts, source_stream=None, source_version=None))
 
-    monkeypatch.setattr(evidence, "_handle_facts", lost)
+    monkeypatch.setattr(calls, "inherit_handle", lost)
     with pytest.raises((AssertionError, holdfast.HoldfastError)):
         in_several_worlds()

@@ -29,8 +29,9 @@ from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.options import AppendOptions, PackOptions, QuestionOptions
 from holdfast.client.pack import ContextPack
 from holdfast.client.questions import ask_question
-from holdfast.core.frames import evidence, stack
 from holdfast.core.frames import questions as question_rules
+from holdfast.core.frames import stack
+from holdfast.core.frames.calls import check_handle_names
 from holdfast.core.journal.codec import decode, decode_event, encode
 from holdfast.core.values import convert_value, exception_text, is_record_type, to_plain
 from holdfast.core.wire.read import read_input
@@ -83,7 +84,7 @@ class Frame:
         self.env, self._stream = env, stream
         self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
-        self._inherit = evidence.check_handle_names(inherit)
+        self._inherit = check_handle_names(inherit)
         self._key = None if key is None else check_key(key if parent is None else f"{parent}/frame/{key}")
         self._id: str | None = None
         self._epoch: int | None = None

@@ -64,7 +64,7 @@ def push(
             frame=frame_id,
             granted=compute_grant(tokens, None),
             limits=root,
-            deadline=_compute_deadline(root, now, None),
+            deadline=None if root.timeout_ms is None else now + root.timeout_ms,
         )
         return {stream: [Draft(type="frame.pushed", facts=facts, content=content)]}
     parent_stream, parent_id = parent
@@ -82,6 +82,7 @@ def push(
         )
     granted = compute_grant(tokens, lender)
     own = inherited if limits is None else _clamp_limits(limits.apply_to(inherited), inherited)
+    until = None if own.timeout_ms is None else now + own.timeout_ms
     here = parent_stream == stream
     facts = frames.FramePushed(
         frame=frame_id,
@@ -91,7 +92,7 @@ def push(
         outer_stream=None if here else parent_stream,
         granted=granted,
         limits=own,
-        deadline=_compute_deadline(own, now, earliest_deadline(*(running_deadline(frame, now) for frame in line))),
+        deadline=earliest_deadline(until, *(running_deadline(frame, now) for frame in line)),
     )
     pushed = Draft(type="frame.pushed", facts=facts, content=content)
     if here:
@@ -111,11 +112,6 @@ def _active_ancestry(state: StreamState, parent_id: str) -> list[FrameState]:
             after="waiting",
         )
     return ancestry(state.frames, parent_id)
-
-
-def _compute_deadline(limits: FrameLimits, now: int, bound: int | None) -> int | None:
-    own = None if limits.timeout_ms is None else now + limits.timeout_ms
-    return earliest_deadline(own, bound)
 
 
 def _clamp_limits(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
@@ -201,10 +197,10 @@ def pop(states: States, stream: str, frame_id: str, status: str, content: frames
     if frame.outer_stream is not None:
         drafts.setdefault(frame.outer_stream, [])
     usage, used = _cancel_below(states, stream, frame, drafts)
-    end = _pop_draft(state, replace(frame, usage=usage, used=used), status, content, ended=_find_ended(drafts))
+    end = _pop_draft(state, replace(frame, usage=usage, used=used), status, content, drafts)
     drafts[stream].append(end)
     if frame.outer is not None and frame.outer_stream is not None:
-        drafts[frame.outer_stream].append(_settlement_draft(states[frame.outer_stream], frame, end.facts, status))
+        drafts[frame.outer_stream].append(_settlement_draft(states[frame.outer_stream], frame, end.facts, drafts))
     return {name: events for name, events in drafts.items() if events}
 
 
@@ -255,27 +251,16 @@ def _cancel_below(states: States, stream: str, frame: FrameState, drafts: Drafts
             # The states of two streams may be of different moments; then they must be loaded again.
             raise Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
         below, spent = _cancel_below(states, other, child, drafts)
-        ended = replace(child, usage=below, used=spent)
-        end = _pop_draft(states[other], ended, "cancelled", None, ended=_find_ended(drafts))
+        end = _pop_draft(states[other], replace(child, usage=below, used=spent), "cancelled", None, drafts)
         drafts[other].append(end)
         if other != stream:
-            settled = _settlement_draft(states[stream], child, end.facts, "cancelled", ended=_find_ended(drafts))
-            drafts[stream].append(settled)
+            drafts[stream].append(_settlement_draft(states[stream], child, end.facts, drafts))
         usage, used = usage + below, used + spent
     return usage, used
 
 
-def _find_ended(drafts: Drafts) -> set[str]:
-    return {
-        draft.facts.frame
-        for events in drafts.values()
-        for draft in events
-        if isinstance(draft.facts, frames.FramePopped)
-    }
-
-
 def _pop_draft(
-    state: StreamState, frame: FrameState, status: str, content: frames.OutcomeContent | None, *, ended: set[str]
+    state: StreamState, frame: FrameState, status: str, content: frames.OutcomeContent | None, drafts: Drafts
 ) -> Draft:
     facts = frames.FramePopped(
         frame=frame.id,
@@ -284,7 +269,7 @@ def _pop_draft(
         granted=outstanding_loan(frame) if frame.parent is not None else 0,
         usage=replace(frame.usage, model=None),
         used=frame.used,
-        wakes_parent=frame.parent is not None and should_wake(state, frame.parent, {*ended, frame.id}),
+        wakes_parent=frame.parent is not None and should_wake(state, frame.parent, frame.id, drafts),
         cascade=content is None,
         question=None if frame.question is None else frame.question.id,
     )
@@ -296,26 +281,26 @@ def outstanding_loan(frame: FrameState) -> int:
     return (frame.granted or 0) - (0 if frame.question is None else frame.question.released)
 
 
-def should_wake(state: StreamState, parent_id: str, ended: set[str]) -> bool:
-    """Return True if a waiting parent has nothing live below it once these frames have ended."""
+def should_wake(state: StreamState, parent_id: str, child: str, drafts: Drafts) -> bool:
+    """Return True if a waiting parent has nothing live below it once a child and the frames popped by drafts end."""
     parent = state.frames.get(parent_id)
     if parent is None or parent.status != "waiting":
         return False
+    popped = [draft.facts for events in drafts.values() for draft in events if draft.type == "frame.popped"]
+    ended = {child, *(facts.frame for facts in popped)}
     siblings = [frame.id for frame in state.frames.values() if frame.parent == parent_id] + list(parent.away)
     return all(sibling in ended for sibling in siblings)
 
 
-def _settlement_draft(
-    outer: StreamState, child: FrameState, end: Any, status: str, *, ended: set[str] | None = None
-) -> Draft:
+def _settlement_draft(outer: StreamState, child: FrameState, end: Any, drafts: Drafts) -> Draft:
     assert child.outer is not None
     facts = frames.ChildSettled(
         frame=child.outer,
         child=child.id,
-        status=status,
+        status=end.status,
         granted=outstanding_loan(child),
         usage=end.usage,
         used=end.used,
-        wakes_parent=should_wake(outer, child.outer, {*(ended or ()), child.id}),
+        wakes_parent=should_wake(outer, child.outer, child.id, drafts),
     )
     return Draft(type="child.settled", facts=facts)

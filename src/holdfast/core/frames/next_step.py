@@ -121,14 +121,9 @@ def next_turn_step(
         tools = tuple(_next_tool_step(frame, children.get(call), call, live, now) for call in waiting)
         ready = any(tool.next != "wait" for tool in tools)
         return TurnStep(next="tools" if ready else "wait", tools=tools)
-    return TurnStep(next="finish" if is_answered(said) else "model")
-
-
-def is_answered(said: Sequence[TurnMessage]) -> bool:
-    """Return True if the last message is the model's answer, and no user message came that it was not shown."""
-    if not said or said[-1].role != "assistant" or said[-1].calls:
-        return False
-    return not any(one.role == "user" for one in said)
+    # The last message is the model's answer, and no user message came that the model was not shown.
+    answered = said and said[-1].role == "assistant" and not said[-1].calls and "user" not in {one.role for one in said}
+    return TurnStep(next="finish" if answered else "model")
 
 
 def _next_tool_step(
@@ -140,7 +135,10 @@ def _next_tool_step(
         return ToolStep(next="begin" if torn is None else "fail", call=call, torn=torn)
     asked = pending_questions(live, frame)
     if asked:
-        return ToolStep(next=_next_for_questions(frame, asked, now), call=call, frame=frame, questions=tuple(asked))
+        then: ToolNext = "late" if frame.question is not None and is_late(frame.question, now) else "wait"
+        if any(is_resumable(question, now) for question in asked):
+            then = "resume" if frame.question is not None else "again"
+        return ToolStep(next=then, call=call, frame=frame, questions=tuple(asked))
     if torn is None:
         return ToolStep(next="begin", call=call, frame=frame)
     return ToolStep(next=interruption_policy(torn), call=call, frame=frame, torn=torn)
@@ -154,12 +152,6 @@ def pending_questions(live: Mapping[str, FrameState], frame: FrameState) -> list
         return []
     asked = [below.question for below in walk_leaf_first(live, frame.id) if below.question is not None]
     return [question for question in asked if question.within is None]
-
-
-def _next_for_questions(frame: FrameState, asked: Sequence[Question], now: int) -> ToolNext:
-    if any(is_resumable(question, now) for question in asked):
-        return "resume" if frame.question is not None else "again"
-    return "late" if frame.question is not None and is_late(frame.question, now) else "wait"
 
 
 def is_late(question: Question, now: int) -> bool:

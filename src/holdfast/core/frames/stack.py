@@ -114,25 +114,27 @@ def earliest_deadline(*deadlines: int | None) -> int | None:
 
 def add_clock_events(state: StreamState, drafts: Sequence[Draft], now: int) -> list[Draft]:
     """Return the drafts for a stream, followed by events for the clocks that they stop or start."""
-    if not drafts or not _can_change_clocks(state, drafts):
+    # Nearly always no frame is suspended or being suspended: then every clock runs.
+    waiting = any(frame.question is not None for frame in state.frames.values())
+    if not drafts or not (waiting or "frame.suspended" in [draft.type for draft in drafts]):
         return list(drafts)
     after = state
     for draft in drafts:
         after = fold_facts(after, draft.type, draft.facts, after.version + 1, now)
     moved: dict[str, int] = {}
-    marks: list[Draft] = []
+    marks: list[FrameUpdated] = []
     for frame in walk_root_first(after.frames):
         if frame.deadline is None:
             continue
         still = frame.question is None and is_all_suspended(after.frames, frame.id)
         if still and frame.stopped_at is None:
-            marks.append(_clock_draft(FrameUpdated(frame=frame.id, stopped_at=now)))
+            marks.append(FrameUpdated(frame=frame.id, stopped_at=now))
         elif not still and frame.stopped_at is not None:
             above = None if frame.parent is None else after.frames[frame.parent]
             bound = None if above is None else moved.get(above.id, running_deadline(above, now))
             moved[frame.id] = earliest_deadline(running_deadline(frame, now), bound) or 0
-            marks.append(_clock_draft(FrameUpdated(frame=frame.id, deadline=moved[frame.id], runs=True)))
-    return [*drafts, *marks]
+            marks.append(FrameUpdated(frame=frame.id, deadline=moved[frame.id], runs=True))
+    return [*drafts, *(Draft(type="frame.updated", facts=facts) for facts in marks)]
 
 
 def running_deadline(frame: FrameState, now: int) -> int | None:
@@ -140,15 +142,3 @@ def running_deadline(frame: FrameState, now: int) -> int | None:
     if frame.deadline is None or frame.stopped_at is None:
         return frame.deadline
     return frame.deadline + max(0, now - frame.stopped_at)
-
-
-def _can_change_clocks(state: StreamState, drafts: Iterable[Draft]) -> bool:
-    """Return True if any frame is suspended, or is being suspended; otherwise every clock runs, as nearly always."""
-    for frame in state.frames.values():
-        if frame.question is not None:
-            return True
-    return "frame.suspended" in [draft.type for draft in drafts]
-
-
-def _clock_draft(facts: FrameUpdated) -> Draft:
-    return Draft(type="frame.updated", facts=facts)

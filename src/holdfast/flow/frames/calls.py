@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.checks import is_number
-from holdfast.core.frames import budgets, calls, evidence
+from holdfast.core.frames import budgets, calls
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.packs.segments import is_reserved_name
 from holdfast.core.values import exception_text
@@ -85,7 +85,7 @@ def add_handle(
     changed = change_frame(
         env,
         frame,
-        lambda state: evidence.add_handle(
+        lambda state: calls.add_handle(
             state,
             frame,
             name,
@@ -122,7 +122,7 @@ def remove_handles(env: Env, frame: str, handles: Sequence[str], reason: str | N
     changed = change_frame(
         env,
         frame,
-        lambda state: evidence.remove_handles(state, frame, handles, removal, content),
+        lambda state: calls.remove_handles(state, frame, handles, removal, content),
         key=key,
         same=match_event("frame.handles_removed", content, frame=frame, handles=tuple(dict.fromkeys(handles))),
     )
@@ -134,7 +134,7 @@ def restore_handles(env: Env, frame: str, removal: str, key: str | None) -> tupl
     changed = change_frame(
         env,
         frame,
-        lambda state: evidence.restore_handles(state, frame, removal),
+        lambda state: calls.restore_handles(state, frame, removal),
         key=key,
         same=match_event("frame.handles_restored", frame=frame, removal=removal),
     )
@@ -148,7 +148,7 @@ def add_result(env: Env, frame: str, kind: str, ref: str, summary: str | None, k
     changed = change_frame(
         env,
         frame,
-        lambda state: evidence.add_result(state, frame, kind, ref, content),
+        lambda state: calls.add_result(state, frame, kind, ref, content),
         key=key,
         same=match_event("frame.result_added", content, frame=frame, kind=kind, ref=ref),
     )

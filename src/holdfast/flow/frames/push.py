@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.frames import evidence, lifecycle
+from holdfast.core.frames import calls, lifecycle
 from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.errors import Draining, DuplicateFrame, FrameNotFound, InvalidValue, ParentNotActive, ParentNotFound
@@ -97,7 +97,7 @@ def _home_stream(stream: str | None, above: tuple[str, str] | None) -> str:
 
 
 def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
-    names = evidence.check_handle_names(given)
+    names = calls.check_handle_names(given)
     if names and parent is None:
         raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
     return names
@@ -108,13 +108,12 @@ def _inherit_handles(
 ) -> list[Draft]:
     """Return the handles that a child inherits; the content that they point to is not copied."""
     stream, parent = above
-    handles = evidence.select_handles(states[stream].frames[parent], names)
-    events = {}
-    for handle in handles:
+    drafts = []
+    for position, handle in enumerate(calls.select_handles(states[stream].frames[parent], names), 1):
         event = read_event(env, stream, handle.version)
         assert event is not None, "a handle names the event that attached it"
-        events[handle.id] = event
-    return evidence.inherit_handles(frame, handles, events)
+        drafts.append(calls.inherit_handle(frame, position, event))
+    return drafts
 
 
 def _match_push(
