@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames import run_once
-from holdfast.flow.journal import observers
+from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
@@ -61,8 +61,12 @@ def vectors_by_scope_alone(patch: Patch) -> None:
 
 
 def callbacks_hear_everybody(patch: Patch) -> None:
-    original = observers._matches
-    patch.setattr(observers, "_matches", lambda entry, tenant, name: original(entry, entry[0], name))
+    original = EventCallbacks.list_callbacks
+
+    def hear(self: Any, tenant: str, name: str) -> Any:
+        return [callback for one in {entry[0] for entry in self._kept} for callback in original(self, one, name)]
+
+    patch.setattr(EventCallbacks, "list_callbacks", hear)
 
 
 def sinks_by_name_alone(patch: Patch) -> None:

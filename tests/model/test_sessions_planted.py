@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.core.journal import fold as journal_fold
 from holdfast.core.journal import project
-from holdfast.core.sessions import append as deciding
+from holdfast.core.sessions import message_events as deciding
 from holdfast.errors import ToolPairingError
 from holdfast.flow.compaction import summaries
 from holdfast.flow.journal.append import load_state

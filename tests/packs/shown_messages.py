@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from holdfast.core.packs.fences import evidence_label, fence_text
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.wire import anthropic
 from holdfast.records.messages import Message, ToolDef
 from tests.sessions.generated import conversation, text

@@ -17,7 +17,7 @@ from holdfast.core.packs import rounds as pack_rounds
 from holdfast.core.packs.fit import _Attempt
 from holdfast.core.packs.segments import order_items
 from holdfast.core.sessions import rounds, shorten
-from holdfast.core.sessions.pairing import RepairResult
+from holdfast.core.sessions.rounds import RepairResult
 from holdfast.flow.frames import ancestry
 from holdfast.flow.frames.read import read_handle
 from holdfast.flow.packs import evidence, recent

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.sessions import pairing
-from holdfast.core.sessions.pairing import group_rounds, repair_messages
+from holdfast.core.sessions import rounds
+from holdfast.core.sessions.rounds import group_rounds, repair_messages
 from holdfast.core.wire import calls
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
@@ -89,11 +89,11 @@ def test_nothing_is_invented_nothing_said_is_lost_and_the_order_is_kept() -> Non
 
 def test_a_round_holds_a_call_with_all_its_results_and_every_message_once() -> None:
     messages = [user(), asks("a", "b"), gives("b=2"), user("note"), gives("a=1"), user()]
-    assert [each.indexes for each in group_rounds(messages)] == [(0,), (1, 2, 4), (3,), (5,)]
+    assert group_rounds(messages) == [(0,), (1, 2, 4), (3,), (5,)]
     rng = seeded("rounds")
     for _ in range(volume(50, 2_000)):
         messages = conversation(rng)
-        every = [index for each in group_rounds(messages) for index in each.indexes]
+        every = [index for each in group_rounds(messages) for index in each]
         assert sorted(every) == list(range(len(messages)))
 
 
@@ -271,7 +271,7 @@ def _only_behind(messages: list[Message]) -> calls.CallMatches:
 def test_pairing_by_id_alone_or_by_nearness_alone_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch, planted: Any
 ) -> None:
-    monkeypatch.setattr(pairing, "match_results", planted)
+    monkeypatch.setattr(rounds, "match_results", planted)
     rng = random.Random(5)
     spoiled = 0
     for _ in range(100):
@@ -284,7 +284,7 @@ def test_pairing_by_id_alone_or_by_nearness_alone_would_be_noticed(
 
 
 def test_results_left_where_they_were_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairing, "_place_results", lambda messages, index, *_, **__: _following(messages, index))
+    monkeypatch.setattr(rounds, "_place_results", lambda messages, index, *_, **__: _following(messages, index))
     rng = random.Random(6)
     assert sum(bool(torn(repair_messages(conversation(rng)).messages)) for _ in range(60)) > 20
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.sessions import pairing
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.sessions.windows import slide_window
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message
@@ -54,7 +54,7 @@ def test_every_summarised_window_is_valid_and_within_its_limit() -> None:
         assert refused(window.messages) == []
         assert len(window.messages) <= limits.get("max_messages", 1 << 60)
         assert sum(map(count, window.messages)) <= limits.get("max_tokens", 1 << 60)
-        valid = pairing.repair_messages(messages).messages
+        valid = repair_messages(messages).messages
         assert window.messages[: len(instructions(valid))] == instructions(valid)
         if window.summarised:
             made += 1
@@ -76,7 +76,7 @@ def test_everything_that_is_not_shown_was_given_to_the_summarizer_once_and_in_or
 
         window = summarise_window(messages, summarize=summarize, keep=2, max_messages=8)
         if window.summarised:
-            valid = pairing.repair_messages(messages).messages
+            valid = repair_messages(messages).messages
             rest = [message for message in window.messages if not message.text.startswith("Summary of")]
             together = [*instructions(valid), *covered, *rest[len(instructions(valid)) :]]
             where = {id(message): at for at, message in enumerate(messages)}

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.sessions import pairing, windows
 from holdfast.core.sessions import rounds as conversation_module
+from holdfast.core.sessions import windows
 from holdfast.core.sessions.rounds import ConversationRounds
 from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import OPENAI, message_tokens
@@ -290,11 +290,13 @@ def _no_instructions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ids_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pairing, "match_results", pair_by_id_alone)
+    patch.setattr(conversation_module, "match_results", pair_by_id_alone)
 
 
 def _nothing_repaired(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(conversation_module, "repair_messages", lambda messages: pairing.RepairResult([*messages], []))
+    patch.setattr(
+        conversation_module, "repair_messages", lambda messages: conversation_module.RepairResult([*messages], [])
+    )
 
 
 def _one_too_many(patch: pytest.MonkeyPatch) -> None:

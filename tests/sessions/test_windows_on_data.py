@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.sessions import rounds as conversation_module
-from holdfast.core.sessions.pairing import repair_messages
-from holdfast.core.sessions.rounds import ConversationRounds
+from holdfast.core.sessions.rounds import ConversationRounds, repair_messages
 from holdfast.core.sessions.tokens import OPENAI, message_tokens
 from holdfast.core.sessions.windows import slide_window
 from holdfast.core.wire import openai_chat

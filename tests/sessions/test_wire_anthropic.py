@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.anthropic import EARLIER_NOT_SHOWN
 from holdfast.core.wire.calls import match_results

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from pydantic import TypeAdapter
 
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.wire import calls as wire_calls
 from holdfast.core.wire import openai_chat
 from holdfast.core.wire.parts import ERASED_TEXT

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam, ToolParam
 from pydantic import TypeAdapter
 
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.wire import openai_responses, parts
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import Message, ToolCallRequest

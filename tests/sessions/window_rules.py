@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.sessions.windows import Window
 from holdfast.core.wire import anthropic, openai_chat
 from holdfast.records.messages import Message

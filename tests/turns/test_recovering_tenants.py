@@ -175,7 +175,7 @@ def test_an_answer_is_heard_of_at_once_in_every_tenant() -> None:
                     assert recovering.taken_up == count - 1
                     await own.answer(question, approve=True)
                     await until_async(lambda wanted=count: recovering.taken_up == wanted)  # type: ignore[misc]
-            heard = [name for name in TENANTS if hf._sync.env.observers.has_listener(name, "question.answered")]
+            heard = [name for name in TENANTS if hf._sync.env.observers.list_callbacks(name, "question.answered")]
             assert heard == [], "who recovers no more hears nothing"
 
     asyncio.run(test())

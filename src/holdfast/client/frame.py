@@ -49,7 +49,7 @@ from holdfast.flow.frames.block import (
     read_status,
     release_lease,
 )
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.sessions import append as session_append
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED

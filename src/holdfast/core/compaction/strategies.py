@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.packs.segments import message_handle
-from holdfast.core.sessions.pairing import group_rounds
+from holdfast.core.sessions.rounds import group_rounds
 from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.trust import lowest_trust
 from holdfast.core.values import exception_text
@@ -108,7 +108,7 @@ def count_rounds_within(messages: Sequence[Message], most: int, size: CountMessa
     """Return how many of the newest rounds fit into `most` together; at least the newest one."""
     kept = 0
     for each in reversed(group_rounds(messages)):
-        most -= sum(size(messages[index]) for index in each.indexes)
+        most -= sum(size(messages[index]) for index in each)
         if most < 0 and kept:
             break
         kept += 1
@@ -127,7 +127,7 @@ def make_segments(messages: Sequence[Message], thread: str, size: CountMessage) 
     """Return the rounds of a conversation as segments, oldest first."""
     found = []
     for each in group_rounds(messages):
-        said = tuple(messages[index] for index in each.indexes)
+        said = tuple(messages[index] for index in each)
         priority = max((priority_of(message.policy) for message in said), key=PRIORITY_SCORE.__getitem__)
         found.append(
             Segment(

@@ -86,7 +86,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     used = sum([segment.estimated_tokens for segment in segments])
     evidence = [form for form in fit.items if form.item.kind == "evidence"]
     # Rounds before the window are shown in any case.
-    oldest = next((sources.rounds.talk.head(nth) for nth in fit.rounds if nth >= fit.start), None)
+    oldest = next((sources.rounds.talk.round(nth)[0] for nth in fit.rounds if nth >= fit.start), None)
     return AssembledPack(
         system=given.brief.system,
         tools=given.brief.tools,

@@ -64,7 +64,7 @@ class ThreadRounds:
         pinned = rounds if True in [message.pinned for message in talk.messages] else ()
         self.all_pinned = dict.fromkeys(nth for nth in pinned if any(message.pinned for message in talk.round(nth)))
         """Rounds that must be shown, with all of their calls, oldest first."""
-        heads = enumerate(map(talk.head, rounds if asked else ()))
+        heads = enumerate(talk.round(nth)[0] for nth in (rounds if asked else ()))
         self.all_asked = dict.fromkeys(nth for nth, head in heads if (head.stream, head.version) in asked)
         """Rounds that the turn answers, oldest first: every user message is a round of its own."""
         self.reasons = {

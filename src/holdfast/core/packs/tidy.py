@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.lazy import lazy_pattern
-from holdfast.core.sessions.pairing import change_message
+from holdfast.core.sessions.rounds import change_message
 from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message

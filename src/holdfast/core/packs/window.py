@@ -145,7 +145,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         before = self._find_previous_start(older)
         if before is not None:
             return sticky_start(open_to, room, share, before, stickiness)
-        places = [self.sources.rounds.talk.head(nth).version for nth in older]
+        places = [self.sources.rounds.talk.round(nth)[0].version for nth in older]
         return grid_start(open_to, places, room)
 
     def _find_previous_start(self, older: Sequence[int]) -> int | None:
@@ -154,7 +154,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         if before is None or not rounds.number:
             return None
         for nth in range(rounds.number):
-            head = rounds.talk.head(nth)
+            head = rounds.talk.round(nth)[0]
             if (head.stream, head.version) == before:
                 return bisect_left(older, nth)  # It may be shown in any case by now.
         return None if self.sources.complete else -1

@@ -1,25 +1,145 @@
-"""Messages as events, and back.
+"""Messages as events, and back, and the rules of appending them to a thread: tool pairing and new generations. Pure.
 
-The ids of calls and the calls that results answer are facts, so they outlive erasure.
+A message is refused only if it answers a call that does not wait for a result. Everything else is accepted as it is,
+and made valid where it is shown. The ids of calls and the calls that results answer are facts, so they outlive erasure.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core.journal.codec import decode, decode_facts
+import msgspec
+
+from holdfast.core.journal.codec import decode
 from holdfast.core.trust import ROLE_TRUST
 from holdfast.core.wire.parts import ERASED_TEXT
-from holdfast.errors import Corrupt
-from holdfast.records.events.envelope import ERASED, Event, StoredEvent
-from holdfast.records.events.sessions import MessageAppended, MessageContent
-from holdfast.records.ids import ulid_text
+from holdfast.errors import Conflict, Corrupt, SessionClosed, SessionNotFound, ToolPairingError
+from holdfast.records.events.envelope import ERASED, Draft, Event, StoredEvent
+from holdfast.records.events.sessions import CallRef, MessageAppended, MessageContent, SessionOpened, ThreadOpened
+from holdfast.records.frames import StreamState
 from holdfast.records.messages import Content, Message, Part, ToolCallRequest, ToolCallResult
+from holdfast.records.sessions import SessionState, ThreadState
+from holdfast.records.usage import Usage
 
 MAX_ID_CHARS = 64
 ERASED_NAME = "erased"
+
+
+class CallAnswer(msgspec.Struct, frozen=True):
+    """The call that a result answers, by holdfast's id or by the shortened provider id."""
+
+    id: str
+    provider: str | None
+    failed: bool
+
+
+class MessageDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is ready to be written except for its position and the calls it answers."""
+
+    role: str
+    content: MessageContent
+    calls: tuple[tuple[str, str | None], ...] = ()
+    answers: tuple[CallAnswer, ...] = ()
+    tokens: int | None = None
+    tokenizer: str | None = None
+    partial: bool = False
+    synthetic: bool = False
+    policy: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    usage: Usage | None = None
+    frame: str | None = None
+    call: str | None = None
+    artifacts: tuple[str, ...] = ()
+
+
+def is_reset(state: StreamState, name: str) -> bool:
+    """Return True if the next message begins a new generation; refuse a thread that takes no more messages."""
+    if state.thread is None:
+        raise SessionNotFound(f"There is no conversation {name}. Open it with hf.session(…), or check its id.")
+    if state.thread.ended and not state.thread.fresh:
+        raise SessionClosed(
+            f"{name} was closed and takes no more messages. reset() begins anew under its id; "
+            "hf.new_session() begins another."
+        )
+    return state.thread.ended
+
+
+def begin_generation(thread: ThreadState, session: StreamState) -> tuple[list[Draft], list[Draft]]:
+    """Return the events that open the next generation of a session that was reset.
+
+    The first list is for the thread, the second for the session, if this thread is the first to begin it.
+    """
+    known = session.session or SessionState()
+    if known.status == "open" and known.generation <= thread.generation:
+        raise Conflict("Another process ended the session meanwhile. Try again.")  # The known state was stale.
+    begun = known.status == "open"
+    generation = known.generation if begun else known.generation + 1
+    opened = Draft(type="session.opened", facts=SessionOpened(generation=generation))
+    return [Draft(type="thread.opened", facts=ThreadOpened(generation=generation))], [] if begun else [opened]
+
+
+def append_messages(thread: ThreadState, version: int, entries: Sequence[MessageDraft]) -> list[Draft]:
+    """Return the events for messages that follow `version`, each with its position and the calls it answers."""
+    waiting = dict(thread.calls)
+    position, drafts = thread.messages, []
+    before = thread.newest if thread.edited > thread.newest else None
+    for entry in entries:
+        version += 1
+        position += 1
+        found = []
+        for answer in entry.answers:
+            found.append(_find_call(waiting, answer))
+            del waiting[found[-1].id]
+        answers = tuple([call.id for call in found])
+        facts = MessageAppended(
+            role=entry.role,
+            position=position,
+            # A call from a shared parent thread has no position in this stream: its result begins a round here.
+            round=found[0].version if found and found[0].version > 0 else None,
+            before=before,
+            tokens=entry.tokens,
+            tokenizer=entry.tokenizer,
+            calls=entry.calls,
+            answers=answers,
+            failed=tuple([id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed]),
+            partial=entry.partial,
+            synthetic=entry.synthetic,
+            policy=entry.policy,
+            model=entry.model,
+            provider=entry.provider,
+            usage=entry.usage,
+            frame=entry.frame,
+            call=entry.call,
+            artifacts=entry.artifacts,
+        )
+        drafts.append(Draft(type="message.appended", facts=facts, content=entry.content))
+        before = None
+        waiting.update({id: CallRef(id, version, provider) for id, provider in entry.calls})
+    return drafts
+
+
+def _find_call(waiting: dict[str, CallRef], answer: CallAnswer) -> CallRef:
+    """Find a call by holdfast's id, else by the provider's.
+
+    Providers reuse ids: of the calls that match, the first one of the newest message is taken.
+    """
+    if answer.id in waiting:
+        return waiting[answer.id]
+    wanted = answer.provider or answer.id
+    fits = [call for call in waiting.values() if call.provider == wanted] if wanted else list(waiting.values())
+    if not wanted and len(fits) > 1:
+        raise ToolPairingError(f"{len(fits)} calls wait for results. Say which one this answers: tool_call_id=….")
+    if not fits:
+        which = f" {wanted!r}" if wanted else ""
+        raise ToolPairingError(
+            f"No call{which} waits for a result: it was answered already, or never made. "
+            "Append the assistant's message with its tool calls first."
+        )
+    newest = max(call.version for call in fits)
+    return min((call for call in fits if call.version == newest), key=lambda call: call.id)
 
 
 def shorten_id(provider_id: str | None) -> str | None:
@@ -33,33 +153,28 @@ def shorten_id(provider_id: str | None) -> str | None:
 
 def message_content(message: Message, large: Mapping[int, str]) -> MessageContent:
     """Return a message's content as it is stored. `large` names the artifacts of large results, by index."""
-    text, parts = (message.content, None) if not isinstance(message.content, list) else (None, message.content)
+    parts = message.content if isinstance(message.content, list) else None
+    calls: list[dict[str, Any]] = []
+    for call in message.tool_calls:
+        calls.append({"name": call.name, "arguments": call.arguments})
+        if call.provider_id != shorten_id(call.provider_id):
+            calls[-1]["provider_id"] = call.provider_id
+    results: list[dict[str, Any]] = []
+    for index, result in enumerate(message.tool_results):
+        results.append({"artifact": large[index]} if index in large else {"result": result.result})
+        if result.provider_id is not None:
+            results[-1]["provider_id"] = result.provider_id
+        if result.interrupted:
+            results[-1]["interrupted"] = True
     return MessageContent(
-        text=text,
+        text=message.content if parts is None else None,
         parts=parts,
-        tool_calls=[_encode_call(call) for call in message.tool_calls] or None,
-        tool_results=[_encode_result(result, large.get(index)) for index, result in enumerate(message.tool_results)]
-        or None,
+        tool_calls=calls or None,
+        tool_results=results or None,
         name=message.name,
         provider_id=message.provider_id,
         metadata=message.metadata,
     )
-
-
-def _encode_call(call: ToolCallRequest) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": call.name, "arguments": call.arguments}
-    if call.provider_id != shorten_id(call.provider_id):
-        entry["provider_id"] = call.provider_id
-    return entry
-
-
-def _encode_result(result: ToolCallResult, artifact: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"result": result.result} if artifact is None else {"artifact": artifact}
-    if result.provider_id is not None:
-        entry["provider_id"] = result.provider_id
-    if result.interrupted:
-        entry["interrupted"] = True
-    return entry
 
 
 def text_artifacts(content: Any) -> list[str]:
@@ -70,11 +185,6 @@ def text_artifacts(content: Any) -> list[str]:
     return named + [entry["artifact"] for entry in content.tool_results or () if "artifact" in entry]
 
 
-def message_from_event(event: Event, texts: Mapping[str, str] | None = None, pinned: bool = False) -> Message:
-    """Return the message of a `message.appended` event. `texts` are its large texts by artifact name."""
-    return _build_message(event.id, event, event.facts, event.content, texts or {}, pinned)
-
-
 def decode_message_content(stored: StoredEvent) -> Any:
     """Return the content of a stored `message.appended`: a MessageContent, ERASED, or None if it has none."""
     if stored.content is not None:
@@ -82,15 +192,10 @@ def decode_message_content(stored: StoredEvent) -> Any:
     return ERASED if stored.erased else None
 
 
-def decode_message(stored: StoredEvent, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
-    """Return the message of a stored event, decoding only what a message needs: many are read at a time."""
-    facts = decode_facts(stored.type, stored.schema, stored.facts)
-    return _build_message(ulid_text(stored.id), stored, facts, content, texts, pinned)
-
-
-def _build_message(
+def build_message(
     id: str, event: Event | StoredEvent, facts: MessageAppended, content: Any, texts: Mapping[str, str], pinned: bool
 ) -> Message:
+    """Return the message of a `message.appended` event. `texts` are its large texts by artifact name."""
     erased = content is ERASED
     said = MessageContent() if erased or content is None else content
     shown = said.text if said.parts is None else _decode_parts(said.parts, texts)
@@ -124,13 +229,9 @@ def _build_message(
         pinned=pinned,
         trust=ROLE_TRUST.get(facts.role, "external"),
         erased=erased,
-        policy=policy_without_pin(facts),
+        # The policy `pinned` is shown by the pin.
+        policy=None if facts.policy == "pinned" else facts.policy,
     )
-
-
-def policy_without_pin(facts: MessageAppended) -> str | None:
-    """Return the policy of a message; None for `pinned`, which the message shows by its pin."""
-    return None if facts.policy == "pinned" else facts.policy
 
 
 def _decode_parts(stored: list[Part], texts: Mapping[str, str]) -> Content:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.sessions.pairing import change_message, keep_calls, keep_results
+from holdfast.core.sessions.rounds import change_message, keep_calls, keep_results
 from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.wire.calls import json_text, match_results
 from holdfast.core.wire.parts import is_parts

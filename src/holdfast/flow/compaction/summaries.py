@@ -15,8 +15,7 @@ import msgspec
 
 from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import fit_text
-from holdfast.core.sessions.pairing import group_rounds, repair_messages
-from holdfast.core.sessions.rounds import SUMMARY_PREFIX
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds, repair_messages
 from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import CountMessage, Framing, framing_of, message_tokens
 from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
@@ -139,7 +138,7 @@ def _pick_mergeable(new: int, older: Iterator[Summary]) -> tuple[list[Summary], 
 
 def _count_older(messages: Sequence[Message], keep: int) -> int:
     """Count the messages in whole rounds before the newest `keep` and before any open call."""
-    found = [each.indexes[0] for each in group_rounds(messages)]
+    found = [each[0] for each in group_rounds(messages)]
     end = min(found[max(len(found) - keep, 0) :], default=len(messages))
     answered = {one.tool_call_id: at for at, message in enumerate(messages) for one in message.tool_results}
     # A late result stands after its round: end the range before the first call not answered within it.

@@ -24,8 +24,7 @@ from holdfast.flow.effects.apply import Drafts, EffectPlan
 from holdfast.flow.effects.settle import read_effect_outcome
 from holdfast.flow.effects.sinks import Middleware, client_sinks
 from holdfast.flow.frames.read import content_field
-from holdfast.flow.journal.append import States, decide_and_append
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.flow.state.journal_store import TRIES
 from holdfast.ports import Env
 from holdfast.records import effects

@@ -15,8 +15,7 @@ from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import EffectNotFound, EffectRefused, InvalidValue, KeyReused, Refused, TooLarge
 from holdfast.flow.effects.sinks import settlement_key
 from holdfast.flow.frames.read import content_field, parse_id, read_event, row_ulid
-from holdfast.flow.journal.append import Drafts, States, decide_and_append
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import Drafts, States, decide_and_append, redact_as_configured
 from holdfast.flow.state.journal_store import TRIES
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery

@@ -21,8 +21,7 @@ from holdfast.errors import CallNotFound, InvalidValue, KeyReused
 from holdfast.flow.frames.lifecycle import change_frame, match_event
 from holdfast.flow.frames.read import find_frame_stream, parse_id
 from holdfast.flow.journal import telemetry
-from holdfast.flow.journal.append import ChangeResult
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import ChangeResult, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.compaction import priority_of
 from holdfast.records.events import frames

@@ -14,8 +14,7 @@ from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.errors import Conflict, FrameEnded, FrameNotFound, InvalidValue, VersionConflict
 from holdfast.flow.frames.read import content_field, find_frame_row, find_frame_stream, parse_id, read_event, read_frame
-from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event

@@ -11,8 +11,7 @@ from holdfast.core.frames.stack import add_clock_events
 from holdfast.errors import Draining, DuplicateFrame, FrameNotFound, InvalidValue, ParentNotActive, ParentNotFound
 from holdfast.flow.frames.lifecycle import check_goal, has_content, match_event
 from holdfast.flow.frames.read import find_frame_row, find_frame_stream, parse_id, read_event
-from holdfast.flow.journal.append import Drafts, States, decide_and_append
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import Drafts, States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft, Event

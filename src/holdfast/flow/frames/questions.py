@@ -13,8 +13,7 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.errors import AlreadyAnswered, InvalidValue, KeyReused, QuestionNotFound, Refused, TokenNotFound
 from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
 from holdfast.flow.frames.read import find_frame_stream, find_question_row, load_current_state, parse_id, row_ulid
-from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events import frames

@@ -26,7 +26,7 @@ from holdfast.errors import (
     Unavailable,
     VersionConflict,
 )
-from holdfast.flow.journal import redact as journal_redact
+from holdfast.flow.journal.redact import redact_content
 from holdfast.ports import Env
 from holdfast.records.batches import ANY_VERSION, AppendResult, Artifact, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import Draft, Event, SealedEvent, Source
@@ -251,7 +251,7 @@ def _find_earlier_result(
 def _notify_observers(env: Env, batch: Batch, appended: AppendResult) -> None:
     """Notify the callbacks that listen for the committed events, as stored."""
     for part, placed in zip(batch.parts, appended.parts, strict=True):
-        wanted = [env.observers.has_listener(env.tenant, event.type) for event in part.events]
+        wanted = [env.observers.list_callbacks(env.tenant, event.type) for event in part.events]
         if any(wanted):
             # Read back only if there is a listener: some fields, such as the author, are known to the journal alone.
             query = EventQuery(tenant=env.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
@@ -273,7 +273,7 @@ def load_state(env: Env, stream: str, *, fresh: bool = False) -> StreamState:
 
 
 def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> Batch:
-    """Encode the drafts in canonical bytes, with ids, times and salts."""
+    """Encode the drafts, redacted and assigned to a subject, in canonical bytes with ids, times and salts."""
     names = [part.stream for part in writes if part.events]
     if not names or len(names) != len(writes):
         raise InvalidValue("There is nothing to append. Pass at least one event.")
@@ -286,7 +286,13 @@ def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Arti
     for part in writes:
         expected, events = part.expected, []
         for given in part.events:
-            draft = _complete_draft(env, given)
+            # Messages were redacted part by part before they were counted; redacting them whole could change structure.
+            redacted = given.content if given.type == "message.appended" else redact_as_configured(env, given.content)
+            draft = given if redacted is given.content else replace(given, content=redacted)
+            if draft.subject is not None:
+                check_id(draft.subject, "subject")
+            elif env.user is not None and (draft.content is not None or draft.facts.artifacts):
+                draft = replace(draft, subject=env.user)
             id = ids.ulid() if draft.id is None else ulid_bytes(draft.id)
             events.append(seal_draft(draft, id=id, at=at, salt=ids.salt(), settings=settings))
         if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
@@ -297,13 +303,6 @@ def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Arti
     return Batch(tenant=env.tenant, parts=tuple(parts), source=source, artifacts=tuple(artifacts))
 
 
-def _complete_draft(env: Env, draft: Draft) -> Draft:
-    """Redact a draft's content, and assign it to the subject it names, or else to the acting user."""
-    # Messages were redacted part by part before they were counted; redacting them whole could change structure.
-    if env.redact is not None and draft.content is not None and draft.type != "message.appended":
-        draft = replace(draft, content=journal_redact.redact_content(env.redact, draft.content))
-    if draft.subject is not None:
-        check_id(draft.subject, "subject")
-    elif env.user is not None and (draft.content is not None or draft.facts.artifacts):
-        return replace(draft, subject=env.user)
-    return draft
+def redact_as_configured(env: Env, given: Any) -> Any:
+    """Return content as it will be stored, to compare with stored content."""
+    return given if env.redact is None or given is None else redact_content(env.redact, given)

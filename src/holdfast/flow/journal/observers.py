@@ -40,9 +40,14 @@ class EventCallbacks:
 
         return undo
 
-    def has_listener(self, tenant: str, type_name: str) -> bool:
-        """Return True if a callback wants this type."""
-        return bool(self._kept) and any(_matches(entry, tenant, type_name) for entry in self._kept)
+    def list_callbacks(self, tenant: str, type_name: str) -> list[Callback]:
+        """Return the callbacks that want events of this type."""
+        return [
+            callback
+            for wanted, pattern, callback in list(self._kept)
+            if wanted == tenant
+            and (type_name.startswith(pattern[:-1]) if pattern.endswith("*") else type_name == pattern)
+        ]
 
     @contextmanager
     def defer(self) -> Iterator[None]:
@@ -64,22 +69,14 @@ class EventCallbacks:
         if waiting is not None:
             waiting.append(event)
             return
-        for entry in list(self._kept):
-            if _matches(entry, event.tenant, event.type):
-                try:
-                    entry[2](event)
-                except Exception as error:  # noqa: BLE001
-                    warn_caller(f"A callback for {event.type} failed: {error!r}")
+        for callback in self.list_callbacks(event.tenant, event.type):
+            try:
+                callback(event)
+            except Exception as error:  # noqa: BLE001
+                warn_caller(f"A callback for {event.type} failed: {error!r}")
 
 
 def _is_known(pattern: str) -> bool:
     if pattern.endswith("*"):
         return pattern.startswith(APP_PREFIX) or any(name.startswith(pattern[:-1]) for name in CATALOGUE)
     return pattern in CATALOGUE or pattern.startswith(APP_PREFIX)
-
-
-def _matches(entry: tuple[str, str, Callback], tenant: str, type_name: str) -> bool:
-    wanted, pattern, _ = entry
-    if wanted != tenant:
-        return False
-    return type_name.startswith(pattern[:-1]) if pattern.endswith("*") else type_name == pattern

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from holdfast.core.lazy import convert
 from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, InvalidValue, RedactionFailed
-from holdfast.ports import Env
 from holdfast.records.events.envelope import Content
 from holdfast.records.messages import Message, Part, ToolCallRequest
 
@@ -134,11 +133,6 @@ def _redact_call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
     if found == given and not repeated:
         return call
     return replace(call, arguments=json.dumps(found, ensure_ascii=False, separators=(",", ":")))
-
-
-def redact_as_configured(env: Env, given: Any) -> Any:
-    """Return content as it will be stored, to compare with stored content."""
-    return given if env.redact is None or given is None else redact_content(env.redact, given)
 
 
 def redact_content(redact: Redact, given: Content) -> Content:

@@ -23,8 +23,7 @@ from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import find_frame_stream, load_current_state, parse_id, read_event
 from holdfast.flow.journal import artifacts, telemetry
-from holdfast.flow.journal.append import States, decide_and_append
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent, ContextPacked, OmittedPiece, PackedPiece
 from holdfast.records.events.envelope import Draft, Event

@@ -33,7 +33,7 @@ from holdfast.core.packs.segments import (
     note_segments,
     summary_segment,
 )
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.core.trust import FILE_PREFIX, lowest_trust
 from holdfast.core.wire.parts import ERASED_TEXT

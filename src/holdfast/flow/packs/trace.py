@@ -34,7 +34,7 @@ from holdfast.core.packs.trace import (
     readable_text,
     tools_text,
 )
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, EvidenceFailed, FrameEnded, InvalidValue, NotFound, Refused
 from holdfast.flow.packs import briefs, manifest, pack, visibility
 from holdfast.flow.packs.rebuild import (

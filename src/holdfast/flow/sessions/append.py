@@ -14,8 +14,15 @@ from msgspec.structs import replace
 
 from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
-from holdfast.core.sessions.append import CallAnswer, MessageDraft, append_messages, begin_generation, is_reset
-from holdfast.core.sessions.message_events import message_content, policy_without_pin, shorten_id
+from holdfast.core.sessions.message_events import (
+    CallAnswer,
+    MessageDraft,
+    append_messages,
+    begin_generation,
+    is_reset,
+    message_content,
+    shorten_id,
+)
 from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens
 from holdfast.core.trust import ROLE_TRUST, TRUSTED_LEVELS
 from holdfast.core.values import to_plain
@@ -200,7 +207,7 @@ def build_stored_messages(
                 tokens=facts.tokens,
                 tokenizer=facts.tokenizer,
                 pinned=facts.policy == "pinned",
-                policy=policy_without_pin(facts),
+                policy=None if facts.policy == "pinned" else facts.policy,
                 trust=ROLE_TRUST.get(message.role, "external"),
             )
         )

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.sessions.pairing import repair_messages
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.wire import jsonl as json_lines
 from holdfast.core.wire.calls import match_results
 from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation

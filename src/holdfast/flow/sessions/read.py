@@ -13,13 +13,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.journal.codec import decode_event
-from holdfast.core.sessions.message_events import (
-    decode_message,
-    decode_message_content,
-    message_from_event,
-    text_artifacts,
-)
+from holdfast.core.journal.codec import decode_event, decode_facts
+from holdfast.core.sessions.message_events import build_message, decode_message_content, text_artifacts
 from holdfast.errors import MessageNotFound, Refused, SessionNotFound
 from holdfast.flow.frames.read import load_current_state, read_event
 from holdfast.flow.journal import artifacts
@@ -27,7 +22,7 @@ from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.events.sessions import MessageAppended, SharedSegment
-from holdfast.records.ids import ulid_bytes
+from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message, ToolCallRequest
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
@@ -204,15 +199,15 @@ def decode_messages(env: Env, events: Sequence[Event], pinned: set[tuple[str, in
     found = []
     for event in events:
         if event.type in MESSAGE_TYPES:
-            texts = _large_texts(env, event.content)
-            found.append(message_from_event(event, texts, (event.stream, event.version) in (pinned or ())))
+            texts, kept = _large_texts(env, event.content), (event.stream, event.version) in (pinned or ())
+            found.append(build_message(event.id, event, event.facts, event.content, texts, kept))
     return found
 
 
 def read_message(env: Env, stored: StoredEvent, *, pinned: bool) -> Message:
-    """Decode one stored message, with its large texts loaded."""
-    content = decode_message_content(stored)
-    return decode_message(stored, content, _large_texts(env, content), pinned)
+    """Decode one stored message with its large texts, and nothing else of its event: many are read at a time."""
+    content, facts = decode_message_content(stored), decode_facts(stored.type, stored.schema, stored.facts)
+    return build_message(ulid_text(stored.id), stored, facts, content, _large_texts(env, content), pinned)
 
 
 def _large_texts(env: Env, content: Any) -> dict[str, str]:

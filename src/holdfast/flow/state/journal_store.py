@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import KeyReused
-from holdfast.flow.journal import redact
-from holdfast.flow.journal.append import States, StreamWrite, append_events, decide_and_append
+from holdfast.flow.journal.append import States, StreamWrite, append_events, decide_and_append, redact_as_configured
 from holdfast.flow.state.store import Storage
 from holdfast.flow.state.vectors import find_similar
 from holdfast.ports import Env
@@ -168,7 +167,7 @@ class JournalStore:
         if event.content is ERASED:
             return True  # The erased value can no longer be compared.
         before = event.content.value if reducer == "overwrite" else event.content.given
-        wanted = redact.redact_as_configured(self._env, ValueContent(value=decode(given)))
+        wanted = redact_as_configured(self._env, ValueContent(value=decode(given)))
         return encode(before) == encode(wanted.value)
 
     def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.fold import fold_facts
-from holdfast.core.sessions.append import append_messages, begin_generation, is_reset
+from holdfast.core.sessions.message_events import append_messages, begin_generation, is_reset
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, Refused
 from holdfast.flow.frames.read import load_current_state

@@ -29,7 +29,7 @@ from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.frames.lifecycle import change_frame, check_live
 from holdfast.flow.frames.read import find_frame_stream, load_current_state
 from holdfast.flow.journal import artifacts, telemetry
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.packs import briefs
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn

@@ -12,7 +12,7 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Conflict, ToolPairingError
 from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import load_current_state
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.turns.append import (
     ConversationOver,
     DraftBuilder,

@@ -24,7 +24,7 @@ from holdfast.core.values import to_plain
 from holdfast.core.wire.tools import default_arguments, describe_call, describe_misfit
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames import read
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.turns import calls, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.calls import ToolCallReturn, ToolCallStart

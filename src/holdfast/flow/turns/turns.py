@@ -21,8 +21,7 @@ from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Re
 from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
 from holdfast.flow.journal import artifacts
-from holdfast.flow.journal.append import States, decide_and_append
-from holdfast.flow.journal.redact import redact_as_configured
+from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.flow.sessions import read
 from holdfast.flow.turns.append import ConversationOver, MessageBatch, TurnPlace, append_to_turn, is_conversation_over
 from holdfast.ports import Env
