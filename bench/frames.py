@@ -25,7 +25,7 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.core.frames import stack
 from holdfast.flow.frames import lifecycle as flow
 from holdfast.flow.frames import takeover
-from holdfast.flow.frames.push import push_frame
+from holdfast.flow.frames.lifecycle import push_frame
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.ports import Env
 from holdfast.records.events.envelope import DEFAULT_TENANT, Draft

@@ -21,7 +21,7 @@ from holdfast.flow.compaction import summaries
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.packs import pack, recent
 from holdfast.flow.packs.recent import TokenCounter
-from holdfast.flow.sessions import append, branch, handover, pins, read, sessions
+from holdfast.flow.sessions import append, branch, read, sessions
 from holdfast.flow.sessions import summaries as session_summaries
 from holdfast.records.batches import RowUpdate
 from holdfast.records.events.sessions import MessageSpan, SharedSegment
@@ -140,7 +140,7 @@ def retracted_messages_in_packs(patch: Patch) -> None:
 
 
 def pinned_messages_left_out(patch: Patch) -> None:
-    patch.setattr(pins, "_iter_pinned", lambda env, line: [])
+    patch.setattr(read, "_iter_pinned", lambda env, line: [])
 
 
 def system_prompt_not_counted(patch: Patch) -> None:
@@ -170,17 +170,17 @@ def key_appends_twice(patch: Patch) -> None:
 
 def remembered_states_not_compared(patch: Patch) -> None:
     """What another client did is not seen, as long as this one remembers something older."""
-    for module in (read, sessions, summaries, pack, handover):
+    for module in (read, sessions, summaries, pack):
         patch.setattr(module, "load_current_state", load_state)
 
 
 def history_handed_over_in_part(patch: Patch) -> None:
-    original = handover.iter_segment_messages
+    original = sessions.iter_segment_messages
 
     def span_of(*args: Any) -> Iterator[Message]:
         yield from list(original(*args))[1:]
 
-    patch.setattr(handover, "iter_segment_messages", span_of)
+    patch.setattr(sessions, "iter_segment_messages", span_of)
 
 
 BUGS: list[Callable[[Patch], None]] = [

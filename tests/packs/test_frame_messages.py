@@ -15,7 +15,7 @@ import holdfast
 from bench.counting import counting
 from holdfast import Holdfast
 from holdfast.errors import FrameEnded, FrameNotFound, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
-from holdfast.flow.frames import ancestry
+from holdfast.flow.frames import read as frame_read
 from holdfast.flow.packs import visibility
 from holdfast.flow.sessions import append
 from holdfast.flow.sessions.append import MessagePreparer
@@ -87,7 +87,7 @@ def test_a_root_without_a_session_has_a_line_of_its_own(hf: Holdfast) -> None:
         one.append("mine")
         assert texts(one.messages()) == ["mine"]
         assert two.messages() == []
-        assert ancestry.frame_thread(hf.env, one.id) == f"frame/{one.id}"
+        assert frame_read.frame_thread(hf.env, one.id) == f"frame/{one.id}"
 
 
 def test_what_a_root_says_in_a_session_that_nobody_opened_is_refused(hf: Holdfast) -> None:
@@ -206,7 +206,7 @@ def test_unknown_frames_see_nothing(hf: Holdfast) -> None:
     for ask in (
         visibility.frame_visibility,
         visibility.load_breadcrumbs,
-        ancestry.frame_thread,
+        frame_read.frame_thread,
         append.read_frame_messages,
     ):
         with pytest.raises(FrameNotFound):
@@ -334,9 +334,9 @@ def test_no_frame_sees_what_was_said_above_or_beside_it() -> None:
 
 
 def test_a_child_that_saw_the_session_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = ancestry.FramePlace.thread.fget  # type: ignore[attr-defined]
+    real = frame_read.FramePlace.thread.fget  # type: ignore[attr-defined]
     leaky = property(lambda place: real(replace(place, parent=None)))
-    monkeypatch.setattr(ancestry.FramePlace, "thread", leaky)
+    monkeypatch.setattr(frame_read.FramePlace, "thread", leaky)
     with pytest.raises((AssertionError, SessionNotFound)):
         everywhere(isolated)
 

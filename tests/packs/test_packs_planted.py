@@ -18,7 +18,7 @@ from holdfast.core.packs.fit import _Attempt
 from holdfast.core.packs.segments import order_items
 from holdfast.core.sessions import rounds, shorten
 from holdfast.core.sessions.rounds import RepairResult
-from holdfast.flow.frames import ancestry
+from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames.read import read_handle
 from holdfast.flow.packs import evidence, recent
 from holdfast.flow.packs import pack as pack_flow
@@ -88,7 +88,7 @@ def a_child_sees_what_its_ancestors_have(patch: pytest.MonkeyPatch) -> None:
     def wanted(self: _EvidenceReader) -> Iterator[Any]:
         yield from own(self)
         assert self._seen.frame is not None
-        for place in [*ancestry.iter_ancestors(self._env, self._seen.frame.id)][1:]:
+        for place in [*frame_read.iter_ancestors(self._env, self._seen.frame.id)][1:]:
             for handle in place.live.handles.values() if place.live is not None else ():
                 yield read_handle(self._env, place.stream, handle), place.stream
 

@@ -14,7 +14,7 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.core.journal import fold, project
 from holdfast.errors import SessionClosed
-from holdfast.flow.sessions import handover, sessions
+from holdfast.flow.sessions import sessions
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.ports import EndedConversation
 from holdfast.records.settings import Settings
@@ -186,8 +186,8 @@ def taken_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def history_of_the_window(patch: pytest.MonkeyPatch) -> None:
-    original = handover.iter_segment_messages
-    patch.setattr(handover, "iter_segment_messages", lambda *args: list(original(*args))[-2:])
+    original = sessions.iter_segment_messages
+    patch.setattr(sessions, "iter_segment_messages", lambda *args: list(original(*args))[-2:])
 
 
 def end_and_hand_over_apart(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from holdfast.core.sessions.rounds import repair_messages
-from holdfast.core.sessions.windows import slide_window
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message
 from tests.scale import seeded, volume
@@ -16,7 +15,7 @@ from tests.sessions.generated import torn
 from tests.sessions.test_pairing import asks, gives, shape, user
 from tests.sessions.test_windows import SYSTEM, count, kinds
 from tests.sessions.window_kit import summarise_window
-from tests.sessions.window_rules import instructions, refused
+from tests.sessions.window_rules import instructions, refused, slide_window
 
 
 def brief(messages: Sequence[Message]) -> str:

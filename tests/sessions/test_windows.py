@@ -14,13 +14,12 @@ from holdfast.core.sessions import windows
 from holdfast.core.sessions.rounds import ConversationRounds
 from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import OPENAI, message_tokens
-from holdfast.core.sessions.windows import slide_window
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 from tests.sessions.generated import conversation
 from tests.sessions.test_pairing import asks, gives, pair_by_id_alone, shape, user
-from tests.sessions.window_rules import complaints, refused
+from tests.sessions.window_rules import complaints, refused, slide_window
 
 SYSTEM = Message(role="system", content="Be kind.")
 

@@ -18,7 +18,6 @@ import pytest
 from holdfast.core.sessions import rounds as conversation_module
 from holdfast.core.sessions.rounds import ConversationRounds, repair_messages
 from holdfast.core.sessions.tokens import OPENAI, message_tokens
-from holdfast.core.sessions.windows import slide_window
 from holdfast.core.wire import openai_chat
 from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import resolve_tokenizer
@@ -28,7 +27,7 @@ from tests.scale import volume
 from tests.sessions.generated import airline
 from tests.sessions.provider_rules import openai_problems
 from tests.sessions.window_kit import summarise_window
-from tests.sessions.window_rules import refused
+from tests.sessions.window_rules import refused, slide_window
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tau-bench" / "airline-even-tasks.json"
 COUNT_LIMITS = range(3, 21)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from holdfast.core.sessions.rounds import repair_messages
-from holdfast.core.sessions.windows import Window
+from holdfast.core.sessions.rounds import ConversationRounds, check_bounds, repair_messages
+from holdfast.core.sessions.windows import Window, fit_window
 from holdfast.core.wire import anthropic, openai_chat
 from holdfast.records.messages import Message
 from tests.sessions.generated import torn
@@ -14,6 +14,19 @@ from tests.sessions.provider_rules import anthropic_problems, openai_problems
 
 Count = Callable[[Message], int]
 NO_LIMIT = 1 << 60
+
+
+def slide_window(
+    messages: list[Message],
+    *,
+    max_messages: int | None = None,
+    max_tokens: int | None = None,
+    count: Count | None = None,
+    reserve: int = 0,
+    leading: int | None = None,
+) -> Window:
+    """The window over messages that are kept in a list."""
+    return fit_window(ConversationRounds(messages, check_bounds(max_messages, max_tokens, count, reserve), leading))
 
 
 def complaints(

@@ -16,8 +16,8 @@ import holdfast
 from holdfast import Holdfast, Message, Usage
 from holdfast.connect import make_price_function
 from holdfast.errors import InvalidValue
-from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.sessions import sessions as sessions_flow
+from holdfast.flow.sessions.append import add_cost
 from holdfast.model import prices
 from holdfast.model.prices import LONG_PROMPT, PRICES, compute_cost, register_price
 from holdfast.records.batches import SessionQuery

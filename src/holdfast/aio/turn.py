@@ -21,7 +21,7 @@ from holdfast.client.pack import ContextPack, wrap_pack
 from holdfast.client.turn import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step, make_step, make_turn_frame
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
-from holdfast.flow.frames.block import read_status
+from holdfast.flow.frames.takeover import read_status
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.calls import EngineStep, TurnModelCall, TurnToolCall, error_usage
 from holdfast.flow.turns.deadlock import current_caller

@@ -37,9 +37,9 @@ from holdfast.core.values import convert_value, exception_text, is_record_type, 
 from holdfast.core.wire.read import read_input
 from holdfast.errors import Draining, FrameEnded, InsufficientTokens, InvalidValue, KeyReused, Refused, Waiting
 from holdfast.flow.compaction import rules as compaction_rules
-from holdfast.flow.frames import calls, lifecycle, push, questions, read, run_once, takeover
-from holdfast.flow.frames.ancestry import frame_thread
-from holdfast.flow.frames.block import (
+from holdfast.flow.frames import calls, lifecycle, questions, read, takeover
+from holdfast.flow.frames.read import frame_thread
+from holdfast.flow.frames.takeover import (
     check_not_suspended,
     check_on_error,
     claim_block,
@@ -144,7 +144,7 @@ class Frame:
         self._claimed = True
 
     def _push(self, *, lease: bool) -> str:
-        return push.push_frame(
+        return lifecycle.push_frame(
             self.env,
             self._stream,
             self._content,
@@ -379,18 +379,18 @@ class Frame:
         if inspect.iscoroutinefunction(fn):
             raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
-        begun = run_once.begin_step(self.env, self.id, key, if_interrupted)
+        begun = calls.begin_step(self.env, self.id, key, if_interrupted)
         if begun.known:
             return typing.cast(T, convert_value(begun.known[0], kind))
         try:
             value = fn(*args)
         except Exception as error:
-            run_once.fail_step(self.env, self.id, key, begun.call, error)
+            calls.fail_step(self.env, self.id, key, begun.call, error)
             raise
         except BaseException:
-            run_once.leave_step(self.env, self.id, key)  # The intent stays open: the outcome is unknown.
+            calls.leave_step(self.env, self.id, key)  # The intent stays open: the outcome is unknown.
             raise
-        return typing.cast(T, convert_value(run_once.finish_step(self.env, self.id, key, begun.call, value), kind))
+        return typing.cast(T, convert_value(calls.finish_step(self.env, self.id, key, begun.call, value), kind))
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
         """Set the frame's result, written when the frame completes; return the value as it will be read back."""

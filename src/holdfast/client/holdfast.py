@@ -23,7 +23,6 @@ from holdfast.connect import ClientExtensions, connect
 from holdfast.errors import Refused
 from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames import takeover
-from holdfast.flow.sessions import handover
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.flow.state import search as state_search
@@ -128,7 +127,7 @@ class Holdfast:
 
     def sweep_sessions(self) -> SessionSweepReport:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it periodically."""
-        return handover.sweep_sessions(self.env)
+        return sessions_flow.sweep_sessions(self.env)
 
     @property
     def state(self) -> StateStore:

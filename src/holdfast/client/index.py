@@ -20,7 +20,7 @@ from holdfast.core.values import to_plain
 from holdfast.errors import BudgetTooSmall, TokenNotFound
 from holdfast.flow.compaction import frames
 from holdfast.flow.frames import calls as frame_calls
-from holdfast.flow.frames import lifecycle, push, read, takeover
+from holdfast.flow.frames import lifecycle, read, takeover
 from holdfast.flow.frames import questions as frame_questions
 from holdfast.flow.packs import briefs, visibility
 from holdfast.flow.sessions import append
@@ -73,7 +73,7 @@ class IndexView:
         """
         content = GoalContent(goal=goal, inputs=to_plain(inputs), metadata=to_plain(metadata))
         stream = None if scope is None else Scope.of(scope).text
-        return push.push_frame(
+        return lifecycle.push_frame(
             self.env,
             stream,
             content,

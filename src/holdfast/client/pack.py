@@ -25,7 +25,7 @@ from holdfast.flow.packs import manifest as journaled
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs import rebuild, visibility
 from holdfast.flow.packs.visibility import PackRequest, Visibility
-from holdfast.flow.sessions import import_export
+from holdfast.flow.sessions import read as session_read
 from holdfast.ports import Env
 from holdfast.ports.journal import Journal
 from holdfast.records.messages import Message, ToolDef
@@ -296,7 +296,7 @@ def _make_pack(env: Env, seen: Callable[[Env], Visibility], asked: PackRequest, 
 
 def wrap_pack(env: Env, made: AssembledPack, digest: str | None = None) -> ContextPack:
     """Wrap a pack for callers; `digest` is given if it is known."""
-    load = partial(import_export.inline_artifacts, env)
+    load = partial(session_read.inline_artifacts, env)
     return ContextPack(made, journal=env.journal, tenant=env.tenant, load=load, digest=digest)
 
 

@@ -30,7 +30,7 @@ from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.compaction import threads as compaction_threads
 from holdfast.flow.packs import trace
 from holdfast.flow.sessions import append as session_append
-from holdfast.flow.sessions import branch, handover, import_export
+from holdfast.flow.sessions import branch, import_export
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.flow.sessions.import_export import ImportReport
@@ -299,12 +299,12 @@ class Session:
         """End the session for good: it takes no more messages, and all of it is offered to memory."""
         self._end_session("close", reset=False)
         compaction_rules.forget_rules(self._env, self._session_stream)
-        handover.offer_handovers(self._env, self._session_stream)
+        sessions_flow.offer_handovers(self._env, self._session_stream)
 
     def reset(self) -> None:
         """End the session and start afresh under the same id: the next message has no history before it."""
         self._end_session("reset", reset=True)
-        handover.offer_handovers(self._env, self._session_stream)
+        sessions_flow.offer_handovers(self._env, self._session_stream)
 
     def _end_session(self, cause: str, *, reset: bool) -> None:
         threads = self.details.threads

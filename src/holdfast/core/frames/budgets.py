@@ -47,13 +47,8 @@ def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None 
     part = 0 if purpose is None else min(_reservation_amount(frame, purpose), record.spent)
     if not record.spent and not record.cost:
         return []
-    facts = frames.FrameSpent(
-        frame=frame_id,
-        usage=record,
-        purpose=purpose,
-        from_reserved=part,
-        overdraft=overdraft(frame, record.spent - part),
-    )
+    over = overdraft(frame, record.spent - part)
+    facts = frames.FrameSpent(frame=frame_id, usage=record, purpose=purpose, from_reserved=part, overdraft=over)
     return [Draft(type="frame.spent", facts=facts)]
 
 

@@ -286,8 +286,8 @@ def should_wake(state: StreamState, parent_id: str, child: str, drafts: Drafts) 
     parent = state.frames.get(parent_id)
     if parent is None or parent.status != "waiting":
         return False
-    popped = [draft.facts for events in drafts.values() for draft in events if draft.type == "frame.popped"]
-    ended = {child, *(facts.frame for facts in popped)}
+    facts = [draft.facts for events in drafts.values() for draft in events]
+    ended = {child, *(end.frame for end in facts if isinstance(end, frames.FramePopped))}
     siblings = [frame.id for frame in state.frames.values() if frame.parent == parent_id] + list(parent.away)
     return all(sibling in ended for sibling in siblings)
 

@@ -24,7 +24,11 @@ Frames = dict[str, FrameState]
 Session = SessionState | None
 Thread = ThreadState | None
 
-CALL_KINDS = {event_calls.ModelRequested: "model", event_calls.ToolRequested: "tool", event_calls.RunRequested: "run"}
+CALL_KINDS: dict[Any, str] = {
+    event_calls.ModelRequested: "model",
+    event_calls.ToolRequested: "tool",
+    event_calls.RunRequested: "run",
+}
 _NO_USAGE = Usage()
 
 

@@ -17,7 +17,6 @@ from holdfast.core.journal.tables import FRAMES, SESSIONS, THREADS, USAGE_COLUMN
 from holdfast.records.batches import Row, RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
 from holdfast.records.events import frames, state
 from holdfast.records.events import sessions as said
-from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import hex_bytes, ulid_bytes
 from holdfast.records.usage import Usage
 
@@ -45,20 +44,20 @@ def _update_frame_row(
     return RowUpdate("frames", (ulid_bytes(frame),), {**(values or {}), "version": version}, added)
 
 
-def _limit_columns(limits: FrameLimits) -> Row:
-    return {
-        "max_context_tokens": limits.context_tokens,
-        "max_tool_calls": limits.tool_calls,
-        "max_subframe_depth": limits.depth,
-        "timeout_ms": limits.timeout_ms,
-    }
+_LIMIT_COLUMNS = {
+    "max_context_tokens": "context_tokens",
+    "max_tool_calls": "tool_calls",
+    "max_subframe_depth": "depth",
+    "timeout_ms": "timeout_ms",
+}
+"""The columns of a frame's limits, with the names that the limits have in facts."""
 
 
 def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> list[RowChange]:
     row: Row = {
         **dict.fromkeys(FRAMES.column_names),
         **dict.fromkeys(("used", "reserved", "lent", "tool_calls", *USAGE_COLUMNS), 0),
-        **_limit_columns(facts.limits),
+        **{column: getattr(facts.limits, name) for column, name in _LIMIT_COLUMNS.items()},
         "frame_id": ulid_bytes(facts.frame),
         "parent_frame_id": None if facts.parent is None else ulid_bytes(facts.parent),
         "depth": facts.depth,
@@ -83,7 +82,7 @@ def _project_frame_updated(facts: frames.FrameUpdated, version: int, at: int) ->
         name: value for name in ("status", "deadline", "granted") if (value := getattr(facts, name)) is not None
     }
     if facts.limits is not None:
-        values.update(_limit_columns(facts.limits))
+        values.update({column: getattr(facts.limits, name) for column, name in _LIMIT_COLUMNS.items()})
     if facts.context_hash is not None:
         values["context_hash"] = hex_bytes(facts.context_hash)
     if facts.texts:
@@ -425,7 +424,10 @@ def _project_thread_ended(facts: said.ThreadEnded, version: int, at: int) -> lis
     values: Row = {"ended": 1, "fresh": 1 if facts.reset else 0, "edited": version}
     if facts.reset:
         values.update(floor=version, messages=0, newest=0, shared=None)
-    return [RowUpdate("threads", (), values), *_delete_call_rows(facts.dropped)]
+    return [
+        RowUpdate("threads", (), values),
+        *(RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.dropped),
+    ]
 
 
 def _replace_call_rows(calls: tuple[said.CallRef, ...]) -> list[RowChange]:
@@ -435,10 +437,6 @@ def _replace_call_rows(calls: tuple[said.CallRef, ...]) -> list[RowChange]:
         )
         for call in calls
     ]
-
-
-def _delete_call_rows(calls: tuple[str, ...]) -> list[RowChange]:
-    return [RowDelete("message_calls", (ulid_bytes(call),)) for call in calls]
 
 
 def usage_amounts(usage: Usage) -> dict[str, int]:
@@ -477,9 +475,11 @@ def _project_message_appended(facts: said.MessageAppended, version: int, at: int
     row = message_row(facts, version)
     used = {} if facts.usage is None else usage_amounts(facts.usage)
     changes: list[RowChange] = [RowInsert("messages", row), RowUpdate("threads", (), values, used)]
-    if facts.calls:
-        changes += _replace_call_rows(tuple(said.CallRef(id, version, provider) for id, provider in facts.calls))
-    return [*changes, *_delete_call_rows(facts.answers)] if facts.answers else changes
+    for id, provider in facts.calls:
+        made: Row = {"call_id": ulid_bytes(id), "version": version, "provider": provider}
+        changes.append(RowReplace("message_calls", made))
+    changes += [RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.answers]
+    return changes
 
 
 def _project_message_retracted(facts: said.MessageRetracted, version: int, at: int) -> list[RowChange]:
@@ -495,7 +495,7 @@ def _project_message_retracted(facts: said.MessageRetracted, version: int, at: i
     return [
         *changes,
         RowUpdate("threads", (), values),
-        *_delete_call_rows(facts.dropped),
+        *(RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.dropped),
         *_replace_call_rows(facts.opened),
     ]
 

@@ -153,7 +153,7 @@ def shorten_id(provider_id: str | None) -> str | None:
 
 def message_content(message: Message, large: Mapping[int, str]) -> MessageContent:
     """Return a message's content as it is stored. `large` names the artifacts of large results, by index."""
-    parts = message.content if isinstance(message.content, list) else None
+    text, parts = (message.content, None) if not isinstance(message.content, list) else (None, message.content)
     calls: list[dict[str, Any]] = []
     for call in message.tool_calls:
         calls.append({"name": call.name, "arguments": call.arguments})
@@ -167,7 +167,7 @@ def message_content(message: Message, large: Mapping[int, str]) -> MessageConten
         if result.interrupted:
             results[-1]["interrupted"] = True
     return MessageContent(
-        text=message.content if parts is None else None,
+        text=text,
         parts=parts,
         tool_calls=calls or None,
         tool_results=results or None,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from holdfast.core.checks import is_number
 from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.values import exception_text
-from holdfast.core.wire.calls import CallMatches, ItemIndex, match_results
+from holdfast.core.wire.calls import CallMatches, match_results
 from holdfast.core.wire.parts import is_empty_message
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
@@ -122,23 +123,19 @@ def _place_results(
         elif place is not None and not index < place[0] < behind:
             done = f"moved the result of {call.name} behind its call"
             repairs.append(Repair(index=given[place[0]], problem="misplaced_result", done=done))
+    pairs = [*zip(calls, places, strict=True)]
     if not fill or None not in places:
         # All results are there: the order in which they came is as good as the order of the calls. It does not depend
         # on what stands between them, so a round alone is shown as it is among others.
-        return _collect_results(messages, sorted(place for place in places if place is not None))
+        pairs = sorted((pair for pair in pairs if pair[1] is not None), key=itemgetter(1))
     shown: list[Message] = []
-    for missing, run in groupby(zip(calls, places, strict=True), key=lambda pair: pair[1] is None):
-        if missing:
+    for owner, run in groupby(pairs, key=lambda pair: None if pair[1] is None else pair[1][0]):
+        if owner is None:
             shown += [make_interrupted_result(call) for call, _ in run]
         else:
-            shown += _collect_results(messages, [place for _, place in run if place is not None])
+            # Results stay in their original messages as far as possible.
+            shown.append(keep_results(messages[owner], [place[1] for _, place in run if place is not None]))
     return shown
-
-
-def _collect_results(messages: Sequence[Message], places: list[ItemIndex]) -> list[Message]:
-    """Return these results in this order, in their original messages as far as possible."""
-    runs = groupby(places, key=lambda place: place[0])
-    return [keep_results(messages[index], [position for _, position in run]) for index, run in runs]
 
 
 def repair_message(message: Message) -> tuple[Message | None, list[tuple[str, str]]]:

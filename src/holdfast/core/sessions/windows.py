@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.sessions.rounds import ConversationRounds, check_bounds, subtract_size
+from holdfast.core.sessions.rounds import ConversationRounds, subtract_size
 from holdfast.core.sessions.shorten import Cut, ShortenedMessages, fit_messages, keep_newest_calls
-from holdfast.core.sessions.tokens import CountMessage
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.messages import Message, Repair
 
@@ -32,23 +31,6 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Messages left out for which a summary stands."""
     failure: str | None = None
     """The reason why there is no summary though one was asked for."""
-
-
-def slide_window(
-    messages: Sequence[Message],
-    *,
-    max_messages: int | None = None,
-    max_tokens: int | None = None,
-    count: CountMessage | None = None,
-    reserve: int = 0,
-    leading: int | None = None,
-) -> Window:
-    """Return the first instructions and the newest whole rounds that fit; only the newest may be shortened.
-
-    `reserve` is the number of tokens for something else: tool definitions, a separate system prompt.
-    `leading` is the number of first instructions; by default all at the beginning.
-    """
-    return fit_window(ConversationRounds(messages, check_bounds(max_messages, max_tokens, count, reserve), leading))
 
 
 def fit_window(talk: ConversationRounds, failure: str | None = None) -> Window:

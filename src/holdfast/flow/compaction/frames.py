@@ -37,11 +37,11 @@ from holdfast.flow.compaction.summaries import (
     message_counter,
 )
 from holdfast.flow.compaction.threads import check_config, compact_with_fallback, count_uncovered, flush_scope
-from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import (
     content_field,
     find_frame_stream,
+    frame_thread,
     load_current_state,
     parse_id,
     read_event,

@@ -23,8 +23,7 @@ from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.sessions.append import thread_tokenizer
-from holdfast.flow.sessions.pins import leading_instructions
-from holdfast.flow.sessions.read import MessageLocation, iter_places, load_messages, thread_state
+from holdfast.flow.sessions.read import MessageLocation, iter_places, leading_instructions, load_messages, thread_state
 from holdfast.flow.sessions.summaries import build_summary, is_covered, iter_summaries
 from holdfast.ports import Env, Tokenizer
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft

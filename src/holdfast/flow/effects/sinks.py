@@ -15,7 +15,7 @@ from holdfast.core.journal.codec import decode, encode
 from holdfast.core.values import is_async, to_plain
 from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
 from holdfast.flow.effects.apply import Drafts, EffectPlan, apply_effect
-from holdfast.flow.frames import lifecycle, push, questions
+from holdfast.flow.frames import lifecycle, questions
 from holdfast.flow.journal.append import States, StreamWrite, append_events, decide_and_append
 from holdfast.flow.state.journal_store import TRIES
 from holdfast.flow.state.store import Storage, live_or_none
@@ -164,7 +164,7 @@ def _hand_off(env: Env, declared: DeclaredEffect, effect: Any) -> Mapping[str, A
 def _push_frame(env: Env, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
     """Push a frame under the effect's own id, so that a repetition is recognised."""
     actor = effect.actor if isinstance(effect, effects.PushFrame) else effect.to
-    frame = push.push_frame(
+    frame = lifecycle.push_frame(
         env,
         actor_scope(actor, effect.session),
         GoalContent(goal=effect.goal, inputs=to_plain(effect.inputs), metadata=to_plain(effect.metadata)),
@@ -187,7 +187,7 @@ def _request_approval(env: Env, declared: DeclaredEffect, effect: Any) -> Mappin
     if frame is None:
         content = GoalContent(goal=effect.question)
         place = actor_scope(effect.actor, effect.session)
-        frame = push.push_frame(env, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame")
+        frame = lifecycle.push_frame(env, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame")
     asked = questions.suspend_frame(
         env,
         frame,

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
+import msgspec
+
 from holdfast.errors import ActorBusy, Draining, NotOwner, StaleEpoch
 from holdfast.ports import Clock
 from holdfast.ports.journal import Journal
@@ -28,13 +30,12 @@ MAX_POLL_SECONDS = 0.05
 TenantStream = tuple[str, str]
 
 
-class _HeldLease:
+class _HeldLease(msgspec.Struct):
     """A lease of this process, used by `count` blocks of code; the last one gives it back."""
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.count = 0
-        self.lost = False
+    epoch: int
+    count: int = 0
+    lost: bool = False
 
 
 class StreamLeases:
@@ -132,7 +133,9 @@ class StreamLeases:
             held.count += 1
             self._silent.pop((tenant, stream), None)
             self._seen.pop((tenant, stream), None)
-            self._keep_alive()
+            if self._thread is None and "shared" in self._journal.capabilities:
+                self._thread = threading.Thread(target=self._renew_leases, name="holdfast-leases", daemon=True)
+                self._thread.start()
 
     def remove_user(self, tenant: str, stream: str, epoch: int) -> None:
         """Remove one user of a lease; after the last one, signs of life end."""
@@ -201,11 +204,6 @@ class StreamLeases:
         return epoch, version, self._journal.renewals(tenant, stream)
 
     # Our own signs of life
-
-    def _keep_alive(self) -> None:
-        if self._thread is None and "shared" in self._journal.capabilities:
-            self._thread = threading.Thread(target=self._renew_leases, name="holdfast-leases", daemon=True)
-            self._thread.start()
 
     def _renew_leases(self) -> None:
         wake = self._wake

@@ -1,9 +1,15 @@
-"""Read frames, live and ended, with their goals, handles, questions and outcomes. The cost follows the answer."""
+"""Read frames, live and ended: goals, handles, questions, outcomes, ancestors and threads. The cost follows the answer.
+
+A root frame within a session sees the session's thread. Any other frame sees only its own messages and nothing from
+above it: frames are isolated by design.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from holdfast.core.frames import stack
 from holdfast.core.journal.codec import decode_event
@@ -19,8 +25,11 @@ from holdfast.records.frames import FrameState, Handle, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo
 from holdfast.records.reports import EventQuery
+from holdfast.records.scope import MAIN_THREAD, Scope, parse_scope
 
 PAGE = 256
+_GOAL_TEXTS = ("goal", "inputs", "metadata")
+_OUTCOME_TEXTS = ("summary", "error", "value")
 _FRAME_TABLES = (
     "frame_handles",
     "frame_results",
@@ -54,9 +63,8 @@ def find_frame_stream(env: Env, frame_id: str) -> str:
 
 def find_frame_row(env: Env, frame_id: str) -> tuple[str, Row]:
     """Return the stream and the row of a frame."""
-    found = env.journal.select(
-        env.tenant, RowQuery(table="frames", column="frame_id", value=parse_id(frame_id), limit=1)
-    )
+    query = RowQuery(table="frames", column="frame_id", value=parse_id(frame_id), limit=1)
+    found = env.journal.select(env.tenant, query)
     if not found:
         raise FrameNotFound(f"There is no frame {frame_id}. Check its id and the tenant.")
     return found[0]
@@ -64,9 +72,8 @@ def find_frame_row(env: Env, frame_id: str) -> tuple[str, Row]:
 
 def has_frame(env: Env, frame_id: str) -> bool:
     """Return True if a frame of this id exists or existed."""
-    return bool(
-        env.journal.select(env.tenant, RowQuery(table="frames", column="frame_id", value=parse_id(frame_id), limit=1))
-    )
+    query = RowQuery(table="frames", column="frame_id", value=parse_id(frame_id), limit=1)
+    return bool(env.journal.select(env.tenant, query))
 
 
 def load_current_state(env: Env, stream: str) -> StreamState:
@@ -88,10 +95,7 @@ def read_event(env: Env, stream: str, version: int) -> Event | None:
 
 def content_field(event: Event | None, name: str) -> Any:
     """Return a field of an event's content: None if there is none, ERASED if it was erased."""
-    return None if event is None else _field_or_erased(event.content, name)
-
-
-def _field_or_erased(content: Any, name: str) -> Any:
+    content = None if event is None else event.content
     return ERASED if content is ERASED else getattr(content, name, None)
 
 
@@ -118,15 +122,15 @@ def describe_frame(
     if goal is None:
         event = read_event(env, stream, frame.goal)
         words = None if event is None else event.content
+    said = {name: ERASED if words is ERASED else getattr(words, name, None) for name in _GOAL_TEXTS}
+    ended = {name: ERASED if outcome is ERASED else getattr(outcome, name, None) for name in _OUTCOME_TEXTS}
     return FrameInfo(
         id=frame.id,
         scope=stream,
         parent=frame.parent or frame.outer,
         depth=frame.depth,
         status=frame.status,
-        goal=_field_or_erased(words, "goal"),
-        inputs=_field_or_erased(words, "inputs"),
-        metadata=_field_or_erased(words, "metadata"),
+        **said,
         tokens=frame.tokens,
         limits=frame.limits,
         usage=frame.usage,
@@ -135,9 +139,7 @@ def describe_frame(
         completed_at=completed_at,
         deadline=frame.deadline,
         version=frame.version,
-        summary=_field_or_erased(outcome, "summary"),
-        error=_field_or_erased(outcome, "error"),
-        value=_field_or_erased(outcome, "value"),
+        **ended,
         context_hash=frame.context_hash,
         reservations=dict(frame.reservations),
         handles=tuple(sorted(frame.handles.values(), key=lambda handle: handle.position)),
@@ -284,3 +286,69 @@ def row_ulid(row: Row, name: str) -> str:
     """Return the id in a column of a row as text; empty if there is none."""
     raw = row[name]
     return ulid_text(raw) if isinstance(raw, bytes) else ""
+
+
+class FramePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A frame among its ancestors, live or ended, without its texts."""
+
+    frame_id: str
+    stream: str
+    parent: str | None
+    depth: int
+    status: str
+    goal: int
+    """The version of the event that holds its goal."""
+    live: FrameState | None = None
+
+    @property
+    def thread(self) -> str:
+        """The frame's thread: the session's for a root frame within one, else its private one."""
+        session = parse_scope(self.stream).get("session")
+        if self.parent is not None or session is None:
+            return Scope.frame(self.frame_id).text
+        return Scope.thread(session, parse_scope(self.stream).get("thread") or MAIN_THREAD).text
+
+
+def frame_thread(env: Env, frame_id: str) -> str:
+    """Return the thread of a frame, live or ended. It never changes, so cached state will do."""
+    parse_id(frame_id)
+    stream = find_frame_stream(env, frame_id)
+    return frame_place(env, stream, load_state(env, stream), frame_id).thread
+
+
+def frame_place(env: Env, stream: str, state: StreamState, frame_id: str) -> FramePlace:
+    """Return the place of a frame: from the state of its stream while it is live, else from its row."""
+    frame = state.frames.get(frame_id)
+    if frame is not None:
+        return FramePlace(
+            frame_id=frame_id,
+            stream=stream,
+            parent=frame.parent or frame.outer,
+            depth=frame.depth,
+            status=frame.status,
+            goal=frame.goal,
+            live=frame,
+        )
+    row = find_frame_row(env, frame_id)[1]
+    return FramePlace(
+        frame_id=frame_id,
+        stream=stream,
+        parent=row_ulid(row, "parent_frame_id") or row_ulid(row, "outer_frame_id") or None,
+        depth=int(row["depth"] or 0),
+        status=str(row["status"]),
+        goal=int(row["goal_version"] or 0),
+    )
+
+
+def iter_ancestors(env: Env, frame_id: str) -> Iterator[FramePlace]:
+    """Iterate over the frame, its parent, and so on to the root, across streams. Each stream is loaded once."""
+    parse_id(frame_id)
+    states: dict[str, StreamState] = {}
+    at: str | None = frame_id
+    while at is not None:
+        stream = find_frame_stream(env, at)
+        if stream not in states:
+            states[stream] = load_current_state(env, stream)
+        place = frame_place(env, stream, states[stream], at)
+        yield place
+        at = place.parent

@@ -1,4 +1,6 @@
-"""Take over an actor: its lease, its pending work, and the event that it came back.
+"""Own a stream: its lease, blocks of code that work on its frames, and the takeover of an actor with its pending work.
+
+A frame is worked on by one block at a time; two would run the same steps in parallel.
 
 Reading pending work changes nothing and can be done by anyone, any number of times. With an incarnation the caller
 becomes the owner, and `actor.resumed` is written once for it. Unreadable state is an error: only an empty stream
@@ -13,15 +15,31 @@ from holdfast.core.frames import stack
 from holdfast.core.frames.next_step import FrameStep, interruption_policy, next_steps
 from holdfast.core.frames.questions import ANSWER_REQUIRED
 from holdfast.core.frames.stack import leaves
-from holdfast.errors import ActorBusy, HoldfastError
-from holdfast.flow.frames.read import content_field, describe_frame, load_current_state, read_event
+from holdfast.errors import (
+    ActorBusy,
+    FrameSuspended,
+    HoldfastError,
+    InvalidTransition,
+    InvalidValue,
+    NotOwner,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+    Waiting,
+)
+from holdfast.flow.frames.read import content_field, describe_frame, load_current_state, read_event, read_frame
 from holdfast.flow.journal.append import Drafts, States, decide_and_append, load_state
 from holdfast.ports import Env
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ActorResumed
-from holdfast.records.frames import Call, FrameState, StreamState
+from holdfast.records.frames import Call, FrameLimits, FrameState, StreamState
 from holdfast.records.ids import check_id
-from holdfast.records.recovery import ActorResumeState, FrameInfo, PendingWork, RecoverySummary
+from holdfast.records.recovery import ActorResumeState, PendingWork, RecoverySummary
+from holdfast.records.scope import Scope, parse_scope
+
+ON_ERROR = ("fail", "leave")
+BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
+"""The limits of a frame if none are given and no model is named."""
 
 
 def take_stream(env: Env, stream: str) -> int:
@@ -33,7 +51,9 @@ def take_stream(env: Env, stream: str) -> int:
 def take_free_stream(env: Env, stream: str) -> int:
     """Take a stream after `await_free_stream`: watching a silent owner twice would take twice as long."""
     with env.observers.defer(), env.leases.lock(env.tenant, stream):
-        decide_and_append(env, (stream,), lambda states: {stream: _draft_lease(env, stream, states)})
+        decide_and_append(
+            env, (stream,), lambda states: {stream: env.leases.draft_take(env.tenant, stream, states[stream])}
+        )
         return join_lease(env, stream)
 
 
@@ -41,10 +61,6 @@ def await_free_stream(env: Env, stream: str) -> None:
     """Wait until no other process works on a stream, as far as can be seen."""
     if not env.leases.holds(env.tenant, stream):
         env.leases.await_free(env.tenant, stream, load_current_state(env, stream))
-
-
-def _draft_lease(env: Env, stream: str, states: States) -> list[Draft]:
-    return env.leases.draft_take(env.tenant, stream, states[stream])
 
 
 def join_lease(env: Env, stream: str) -> int:
@@ -67,6 +83,76 @@ def release_stream(env: Env, stream: str, epoch: int) -> None:
                 decide_and_append(env, (stream,), lambda states: {stream: leases.draft_release(*place, epoch)})
         finally:
             leases.remove_user(*place, epoch)
+
+
+def check_on_error(on_error: str) -> str:
+    """Refuse an unknown policy for errors that leave a block."""
+    if on_error not in ON_ERROR:
+        raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
+    return on_error
+
+
+def default_limits(env: Env, stream: str) -> FrameLimits:
+    """Return the default limits of a block: within a session, as much context as its model accepts."""
+    session = parse_scope(stream).get("session")
+    known = None if session is None else load_current_state(env, Scope.session(session).text).session
+    if known is None or known.model is None or env.models is None:
+        return BLOCK_LIMITS
+    return replace(BLOCK_LIMITS, context_tokens=env.models.info(known.model).input_budget)
+
+
+def read_status(env: Env, stream: str, frame: str) -> str:
+    """Return a frame's current status, live or ended."""
+    live = load_current_state(env, stream).frames.get(frame)
+    return live.status if live is not None else read_frame(env, frame).status
+
+
+def claim_block(env: Env, frame: str) -> None:
+    """Claim a frame for one block of this process."""
+    if not env.leases.enter_block(env.tenant, frame):
+        raise ActorBusy(f"Frame {frame} is at work in another block of this process. Wait for it, or use another key.")
+
+
+def release_lease(env: Env, stream: str, epoch: int, error: BaseException | None) -> None:
+    """Release a block's lease. If an error leaves the block, a failure becomes a note on it."""
+    try:
+        release_stream(env, stream, epoch)
+    except Exception as second:
+        if error is None:
+            raise
+        error.add_note(f"The lease of {stream} could not be given back: {second}")
+
+
+def is_interruption(error: Exception, status: str) -> bool:
+    """Return True if the work itself did not fail: it waits, the client shuts down, or the write failed for now."""
+    if isinstance(error, ExceptionGroup):  # A task group wraps the errors of its tasks.
+        return all(is_interruption(part, status) for part in error.exceptions)
+    if isinstance(error, Unavailable | OutcomeUnknown | StaleEpoch | NotOwner):
+        return True
+    waits = isinstance(error, Waiting) or (isinstance(error, InvalidTransition) and error.before == "suspended")
+    return waits and status in ("suspended", "waiting")
+
+
+def frame_key(frame: str, key: str | None) -> str | None:
+    """Prefix a key with the frame's id, so that other frames may use the same key."""
+    return None if key is None else f"{frame}/do/{check_id(key, 'key')}"
+
+
+def check_not_suspended(env: Env, stream: str, frame: str, key: str | None) -> None:
+    """Refuse changes while the frame waits for an answer, even if the code caught `Waiting` and went on.
+
+    A change that was made before the question is allowed: the same code may repeat it with its key.
+    """
+    live = load_current_state(env, stream).frames.get(frame)
+    if live is None or live.question is None:
+        return
+    own = frame_key(frame, key)
+    if own is None or not env.journal.events_by_key(env.tenant, stream, own):
+        raise FrameSuspended(
+            f"Frame {frame} waits for an answer to question {live.question.id}. Leave its block, and run it "
+            "again once there is one.",
+            question=live.question.id,
+        )
 
 
 def release_actor(env: Env, stream: str) -> None:
@@ -104,14 +190,16 @@ def resume_actor(env: Env, stream: str, incarnation: str | None = None) -> Actor
             took_ms=found.recovery.recovery_time_ms,
         )
         came_back = Draft(type="actor.resumed", facts=facts)
-        return {stream: [*_draft_lease(env, stream, states), came_back]}
+        return {stream: [*env.leases.draft_take(env.tenant, stream, states[stream]), came_back]}
 
     with env.observers.defer(), env.leases.lock(env.tenant, stream):
         held = env.leases.holds(env.tenant, stream)
         key = f"resumed/{incarnation}"
         changed = decide_and_append(env, (stream,), decide, key=key, same=lambda events: True)
         if changed.repeated and not held:
-            decide_and_append(env, (stream,), lambda states: {stream: _draft_lease(env, stream, states)})
+            decide_and_append(
+                env, (stream,), lambda states: {stream: env.leases.draft_take(env.tenant, stream, states[stream])}
+            )
         place = (env.tenant, stream)
         if env.leases.claims.get(place) != load_current_state(env, stream).epoch:
             env.leases.claims[place] = join_lease(env, stream)
@@ -122,7 +210,12 @@ def _read_resume_state(env: Env, stream: str, began: float) -> ActorResumeState:
     last = env.journal.position()
     state = load_current_state(env, stream)
     frames = {frame.id: describe_frame(env, stream, frame) for frame in stack.walk_root_first(state.frames)}
-    pending = list_pending_work(env, stream, state, frames)
+    # Everything that was begun and not finished, parents first.
+    pending = [
+        work
+        for frame in stack.walk_root_first(state.frames)
+        for work in _list_frame_work(env, stream, state, frame, str(frames[frame.id].goal or frame.id))
+    ]
     top = stack.top_frame(state.frames)
     thread = [] if top is None else [frames[frame.id] for frame in stack.ancestry(state.frames, top.id)]
     summary = RecoverySummary(
@@ -141,15 +234,6 @@ def _read_resume_state(env: Env, stream: str, began: float) -> ActorResumeState:
         epoch=state.epoch,
         holder=state.holder,
     )
-
-
-def list_pending_work(env: Env, stream: str, state: StreamState, frames: dict[str, FrameInfo]) -> list[PendingWork]:
-    """List everything that was begun and not finished, frame by frame, parents first."""
-    found: list[PendingWork] = []
-    for frame in stack.walk_root_first(state.frames):
-        goal = frames[frame.id].goal or frame.id
-        found.extend(_list_frame_work(env, stream, state, frame, str(goal)))
-    return found
 
 
 def _list_frame_work(env: Env, stream: str, state: StreamState, frame: FrameState, goal: str) -> list[PendingWork]:

@@ -27,7 +27,12 @@ class EventCallbacks:
 
     def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
         """Call `callback` for each event of a type (`frame.*` matches a group); return a function that undoes it."""
-        if not isinstance(pattern, str) or not _is_known(pattern):
+        known = isinstance(pattern, str) and (
+            pattern in CATALOGUE
+            or pattern.startswith(APP_PREFIX)
+            or (pattern.endswith("*") and any(name.startswith(pattern[:-1]) for name in CATALOGUE))
+        )
+        if not known:
             raise InvalidValue(f"{pattern!r} is not an event of the catalogue. Write frame.suspended, frame.* or *.")
         if not callable(callback):
             raise InvalidValue("The second argument must be a function that takes the event.")
@@ -74,9 +79,3 @@ class EventCallbacks:
                 callback(event)
             except Exception as error:  # noqa: BLE001
                 warn_caller(f"A callback for {event.type} failed: {error!r}")
-
-
-def _is_known(pattern: str) -> bool:
-    if pattern.endswith("*"):
-        return pattern.startswith(APP_PREFIX) or any(name.startswith(pattern[:-1]) for name in CATALOGUE)
-    return pattern in CATALOGUE or pattern.startswith(APP_PREFIX)

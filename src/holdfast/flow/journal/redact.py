@@ -54,24 +54,19 @@ def redact_value(redact: Redact, given: Any) -> Any:
     if isinstance(given, list | tuple):
         return [redact_value(redact, item) for item in given]
     if isinstance(given, dict):
-        return _redact_fields(redact, given)
+        fields: dict[str, Any] = {}
+        for name, item in given.items():
+            shown = wanted = redact_text(redact, name) if isinstance(name, str) else name
+            number = 2
+            while shown in fields:  # Keep fields apart even if their redacted names collide.
+                shown, number = f"{wanted} {number}", number + 1
+            fields[shown] = redact_value(redact, item)
+        return fields
     if isinstance(given, int | float) and not isinstance(given, bool):
         shown = repr(given)
         found = redact_text(redact, shown)
         return given if found == shown else found
     return given
-
-
-def _redact_fields(redact: Redact, given: dict[str, Any]) -> dict[str, Any]:
-    """Redact an object, keeping fields apart even if their redacted names collide."""
-    found: dict[str, Any] = {}
-    for name, item in given.items():
-        shown = redact_text(redact, name) if isinstance(name, str) else name
-        wanted, number = shown, 2
-        while shown in found:
-            shown, number = f"{wanted} {number}", number + 1
-        found[shown] = redact_value(redact, item)
-    return found
 
 
 def redact_message(redact: Redact, given: Message) -> Message:

@@ -26,8 +26,7 @@ from holdfast.core.packs.briefs import (
 from holdfast.core.packs.fences import make_mark
 from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
-from holdfast.flow.frames.ancestry import iter_ancestors
-from holdfast.flow.frames.read import content_field, load_current_state
+from holdfast.flow.frames.read import content_field, iter_ancestors, load_current_state
 from holdfast.flow.journal import artifacts
 from holdfast.flow.packs.visibility import BRIEF_PREFIX, brief_scopes, has_briefs, is_thread, read_origin
 from holdfast.flow.state import write

@@ -20,8 +20,7 @@ from holdfast.core.search.words import fold_text, query_terms
 from holdfast.core.trust import FILE_PREFIX, TRUSTED_LEVELS
 from holdfast.errors import EvidenceFailed, HoldfastError
 from holdfast.flow.compaction import recall, rules
-from holdfast.flow.frames.ancestry import iter_ancestors
-from holdfast.flow.frames.read import load_current_state, read_event, read_handle
+from holdfast.flow.frames.read import iter_ancestors, load_current_state, read_event, read_handle
 from holdfast.flow.journal.artifacts import artifact_name
 from holdfast.flow.packs import handles, visibility
 from holdfast.flow.packs.handles import HandleText, reload_evidence

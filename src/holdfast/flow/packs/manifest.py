@@ -19,9 +19,8 @@ from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs.manifest import RENDERER_VERSION, list_pieces
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
-from holdfast.flow.frames.ancestry import frame_thread
 from holdfast.flow.frames.lifecycle import check_live, match_event
-from holdfast.flow.frames.read import find_frame_stream, load_current_state, parse_id, read_event
+from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state, parse_id, read_event
 from holdfast.flow.journal import artifacts, telemetry
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.ports import Env

@@ -20,15 +20,16 @@ from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.packs.manifest import PACKED
-from holdfast.flow.sessions.pins import add_pinned, leading_instructions
 from holdfast.flow.sessions.read import (
     LATEST,
     PAGE,
     MessageLocation,
+    add_pinned,
     decode_messages,
     group_versions,
     iter_places,
     iter_segment,
+    leading_instructions,
     load_messages,
 )
 from holdfast.flow.sessions.summaries import is_covered, iter_summaries

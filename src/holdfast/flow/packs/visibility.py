@@ -17,12 +17,13 @@ from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.frames import stack
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
-from holdfast.flow.frames.ancestry import frame_place, iter_ancestors
 from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import (
     content_field,
     describe_frame,
     find_frame_stream,
+    frame_place,
+    iter_ancestors,
     load_current_state,
     parse_id,
     read_event,

@@ -1,11 +1,13 @@
 """Append messages to the end of a thread in one commit, all or none.
 
 Messages are prepared first: redacted, large and binary bodies stored as artifacts, tokens counted once.
-Everything that can be refused is refused before anything is written.
+Everything that can be refused is refused before anything is written. A cost that is unknown is left out and never fails
+a call: an exception or an invalid amount from the prices is warned about once per client.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,12 +27,10 @@ from holdfast.core.sessions.message_events import (
 )
 from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens
 from holdfast.core.trust import ROLE_TRUST, TRUSTED_LEVELS
-from holdfast.core.values import to_plain
+from holdfast.core.values import exception_text, to_plain
 from holdfast.errors import Conflict, InvalidMessage, InvalidValue, NotFound, Refused, TooLarge
-from holdfast.flow.frames.ancestry import frame_thread
-from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.frames.lifecycle import check_live
-from holdfast.flow.frames.read import find_frame_stream, load_current_state
+from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state
 from holdfast.flow.journal import artifacts as journal_artifacts
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import decide_and_append, load_state
@@ -48,6 +48,8 @@ from holdfast.records.messages import Message, ModelInfo, Part
 from holdfast.records.reports import Progress
 from holdfast.records.scope import parse_scope
 from holdfast.records.sessions import ThreadState
+from holdfast.records.usage import Usage
+from holdfast.system import warn_caller
 
 
 def models_port(env: Env) -> Models:
@@ -58,7 +60,8 @@ def models_port(env: Env) -> Models:
 
 def thread_tokenizer(env: Env, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
     """Return the tokenizer and the model info used to count a thread's tokens."""
-    session, models = load_state(env, resolve_session_stream(env, stream)).session, models_port(env)
+    session, models = load_state(env, resolve_session_stream(env, stream)).session, env.models
+    assert models is not None, "a client without models cannot count tokens"
     info = models.info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
     return models.tokenizer(name or info.tokenizer), info
@@ -70,6 +73,9 @@ def resolve_session_stream(env: Env, stream: str) -> str:
     return session_stream(stream if frame is None else find_frame_stream(env, frame))
 
 
+MAX_COST = 2**62
+_warned_prices: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""Price functions that failed and were warned about."""
 APPEND_TRIES = 100
 """Attempts to append. Concurrent appends do not invalidate each other, so a conflict is simply retried."""
 
@@ -107,7 +113,6 @@ def append_to_thread(
     """
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
-    check_role(env, messages)
     tokenizer, info = thread_tokenizer(env, stream, None if session_write is None else session_write.model)
     preparing = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name))
     prepared = preparing.prepare(messages, policy=policy, progress=progress)
@@ -136,12 +141,6 @@ def append_to_thread(
     facts = [facts for _, facts in changed.facts[start:]]
     ids = [ulid_text(event.id) for event in changed.events[start:] if isinstance(event, SealedEvent)]
     return build_stored_messages(stream, prepared, facts, ids, changed.version + start, changed.at), False
-
-
-def check_role(env: Env, messages: Sequence[Message]) -> None:
-    """Refuse system messages from callers whose trust does not allow them to instruct a model."""
-    if env.trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
-        raise InvalidMessage(f"A message with trust {env.trust} cannot have the role system. Append it as user.")
 
 
 class _ThreadAppend(msgspec.Struct, frozen=True):
@@ -227,20 +226,25 @@ class AppendBatch(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...]
 
 
-class MessagePreparer:
+class MessagePreparer(msgspec.Struct):
     """The preparer of messages for one append. All refusals happen here, before anything is written."""
 
-    def __init__(self, env: Env, tokenizer: Tokenizer, framing: Framing) -> None:
-        self._env = env
-        self._tokenizer, self._framing = tokenizer, framing
-        self._placed: dict[str, Artifact] = {}
-        self._given: dict[str, str] = {}
-        self._most = env.settings.inline_text_bytes
+    env: Env
+    tokenizer: Tokenizer
+    framing: Framing
+    placed: dict[str, Artifact] = msgspec.field(default_factory=dict)
+    given: dict[str, str] = msgspec.field(default_factory=dict)
+    """The new ids of calls, by the ids they were given with."""
+    most: int = 0
+    """The bytes of text that stay in the event of the message at hand."""
 
     def prepare(
         self, messages: Sequence[Message], *, policy: str | None = None, progress: Progress | None = None
     ) -> AppendBatch:
         """Prepare every message; on an error, withdraw the artifacts stored so far."""
+        trust = self.env.trust
+        if trust not in TRUSTED_LEVELS and any(ROLE_TRUST.get(message.role) == "operator" for message in messages):
+            raise InvalidMessage(f"A message with trust {trust} cannot have the role system. Append it as user.")
         kept, entries = [], []
         try:
             for number, message in enumerate(messages, 1):
@@ -250,48 +254,56 @@ class MessagePreparer:
                 if progress is not None and number % 100 == 0:
                     progress(number, len(messages))
         except BaseException:
-            journal_artifacts.withdraw_artifacts(self._env, tuple(self._placed.values()))
+            journal_artifacts.withdraw_artifacts(self.env, tuple(self.placed.values()))
             raise
-        return AppendBatch(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
+        return AppendBatch(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self.placed.values()))
 
     def _prepare_one(self, message: Message, policy: str | None) -> tuple[Message, MessageDraft]:
-        settings, policy = self._env.settings, policy or ("pinned" if message.pinned else message.policy)
-        message = _to_plain(message) if message.tool_results else message
+        settings, policy = self.env.settings, policy or ("pinned" if message.pinned else message.policy)
+        if not all(isinstance(one.result, str) for one in message.tool_results):
+            plain = [replace(one, result=_to_plain(one.result)) for one in message.tool_results]
+            message = replace(message, tool_results=tuple(plain))
         if message.usage is not None:
-            message = replace(message, usage=add_cost(self._env, message.usage, message.model))
-        if self._env.redact is not None:
-            message = redact.redact_message(self._env.redact, message)
-        size, most = _text_size(message), settings.inline_text_bytes
+            message = replace(message, usage=add_cost(self.env, message.usage, message.model))
+        if self.env.redact is not None:
+            message = redact.redact_message(self.env.redact, message)
+        # Count the characters of all text: close enough to bytes to refuse what is far too large.
+        texts: list[Any] = [message.content, *(one.result for one in message.tool_results)]
+        texts += [part.get("text") for part in message.content] if isinstance(message.content, list) else []
+        texts += [text for call in message.tool_calls for text in (call.arguments, call.name)]
+        size, most = sum(len(text) for text in texts if isinstance(text, str)), settings.inline_text_bytes
         if size > settings.message_bytes:
             raise TooLarge(
                 f"The message has about {size:,} bytes of text; {settings.message_bytes:,} are allowed. "
                 "Attach it as a file, split it, or raise HOLDFAST_MESSAGE_BYTES."
             )
         # Many small texts can be large together.
-        self._most = min(SMALL_TEXT_BYTES, most) if size > most else most
+        self.most = min(SMALL_TEXT_BYTES, most) if size > most else most
         named: list[str] = []
-        tokens = message_tokens(message, self._tokenizer.count, self._framing)
-        large: dict[int, str] = {}
-        if message.tool_results:
+        tokens = message_tokens(message, self.tokenizer.count, self.framing)
+        if any(isinstance(one.result, list) for one in message.tool_results):
             message = self._place_result_parts(message, named)
-        message, stored = self._place_parts(message, named)
-        if message.tool_results:
+        stored, large = message, dict[int, str]()
+        if isinstance(message.content, list) or size * 6 > self.most:  # As JSON, a character may take six bytes.
+            message, stored = self._place_parts(message, named)
             large = self._place_large_results(message, named)
         calls = self._number_calls(message) if message.tool_calls else ()
         answers = [
-            CallAnswer(self._given.get(one.tool_call_id, one.tool_call_id), shorten_id(one.provider_id), one.is_error)
+            CallAnswer(self.given.get(one.tool_call_id, one.tool_call_id), shorten_id(one.provider_id), one.is_error)
             for one in message.tool_results
         ]
+        if policy is not None:
+            priority_of(policy)  # It refuses an unknown policy.
         entry = MessageDraft(
             role=message.role,
             content=message_content(stored, large),
             calls=calls,
             answers=tuple(answers),
             tokens=tokens,
-            tokenizer=count_label(self._tokenizer.name, self._framing),
+            tokenizer=count_label(self.tokenizer.name, self.framing),
             partial=message.partial,
             synthetic=message.synthetic,
-            policy=None if policy is None else _normalise_policy(policy),
+            policy=None if policy == "normal" else policy,
             model=message.model,
             provider=message.provider,
             usage=message.usage,
@@ -301,15 +313,15 @@ class MessagePreparer:
 
     def _number_calls(self, message: Message) -> tuple[tuple[str, str | None], ...]:
         """Return a new id for each tool call, with the provider's."""
-        calls = tuple((ulid_text(self._env.ids.ulid()), shorten_id(call.provider_id)) for call in message.tool_calls)
+        calls = tuple((ulid_text(self.env.ids.ulid()), shorten_id(call.provider_id)) for call in message.tool_calls)
         # Results in the same list may refer to a call by the id it was given with.
-        self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
+        self.given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
         return calls
 
     def _place(self, body: bytes, named: list[str]) -> str:
-        placed = journal_artifacts.prepare_artifact(self._env, body)
+        placed = journal_artifacts.prepare_artifact(self.env, body)
         name = placed.name.hex()
-        self._placed[name] = placed
+        self.placed[name] = placed
         named.append(name)
         return name
 
@@ -325,13 +337,19 @@ class MessagePreparer:
         for part in content:
             given = self._place_bytes(part, named)
             shown.append(given)
-            stored.append(self._place_large_text(given, named))
+            text = given.get("text")
+            large = given.get("type") == "text" and isinstance(text, str) and self._is_large(text)
+            stored.append({"type": "text", "artifact": self._place(_utf8(str(text)), named)} if large else given)
         return replace(message, content=shown), replace(message, content=stored)
 
     def _place_bytes(self, part: Part, named: list[str]) -> Part:
         known = part.get("artifact")
         if isinstance(known, str) and part.get("type") in ("image", "file"):
-            self._check_artifact(known)
+            try:
+                raw = bytes.fromhex(known)
+            except ValueError:
+                raise NotFound(f"{known!r:.80} is not the name of an artifact.") from None
+            require(self.env.journal, ARTIFACTS).artifact(self.env.tenant, raw)  # It refuses an unknown one.
             named.append(known)
         data = part.get("data")
         if not isinstance(data, bytes | bytearray | memoryview):
@@ -342,33 +360,17 @@ class MessagePreparer:
 
     def _place_result_parts(self, message: Message, named: list[str]) -> Message:
         """Store images and files in tool results as artifacts."""
-        if not any(isinstance(one.result, list) for one in message.tool_results):
-            return message
         results = []
         for one in message.tool_results:
-            if isinstance(one.result, list):
-                parts = [self._place_bytes(part, named) if isinstance(part, dict) else part for part in one.result]
-                one = replace(one, result=parts)  # noqa: PLW2901
-            results.append(one)
+            parts = one.result
+            if isinstance(parts, list):
+                parts = [self._place_bytes(part, named) if isinstance(part, dict) else part for part in parts]
+            results.append(replace(one, result=parts))
         return replace(message, tool_results=tuple(results))
-
-    def _check_artifact(self, name: str) -> None:
-        """Check that a part refers to a stored artifact of this tenant; raise NotFound if not."""
-        try:
-            raw = bytes.fromhex(name)
-        except ValueError:
-            raise NotFound(f"{name!r:.80} is not the name of an artifact.") from None
-        require(self._env.journal, ARTIFACTS).artifact(self._env.tenant, raw)
-
-    def _place_large_text(self, part: Part, named: list[str]) -> Part:
-        text = part.get("text")
-        if part.get("type") != "text" or not isinstance(text, str) or not self._is_large(text):
-            return part
-        return {"type": "text", "artifact": self._place(_utf8(text), named)}
 
     def _is_large(self, text: str) -> bool:
         """Return True if a text must be an artifact. Measured as JSON, where a character may take six bytes."""
-        return len(text) * 6 > self._most and len(msgspec.json.encode(text)) > self._most
+        return len(text) * 6 > self.most and len(msgspec.json.encode(text)) > self.most
 
     def _place_large_results(self, message: Message, named: list[str]) -> dict[int, str]:
         """Store large textual results as artifacts; other oversized results are refused when the event is sealed."""
@@ -379,12 +381,6 @@ class MessagePreparer:
         return found
 
 
-def _normalise_policy(given: str) -> str | None:
-    """Check a policy and return the form that is stored: None for "normal"."""
-    priority_of(given)
-    return None if given == "normal" else given
-
-
 def _utf8(text: str) -> bytes:
     try:
         return text.encode()
@@ -392,15 +388,8 @@ def _utf8(text: str) -> bytes:
         raise InvalidMessage("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
 
 
-def _to_plain(message: Message) -> Message:
-    """Convert results of the caller's own types to plain data."""
-    return replace(
-        message,
-        tool_results=tuple(replace(result, result=_plain_result(result.result)) for result in message.tool_results),
-    )
-
-
-def _plain_result(result: Any) -> Any:
+def _to_plain(result: Any) -> Any:
+    """Convert a result of the caller's own type to plain data."""
     if isinstance(result, str):
         return result
     if isinstance(result, bytes | bytearray | memoryview):
@@ -415,16 +404,31 @@ def _plain_result(result: Any) -> Any:
     return found
 
 
-def _text_size(message: Message) -> int:
-    """Count the characters of all text: close enough to bytes to refuse what is far too large."""
-    size = len(message.content) if isinstance(message.content, str) else 0
-    for part in message.content if isinstance(message.content, list) else ():
-        size += len(part["text"]) if isinstance(part.get("text"), str) else 0
-    for call in message.tool_calls:
-        size += len(call.arguments) + len(call.name)
-    for one in message.tool_results:
-        size += len(one.result) if isinstance(one.result, str) else 0
-    return size
+def is_reported(usage: Usage) -> bool:
+    """Return True if a call reported usage. A call that reports no tokens at all is not known to be free."""
+    return bool(usage.input or usage.output or usage.cached_input or usage.cache_write)
+
+
+def add_cost(env: Env, usage: Usage, model: str | None) -> Usage:
+    """Return a call's usage with its cost, if the cost is not set and can be determined.
+
+    An estimate is good enough for a token budget but not for a bill: it gets no cost.
+    """
+    if usage.cost is not None or usage.estimated or env.prices is None or not is_reported(usage):
+        return usage
+    try:
+        cost = env.prices(model, usage)
+        if cost is None:
+            return usage
+        if is_number(cost, least=0, most=MAX_COST):
+            return replace(usage, cost=cost)
+        why = f"they gave {cost!r:.40}"
+    except Exception as error:  # noqa: BLE001  it is not our code
+        why = exception_text(error)
+    if env.prices not in _warned_prices:
+        _warned_prices.add(env.prices)
+        warn_caller(f"The prices that this client was given failed, so that some costs are not known: {why}")
+    return usage
 
 
 def append_frame_messages(

@@ -205,21 +205,15 @@ def fork(env: Env, stream: str, at: Message | str | None, thread: str) -> str:
 def _fork_facts(env: Env, stream: str, parent: StreamState, at: Message | str | None, name: str) -> ThreadForked:
     assert parent.thread is not None
     place = next(iter_places(env, stream), None) if at is None else find_place(env, stream, at)
+    # A fork shares the parent's own messages as they are now, then those the parent shares.
+    own, *others = thread_segments(stream, parent.thread)
     return ThreadForked(
         parent=stream,
         version=0 if place is None else place.version,
-        shared=_segments_to_share(thread_segments(stream, parent.thread), parent, place),
+        shared=_segments_until([SharedSegment(own.stream, own.after, own.until, parent.version), *others], place),
         position=_position(place),
         opened=tuple(_open_calls_at(env, stream, place, name)),
     )
-
-
-def _segments_to_share(
-    found: Sequence[SharedSegment], parent: StreamState, place: MessageLocation | None
-) -> tuple[SharedSegment, ...]:
-    """Return the segments a fork shares: the parent's own as it is now, then those the parent shares."""
-    own = found[0]
-    return _segments_until([SharedSegment(own.stream, own.after, own.until, parent.version), *found[1:]], place)
 
 
 def pin(env: Env, stream: str, message: Message | str, *, pinned: bool = True) -> Message:

@@ -16,8 +16,8 @@ from holdfast.core.wire import jsonl as json_lines
 from holdfast.core.wire.calls import match_results
 from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
 from holdfast.core.wire.plain_data import ParsedConversation
-from holdfast.errors import InvalidMessage, InvalidValue, NotFound
-from holdfast.flow.journal import artifacts, redact
+from holdfast.errors import InvalidMessage, InvalidValue
+from holdfast.flow.journal import redact
 from holdfast.flow.sessions import append, sessions
 from holdfast.flow.sessions import read as session_read
 from holdfast.ports import Env
@@ -26,6 +26,8 @@ from holdfast.records.reports import Progress
 from holdfast.records.sessions import SessionState
 
 ALL_FORMATS = (*FORMATS, "jsonl")
+_UNSTORED: dict[str, Any] = {"id": "", "stream": "", "version": 0, "timestamp": 0, "round": 0, "tokens": None}
+"""The fields of a message that is not in a journal."""
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,10 +135,7 @@ def _is_session_prompt(
 
 
 def _strip_stored_ids(messages: Sequence[Message]) -> list[Message]:
-    """Strip places and ids of another journal from messages.
-
-    Each result keeps its call, whatever the providers' ids say.
-    """
+    """Strip places and ids of another journal; each result keeps its call, whatever the providers' ids say."""
     calls = match_results(messages).calls()
     found = []
     for index, message in enumerate(messages):
@@ -150,20 +149,7 @@ def _strip_stored_ids(messages: Sequence[Message]) -> list[Message]:
             provider = result.provider_id or result.tool_call_id or None
             id = "" if place is None else f"{place[0]}.{place[1]}"
             results.append(replace(result, tool_call_id=id, provider_id=provider))
-        found.append(
-            replace(
-                message,
-                id="",
-                stream="",
-                version=0,
-                timestamp=0,
-                round=0,
-                tokens=None,
-                tokenizer=None,
-                tool_calls=tuple(made),
-                tool_results=tuple(results),
-            )
-        )
+        found.append(replace(message, **_UNSTORED, tokenizer=None, tool_calls=tuple(made), tool_results=tuple(results)))
     return found
 
 
@@ -174,7 +160,7 @@ def export_conversation(env: Env, session: str, thread: str, format: str) -> Any
     known = sessions.session_state(env, session)
     system = sessions.session_texts(env, own, known, ("system",)).get("system")
     tools = sessions.session_tools(env, known)
-    found = [inline_artifacts(env, message) for message in session_read.iter_messages(env, stream)]
+    found = [session_read.inline_artifacts(env, message) for message in session_read.iter_messages(env, stream)]
     if format == "jsonl":
         return list(json_lines.write_lines(found, system=system, tools=tools, model=known.model))
     messages = list(_order_results(repair_messages(found, open_calls="keep").messages))
@@ -195,32 +181,3 @@ def _order_results(messages: Sequence[Message]) -> Iterator[Message]:
         order = {call.id: at for at, call in enumerate(message.tool_calls)} if len(set(ids)) < len(ids) else {}
         yield message
     yield from sorted(results, key=lambda one: order.get(one.tool_results[0].tool_call_id, len(order)))
-
-
-def inline_artifacts(env: Env, message: Message) -> Message:
-    """Return a message with its images and files as bytes again, except erased ones."""
-    if not isinstance(message.content, list) and not message.tool_results:
-        return message
-    return replace(
-        message,
-        content=_inline_parts(env, message.content),
-        tool_results=tuple(replace(one, result=_inline_parts(env, one.result)) for one in message.tool_results),
-    )
-
-
-def _inline_parts(env: Env, parts: Any) -> Any:
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        return parts
-    found = []
-    for part in parts:
-        name = part.get("artifact")
-        if part.get("type") not in ("image", "file") or not isinstance(name, str):
-            found.append(part)
-            continue
-        rest = {key: value for key, value in part.items() if key != "artifact"}
-        try:
-            body = artifacts.read_artifact(env, name)
-        except NotFound:
-            body = None
-        found.append({**rest, "data": body} if isinstance(body, bytes) else rest)
-    return found

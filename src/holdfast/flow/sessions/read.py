@@ -1,21 +1,23 @@
 """Read threads: message rows by place, newest or oldest first, and the bodies of selected rows.
 
 The cost follows the answer: rows are read in pages, then bodies with one read per run of nearby versions.
-A fork is read through the segments it shares with other threads, as those were when it was forked.
+A fork is read through the segments it shares with other threads, as those were when it was forked. Leading instructions
+and pinned messages, with their calls and results, are found by their rows: they stay in every pack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event, decode_facts
 from holdfast.core.sessions.message_events import build_message, decode_message_content, text_artifacts
-from holdfast.errors import MessageNotFound, Refused, SessionNotFound
+from holdfast.errors import MessageNotFound, NotFound, Refused, SessionNotFound
 from holdfast.flow.frames.read import load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.ports import Env
@@ -34,6 +36,11 @@ RUN_GAP = 32
 MESSAGE_TYPES = ("message.appended",)
 LATEST = 2**62
 _SHARE_TYPES = ("thread.forked", "message.retracted", "thread.ended")
+INSTRUCTIONS = frozenset({"system", "developer"})
+MAX_LEADING = 4
+"""The number of messages at the beginning of a thread that are checked for instructions."""
+ROUND_SEARCH_MESSAGES = 64
+"""The number of messages around a pinned one that are searched for its calls and results."""
 
 
 class MessageLocation(msgspec.Struct, frozen=True):
@@ -88,7 +95,7 @@ def load_shared_at(env: Env, stream: str, version: int) -> tuple[SharedSegment, 
                 shared = () if event.facts.reset else shared
             elif event.facts.shared is not None:
                 shared = event.facts.shared
-        query = msgspec.structs.replace(query, after=page[-1].version)
+        query = replace(query, after=page[-1].version)
     return shared
 
 
@@ -282,3 +289,93 @@ def find_place(env: Env, stream: str, message: Message | str) -> MessageLocation
                     if is_standing(row, segment):
                         return MessageLocation(place, row)
     raise MessageNotFound(f"There is no message {id!r:.40} in {stream}. It was retracted, or belongs elsewhere.")
+
+
+def inline_artifacts(env: Env, message: Message) -> Message:
+    """Return a message with its images and files as bytes again, except erased ones."""
+    if not isinstance(message.content, list) and not message.tool_results:
+        return message
+    return replace(
+        message,
+        content=_inline_parts(env, message.content),
+        tool_results=tuple(replace(one, result=_inline_parts(env, one.result)) for one in message.tool_results),
+    )
+
+
+def _inline_parts(env: Env, parts: Any) -> Any:
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        return parts
+    found = []
+    for part in parts:
+        name = part.get("artifact")
+        if part.get("type") not in ("image", "file") or not isinstance(name, str):
+            found.append(part)
+            continue
+        rest = {key: value for key, value in part.items() if key != "artifact"}
+        try:
+            body = artifacts.read_artifact(env, name)
+        except NotFound:
+            body = None
+        found.append({**rest, "data": body} if isinstance(body, bytes) else rest)
+    return found
+
+
+def add_pinned(env: Env, stream: str, instructions: Sequence[MessageLocation]) -> list[MessageLocation]:
+    """Return leading instructions together with all pinned rounds of a thread; oldest first, each once."""
+    thread = thread_segments(stream, thread_state(env, stream))
+    kept = {place.key: place for place in instructions}
+    for place in _iter_pinned(env, thread):
+        kept.update({one.key: one for one in _load_round(env, stream, place)})
+    nearness = {segment.stream: at for at, segment in enumerate(thread)}
+    return sorted(kept.values(), key=lambda place: (-nearness[place.stream], place.version))
+
+
+def leading_instructions(env: Env, stream: str) -> Iterator[MessageLocation]:
+    """Iterate over the instructions at the very beginning of a thread, as in lists that include their system prompt."""
+    first = islice(iter_places_after(env, stream, page=MAX_LEADING), MAX_LEADING)
+    return takewhile(lambda place: place.row["role"] in INSTRUCTIONS, first)
+
+
+def _iter_pinned(env: Env, thread: Sequence[SharedSegment]) -> Iterator[MessageLocation]:
+    for segment in thread:
+        query = RowQuery(
+            table="messages",
+            stream=segment.stream,
+            column="pinned",
+            value=1,
+            after=segment.after,
+            until=segment.until,
+            limit=1_000,
+        )
+        for stream, row in env.journal.select(env.tenant, query):
+            if is_standing(row, segment):
+                yield MessageLocation(stream, row)
+
+
+def _load_round(env: Env, stream: str, place: MessageLocation) -> list[MessageLocation]:
+    """Return a message with the calls it answers, and with the results of all these calls."""
+    found = [place]
+    if place.row["role"] == "tool":
+        wanted = set(message_facts(env, place).answers)
+        for one in islice(iter_places(env, stream, before=place), ROUND_SEARCH_MESSAGES if wanted else 0):
+            if one.row["calls"] and wanted & (made := _call_ids(env, one)):
+                wanted -= made
+                found.append(one)
+    for head in [one for one in found if one.row["calls"]]:
+        found += _iter_results(env, stream, head)
+    return found
+
+
+def _iter_results(env: Env, stream: str, head: MessageLocation) -> Iterator[MessageLocation]:
+    """Iterate over the messages near `head` that answer its calls."""
+    wanted = _call_ids(env, head)
+    for one in islice(iter_places_after(env, stream, head), ROUND_SEARCH_MESSAGES):
+        if one.row["role"] == "tool" and wanted & (answers := set(message_facts(env, one).answers)):
+            wanted -= answers
+            yield one
+        if not wanted:
+            return
+
+
+def _call_ids(env: Env, place: MessageLocation) -> set[str]:
+    return {id for id, _ in message_facts(env, place).calls}

@@ -97,7 +97,6 @@ def append_to_turn(
     `release` also gives back the lease of that epoch if the turn ends. No messages are returned if the key had been
     used for this before.
     """
-    append.check_role(env, messages)
     prepared = _prepare_messages(env, place, messages, call, placed)
     ids = tuple(ulid_text(env.ids.ulid()) for _ in messages)
     written: list[tuple[MessageBatch, list[MessageAppended]]] = []

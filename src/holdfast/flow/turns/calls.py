@@ -25,12 +25,12 @@ from holdfast.core.wire.tools import describe_call, describe_misfit
 from holdfast.errors import CallNotFound, FrameSuspended, InvalidMessage, InvalidValue, Refused, ToolPairingError
 from holdfast.flow.frames import lifecycle as frame_lifecycle
 from holdfast.flow.frames import questions
-from holdfast.flow.frames.calls import add_cost
 from holdfast.flow.frames.lifecycle import change_frame, check_live
 from holdfast.flow.frames.read import find_frame_stream, load_current_state
 from holdfast.flow.journal import artifacts, telemetry
 from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.packs import briefs
+from holdfast.flow.sessions.append import add_cost
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn
 from holdfast.flow.turns.turns import REPLY, TurnEnd, find_call_message, find_frame_turn, find_stop_request

@@ -20,8 +20,8 @@ from holdfast.errors import FrameEnded, LimitExceeded, Refused, StepUnanswered, 
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import questions, read
-from holdfast.flow.frames.block import check_on_error, claim_block, is_interruption, read_status, release_lease
 from holdfast.flow.frames.read import load_current_state
+from holdfast.flow.frames.takeover import check_on_error, claim_block, is_interruption, read_status, release_lease
 from holdfast.flow.packs import rebuild
 from holdfast.flow.sessions import append
 from holdfast.flow.turns import calls, model_calls, turns
@@ -334,7 +334,7 @@ class TurnEngine:
                     release=self._epoch,
                 )
             except ConversationOver:
-                paid = frame_calls.add_cost(env, budgets.to_usage(used), message.model or call.model or None)
+                paid = append.add_cost(env, budgets.to_usage(used), message.model or call.model or None)
                 self._stop(turns.CONVERSATION_ENDED, "cancelled", usage=paid)
                 return message
             self.streamed, call.answered = str, True
@@ -353,7 +353,7 @@ class TurnEngine:
         with call.answer_once():
             text = error_text(error)
             self.check_claimed()
-            record = frame_calls.add_cost(self.env, budgets.to_usage(usage), call.model or None)
+            record = append.add_cost(self.env, budgets.to_usage(usage), call.model or None)
             frame_calls.end_model_call(
                 self.env, self.place.frame, call.call, usage=record, error=text, retryable=retryable
             )

@@ -28,12 +28,11 @@ from holdfast.errors import (
     ToolCallLimitExceeded,
 )
 from holdfast.flow.compaction import rules
-from holdfast.flow.frames.calls import is_reported
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.packs import manifest, pack, visibility
 from holdfast.flow.packs.manifest import PackOutdated
 from holdfast.flow.packs.visibility import PackRequest
-from holdfast.flow.sessions.append import thread_tokenizer
+from holdfast.flow.sessions.append import is_reported, thread_tokenizer
 from holdfast.flow.sessions.read import session_stream, thread_state
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace

@@ -30,8 +30,8 @@ from holdfast.core.frames.budgets import check_limits
 from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
-from holdfast.flow.frames.block import default_limits
 from holdfast.flow.frames.read import load_current_state
+from holdfast.flow.frames.takeover import default_limits
 from holdfast.flow.turns import model_calls, stop, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.deadlock import Caller, TurnWait, TurnWork, current_caller, enter_work, wait_graph

@@ -15,24 +15,12 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.load import row_usage
-from holdfast.core.journal.tables import SESSION_TABLES, TABLES, THREAD_TABLES, check_lookup, stream_kind
+from holdfast.core.journal.tables import SESSION_TABLES, TABLES, THREAD_TABLES, USAGE_COLUMNS, check_lookup, stream_kind
 from holdfast.journal.sqlite.statements import find_sql, queries, span_sql
 from holdfast.records.batches import Artifact, Head, Row, RowQuery, RowWithStream, SessionRow
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.scope import parse_scope
 from holdfast.sqlite.connection import fetch_rows
-
-USAGE_COLUMNS = (
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cost",
-    "unpriced_tokens",
-    "estimated_tokens",
-)
-"""The totals of a thread, in the order of the query `session_lines`."""
 
 
 def load_state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str) -> dict[str, list[Row]]:
@@ -67,6 +55,7 @@ def load_session(connection: apsw.Connection, tenant: str, row: Any) -> SessionR
     stream, status, model, opened_at, title, user, active_at, place = row
     lines = fetch_rows(connection, queries()["session_lines"], (tenant, parse_scope(stream).get("session")))
     messages, *used = (sum(column) for column in zip(*lines, strict=True))
+    # The query has the columns in this order.
     usage = row_usage(dict(zip(USAGE_COLUMNS, used, strict=True)))
     return SessionRow(
         stream=stream,

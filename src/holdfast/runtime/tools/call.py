@@ -19,7 +19,7 @@ from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames import calls
-from holdfast.flow.frames.block import check_not_suspended, frame_key
+from holdfast.flow.frames.takeover import check_not_suspended, frame_key
 from holdfast.ports import Env
 from holdfast.records.events.frames import HandleContent
 from holdfast.records.recovery import Answer

@@ -15,7 +15,7 @@ from holdfast.aio.frame import AsyncHistoryTools
 from holdfast.client.history_tools import HistoryTools
 from holdfast.core.packs.history_tools import HISTORY_TOOLS, parse_arguments
 from holdfast.errors import InvalidValue
-from holdfast.flow.frames.ancestry import frame_thread
+from holdfast.flow.frames.read import frame_thread
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.call import ToolCall
 from holdfast.runtime.tools.tool import AnyTool, ThreadRunner, Tool, tool
