@@ -24,7 +24,7 @@ from holdfast.flow.packs.recent import TokenCounter
 from holdfast.flow.sessions import append, branch, read, sessions
 from holdfast.flow.sessions import summaries as session_summaries
 from holdfast.records.batches import RowUpdate
-from holdfast.records.events.sessions import MessageSpan, SharedSegment
+from holdfast.records.events.sessions import MessageSpan, SharedSegment, ThreadForked
 from holdfast.records.messages import Message
 from tests.model.test_sessions_model import walk_once
 
@@ -33,12 +33,11 @@ WALKS = 24
 
 
 def fork_sees_later_retractions(patch: Patch) -> None:
-    original = branch._segments_to_share
+    def forked(*, parent: str, shared: Sequence[SharedSegment], **facts: Any) -> Any:
+        later = tuple(replace(one, at=read.LATEST) if one.stream == parent else one for one in shared)
+        return ThreadForked(parent=parent, shared=later, **facts)
 
-    def shared(found: Sequence[SharedSegment], parent: Any, place: Any) -> Any:
-        return original(found, replace(parent, version=read.LATEST), place)
-
-    patch.setattr(branch, "_segments_to_share", shared)
+    patch.setattr(branch, "ThreadForked", forked)
 
 
 def fork_forgets_open_calls(patch: Patch) -> None:

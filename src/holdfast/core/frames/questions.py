@@ -148,15 +148,18 @@ def answer(
 
 
 def reissue(
-    state: StreamState, frame_id: str, question_id: str, token_hash: str, expires_at: int | None
+    state: StreamState, frame_id: str, question_id: str, token_hash: str, expires_at: int | None, now: int
 ) -> list[Draft]:
-    """Issue a new link token; the earlier one becomes void."""
+    """Issue a new link token, which expires with the question, or as given; the earlier one becomes void."""
     question = open_question(state, frame_id, question_id)
+    if expires_at is None and is_expired(question, now):
+        raise QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
     if question.within is not None:
         raise Refused(f"Question {question_id} is part of question {question.within}. Issue a token for that one.")
     if question.answer is not None:
         raise AlreadyAnswered(f"Question {question_id} was answered already and needs no token.")
-    facts = frames.QuestionReissued(frame=frame_id, question=question_id, token=token_hash, expires_at=expires_at)
+    expires = question.expires_at if expires_at is None else expires_at
+    facts = frames.QuestionReissued(frame=frame_id, question=question_id, token=token_hash, expires_at=expires)
     return [Draft(type="question.reissued", facts=facts)]
 
 
@@ -227,14 +230,6 @@ def open_question(state: StreamState, frame_id: str, question_id: str) -> Questi
     if frame is None or frame.question is None or frame.question.id != question_id:
         raise QuestionNotFound(f"Question {question_id} is not open: its frame was resumed or has ended.")
     return frame.question
-
-
-def check_unexpired(state: StreamState, frame_id: str, question_id: str, now: int) -> Question:
-    """Return an open question that has not expired."""
-    question = open_question(state, frame_id, question_id)
-    if is_expired(question, now):
-        raise QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
-    return question
 
 
 def is_expired(question: Question, now: int) -> bool:

@@ -77,20 +77,10 @@ def _update_frame(
 
 
 def _fold_frame_pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> None:
+    names = ("parent", "depth", "granted", "limits", "deadline", "outer", "outer_stream")
+    known: dict[str, Any] = {name: getattr(facts, name) for name in names}
     live[facts.frame] = FrameState(
-        id=facts.frame,
-        parent=facts.parent,
-        depth=facts.depth,
-        status="active",
-        granted=facts.granted,
-        limits=facts.limits,
-        pushed=version,
-        goal=version,
-        version=version,
-        created_at=at,
-        deadline=facts.deadline,
-        outer=facts.outer,
-        outer_stream=facts.outer_stream,
+        id=facts.frame, status="active", pushed=version, goal=version, version=version, created_at=at, **known
     )
     if facts.parent is not None:
         _update_frame(live, facts.parent, version, lent=facts.granted or 0, status="waiting")
@@ -158,20 +148,9 @@ def _fold_child_settled(live: Frames, facts: frames.ChildSettled, version: int, 
 
 
 def _fold_frame_suspended(live: Frames, facts: frames.FrameSuspendedFacts, version: int, at: int) -> None:
-    question = Question(
-        id=facts.question,
-        kind=facts.kind,
-        prior=facts.prior,
-        version=version,
-        suspended_at=at,
-        released=facts.released,
-        expires_at=facts.expires_at,
-        on_expiry=facts.on_expiry,
-        until=facts.until,
-        token=facts.token,
-        within=facts.within,
-        call=facts.call,
-    )
+    names = ("kind", "prior", "released", "expires_at", "on_expiry", "until", "token", "within", "call")
+    known: dict[str, Any] = {name: getattr(facts, name) for name in names}
+    question = Question(id=facts.question, version=version, suspended_at=at, **known)
     _update_frame(live, facts.frame, version, status="suspended", question=question)
     if facts.parent is not None and facts.released:
         _update_frame(live, facts.parent, version, lent=-facts.released)
@@ -195,14 +174,8 @@ def _fold_handle_added(live: Frames, facts: frames.HandleAdded, version: int, at
     frame = live.get(facts.frame)
     if frame is None:
         return
-    handle = Handle(
-        id=facts.handle,
-        kind=facts.kind,
-        priority=facts.priority,
-        position=facts.position,
-        tokens=facts.tokens,
-        version=version,
-    )
+    known: dict[str, Any] = {name: getattr(facts, name) for name in ("kind", "priority", "position", "tokens")}
+    handle = Handle(id=facts.handle, version=version, **known)
     _update_frame(live, facts.frame, version, handles={**frame.handles, facts.handle: handle})
 
 

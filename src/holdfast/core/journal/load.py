@@ -48,7 +48,9 @@ def _build_state(head: Head, rows: Rows) -> StreamState:
         if row["amount"]:
             parts[_id_text(row["frame_id"])]["reservations"][row["purpose"]] = row["amount"]
     for row in rows["frame_handles"]:
-        parts[_id_text(row["frame_id"])]["handles"][row["handle_id"]] = _build_handle(row)
+        known = _pick(row, "priority", "position", "version", "removed")
+        handle = Handle(id=row["handle_id"], kind=row["handle_type"], tokens=row["estimated_tokens"], **known)
+        parts[_id_text(row["frame_id"])]["handles"][handle.id] = handle
     for row in rows["frame_results"]:
         ref = ResultRef(position=row["position"], kind=row["result_type"], ref=row["ref_id"], version=row["version"])
         parts[_id_text(row["frame_id"])]["results"].append(ref)
@@ -147,15 +149,6 @@ def _build_frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> F
         outer=_optional_id_text(row["outer_frame_id"]),
         results=tuple(sorted(parts["results"], key=lambda ref: ref.position)),
         question=parts.get("question"),
-    )
-
-
-def _build_handle(row: Mapping[str, Any]) -> Handle:
-    return Handle(
-        id=row["handle_id"],
-        kind=row["handle_type"],
-        tokens=row["estimated_tokens"],
-        **_pick(row, "priority", "position", "version", "removed"),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode
 from holdfast.core.trust import ROLE_TRUST
@@ -21,7 +22,6 @@ from holdfast.records.events.sessions import CallRef, MessageAppended, MessageCo
 from holdfast.records.frames import StreamState
 from holdfast.records.messages import Content, Message, Part, ToolCallRequest, ToolCallResult
 from holdfast.records.sessions import SessionState, ThreadState
-from holdfast.records.usage import Usage
 
 MAX_ID_CHARS = 64
 ERASED_NAME = "erased"
@@ -38,21 +38,9 @@ class CallAnswer(msgspec.Struct, frozen=True):
 class MessageDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is ready to be written except for its position and the calls it answers."""
 
-    role: str
+    facts: MessageAppended
     content: MessageContent
-    calls: tuple[tuple[str, str | None], ...] = ()
     answers: tuple[CallAnswer, ...] = ()
-    tokens: int | None = None
-    tokenizer: str | None = None
-    partial: bool = False
-    synthetic: bool = False
-    policy: str | None = None
-    model: str | None = None
-    provider: str | None = None
-    usage: Usage | None = None
-    frame: str | None = None
-    call: str | None = None
-    artifacts: tuple[str, ...] = ()
 
 
 def is_reset(state: StreamState, name: str) -> bool:
@@ -94,30 +82,18 @@ def append_messages(thread: ThreadState, version: int, entries: Sequence[Message
             found.append(_find_call(waiting, answer))
             del waiting[found[-1].id]
         answers = tuple([call.id for call in found])
-        facts = MessageAppended(
-            role=entry.role,
+        facts = replace(
+            entry.facts,
             position=position,
             # A call from a shared parent thread has no position in this stream: its result begins a round here.
             round=found[0].version if found and found[0].version > 0 else None,
             before=before,
-            tokens=entry.tokens,
-            tokenizer=entry.tokenizer,
-            calls=entry.calls,
             answers=answers,
             failed=tuple([id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed]),
-            partial=entry.partial,
-            synthetic=entry.synthetic,
-            policy=entry.policy,
-            model=entry.model,
-            provider=entry.provider,
-            usage=entry.usage,
-            frame=entry.frame,
-            call=entry.call,
-            artifacts=entry.artifacts,
         )
         drafts.append(Draft(type="message.appended", facts=facts, content=entry.content))
         before = None
-        waiting.update({id: CallRef(id, version, provider) for id, provider in entry.calls})
+        waiting.update({id: CallRef(id, version, provider) for id, provider in facts.calls})
     return drafts
 
 

@@ -149,8 +149,10 @@ def message_tokens(message: Message, count: CountText, framing: Framing) -> int:
         total += _parts_tokens(content, count, framing)
     elif message.erased:
         total += count(ERASED_TEXT)
-    if message.name:
-        total += _name_tokens(message, message.name, count, framing)
+    if message.name and message.role == "tool":  # Each of its results is sent with the name.
+        total += len(message.tool_results) * (framing.author + count(sendable_tool_name(message.name)))
+    elif message.name:
+        total += framing.author + count(sendable_author_name(message.name))
     if message.tool_calls:
         total += framing.parallel if len(message.tool_calls) > 1 else 0
         for call in message.tool_calls:
@@ -190,13 +192,6 @@ def request_tokens(
     """Return the tokens of a whole request, including the prefix of the reply."""
     total = framing.reply + system_tokens(system, count, framing) + tools_tokens(tools, count, framing)
     return total + sum(message_tokens(message, count, framing) for message in messages)
-
-
-def _name_tokens(message: Message, name: str, count: CountText, framing: Framing) -> int:
-    """Return the tokens of the author's name; of a tool message, for each of its results."""
-    if message.role == "tool":
-        return len(message.tool_results) * (framing.author + count(sendable_tool_name(name)))
-    return framing.author + count(sendable_author_name(name))
 
 
 def _parts_tokens(parts: Sequence[Part], count: CountText, framing: Framing) -> int:

@@ -301,7 +301,13 @@ def pop_frame(
         if _has_ended_as(env, frame_id, status, content):
             return None
         raise
-    return None if changed.repeated else _build_ended_frame(stream, last[0], changed)
+    if changed.repeated:
+        return None
+    # Built as its rows describe it, without reading them back.
+    facts: frames.FramePopped = changed.last_facts("frame.popped")
+    ended = replace(last[0], status=facts.status, used=facts.used, usage=facts.usage, lent=0, away={}, question=None)
+    frame = replace(ended, version=changed.version_of("frame.popped"))
+    return EndedFrame(stream=stream, frame=frame, at=changed.at)
 
 
 class EndedFrame(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,22 +316,6 @@ class EndedFrame(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     frame: FrameState
     at: int
-
-
-def _build_ended_frame(stream: str, live: FrameState, changed: ChangeResult) -> EndedFrame:
-    """Build an ended frame as its rows describe it, without reading them back."""
-    facts: frames.FramePopped = changed.last_facts("frame.popped")
-    frame = replace(
-        live,
-        status=facts.status,
-        used=facts.used,
-        usage=facts.usage,
-        lent=0,
-        away={},
-        question=None,
-        version=changed.version_of("frame.popped"),
-    )
-    return EndedFrame(stream=stream, frame=frame, at=changed.at)
 
 
 def _add_clocks(env: Env, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:

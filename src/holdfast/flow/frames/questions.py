@@ -109,10 +109,8 @@ def reissue_token(env: Env, question_id: str, expires_ms: int | None = None) -> 
 
     def decide(states: States) -> Drafts:
         now = env.clock.now_ms()
-        expires = _expiry(expires_ms, now)
-        if expires is None:
-            expires = rules.check_unexpired(states[stream], frame_id, question_id, now).expires_at
-        return {stream: rules.reissue(states[stream], frame_id, question_id, hash_token(secret), expires)}
+        state, expires = states[stream], _expiry(expires_ms, now)
+        return {stream: rules.reissue(state, frame_id, question_id, hash_token(secret), expires, now)}
 
     decide_and_append(env, (stream,), decide)
     return secret

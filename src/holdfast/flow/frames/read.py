@@ -210,17 +210,8 @@ def read_handle(env: Env, stream: str, handle: Handle) -> HandleInfo:
     event = read_handle_event(env, stream, handle.version)
     passed_on = event is not None and (event.stream, event.version) != (stream, handle.version)
     return HandleInfo(
-        id=handle.id,
-        kind=handle.kind,
-        priority=handle.priority,
-        position=handle.position,
-        tokens=handle.tokens,
-        version=handle.version,
-        removed=handle.removed,
-        description=content_field(event, "description"),
-        target=content_field(event, "target"),
-        body=content_field(event, "body"),
-        metadata=content_field(event, "metadata"),
+        **msgspec.structs.asdict(handle),
+        **{name: content_field(event, name) for name in ("description", "target", "body", "metadata")},
         trust=None if event is None else lowest_trust(event.facts.trust or event.trust, event.trust),
         at=0 if event is None else event.at,
         source_stream=event.stream if event is not None and passed_on else None,
@@ -263,22 +254,18 @@ def find_question_row(env: Env, question_id: str) -> tuple[str, Row]:
 
 def _describe_question(env: Env, stream: str, row: Row) -> QuestionInfo:
     event = read_event(env, stream, int(row["version"]))  # type: ignore[arg-type]
-    names = ("kind", "suspended_at", "expires_at", "on_expiry", "until")
-    known: dict[str, Any] = {name: row[name] for name in names}
+    known: dict[str, Any] = {name: row[name] for name in ("kind", "suspended_at", "expires_at", "on_expiry", "until")}
+    said = {name: content_field(event, name) for name in ("reason", "options", "recommended", "arguments", "payload")}
     return QuestionInfo(
         id=row_ulid(row, "question_id"),
         frame=row_ulid(row, "frame_id"),
         scope=stream,
-        reason=content_field(event, "reason"),
-        options=content_field(event, "options"),
-        recommended=content_field(event, "recommended"),
-        arguments=content_field(event, "arguments"),
-        payload=content_field(event, "payload"),
         call=row_ulid(row, "call_id") or None,
         within=row_ulid(row, "within") or None,
         answered=row["answer_version"] is not None,
         has_token=row["token_id"] is not None,
         **known,
+        **said,
     )
 
 

@@ -50,10 +50,9 @@ def take_stream(env: Env, stream: str) -> int:
 
 def take_free_stream(env: Env, stream: str) -> int:
     """Take a stream after `await_free_stream`: watching a silent owner twice would take twice as long."""
-    with env.observers.defer(), env.leases.lock(env.tenant, stream):
-        decide_and_append(
-            env, (stream,), lambda states: {stream: env.leases.draft_take(env.tenant, stream, states[stream])}
-        )
+    leases, place = env.leases, (env.tenant, stream)
+    with env.observers.defer(), leases.lock(*place):
+        decide_and_append(env, (stream,), lambda states: {stream: leases.draft_take(*place, states[stream])})
         return join_lease(env, stream)
 
 
@@ -181,6 +180,8 @@ def resume_actor(env: Env, stream: str, incarnation: str | None = None) -> Actor
     if incarnation is None:
         return found
 
+    leases, place = env.leases, (env.tenant, stream)
+
     def decide(states: States) -> Drafts:
         facts = ActorResumed(
             incarnation=incarnation,
@@ -190,19 +191,16 @@ def resume_actor(env: Env, stream: str, incarnation: str | None = None) -> Actor
             took_ms=found.recovery.recovery_time_ms,
         )
         came_back = Draft(type="actor.resumed", facts=facts)
-        return {stream: [*env.leases.draft_take(env.tenant, stream, states[stream]), came_back]}
+        return {stream: [*leases.draft_take(*place, states[stream]), came_back]}
 
-    with env.observers.defer(), env.leases.lock(env.tenant, stream):
-        held = env.leases.holds(env.tenant, stream)
+    with env.observers.defer(), leases.lock(*place):
+        held = leases.holds(*place)
         key = f"resumed/{incarnation}"
         changed = decide_and_append(env, (stream,), decide, key=key, same=lambda events: True)
         if changed.repeated and not held:
-            decide_and_append(
-                env, (stream,), lambda states: {stream: env.leases.draft_take(env.tenant, stream, states[stream])}
-            )
-        place = (env.tenant, stream)
-        if env.leases.claims.get(place) != load_current_state(env, stream).epoch:
-            env.leases.claims[place] = join_lease(env, stream)
+            decide_and_append(env, (stream,), lambda states: {stream: leases.draft_take(*place, states[stream])})
+        if leases.claims.get(place) != load_current_state(env, stream).epoch:
+            leases.claims[place] = join_lease(env, stream)
     return _read_resume_state(env, stream, began)
 
 

@@ -92,17 +92,13 @@ def _redact_part(redact: Redact, part: Part) -> Part | None:
         return part if redact_value(redact, part.get("item")) == part.get("item") else None
     found = {name: item if name in _STRUCTURE_FIELDS else redact_value(redact, item) for name, item in part.items()}
     if isinstance(part.get("data"), bytes):
-        found["data"] = _redact_body(redact, part["data"])
+        try:
+            shown = part["data"].decode()
+        except UnicodeDecodeError:
+            return found
+        # A file that decodes as text is redacted, whatever its media type.
+        found["data"] = part["data"] if "\0" in shown else redact_text(redact, shown).encode()
     return found
-
-
-def _redact_body(redact: Redact, data: bytes) -> bytes:
-    """Redact a file that decodes as text, whatever its media type."""
-    try:
-        shown = data.decode()
-    except UnicodeDecodeError:
-        return data
-    return data if "\0" in shown else redact_text(redact, shown).encode()
 
 
 def _redact_result(redact: Redact, result: Any) -> Any:

@@ -180,7 +180,7 @@ class _ThreadAppend(msgspec.Struct, frozen=True):
         """Return True if the events stored under the key hold these messages, as far as they are not erased."""
         said = [event for event in events if event.type == "message.appended"]
         return len(said) == len(self.entries) and all(
-            event.facts.role == entry.role and (not event.content or event.content == entry.content)
+            event.facts.role == entry.facts.role and (not event.content or event.content == entry.content)
             for event, entry in zip(said, self.entries, strict=True)
         )
 
@@ -286,7 +286,10 @@ class MessagePreparer(msgspec.Struct):
         stored, large = message, dict[int, str]()
         if isinstance(message.content, list) or size * 6 > self.most:  # As JSON, a character may take six bytes.
             message, stored = self._place_parts(message, named)
-            large = self._place_large_results(message, named)
+            for index, one in enumerate(message.tool_results):
+                # Other oversized results are refused when the event is sealed.
+                if isinstance(one.result, str) and self._is_large(one.result):
+                    large[index] = self._place(_utf8(one.result), named)
         calls = self._number_calls(message) if message.tool_calls else ()
         answers = [
             CallAnswer(self.given.get(one.tool_call_id, one.tool_call_id), shorten_id(one.provider_id), one.is_error)
@@ -294,11 +297,9 @@ class MessagePreparer(msgspec.Struct):
         ]
         if policy is not None:
             priority_of(policy)  # It refuses an unknown policy.
-        entry = MessageDraft(
+        facts = MessageAppended(
             role=message.role,
-            content=message_content(stored, large),
             calls=calls,
-            answers=tuple(answers),
             tokens=tokens,
             tokenizer=count_label(self.tokenizer.name, self.framing),
             partial=message.partial,
@@ -309,7 +310,7 @@ class MessagePreparer(msgspec.Struct):
             usage=message.usage,
             artifacts=tuple(dict.fromkeys(named)),
         )
-        return message, entry
+        return message, MessageDraft(facts=facts, content=message_content(stored, large), answers=tuple(answers))
 
     def _number_calls(self, message: Message) -> tuple[tuple[str, str | None], ...]:
         """Return a new id for each tool call, with the provider's."""
@@ -371,14 +372,6 @@ class MessagePreparer(msgspec.Struct):
     def _is_large(self, text: str) -> bool:
         """Return True if a text must be an artifact. Measured as JSON, where a character may take six bytes."""
         return len(text) * 6 > self.most and len(msgspec.json.encode(text)) > self.most
-
-    def _place_large_results(self, message: Message, named: list[str]) -> dict[int, str]:
-        """Store large textual results as artifacts; other oversized results are refused when the event is sealed."""
-        found: dict[int, str] = {}
-        for index, result in enumerate(message.tool_results):
-            if isinstance(result.result, str) and self._is_large(result.result):
-                found[index] = self._place(_utf8(result.result), named)
-        return found
 
 
 def _utf8(text: str) -> bytes:

@@ -193,27 +193,23 @@ def fork(env: Env, stream: str, at: Message | str | None, thread: str) -> str:
                 raise SessionClosed(f"{session} was closed and takes no new threads.")
             if states[name].version:
                 raise InvalidValue(f"There is a thread {thread!r} already. Give the fork another name.")
-            forked = _fork_facts(env, stream, parent, at, name)
+            place = next(iter_places(env, stream), None) if at is None else find_place(env, stream, at)
+            # A fork shares the parent's own messages as they are now, then those the parent shares.
+            own, *others = thread_segments(stream, parent.thread)
+            forked = ThreadForked(
+                parent=stream,
+                version=0 if place is None else place.version,
+                shared=_segments_until([replace(own, at=parent.version), *others], place),
+                position=_position(place),
+                opened=tuple(_open_calls_at(env, stream, place, name)),
+                generation=known.generation,
+            )
         added = Draft(type="thread.added", facts=ThreadAdded(thread=thread))
-        first = Draft(type="thread.forked", facts=replace(forked, generation=known.generation))
+        first = Draft(type="thread.forked", facts=forked)
         return {name: [first, *new_thread_drafts(known)], session: [added]}
 
     decide_and_append(env, (name, session), decide)
     return name
-
-
-def _fork_facts(env: Env, stream: str, parent: StreamState, at: Message | str | None, name: str) -> ThreadForked:
-    assert parent.thread is not None
-    place = next(iter_places(env, stream), None) if at is None else find_place(env, stream, at)
-    # A fork shares the parent's own messages as they are now, then those the parent shares.
-    own, *others = thread_segments(stream, parent.thread)
-    return ThreadForked(
-        parent=stream,
-        version=0 if place is None else place.version,
-        shared=_segments_until([SharedSegment(own.stream, own.after, own.until, parent.version), *others], place),
-        position=_position(place),
-        opened=tuple(_open_calls_at(env, stream, place, name)),
-    )
 
 
 def pin(env: Env, stream: str, message: Message | str, *, pinned: bool = True) -> Message:

@@ -387,7 +387,11 @@ def list_sessions(
         raise InvalidValue(f"limit must be a number of sessions, not {limit!r}.")
     page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
     found = _iter_sessions(env, SessionQuery(user=user, status=status, limit=page), title)
-    return islice(_sort_sessions(found, order), limit)
+    if order == "cost":
+        found = iter(sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id)))
+    elif order == "title":
+        found = iter(sorted(found, key=lambda one: ((one.title or "").casefold(), one.id)))
+    return islice(found, limit)
 
 
 def tenant_usage(env: Env) -> Usage:
@@ -400,15 +404,6 @@ def tenant_usage(env: Env) -> Usage:
     return total
 
 
-def _sort_sessions(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:
-    if order == "cost":
-        yield from sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id))
-    elif order == "title":
-        yield from sorted(found, key=lambda one: ((one.title or "").casefold(), one.id))
-    else:
-        yield from found
-
-
 def _iter_sessions(env: Env, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
     while page := env.journal.sessions(env.tenant, query):
         for row in page:
@@ -417,18 +412,9 @@ def _iter_sessions(env: Env, query: SessionQuery, title: str | None) -> Iterator
                 own = content_field(read_event(env, row.stream, row.title_version), "title") or None
             if title is not None and title.casefold() not in (own or "").casefold():
                 continue
-            yield SessionInfo(
-                id=str(parse_scope(row.stream).get("session")),
-                status=row.status,
-                title=own,
-                model=row.model,
-                user=row.user,
-                opened_at=row.opened_at,
-                active_at=row.active_at,
-                messages=row.messages,
-                threads=row.threads,
-                usage=row.usage,
-            )
+            names = ("status", "model", "user", "opened_at", "active_at", "messages", "threads", "usage")
+            known = {name: getattr(row, name) for name in names}
+            yield SessionInfo(id=str(parse_scope(row.stream).get("session")), title=own, **known)
         query = replace(query, before=page[-1].place)
 
 
@@ -534,15 +520,9 @@ def sweep_sessions(env: Env) -> SessionSweepReport:
             except SessionClosed:
                 continue
         after = idle[-1]
-    taken = sum(offer_handovers(env, stream) for stream in list(_iter_pending_streams(env)))
+    pending, key = dict[str, None](), b""
+    while found := env.journal.select(env.tenant, RowQuery(table="session_handovers", after_key=key, limit=PAGE)):
+        pending.update(dict.fromkeys(stream for stream, _ in found))
+        key = found[-1][1]["handover_id"]  # type: ignore[assignment]
+    taken = sum(offer_handovers(env, stream) for stream in pending)
     return SessionSweepReport(ended=ended, handed_over=taken)
-
-
-def _iter_pending_streams(env: Env) -> Iterator[str]:
-    after, seen = b"", set()
-    while found := env.journal.select(env.tenant, RowQuery(table="session_handovers", after_key=after, limit=PAGE)):
-        for stream, _ in found:
-            if stream not in seen:
-                seen.add(stream)
-                yield stream
-        after = found[-1][1]["handover_id"]  # type: ignore[assignment]

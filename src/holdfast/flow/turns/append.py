@@ -179,7 +179,12 @@ def _prepare_messages(
     tokenizer, info = append.thread_tokenizer(env, place.thread)
     prepared = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name)).prepare(messages)
     entries = tuple(
-        replace(entry, frame=place.frame, call=call if entry.role == "assistant" else None) if place.frame else entry
+        replace(
+            entry,
+            facts=replace(entry.facts, frame=place.frame, call=call if entry.facts.role == "assistant" else None),
+        )
+        if place.frame
+        else entry
         for entry in prepared.entries
     )
     return replace(prepared, entries=entries, artifacts=(*prepared.artifacts, *placed))
