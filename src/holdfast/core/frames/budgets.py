@@ -47,14 +47,10 @@ def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None 
     part = 0 if purpose is None else min(_reservation_amount(frame, purpose), record.spent)
     if not record.spent and not record.cost:
         return []
-    over = overdraft(frame, record.spent - part)
+    left = frame.tokens.available
+    over = 0 if left is None else max(0, record.spent - part - left)
     facts = frames.FrameSpent(frame=frame_id, usage=record, purpose=purpose, from_reserved=part, overdraft=over)
     return [Draft(type="frame.spent", facts=facts)]
-
-
-def overdraft(frame: FrameState, more: int) -> int:
-    """Return by how much this spending exceeds the tokens that were left."""
-    return 0 if frame.tokens.available is None else max(0, more - frame.tokens.available)
 
 
 def check_can_spend(frame: FrameState) -> None:

@@ -13,7 +13,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from holdfast.core.checks import MAX_AMOUNT, check_number
-from holdfast.core.frames.budgets import check_can_spend, overdraft
+from holdfast.core.frames.budgets import check_can_spend
 from holdfast.core.frames.stack import ancestry, late_frames, live_frame, tightest_limits
 from holdfast.core.trust import FILE_PREFIX, KIND_TRUST, TRUSTED_LEVELS, lowest_trust
 from holdfast.errors import (
@@ -89,7 +89,8 @@ def end_model(
 ) -> list[Draft]:
     """Record a model's answer or failure, with its usage either way."""
     frame = _check_open(state, frame_id, call_id, "model")
-    over = overdraft(frame, usage.spent + (0 if doubtful is None else doubtful.spent))
+    spent, left = usage.spent + (0 if doubtful is None else doubtful.spent), frame.tokens.available
+    over = 0 if left is None else max(0, spent - left)
     if error is not None:
         failed = calls.CallFailed(
             call=call_id, frame=frame_id, error=error, retryable=retryable, usage=usage, overdraft=over

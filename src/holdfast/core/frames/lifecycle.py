@@ -68,16 +68,8 @@ def push(
         )
         return {stream: [Draft(type="frame.pushed", facts=facts, content=content)]}
     parent_stream, parent_id = parent
-    lender = states[parent_stream].frames.get(parent_id)
-    if lender is None:
-        raise ParentNotFound(f"There is no live frame {parent_id} to push below. It has ended, or the id is wrong.")
-    if lender.status == "suspended":
-        raise ParentNotActive(
-            f"Frame {parent_id} is suspended, so nothing can be pushed below it. Resume it first.",
-            before="suspended",
-            after="waiting",
-        )
-    line = ancestry(states[parent_stream].frames, parent_id)
+    line = _active_ancestry(states[parent_stream], parent_id)
+    lender = line[-1]
     inherited = tightest_limits(line)
     if lender.depth >= inherited.depth:
         raise MaxDepthExceeded(
@@ -107,6 +99,19 @@ def push(
         return {stream: [pushed]}
     lent = frames.ChildPushed(frame=lender.id, child=frame_id, child_stream=stream, granted=granted or 0)
     return {parent_stream: [Draft(type="child.pushed", facts=lent)], stream: [pushed]}
+
+
+def _active_ancestry(state: StreamState, parent_id: str) -> list[FrameState]:
+    parent = state.frames.get(parent_id)
+    if parent is None:
+        raise ParentNotFound(f"There is no live frame {parent_id} to push below. It has ended, or the id is wrong.")
+    if parent.status == "suspended":
+        raise ParentNotActive(
+            f"Frame {parent_id} is suspended, so nothing can be pushed below it. Resume it first.",
+            before="suspended",
+            after="waiting",
+        )
+    return ancestry(state.frames, parent_id)
 
 
 def _clamp_limits(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:

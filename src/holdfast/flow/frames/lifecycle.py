@@ -120,14 +120,10 @@ def push_frame(
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
     content = redact_as_configured(env, content)
     above = None if parent is None else (_parent_stream(env, parent), parent)
-    if stream is None and above is None:
-        raise InvalidValue("A frame needs a scope to live in, or a parent.")
-    home = above[0] if stream is None and above is not None else str(stream)
+    home = _home_stream(stream, above)
     if frame_id is not None and _is_pushed(env, frame_id, content, parent):
         return frame_id
-    frame, names = frame_id or ulid_text(env.ids.ulid()), calls.check_handle_names(inherit)
-    if names and parent is None:
-        raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
+    frame, names = frame_id or ulid_text(env.ids.ulid()), _check_inherit(inherit, parent)
 
     def decide(states: States) -> Drafts:
         now = env.clock.now_ms()
@@ -160,6 +156,22 @@ def push_frame(
     if not changed.repeated:
         env.states.note_goal(env.tenant, home, changed.version_of("frame.pushed"), content)
     return made
+
+
+def _home_stream(stream: str | None, above: tuple[str, str] | None) -> str:
+    """Return the stream of a new frame: the given one, or the parent's."""
+    if stream is not None:
+        return stream
+    if above is None:
+        raise InvalidValue("A frame needs a scope to live in, or a parent.")
+    return above[0]
+
+
+def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
+    names = calls.check_handle_names(given)
+    if names and parent is None:
+        raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
+    return names
 
 
 def _inherit_handles(

@@ -250,7 +250,10 @@ def _list_frame_work(env: Env, stream: str, state: StreamState, frame: FrameStat
             ]
         if step.call is not None and step.call.id not in waiting:
             found.append(_describe_interrupted(step.frame, step.call, step.next))
-    if frame.status == "waiting" and not _waits_only_for_interrupted(state, frame, waiting):
+    below = stack.children(state.frames, frame.id)
+    # A frame that waits only for frames of its interrupted calls, which are listed already, is not listed itself.
+    listed = below and not frame.away and all(one.id in frame.calls and one.id not in waiting for one in below)
+    if frame.status == "waiting" and not listed:
         words, then = f"Frame '{goal}' waiting", "children" if children else "work"
         found.append(PendingWork(frame=frame.id, kind="waiting_for_subcall", description=words, next=then))
     if frame.error is not None and frame.error == frame.version:
@@ -265,12 +268,6 @@ def _waiting_calls(state: StreamState, frame: FrameState) -> set[str]:
     return {
         call for call in own if state.frames[call].question is not None or stack.is_all_suspended(state.frames, call)
     }
-
-
-def _waits_only_for_interrupted(state: StreamState, frame: FrameState, waiting: set[str]) -> bool:
-    """Return True if a frame waits only for frames of its interrupted calls, which are listed already."""
-    below = stack.children(state.frames, frame.id)
-    return bool(below) and not frame.away and all(one.id in frame.calls and one.id not in waiting for one in below)
 
 
 def _describe_suspension(env: Env, stream: str, step: FrameStep, goal: str) -> PendingWork:

@@ -96,7 +96,8 @@ def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, crea
     if not create and (known is None or thread not in known.threads):
         what = f"session {id!r}" if known is None else f"thread {thread!r} of session {id!r}"
         raise SessionNotFound(f"There is no {what}. Check the id and the tenant, or leave out create=False.")
-    tools = None if given.tools is None else _prepare_tools(env, given.tools)
+    body = None if given.tools is None else encode(msgspec.to_builtins(read_tool_defs(given.tools)))
+    tools = None if body is None else artifacts.prepare_artifact(env, body)
     if known is not None and thread in known.threads and not _diff_settings(env, session, known, given, tools):
         artifacts.withdraw_artifacts(env, () if tools is None else (tools,))
         return known
@@ -160,10 +161,6 @@ def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
     return replace(given, **texts)
 
 
-def _prepare_tools(env: Env, tools: Sequence[Any]) -> Artifact:
-    return artifacts.prepare_artifact(env, encode(msgspec.to_builtins(read_tool_defs(tools))))
-
-
 def _diff_settings(
     env: Env, stream: str, known: SessionState, given: SessionSettings, tools: Artifact | None
 ) -> SessionSettings | None:
@@ -217,7 +214,8 @@ def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | No
 def settings_write(env: Env, stream: str, given: SessionSettings) -> SessionWrite:
     """Return new settings as a write that goes into the same commit as messages."""
     given = _check_settings(env, given)
-    tools = None if given.tools is None else _prepare_tools(env, given.tools)
+    body = None if given.tools is None else encode(msgspec.to_builtins(read_tool_defs(given.tools)))
+    tools = None if body is None else artifacts.prepare_artifact(env, body)
 
     def drafts(state: StreamState) -> list[Draft]:
         known = state.session or SessionState()
