@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.core.checks import check_number, short_repr
+from holdfast.core.numbers import check_number, short_repr
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import entries as rules
-from holdfast.core.checks import check_number
 from holdfast.core.entries import MISSING, EntryOptions
+from holdfast.core.numbers import check_number
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import Edge, EdgeQuery
 from holdfast.records.scope import Scope

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Usage
 from holdfast.errors import ModelFailed
-from holdfast.flow.turns import model_calls
+from holdfast.flow.turns import limits
 from holdfast.model.scripted import Scripted
 from holdfast.models import ModelReply
 from holdfast.records.messages import Delta, Message, ModelCall
@@ -89,7 +89,7 @@ def test_whatever_a_model_raises_is_a_failed_call_that_leaves_the_turn_live(hf: 
 
 
 def test_a_model_that_never_stops_raising_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 4)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 4)
     model = Own(*(RuntimeError("Down.") for _ in range(99)))
     agent = hf.agent("a", model=model)
     for _ in range(4):
@@ -102,7 +102,7 @@ def test_a_model_that_never_stops_raising_is_given_up(hf: Holdfast, monkeypatch:
 
 
 def test_those_who_recover_turns_do_not_pay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 3)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 3)
     model = Own(*(RuntimeError("Down.") for _ in range(99)))
     with holdfast.open("memory:") as hf:
         agent = hf.agent("a", model=model)
@@ -173,7 +173,7 @@ def test_a_cancelled_send_is_cancelled() -> None:
 
 @IN_MEMORY
 def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 4)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 4)
     model = Cut(Usage())
     agent = hf.agent("a", model=model)
     for _ in range(4):
@@ -188,7 +188,7 @@ def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest
 
 @IN_MEMORY
 def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 3)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 3)
 
     def failing() -> None:
         with pytest.raises(ModelFailed):
@@ -205,4 +205,4 @@ def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, mon
 
 
 def test_a_model_may_fail_for_a_while() -> None:
-    assert model_calls.MAX_FAILURES == 25
+    assert limits.MAX_FAILURES == 25

@@ -12,7 +12,7 @@ from holdfast import CallModel, Holdfast, Message, Usage, tool
 from holdfast.compaction import BudgetGuard
 from holdfast.errors import BudgetExhausted, InvalidValue, ModelFailed
 from holdfast.flow.turns import calls
-from holdfast.flow.turns.model_calls import TurnCost
+from holdfast.flow.turns.limits import TurnCost
 from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
 from holdfast.records.messages import Delta, ModelCall

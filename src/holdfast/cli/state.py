@@ -62,8 +62,8 @@ from holdfast.cli.output import (
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.transfer import STDIN, read_source
 from holdfast.client.state import State, open_store
-from holdfast.core.checks import short_repr
 from holdfast.core.entries import MAX_DEPTH, MAX_PAGE, EntryOptions
+from holdfast.core.numbers import short_repr
 from holdfast.errors import EntryNotFound, InvalidValue, NotFound
 from holdfast.flow.state.search import MAX_REACHED
 from holdfast.records.entries import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.packs.assemble import copy_tools
 from holdfast.core.packs.fences import fence_text, make_mark
 from holdfast.core.packs.history_tools import (

@@ -14,8 +14,8 @@ from holdfast.client.options import PackOptions, QuestionOptions, SharedPackOpti
 from holdfast.client.pack import ContextPack
 from holdfast.client.questions import ask_question, check_flag, make_answer
 from holdfast.connect import make_summarizer
-from holdfast.core.checks import is_number
 from holdfast.core.frames import stack as frame_stack
+from holdfast.core.numbers import is_number
 from holdfast.core.values import to_plain
 from holdfast.errors import BudgetTooSmall, TokenNotFound
 from holdfast.flow.compaction import frames

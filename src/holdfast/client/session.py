@@ -22,8 +22,8 @@ from holdfast.client.session_views import (
     load_session_text,
 )
 from holdfast.client.turn import Turn, read_turn_messages
-from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
+from holdfast.core.numbers import is_number
 from holdfast.core.wire.read import read_input
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow.compaction import rules as compaction_rules
@@ -37,7 +37,7 @@ from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.model_calls import LOOPS, ModelLimits
+from holdfast.flow.turns.limits import LOOPS, ModelLimits
 from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
 from holdfast.flow.turns.tool_calls import ToolRules
 from holdfast.ports import Env, Summarizer

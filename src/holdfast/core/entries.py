@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.checks import check_number, is_number, short_repr
+from holdfast.core.numbers import check_number, is_number, short_repr
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import DIRECTIONS, LIFETIMES, REDUCERS, TIERS, Edge, EdgeQuery, TraversalResult
 from holdfast.records.ids import check_id

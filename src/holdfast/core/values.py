@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.checks import check_number, short_repr
 from holdfast.core.journal.codec import encode
 from holdfast.core.lazy import convert
+from holdfast.core.numbers import check_number, short_repr
 from holdfast.errors import InvalidValue, ValueMismatch
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.ids import check_id

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.checks import check_number
+from holdfast.core.numbers import check_number
 from holdfast.errors import HoldfastError, InvalidValue, NotFound, TooLarge, Unavailable, Unsupported
 
 MAX_BYTES: Final = 1_000_000

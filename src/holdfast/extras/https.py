@@ -19,7 +19,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.core.checks import check_number
+from holdfast.core.numbers import check_number
 from holdfast.errors import HoldfastError, InvalidValue, NotFound, Refused, TooLarge, Unavailable
 from holdfast.version import __version__
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core.checks import check_number
+from holdfast.core.numbers import check_number
 from holdfast.core.telemetry import ERROR, call_span_name, error_type
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.system import ForkLock, Lru

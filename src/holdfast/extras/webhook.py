@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import encode
+from holdfast.core.numbers import check_number
 from holdfast.errors import EffectRefused, InvalidValue, RetryLater
 from holdfast.extras.https import shut_down
 from holdfast.ports import Clock

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.values import exception_text, is_interruption
 from holdfast.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.sqlite.vectors import MAX_DIMENSIONS, InvalidVectors, pack_vectors

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.errors import InvalidValue
 from holdfast.model.embedder_check import CheckedEmbedder, check_dimensions
 from holdfast.model.http import check_key, has_credentials, split_address

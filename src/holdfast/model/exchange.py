@@ -21,7 +21,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.read import CUT_OFF_REASONS, finish_reason, read_reply, read_usage, reply_format

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 import httpx2
 import msgspec
 
-from holdfast.core.checks import is_number
 from holdfast.core.effects import compute_retry_delay
+from holdfast.core.numbers import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidValue, ModelFailed

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Unpack
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.stream import StreamAccumulator, unwrap_answer
 from holdfast.errors import InvalidValue

@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.checks import check_number
 from holdfast.core.compaction.sentences import (
     Lexicon,
     SentenceCandidate,
@@ -40,6 +39,7 @@ from holdfast.core.compaction.sentences import (
 )
 from holdfast.core.compaction.summary import render_transcript, speaker_label, text_with_files
 from holdfast.core.compaction.tool_notes import ToolNote, write_notes
+from holdfast.core.numbers import check_number
 from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.errors import InvalidValue, SummaryFailed
 from holdfast.records.messages import Message

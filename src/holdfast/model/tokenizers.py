@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.values import exception_text, is_interruption
 from holdfast.core.wire.plain_data import is_unicode
 from holdfast.errors import InvalidValue, Unsupported

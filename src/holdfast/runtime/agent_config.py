@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast.client.options import AgentOptions, refuse_unknown
 from holdfast.connect import make_model
-from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import check_limits, to_nano_usd
+from holdfast.core.numbers import is_number
 from holdfast.errors import InvalidValue
-from holdfast.flow.turns.model_calls import LOOPS, check_bounds
+from holdfast.flow.turns.limits import LOOPS, check_bounds
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
 from holdfast.runtime.reply import ReplyOutput

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Refused, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns

@@ -26,7 +26,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.errors import Draining, InvalidValue, Refused
 from holdfast.runtime.loop_thread import get_loop_thread
 from holdfast.runtime.tasks import get_agent_tasks

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import clean_text, cut_pieces
 from holdfast.core.compaction.strategies import omission_note
 from holdfast.core.entries import RESERVED_PREFIX
+from holdfast.core.numbers import is_number
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, subtract_size
 from holdfast.core.sessions.shorten import ShortenedMessages, cut_text, fit_messages, omission_marker
 from holdfast.core.sessions.tokens import CountText

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from holdfast.core.checks import MAX_AMOUNT, check_number, is_number
 from holdfast.core.frames.stack import live_frame
+from holdfast.core.numbers import MAX_AMOUNT, check_number, is_number
 from holdfast.errors import BudgetExhausted, InsufficientTokens, InvalidValue, NotFound
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft

@@ -12,9 +12,9 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from holdfast.core.checks import MAX_AMOUNT, check_number
 from holdfast.core.frames.budgets import check_can_spend
 from holdfast.core.frames.stack import ancestry, late_frames, live_frame, tightest_limits
+from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.core.trust import FILE_PREFIX, KIND_TRUST, TRUSTED_LEVELS, lowest_trust
 from holdfast.errors import (
     CallNotFound,

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.checks import MAX_AMOUNT, check_number
 from holdfast.core.frames.budgets import check_limits, compute_grant
 from holdfast.core.frames.stack import (
     ancestry,
@@ -20,6 +19,7 @@ from holdfast.core.frames.stack import (
     tightest_limits,
     walk_leaf_first,
 )
+from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.errors import (
     Conflict,
     DeadlineExceeded,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.packs.fences import Mark, fence_text
 from holdfast.core.sessions.tokens import CountText
 from holdfast.errors import InvalidValue

@@ -15,9 +15,9 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import decode
 from holdfast.core.lazy import lazy_pattern
+from holdfast.core.numbers import is_number
 from holdfast.core.search.documents import INDEXED_CHARS, MESSAGE_APPENDED, STATE_WRITTEN
 from holdfast.records.events.sessions import MessageContent
 from holdfast.records.events.state import ValueContent

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.sessions.tokens import CountMessage
 from holdfast.core.values import exception_text
 from holdfast.core.wire.calls import CallMatches, match_results

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.wire.calls import json_text, result_content
 from holdfast.core.wire.parts import ERASED_TEXT, part_bytes
 from holdfast.core.wire.plain_data import drop_blank_prompt

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.checks import MAX_AMOUNT
 from holdfast.core.journal.codec import check_plain
+from holdfast.core.numbers import MAX_AMOUNT
 from holdfast.core.wire.plain_data import MAX_MESSAGE_NESTING, ReadNotes, clean_text, is_json
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import ROLES, Message, Part, ToolCallRequest, ToolCallResult

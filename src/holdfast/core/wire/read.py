@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.parts import EMPTY_MESSAGE, check_message
 from holdfast.core.wire.plain_data import ReadNotes, clean_text, dump_record, get_field, is_record, to_plain_data

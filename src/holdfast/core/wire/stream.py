@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.wire.calls import json_text
 from holdfast.core.wire.formats import FORMATS, Format
 from holdfast.core.wire.plain_data import ReadNotes, get_field, to_plain_data

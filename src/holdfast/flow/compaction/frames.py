@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.checks import is_number
 from holdfast.core.compaction.strategies import (
     UNKNOWN_TOKENS,
     CompactionChoice,
@@ -26,6 +25,7 @@ from holdfast.core.compaction.strategies import (
 from holdfast.core.compaction.summary import passage_key, split_texts
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import decode_event
+from holdfast.core.numbers import is_number
 from holdfast.core.trust import event_trust, lowest_trust
 from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
 from holdfast.flow.compaction import recall, summaries

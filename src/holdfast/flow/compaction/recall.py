@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from holdfast.core.checks import is_number
 from holdfast.core.compaction.summary import PASSAGE_PREFIX, CompactedPassage, passage_key, read_passage
 from holdfast.core.entries import EntryOptions, check_options
 from holdfast.core.journal.codec import decode_event
+from holdfast.core.numbers import is_number
 from holdfast.errors import InvalidValue
 from holdfast.flow.sessions.read import iter_places, load_messages
 from holdfast.flow.state import search

@@ -19,8 +19,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import to_nano_usd
+from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import BudgetExhausted, InvalidValue, SummaryFailed
 from holdfast.flow.compaction.threads import (

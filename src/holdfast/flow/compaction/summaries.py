@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import fit_text
+from holdfast.core.numbers import is_number
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds, repair_messages
 from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import CountMessage, Framing, framing_of, message_tokens

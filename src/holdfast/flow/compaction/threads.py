@@ -15,11 +15,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.compaction.sentences import fit_text
 from holdfast.core.compaction.state_extract import extract_state, render_state
 from holdfast.core.compaction.strategies import count_rounds_within, make_segments, omission_note, run_strategy
 from holdfast.core.compaction.summary import reduce_by_policy, reduce_by_priority, reduce_to, split_messages
+from holdfast.core.numbers import is_number
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries

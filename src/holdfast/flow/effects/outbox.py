@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import effects as rules
-from holdfast.core.checks import check_number
+from holdfast.core.numbers import check_number
 from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.errors import ActorBusy, Conflict, EffectRefused, StaleEpoch, Unavailable
 from holdfast.flow.effects.settle import build_settled_content, effect_owner, settle_effect

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.frames import calls, lifecycle
 from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.stack import add_clock_events
+from holdfast.core.numbers import is_number
 from holdfast.errors import (
     Conflict,
     Draining,

@@ -6,10 +6,10 @@ import hashlib
 import secrets
 from collections.abc import Callable
 
-from holdfast.core.checks import MAX_AMOUNT, check_number
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.stack import add_clock_events, live_frame, walk_leaf_first
 from holdfast.core.journal.codec import decode_event
+from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.errors import AlreadyAnswered, InvalidValue, KeyReused, QuestionNotFound, Refused, TokenNotFound
 from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
 from holdfast.flow.frames.read import find_frame_stream, find_question_row, load_current_state, parse_id, row_ulid

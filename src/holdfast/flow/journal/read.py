@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import decode_event
+from holdfast.core.numbers import is_number
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.ports import Env
 from holdfast.ports.journal import Journal

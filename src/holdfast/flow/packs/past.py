@@ -13,8 +13,8 @@ from typing import Any, Final, NoReturn, Protocol, cast
 
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import decode_facts
+from holdfast.core.numbers import is_number
 from holdfast.errors import InvalidValue, NotFound, ReadOnly
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.packs.fences import make_mark
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.rounds import remake_round

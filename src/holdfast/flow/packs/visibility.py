@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.frames import stack
+from holdfast.core.numbers import is_number
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
 from holdfast.flow.frames.lifecycle import check_live

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
+from holdfast.core.numbers import is_number
 from holdfast.core.sessions.message_events import (
     CallAnswer,
     MessageDraft,

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.checks import is_number
 from holdfast.core.entries import MAX_PAGE
 from holdfast.core.journal.codec import decode_facts, encode
 from holdfast.core.lazy import decoder
+from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.errors import ActorBusy, InvalidValue, NotFound, SessionClosed, SessionNotFound, StaleEpoch

@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from holdfast.core import entries as rules
-from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode
+from holdfast.core.numbers import check_number
 from holdfast.core.packs.event_text import message_text
 from holdfast.core.search.documents import (
     INDEXED_CHARS,

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import entries as rules
-from holdfast.core.checks import check_number
 from holdfast.core.journal.codec import decode
+from holdfast.core.numbers import check_number
 from holdfast.core.values import to_plain, upcast_value
 from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, Unsupported
 from holdfast.ports import Clock, DatalogStore, Embedder, HistoryStore, Store

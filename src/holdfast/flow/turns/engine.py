@@ -37,7 +37,8 @@ from holdfast.flow.turns.calls import (
     add_edit_note,
     error_text,
 )
-from holdfast.flow.turns.model_calls import ModelCallContext, ModelLimits, TurnModelCalls, has_unanswered_message
+from holdfast.flow.turns.limits import ModelLimits, check_bounds, describe_limit
+from holdfast.flow.turns.model_calls import ModelCallContext, TurnModelCalls, has_unanswered_message
 from holdfast.flow.turns.open import Ticket, TurnOpener, TurnTerms
 from holdfast.flow.turns.tool_calls import (
     CHECK_FIRST,
@@ -78,7 +79,7 @@ class TurnEngine:
         self.opener = TurnOpener(env, thread, terms)
         self._on_error = check_on_error(on_error)
         self._rules, self._limits = rules or ToolRules(), limits or ModelLimits()
-        model_calls.check_bounds(self._limits.budget, self._limits.loops)
+        check_bounds(self._limits.budget, self._limits.loops)
         self.find_problem = find_problem
         """Returns what is wrong with a final reply, for the model to correct; None if nothing is."""
         self.entered = self._claimed = self._told = False
@@ -223,7 +224,7 @@ class TurnEngine:
             try:
                 steps = self._find_steps(at_once)
             except LimitExceeded as error:
-                self._stop(model_calls.describe_limit(error), "failed")
+                self._stop(describe_limit(error), "failed")
             except FrameEnded:
                 self.load_outcome()
             if self.ended is None:

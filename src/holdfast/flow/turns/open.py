@@ -25,14 +25,14 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.core.checks import is_number
 from holdfast.core.frames.budgets import check_limits
+from holdfast.core.numbers import is_number
 from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.frames.takeover import default_limits
-from holdfast.flow.turns import model_calls, stop, turns
+from holdfast.flow.turns import limits, stop, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.deadlock import Caller, TurnWait, TurnWork, current_caller, enter_work, wait_graph
 from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
@@ -289,7 +289,7 @@ class TurnOpener:
             return INTERRUPT_REASON, "cancelled"
         # This agent's limits do not apply to another agent's turn.
         loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
-        why = model_calls.find_exhausted_limit(self._env, live, loops, cost)
+        why = limits.find_exhausted_limit(self._env, live, loops, cost)
         return None if why is None else (why, "failed")
 
     def _replace_turn(self, live: TurnPlace, why: str, status: str) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 from holdfast.aio.executor import ThreadPools
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.frame import Frame
-from holdfast.core.checks import is_number
 from holdfast.core.journal.codec import encode
+from holdfast.core.numbers import is_number
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames import calls
 from holdfast.flow.frames.takeover import check_not_suspended, frame_key

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
-from holdfast.core.checks import is_number
+from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable
 from holdfast.core.wire.tools import default_arguments
 from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
