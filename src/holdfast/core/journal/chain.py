@@ -10,18 +10,19 @@ Every backend admits and places parts with these functions inside its transactio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from holdfast.core.journal.codec import decode
-from holdfast.errors import Conflict, HoldfastError, KeyReused, StaleEpoch, StreamClosed, VersionConflict
+from holdfast.errors import Conflict, HoldfastError, KeyReused, Refused, StaleEpoch, StreamClosed, VersionConflict
 from holdfast.records.batches import Batch, BatchPart, Head
 from holdfast.records.catalogue import CATALOGUE, event_type
 from holdfast.records.events.envelope import SealedEvent, StoredEvent
 from holdfast.records.events.journal import LeaseTaken
+from holdfast.records.reports import Subject
 
 LEASE_TAKEN = "lease.taken"
 LEASE_RELEASED = "lease.released"
@@ -214,3 +215,30 @@ def advance_head(head: Head, event: StoredEvent) -> Head:
         holder=holder,
         closed=head.closed or event.type == STREAM_CLOSED,
     )
+
+
+def check_numbers(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a copy unchanged; refuse numbers that no journal gives.
+
+    Events, each tenant's subjects and each stream's epochs count from 1 without gaps. The next number follows the
+    last one, so a large one in a copy would leave no room for more.
+    """
+    last: dict[tuple[str, ...], int] = {}
+
+    def check_next(number: int, *counter: str) -> None:
+        before = last.get(counter, 0)
+        if number != before + 1:
+            raise Refused(
+                f"This copy has a gap: {' '.join(counter)} {number} does not follow {before}. It was changed or is "
+                "incomplete. Nothing was imported."
+            )
+        last[counter] = number
+
+    for tenant, item in items:
+        if isinstance(item, Subject):
+            check_next(item.id, "subject of", tenant)
+        elif isinstance(item, StoredEvent):
+            check_next(item.seq, "event")
+            if item.type == LEASE_TAKEN:
+                check_next(decode(item.facts, LeaseTaken).epoch, "epoch of", tenant, item.stream)
+        yield tenant, item

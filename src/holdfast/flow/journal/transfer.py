@@ -160,10 +160,12 @@ def _parse_item(line: dict[str, Any], number: int) -> TransferItem:
         tenant = check_id(line["tenant"] if kind == "event" else line.pop("tenant"), "tenant")
         # Bytes are decoded above: msgspec must not take them for base64 text a second time.
         item: StoredEvent | Subject | Artifact = convert(line, shape, builtin_types=(bytes,))
+        if isinstance(item, StoredEvent):
+            parse_scope(item.stream)
+            # Rows are made of facts, so these are held to the rules of an append; how deep they go is a setting.
+            check_plain(decode_facts(item.type, item.schema, item.facts), nesting=len(item.facts))
     except (AttributeError, HoldfastError, KeyError, TypeError, ValueError) as error:
         raise InvalidValue(f"Line {number} cannot be read ({error!s:.200}). Nothing was imported.") from None
-    if isinstance(item, StoredEvent):
-        parse_scope(item.stream)
     return tenant, item
 
 

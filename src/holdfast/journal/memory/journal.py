@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.chain import (
     advance_head,
+    check_numbers,
     content_mac,
     find_key_conflict,
     find_refusal,
@@ -533,7 +534,7 @@ class MemoryJournal:
             if self._events or self._subjects or self._artifacts:
                 raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
             try:
-                for tenant, item in _check_gaps(items):
+                for tenant, item in check_numbers(items):
                     if self._copy_item(tenant, item):
                         self._index([item])
             except BaseException:
@@ -681,17 +682,6 @@ def _was_in_thread(retracted: ColumnValue, at: int) -> bool:
 
 def _is_within(query: EventQuery, place: int) -> bool:
     return place > query.after and (query.until is None or place <= query.until)
-
-
-def _check_gaps(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the same items; raise Refused if an event is missing among them."""
-    last = 0
-    for tenant, item in items:
-        if isinstance(item, StoredEvent):
-            if item.seq != last + 1:
-                raise Refused(f"Event {item.seq} does not follow event {last}: this copy has a gap.")
-            last = item.seq
-        yield tenant, item
 
 
 def _length_or_none(found: list[Any] | None) -> int | None:

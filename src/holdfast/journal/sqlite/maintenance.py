@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 from msgspec.structs import replace
 
-from holdfast.core.journal.chain import advance_head, new_head
+from holdfast.core.journal.chain import advance_head, check_numbers, new_head
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import TABLES
@@ -140,7 +140,7 @@ def restore_items(
             raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
         connection.execute(queries()["update_meta"], (secret, meta_digest("secret", secret), "secret"))
         copy = _JournalCopy(connection, journal, secret)
-        rest = iter(items)
+        rest = check_numbers(items)
         while chunk := list(islice(rest, ITEMS_PER_STEP)):
             copy.add_items(chunk)
         copy.finish()
