@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -331,11 +330,6 @@ def restore(
     source_path, target_path = file_path(url_text(backup)), file_path(url_text(into))
     if not source_path.is_file() or not source_path.stat().st_size:
         raise NotFound(f"There is no backup at {source_path}.")
-    for end in ("", "-wal", "-shm", "-journal", "-artifacts"):
-        # SQLite would replay an old log over the new file.
-        leftover = target_path.with_name(target_path.name + end)
-        if leftover.exists():
-            raise Refused(f"{leftover} exists already. Move it away, or give the path of a new file.")
     if seq is not None:
         check_cursor("seq", seq)
     source = connect(source_path)
@@ -349,20 +343,17 @@ def restore(
 
 
 def _restore_until(source: Env, target_path: Path, seq: int, progress: Progress | None) -> int:
+    from holdfast.journal.sqlite.maintenance import publish_copy
+
     if seq > source.journal.position():
         raise Refused(f"The backup ends at {source.journal.position()}, before {seq}. Give a smaller seq, or none.")
-    target = connect(target_path, settings=source.settings)
-    try:
-        copies = transfer.check_chains(transfer.read_items(source, seq, progress))
-        return require(target.journal, MAINTENANCE).restore(source.journal.secret, copies)
-    except BaseException:
-        target.journal.close()
-        for end in ("", "-wal", "-shm"):
-            target_path.with_name(target_path.name + end).unlink(missing_ok=True)
-        shutil.rmtree(target_path.with_name(target_path.name + "-artifacts"), ignore_errors=True)
-        raise
-    finally:
-        target.journal.close()
+    with publish_copy(target_path) as partial:
+        target = connect(partial, settings=source.settings)
+        try:
+            copies = transfer.check_chains(transfer.read_items(source, seq, progress))
+            return require(target.journal, MAINTENANCE).restore(source.journal.secret, copies)
+        finally:
+            target.journal.close()
 
 
 FS_FORMATS = ("json", "markdown")

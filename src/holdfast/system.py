@@ -1,10 +1,12 @@
-"""The system clock and randomness, which only this module reads; locks and caches that survive a fork; warnings.
+"""The system clock and randomness, which only this module reads; locks and caches that survive a fork; new files;
+warnings.
 
 A warning points at the line of the caller's code, not at a line of the library.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sys
@@ -23,11 +25,13 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.journal.chain import SALT_BYTES
 from holdfast.core.lazy import set_type_lock
+from holdfast.errors import Refused
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
 _ENTROPY_BYTES = 10
 _UNKNOWN_MACHINE = "elsewhere"
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
@@ -252,3 +256,21 @@ def warn_caller(text: str) -> None:
 
 def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__") or "")
+
+
+def publish_file(partial: Path, target: Path) -> None:
+    """Rename a finished file to its final name; refuse a name that is taken by now, and replace nothing."""
+    try:
+        try:
+            os.link(partial, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # A file system without hard links: the name is taken first, then filled.
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
+            partial.replace(target)
+        else:
+            with suppress(OSError):
+                partial.unlink()
+    except FileExistsError:
+        raise Refused(f"{target} exists already. Move it away, or give the path of a new file.") from None

@@ -53,6 +53,7 @@ from holdfast.errors import InvalidMessage, InvalidValue, NotFound, ReadOnly, Re
 from holdfast.flow.sessions import import_export
 from holdfast.flow.sessions.import_export import ALL_FORMATS
 from holdfast.records.scope import MAIN_THREAD, Scope
+from holdfast.system import publish_file
 
 MAX_REPAIRS_SHOWN = 20
 MAX_REPAIRS_NAMED = 3
@@ -218,7 +219,7 @@ def _write_new(path: Path, lines: Iterable[str]) -> int:
             file.writelines(line + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        publish_file(partial, path)
     except BaseException as error:
         partial.unlink(missing_ok=True)
         if not isinstance(error, OSError):

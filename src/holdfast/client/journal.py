@@ -24,6 +24,7 @@ from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased
 from holdfast.records.ids import check_id, check_key
 from holdfast.records.reports import Erasure, EventQuery, Progress, VerificationReport
 from holdfast.records.scope import Address, Scope
+from holdfast.system import publish_file
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 StrPath = str | os.PathLike[str]
@@ -171,7 +172,7 @@ class JournalView:
                     count += 1
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
+            publish_file(partial, path)
         except BaseException as error:
             partial.unlink(missing_ok=True)
             if isinstance(error, OSError):

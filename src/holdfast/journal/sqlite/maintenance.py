@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from holdfast.core.journal.chain import advance_head, check_numbers, new_head
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import TABLES
-from holdfast.errors import Busy, Corrupt, Refused
+from holdfast.errors import Busy, Corrupt, Refused, Unavailable
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
 from holdfast.journal.sqlite.rows import artifact_row, event_row, stream_row, subject_digest
@@ -27,6 +28,7 @@ from holdfast.records.batches import Artifact, Head, Row
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import Progress, Subject
 from holdfast.sqlite.connection import create_file, fetch_rows, translate_error
+from holdfast.system import publish_file
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
@@ -80,26 +82,74 @@ def withdraw_artifact(journal: SqliteJournal, tenant: str, name: bytes) -> None:
             journal.files.remove(tenant, name)
 
 
+@contextmanager
+def publish_copy(target: Path) -> Iterator[Path]:
+    """Yield the path for a new journal, and move what was written there to `target` at the end, whole or not at all.
+
+    An application may be started at `target` meanwhile: its files are neither replaced nor deleted.
+    """
+    refuse_leftovers(target)
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    bodies = partial.with_name(partial.name + "-artifacts")
+    try:
+        yield partial
+        if partial.with_name(partial.name + "-wal").exists():
+            raise Unavailable("The copy's log could not be folded into it. Try again.")
+        refuse_leftovers(target)
+        _publish_journal(partial, bodies, target)
+    finally:
+        for end in ("", "-wal", "-shm"):
+            partial.with_name(partial.name + end).unlink(missing_ok=True)
+        shutil.rmtree(bodies, ignore_errors=True)
+
+
+def _publish_journal(partial: Path, bodies: Path, target: Path) -> None:
+    """Give a journal its final names, the database last: an application that finds it finds its artifacts as well."""
+    number, folder = partial.stat().st_ino, target.with_name(target.name + "-artifacts")
+    made: list[tuple[Path, int]] = []
+    try:
+        for path in (bodies, *sorted(bodies.rglob("*"))) if bodies.is_dir() else ():
+            name = folder / path.relative_to(bodies)
+            name.mkdir(mode=0o700) if path.is_dir() else publish_file(path, name)
+            made.append((name, name.stat().st_ino))
+        for parent in {name.parent for name, _ in made}:
+            sync_folder(parent)
+        publish_file(partial, target)
+        sync_folder(target.parent)
+    except BaseException as error:
+        # Nothing is taken back once the database has its name, and only what this call made.
+        for name, own in reversed(made if not _is_inode(target, number) else ()):
+            if _is_inode(name, own):
+                with suppress(OSError):
+                    name.rmdir() if name.is_dir() else name.unlink()
+        if isinstance(error, FileExistsError):
+            raise Refused(f"{error.filename} exists already. Move it away, or give the path of a new file.") from None
+        raise translate_error(error) from error
+
+
+def _is_inode(path: Path, number: int) -> bool:
+    try:
+        return path.stat().st_ino == number
+    except OSError:
+        return False
+
+
+def refuse_leftovers(path: Path) -> None:
+    """Refuse a path with leftovers of an earlier journal: SQLite would replay an old log over the new file."""
+    for end in ("", "-wal", "-shm", "-journal", "-artifacts"):
+        beside = path.with_name(path.name + end)
+        if beside.exists():
+            raise Refused(f"{beside} exists already. Move it away, or give the path of a new file.")
+
+
 def back_up(journal: SqliteJournal, target: Path, progress: Progress | None = None) -> None:
     """Write a consistent copy of database and files while other writers go on. It appears whole or not at all."""
-    for beside in (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm", "-artifacts"))):
-        if beside.exists():
-            # An old log beside a new file would be replayed over it.
-            raise Refused(f"{beside} exists already. Move it away, or give the path of a new file.")
-    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
-    create_file(partial)
-    files = ArtifactFiles(target.with_name(target.name + "-artifacts"))
-    try:
+    with publish_copy(target) as partial:
+        create_file(partial)
         with journal.connections.reader() as source:
             wanted = fetch_rows(source, queries()["artifact_files"])  # The snapshot begins with the first read.
             _copy_database(source, partial, progress)
-        _copy_files(journal, files, wanted)
-        partial.replace(target)
-        sync_folder(target.parent)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        shutil.rmtree(files.folder, ignore_errors=True)
-        raise
+        _copy_files(journal, ArtifactFiles(partial.with_name(partial.name + "-artifacts")), wanted)
 
 
 def _copy_database(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
