@@ -51,6 +51,7 @@
     │   ├── Busy                another process holds the write lock
     │   ├── StorageFull         the disk or the quota is full
     │   ├── ReadOnly            the file or folder cannot be written
+    │   ├── FileMoved           the file was moved, deleted or replaced while it was open
     │   ├── ActorBusy           another process works on this actor and shows signs of life
     │   ├── Draining            this client takes no new work
     │   └── Closed              this client was closed
@@ -323,6 +324,10 @@ class StorageFull(Unavailable):
 
 class ReadOnly(Unavailable):
     """The journal cannot be written here. Check the permissions of the file and of its folder."""
+
+
+class FileMoved(Unavailable):
+    """The file was moved, deleted or replaced while it was open. Close this client, and open the journal again."""
 
 
 class ActorBusy(Busy):

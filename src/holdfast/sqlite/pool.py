@@ -3,6 +3,10 @@
 SQLite's file locks do not survive a fork, but its records of them do: a child that uses them can
 destroy the parent's data. So every connection is closed before a fork and reopened when next
 needed, on both sides. If another thread is using one at that moment, the child refuses to work.
+
+Nor do the locks survive other code of this process that opens the same file with another SQLite library and closes
+it: then any process may delete the log, and commits go to a file without a name. The names are therefore compared with
+the files that were opened, before and after every commit. If they differ, the pool stops for good.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.errors import Closed, HoldfastError, Refused
+from holdfast.errors import Closed, FileMoved, HoldfastError, OutcomeUnknown, Refused
 from holdfast.records.batches import Head
 from holdfast.sqlite.connection import Durability, FileFormat, open_connection, rewrite_log, translate_error
 from holdfast.system import ForkLock
@@ -55,17 +59,21 @@ class SqlitePool:
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
         self.pinned = ThreadSnapshot()
+        self._names = tuple(os.fspath(path) + end for end in ("", "-wal"))
+        self._database = _file_id(self._names[0])
+        self._writer_files: tuple[FileId | None, ...] | None = None
+        self._moved = False
         # Frames that another process left in the log when it died may be visible but not on disk.
         self._inherited = _file_size(path.with_name(path.name + "-wal")) > 0
         self._suspect = False
         self._forked = False
         self.closed = False
         self.after_fork: list[Callable[[], None]] = []
-        if _file_id(path) in _UNSAFE_FILES:
+        if self._database in _UNSAFE_FILES:
             raise Refused(_UNSAFE_MESSAGE)
         _WATCHED.add(self)
         try:
-            self._writer = self._open(write=True)
+            self._open_writer()
         except apsw.Error as error:
             raise translate_error(error) from error
 
@@ -75,14 +83,14 @@ class SqlitePool:
         self._enter()
         try:
             try:
-                if self._writer is None:
-                    self._writer = self._open(write=True)
+                connection = self._writer or self._open_writer()
+                self.check_files()
                 if self._suspect or self._inherited:
-                    self._make_durable(self._writer)
+                    self._make_durable(connection)
             except BaseException:
                 self.drop_writer(suspect=self._suspect)
                 raise
-            yield self._writer
+            yield connection
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate_error(error) from error
         finally:
@@ -98,12 +106,32 @@ class SqlitePool:
                 yield connection
                 committing = True
                 connection.execute("COMMIT")
+                self.check_files(committed=True)
             except BaseException as error:
                 committing = committing and not isinstance(error, apsw.FullError)
                 self.abandon_transaction(connection, error, committing=committing)
                 if isinstance(error, apsw.Error | UnicodeDecodeError):
                     raise translate_error(error, committing=committing, advice=self._format.if_unknown) from error
                 raise
+
+    def check_files(self, *, committed: bool = False) -> None:
+        """Stop for good if the writer's files are not those that their names lead to: nobody would see its commits."""
+        if not self._are_files_moved():
+            return
+        self._moved = True
+        message = (
+            f"{self._path} or its log is not the file that was opened: it was moved, deleted or replaced, or other "
+            "code of this process opened it with another SQLite library and closed it. Close this client, and open "
+            "the journal again."
+        )
+        if committed:
+            raise OutcomeUnknown(f"{message} The last commit may be in a file without a name, and lost.")
+        raise FileMoved(message)
+
+    def _are_files_moved(self) -> bool:
+        files, found = self._writer_files, tuple(map(_file_id, self._names))
+        # Another thread may have closed the writer just now, and the log with it.
+        return self._moved or (files is not None and files is self._writer_files and files != found)
 
     def abandon_transaction(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
         """Roll back after an error; drop the connection if it may be faulty or its commit may be half done."""
@@ -140,7 +168,7 @@ class SqlitePool:
                 connection.execute("COMMIT")
         except BaseException as error:
             if connection is not None:
-                discard_connection(connection)
+                self._discard(connection)
                 connection = None
             if isinstance(error, apsw.Error | UnicodeDecodeError):
                 raise translate_error(error) from error
@@ -158,7 +186,7 @@ class SqlitePool:
                 self._poller = self._open(write=False)
             yield self._poller, fresh
         except apsw.Error as error:
-            discard_connection(self._poller)
+            self._discard(self._poller)
             self._poller = None
             raise translate_error(error) from error
         finally:
@@ -172,17 +200,19 @@ class SqlitePool:
         try:
             connection = self._open(write=True)
             yield connection
+            self.check_files(committed=True)
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate_error(error) from error
         finally:
-            discard_connection(connection)
+            self._discard(connection)
             self._leave()
 
     def drop_writer(self, *, suspect: bool) -> None:
         """Close the writer after an error. With `suspect`, a commit may be visible but not yet on disk."""
         self._suspect = self._suspect or suspect
-        connection, self._writer = self._writer, None
-        discard_connection(connection)
+        self._moved |= self._are_files_moved()
+        connection, self._writer, self._writer_files = self._writer, None, None
+        self._discard(connection)
 
     def close(self) -> None:
         """Close every idle connection; those in use are closed when they are returned."""
@@ -193,9 +223,37 @@ class SqlitePool:
         _WATCHED.discard(self)
 
     def _open(self, *, write: bool) -> apsw.Connection:
-        return open_connection(
+        self._check_database()
+        connection = open_connection(
             self._path, self._format, durability=self._durability, busy_ms=self._busy_ms, vfs=self._vfs, write=write
         )
+        try:
+            self._check_database()
+        except FileMoved:
+            self._discard(connection)
+            raise
+        return connection
+
+    def _open_writer(self) -> apsw.Connection:
+        self._writer = self._open(write=True)
+        self._writer_files = tuple(map(_file_id, self._names))
+        return self._writer
+
+    def _check_database(self) -> None:
+        """Stop for good if another database has the name: the caches above are of the one that was opened."""
+        if _file_id(self._names[0]) != self._database:
+            self._moved = True
+            self.check_files()
+
+    def _discard(self, connection: apsw.Connection | None) -> None:
+        """Close a connection, whatever its state. A log that lost its name is not copied into the database."""
+        if connection is not None:
+            try:
+                if self._are_files_moved():
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                connection.close(True)
+            except apsw.Error:
+                pass  # It failed before, so closing may fail too.
 
     def _make_durable(self, connection: apsw.Connection) -> None:
         """Put on disk what a failed commit or a dead process left visible, before any write builds on it."""
@@ -208,6 +266,8 @@ class SqlitePool:
                 raise Refused(_UNSAFE_MESSAGE)
             if self.closed:
                 raise Closed
+            if self._moved:
+                self.check_files()
             self._in_use += 1
 
     def _leave(self, reader: apsw.Connection | None = None) -> None:
@@ -218,15 +278,14 @@ class SqlitePool:
             self._in_use -= 1
             if self.closed and not self._in_use:
                 self._close_all()
-        if reader is not None:
-            discard_connection(reader)
+        self._discard(reader)
 
     def _close_all(self) -> None:
         # Readers first: closing the last connection folds the log into the database.
         for connection in (*self._idle, self._poller, self._writer):
-            discard_connection(connection)
+            self._discard(connection)
         self._idle.clear()
-        self._poller = self._writer = None
+        self._poller = self._writer = self._writer_files = None
 
     # forking
 
@@ -249,7 +308,7 @@ class SqlitePool:
         """Start with nothing inherited, or refuse to work if a connection was in use."""
         if self._in_use:
             self._forked = True
-            _UNSAFE_FILES.add(_file_id(self._path))
+            _UNSAFE_FILES.add(self._database)
             _ABANDONED_CONNECTIONS.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
             self._idle, self._poller, self._writer = [], None, None
         self._gate = threading.Lock()
@@ -259,7 +318,9 @@ class SqlitePool:
             callback()
 
 
-_UNSAFE_FILES: set[tuple[int, int] | None] = set()
+FileId = tuple[int, int]
+"""The device and the number of a file: as long as it is open, no other file has them."""
+_UNSAFE_FILES: set[FileId | None] = set()
 _ABANDONED_CONNECTIONS: list[apsw.Connection] = []
 _UNSAFE_MESSAGE = (
     "This process was forked while another thread was using the journal, and SQLite's locks do not survive that. "
@@ -267,9 +328,9 @@ _UNSAFE_MESSAGE = (
 )
 
 
-def _file_id(path: Path) -> tuple[int, int] | None:
+def _file_id(path: str) -> FileId | None:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116  a Path takes longer, and this is done for every commit
     except OSError:
         return None
     return (status.st_dev, status.st_ino)
@@ -280,15 +341,6 @@ def _file_size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def discard_connection(connection: apsw.Connection | None) -> None:
-    """Close a connection, whatever its state."""
-    if connection is not None:
-        try:
-            connection.close(True)
-        except apsw.Error:
-            pass  # It failed before, so closing may fail too.
 
 
 _WATCHED: weakref.WeakSet[SqlitePool] = weakref.WeakSet()

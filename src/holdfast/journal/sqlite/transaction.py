@@ -233,6 +233,7 @@ class SqliteWriter:
                 plan.write()
                 committing = True
                 connection.execute("COMMIT")
+            self._connections.check_files(committed=committing)
             # Still inside the try: an interruption here leaves other members in doubt, not with a wrong answer.
             for member, answer in answers:
                 member.outcome = answer
