@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.journal.sqlite import SqliteJournal, artifacts, check, schema
-from holdfast.journal.sqlite.statements import migrations, schema_sql
+from holdfast.journal.sqlite import SqliteJournal, artifacts, schema
+from holdfast.journal.sqlite.statements import migrations
 from holdfast.journal.sqlite.transaction import SqlitePlan
 from holdfast.records.batches import AppendResult, PartPlacement
 from holdfast.sqlite import connection
@@ -170,7 +170,6 @@ def until_the_power_fails(machine: Machine, during: Callable[[Machine], None], c
 def next_release(monkeypatch):
     """A release with one more migration."""
     monkeypatch.setattr(schema, "migrations", lambda: (*migrations(), (2, "extra", NEXT_MIGRATION)))
-    monkeypatch.setattr(check, "schema_sql", lambda: schema_sql() + NEXT_MIGRATION)
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -12,8 +12,9 @@ import random
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -55,9 +56,20 @@ PRAGMAS = {
     "cell_size_check": 1,
 }
 REWRITE_CHUNK_BYTES = 65_536
+OPEN_STEPS = 50_000_000
+"""The most steps of SQLite's machine until a file's schema is known: a million objects take fewer."""
 CALL_AGAIN = "Call again with the same key to find out."
 _BLOCK_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+_QUOTED_NAME = re.compile('"([a-z_][a-z0-9_]*)"')
+SchemaObjects = Mapping[tuple[str, str], str]
+"""What a schema consists of: the definition of every table, index, view and trigger by type and name."""
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+_STATISTICS = {
+    "sqlite_stat1": "sqlite_stat1: CREATE TABLE sqlite_stat1(tbl,idx,stat)",
+    "sqlite_stat4": "sqlite_stat4: CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+}
+"""The tables that ANALYZE makes."""
 
 
 def require_sqlite() -> None:
@@ -77,6 +89,10 @@ class FileFormat(NamedTuple):
     """Return the schema's number, 0 for an empty file; refuse a file of something else, untouched."""
     prepare: Callable[[apsw.Connection, Path], None]
     """Create or migrate the schema. Safe among several processes."""
+    objects: Callable[[int], tuple[SchemaObjects, SchemaObjects]]
+    """Return the objects that a schema of this number must have, and those that it may have."""
+    generalise: Callable[[str], str] = str
+    """Return a name or definition as `objects` has it: some tables occur many times under numbered names."""
     functions: Mapping[str, tuple[Callable[..., apsw.SQLiteValue], int]] = {}
     """Deterministic SQL functions by name, each with its number of arguments, -1 for any."""
     not_a_database: str | None = None
@@ -98,14 +114,15 @@ def open_connection(
         connection.set_busy_handler(make_busy_handler(busy_ms))
         for name, (function, arguments) in format.functions.items():
             connection.create_scalar_function(name, function, arguments, deterministic=True)
-        format.recognise(connection, path)
+        for name, value in PRAGMAS.items():
+            _set_pragma(connection, name, value)
+        refuse_foreign_sql(connection, path, format)
         enable_wal(connection, busy_ms)
+        _set_pragma(connection, "synchronous", SYNCHRONOUS[durability])
         connection.wal_autocheckpoint(CHECKPOINT_PAGES)
         # Plans that do not depend on bound values; otherwise SQLite recompiles many statements at each use.
         if not connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1):
             raise Unavailable("SQLite does not keep its query plans stable. holdfast cannot run like this.")
-        for name, value in (("synchronous", SYNCHRONOUS[durability]), *PRAGMAS.items()):
-            _set_pragma(connection, name, value)
         if write:
             format.prepare(connection, path)
         else:
@@ -147,6 +164,72 @@ def read_schema_number(
             f"{path} is an SQLite database of something else. Give the path of a {kind}, or of a new file."
         )
     return 0
+
+
+def refuse_foreign_sql(connection: apsw.Connection, path: Path, format: FileFormat) -> None:
+    """Refuse a file with SQL of somebody else, before any of it can run.
+
+    A trigger could change what is appended, and a view in place of a table could answer for it or never end.
+    """
+    connection.set_progress_handler(lambda: True, OPEN_STEPS)
+    connection.execute("BEGIN")
+    try:
+        number = format.recognise(connection, path)
+        for kind, name in find_schema_changes(connection, format, number)[:1] if number else ():
+            raise Corrupt(
+                f"{path} has the {kind} {name!r:.80} otherwise than holdfast makes it: something else changed the "
+                "file, and its SQL could run with yours. Restore from a backup."
+            )
+    except apsw.InterruptError:
+        raise Corrupt(f"{path} takes too long to open: its schema has no end. Restore from a backup.") from None
+    finally:
+        connection.set_progress_handler(None)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def find_schema_changes(connection: apsw.Connection, format: FileFormat, number: int) -> Sequence[tuple[str, str]]:
+    """Return the type and name of every object that is missing, unknown, or not as a schema of this number has it."""
+    return _compare_schema(tuple(fetch_rows(connection, _SCHEMA)), format.objects, format.generalise, number)
+
+
+@lru_cache(maxsize=2)  # Most connections of a process see the same schema.
+def _compare_schema(
+    rows: tuple[tuple[Any, ...], ...],
+    objects: Callable[[int], tuple[SchemaObjects, SchemaObjects]],
+    generalise: Callable[[str], str],
+    number: int,
+) -> Sequence[tuple[str, str]]:
+    required, optional = objects(number)
+    found, changed = _parse_schema(rows), []
+    for (kind, name), definition in found.items():
+        general = (kind, generalise(name))
+        if generalise(definition) not in (required.get(general), optional.get(general), _STATISTICS.get(name)):
+            changed.append((kind, name))
+    return changed + sorted(required.keys() - found.keys())
+
+
+def _parse_schema(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], str]:
+    """Return objects by type and name, without the quotes that renaming adds to definitions."""
+    found: dict[tuple[str, str], str] = {}
+    for kind, name, table, sql in rows:
+        unquoted = _QUOTED_NAME.sub(r"\1", str(sql or ""))
+        found[str(kind), str(name)] = f"{table}: {' '.join(unquoted.split())}"
+    return found
+
+
+def build_schema(*scripts: str, extend: Callable[[apsw.Connection], None] | None = None) -> dict[tuple[str, str], str]:
+    """Return the objects that SQL scripts, and then a function, make in an empty database."""
+    empty = apsw.Connection(":memory:")
+    try:
+        for script in scripts:
+            for _ in empty.execute(script):
+                pass
+        if extend is not None:
+            extend(empty)
+        return _parse_schema(fetch_rows(empty, _SCHEMA))
+    finally:
+        empty.close()
 
 
 @contextmanager

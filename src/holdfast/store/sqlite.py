@@ -31,6 +31,8 @@ from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import (
     Durability,
     FileFormat,
+    SchemaObjects,
+    build_schema,
     create_file,
     fetch_rows,
     parse_queries,
@@ -76,6 +78,15 @@ def queries() -> dict[str, str]:
     return parse_queries((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
 
 
+def _schema_sql() -> str:
+    return (_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")
+
+
+@cache
+def _list_objects(number: int) -> tuple[SchemaObjects, SchemaObjects]:
+    return build_schema(_schema_sql(), extend=lambda connection: TextIndex(connection, WORDS_TABLE).create()), {}
+
+
 def _recognise_schema(connection: apsw.Connection, path: Path) -> int:
     return read_schema_number(
         connection, path, "store", APPLICATION_ID, SCHEMA_VERSION, others={JOURNAL: _IS_A_JOURNAL}
@@ -89,7 +100,7 @@ def _prepare_schema(connection: apsw.Connection, path: Path) -> None:
     with write_transaction(connection):
         # Another process may have done this while we waited for the lock.
         if _recognise_schema(connection, path) < SCHEMA_VERSION:
-            for _ in connection.execute((_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")):
+            for _ in connection.execute(_schema_sql()):
                 pass
             TextIndex(connection, WORDS_TABLE).create()
             connection.pragma("application_id", APPLICATION_ID)
@@ -99,6 +110,7 @@ def _prepare_schema(connection: apsw.Connection, path: Path) -> None:
 STORE_FILE = FileFormat(
     _recognise_schema,
     _prepare_schema,
+    _list_objects,
     not_a_database="{path} is no database. Give the path of a store, or of a new file.",
     if_unknown="Read the entry again.",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,13 @@ import apsw
 
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.journal.sqlite import search
-from holdfast.journal.sqlite.rebuild import REBUILD_KEY, SHADOW_SUFFIX
+from holdfast.journal.sqlite.rebuild import REBUILD_KEY
 from holdfast.journal.sqlite.rows import subject_digest
-from holdfast.journal.sqlite.schema import APPLICATION_ID, latest_schema, meta_digest
-from holdfast.journal.sqlite.statements import queries, schema_sql
+from holdfast.journal.sqlite.schema import APPLICATION_ID, JOURNAL_FILE, latest_schema, meta_digest
+from holdfast.journal.sqlite.statements import queries
 from holdfast.records.reports import Finding
 from holdfast.records.scope import parse_scope
+from holdfast.sqlite.connection import find_schema_changes
 from holdfast.sqlite.fts import index_table, tenant_index
 
 if TYPE_CHECKING:
@@ -63,36 +64,8 @@ def _check_references(connection: apsw.Connection, journal: SqliteJournal) -> It
 def _check_schema(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     if connection.pragma("application_id") != APPLICATION_ID or connection.pragma("user_version") != latest_schema():
         yield Finding(kind="schema", where="header", problem="the file's marks are not those of this schema")
-    wanted = build_expected_schema(search.list_indexed_tenants(connection), embedded=search.has_vectors(connection))
-    found = read_schema(connection)
-    for item in sorted(wanted.keys() | found.keys()):
-        if SHADOW_SUFFIX in item[1]:
-            continue  # Left by an unfinished rebuild; the next one removes it.
-        if wanted.get(item) != found.get(item):
-            yield Finding(kind="schema", where=" ".join(item), problem="is not as this release defines it")
-
-
-def read_schema(connection: apsw.Connection) -> dict[tuple[str, str], str]:
-    """Return every object of a schema by (type, name), without the quotes that renaming adds."""
-    found: dict[tuple[str, str], str] = {}
-    for kind, name, table, sql in connection.execute(queries()["schema"]):
-        found[kind, name] = f"{table}: {' '.join((sql or '').replace(chr(34), '').split())}"
-    return found
-
-
-def build_expected_schema(tenants: Sequence[int] = (), *, embedded: bool = False) -> dict[tuple[str, str], str]:
-    """Return the objects that `schema.sql` creates in an empty database, with the text indexes of some tenants."""
-    empty = apsw.Connection(":memory:")
-    try:
-        for _ in empty.execute(schema_sql()):
-            pass
-        if embedded:
-            search.create_vector_table(empty)
-        for tenant in tenants:
-            tenant_index(empty, tenant).create()
-        return read_schema(empty)
-    finally:
-        empty.close()
+    for item in find_schema_changes(connection, JOURNAL_FILE, latest_schema()):
+        yield Finding(kind="schema", where=" ".join(item), problem="is not as this release defines it")
 
 
 def _check_meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import Busy, Corrupt, InvalidValue
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.schema import meta_digest
+from holdfast.journal.sqlite.schema import SHADOW_SUFFIX, meta_digest
 from holdfast.journal.sqlite.statements import bind_change, drop_sql, queries, rename_sql
 from holdfast.records.reports import Progress
 from holdfast.sqlite.connection import fetch_rows
@@ -28,7 +28,6 @@ from holdfast.sqlite.connection import fetch_rows
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
-SHADOW_SUFFIX = "__new"
 REBUILD_KEY = "rebuild"
 REBUILD_BATCH = 5_000
 

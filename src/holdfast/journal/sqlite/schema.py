@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +15,20 @@ from holdfast.core.journal.chain import content_mac
 from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.statements import migrations, queries
-from holdfast.sqlite.connection import FileFormat, read_schema_number, write_transaction
+from holdfast.sqlite.connection import (
+    FileFormat,
+    SchemaObjects,
+    build_schema,
+    read_schema_number,
+    write_transaction,
+)
+from holdfast.sqlite.fts import tenant_index
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 SECRET_BYTES = 32
+SHADOW_SUFFIX = "__new"
+"""The end of the names of tables that a rebuild has not finished."""
+_INDEX_NUMBER = re.compile(r"\bsearch_\d+")
 
 
 def latest_schema() -> int:
@@ -63,8 +75,30 @@ def read_secret(connection: apsw.Connection) -> bytes:
     raise Corrupt("The journal's secret is missing or damaged. Run `holdfast verify` and restore from a backup.")
 
 
+def list_objects(number: int) -> tuple[SchemaObjects, SchemaObjects]:
+    """Return the objects of every journal of a schema, and those that it has once texts or vectors were stored."""
+    return _build_objects(tuple(sql for step, _, sql in migrations() if step <= number))
+
+
+@cache
+def _build_objects(scripts: tuple[str, ...]) -> tuple[SchemaObjects, SchemaObjects]:
+    def extend(connection: apsw.Connection) -> None:
+        for sql in queries()["create_vectors"].split(";"):
+            connection.execute(sql)
+        tenant_index(connection, 0).create()
+
+    return build_schema(*scripts), build_schema(*scripts, extend=extend)
+
+
+def generalise_name(text: str) -> str:
+    """Return a name or definition without the number of a tenant's text index, and without the mark of a rebuild."""
+    return _INDEX_NUMBER.sub("search_0", text).replace(SHADOW_SUFFIX, "")
+
+
 JOURNAL_FILE = FileFormat(
     recognise_schema,
     prepare_schema,
+    list_objects,
+    generalise_name,
     functions={"holdfast_mac": (cast(Any, content_mac), 2), "holdfast_row": (row_digest, -1)},
 )

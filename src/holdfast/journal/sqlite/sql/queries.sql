@@ -331,9 +331,6 @@ INSERT INTO meta (name, value, digest) VALUES (?, ?, ?)
 -- name: update_meta
 UPDATE meta SET value = ?, digest = ? WHERE name = ?
 
--- name: schema
-SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%' ORDER BY type, name
-
 -- name: entry
 SELECT e.* FROM streams AS s
 CROSS JOIN state AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.key = ?3
