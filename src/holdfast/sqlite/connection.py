@@ -58,6 +58,8 @@ PRAGMAS = {
 REWRITE_CHUNK_BYTES = 65_536
 OPEN_STEPS = 50_000_000
 """The most steps of SQLite's machine until a file's schema is known: a million objects take fewer."""
+DRIVER_ERRORS = (apsw.Error, UnicodeDecodeError, OverflowError)
+"""Errors of the driver. The last two are about what is stored: bytes that are not text, a number with no next one."""
 CALL_AGAIN = "Call again with the same key to find out."
 _BLOCK_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
@@ -360,7 +362,7 @@ def translate_error(error: BaseException, *, committing: bool = False, advice: s
         return ReadOnly()
     if isinstance(error, apsw.NotADBError):
         return NotAJournal()
-    if isinstance(error, apsw.CorruptError | UnicodeDecodeError):
+    if isinstance(error, apsw.CorruptError | UnicodeDecodeError | OverflowError):
         return Corrupt(f"The database is damaged {detail}. Stop writing, run `holdfast verify`, restore from a backup.")
     if isinstance(error, apsw.ConstraintError | apsw.MismatchError):
         return Refused(f"The database refused a row {detail}. Nothing was written.")

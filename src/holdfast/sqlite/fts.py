@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import index_text, space_letters
+from holdfast.errors import Corrupt
 
 _DEFINITION = """text, prev, date, place,
 content='', contentless_delete=1, tokenize='porter unicode61 remove_diacritics 2'"""
@@ -43,7 +44,8 @@ class _Statements(msgspec.Struct, frozen=True):
 
 @cache
 def _statements(table: str) -> _Statements:
-    assert _NAME.fullmatch(table), "the table is named by the code, never by anybody's text"
+    if not _NAME.fullmatch(table):  # Named by the code, after the number of a tenant, and never by anybody's text.
+        raise Corrupt(f"A text index is named {table!r:.80}. Run `holdfast verify` and restore from a backup.")
     return _Statements(
         exists=f"SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '{table}'",  # noqa: S608
         create=(
@@ -157,7 +159,8 @@ def tenant_index(connection: apsw.Connection, tenant: int) -> TextIndex:
 
 
 def _quote_place(token: str) -> str:
-    assert _TOKEN.fullmatch(token), "a place is named by the code, in letters and digits"
+    if not _TOKEN.fullmatch(token):  # Named by the code, after the number of a stream or scope.
+        raise Corrupt(f"A place of a text index is named {token!r:.80}. Run `holdfast verify`.")
     return f'"{token}"'
 
 

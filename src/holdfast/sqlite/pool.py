@@ -23,7 +23,14 @@ import apsw
 
 from holdfast.errors import Closed, FileMoved, HoldfastError, OutcomeUnknown, Refused
 from holdfast.records.batches import Head
-from holdfast.sqlite.connection import Durability, FileFormat, open_connection, rewrite_log, translate_error
+from holdfast.sqlite.connection import (
+    DRIVER_ERRORS,
+    Durability,
+    FileFormat,
+    open_connection,
+    rewrite_log,
+    translate_error,
+)
 from holdfast.system import ForkLock
 
 MAX_IDLE_READERS = 16
@@ -91,7 +98,7 @@ class SqlitePool:
                 self.drop_writer(suspect=self._suspect)
                 raise
             yield connection
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except DRIVER_ERRORS as error:
             raise translate_error(error) from error
         finally:
             self._leave()
@@ -110,7 +117,7 @@ class SqlitePool:
             except BaseException as error:
                 committing = committing and not isinstance(error, apsw.FullError)
                 self.abandon_transaction(connection, error, committing=committing)
-                if isinstance(error, apsw.Error | UnicodeDecodeError):
+                if isinstance(error, DRIVER_ERRORS):
                     raise translate_error(error, committing=committing, advice=self._format.if_unknown) from error
                 raise
 
@@ -170,7 +177,7 @@ class SqlitePool:
             if connection is not None:
                 self._discard(connection)
                 connection = None
-            if isinstance(error, apsw.Error | UnicodeDecodeError):
+            if isinstance(error, DRIVER_ERRORS):
                 raise translate_error(error) from error
             raise
         finally:
@@ -201,7 +208,7 @@ class SqlitePool:
             connection = self._open(write=True)
             yield connection
             self.check_files(committed=True)
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except DRIVER_ERRORS as error:
             raise translate_error(error) from error
         finally:
             self._discard(connection)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event, decode_facts
 from holdfast.core.sessions.message_events import build_message, decode_message_content, text_artifacts
-from holdfast.errors import MessageNotFound, NotFound, Refused, SessionNotFound
+from holdfast.errors import Corrupt, MessageNotFound, NotFound, Refused, SessionNotFound
 from holdfast.flow.frames.read import load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.ports import Env
@@ -173,6 +173,11 @@ def load_messages(env: Env, found: Sequence[MessageLocation]) -> list[Message]:
     for stream, versions in wanted.items():
         for run in group_versions(sorted(versions)):
             events.update({(stream, one.version): one for one in read_stored(env, stream, run[0], run[-1])})
+    for place in found:
+        if place.key not in events:
+            raise Corrupt(
+                f"{place.stream} has a message at version {place.version} without its event. Run `holdfast verify`."
+            )
     return [read_message(env, events[place.key], pinned=bool(place.row["pinned"])) for place in found]
 
 

@@ -47,7 +47,7 @@ from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
 from holdfast.sqlite.pool import SqlitePool
 
-_MAX_SEQ = 2**62
+_MAX_SEQ = 2**63 - 1
 _JSON = msgspec.json.Encoder()
 _LAST_CHARACTER = "\U0010ffff"
 _FRAME_TABLES = (

@@ -97,7 +97,7 @@ class _ProjectionRebuild:
         return str(fetch_rows(self._connection, wanted, (kind, name))[0][0])
 
     def _apply(self, limit: int) -> int:
-        rows = fetch_rows(self._connection, queries()["events_after"], (self._applied, 2**62, limit))
+        rows = fetch_rows(self._connection, queries()["events_after"], (self._applied, 2**63 - 1, limit))
         coalesced = RowChangeSet()
         for row in rows:
             try:

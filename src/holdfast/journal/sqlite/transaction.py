@@ -46,7 +46,7 @@ from holdfast.journal.text_index import IndexedEvent
 from holdfast.records.batches import AppendResult, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.connection import fetch_rows, translate_error
+from holdfast.sqlite.connection import DRIVER_ERRORS, fetch_rows, translate_error
 from holdfast.sqlite.fts import tenant_index
 from holdfast.sqlite.pool import SqlitePool
 
@@ -240,7 +240,7 @@ class SqliteWriter:
         except BaseException as error:
             committing = committing and not isinstance(error, apsw.FullError)
             self._connections.abandon_transaction(connection, error, committing=committing)
-            if not isinstance(error, apsw.Error | HoldfastError | MemoryError | UnicodeDecodeError):
+            if not isinstance(error, (*DRIVER_ERRORS, HoldfastError, MemoryError)):
                 settle_members(members, OutcomeUnknown if committing else Unavailable)
                 raise
             if not alone and not committing and isinstance(translate_error(error), Refused):
