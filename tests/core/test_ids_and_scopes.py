@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidValue
-from holdfast.records.ids import check_id, check_key, next_ulid, ulid_bytes, ulid_text
+from holdfast.records.ids import _INVISIBLE, check_id, check_key, next_ulid, ulid_bytes, ulid_text
 from holdfast.records.scope import SCOPE_KINDS, Scope, parse_scope
 from holdfast.system import SystemIds
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -62,6 +62,15 @@ def test_an_id_that_could_do_harm_is_refused(value: object) -> None:
         Scope.session(value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "char", ["\u200b", "\u200d", "\u2060", "\ufeff", "\u202e", "\xad", "\u034f", "\u3164", "\ufe0f"]
+)
+def test_ids_and_keys_that_would_look_like_another_are_refused(char: str) -> None:
+    for check in (check_id, check_key, Scope.session):
+        with pytest.raises(InvalidValue, match="looks the same"):
+            check(f"ali{char}ce")
+
+
 def test_ids_up_to_the_limits_are_accepted() -> None:
     assert check_id("é" * 128)
     assert check_key("k" * 512)
@@ -70,7 +79,8 @@ def test_ids_up_to_the_limits_are_accepted() -> None:
             check_key(key)
 
 
-IDS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=128).filter(
+VISIBLE = st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"), exclude_characters=list(_INVISIBLE))
+IDS = st.text(VISIBLE, min_size=1, max_size=128).filter(
     lambda text: text == __import__("unicodedata").normalize("NFC", text)
 )
 SCOPES = st.lists(st.tuples(st.sampled_from(sorted(SCOPE_KINDS)), IDS), max_size=4).map(

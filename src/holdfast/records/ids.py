@@ -20,7 +20,9 @@ _FORTY_BITS = (1 << 40) - 1
 _TO_DIGITS = bytes.maketrans(_CROCKFORD, b"0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _ENTROPY_BITS = 80
 _LIMIT = 1 << 128
-_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0").union(map(chr, range(0xFE00, 0xFE10)))
+"""Characters without a width whose category does not tell: fillers, joiners and variation selectors."""
 
 
 def ulid_text(raw: bytes) -> str:
@@ -65,7 +67,7 @@ def next_ulid(previous: int, milliseconds: int, entropy: int) -> int:
 
 
 def check_id(value: object, what: str = "id", *, limit: int = MAX_ID_CHARS) -> str:
-    """Return an id given by a caller if it is valid: 1 to 128 characters, NFC, no control characters or surrogates."""
+    """Return an id given by a caller if it is valid: 1 to 128 visible characters in NFC."""
     if not isinstance(value, str):
         raise InvalidValue(f"{what} must be a string, not {type(value).__name__}.")
     if not value:
@@ -77,8 +79,11 @@ def check_id(value: object, what: str = "id", *, limit: int = MAX_ID_CHARS) -> s
             return value
         raise InvalidValue(f"{what} {value!r} holds a control character. Use printable text.")
     for char in value:
-        if unicodedata.category(char) in _UNPRINTABLE:
-            raise InvalidValue(f"{what} {value!r} holds a control character or a lone surrogate. Use printable text.")
+        if unicodedata.category(char) in _UNPRINTABLE or char in _INVISIBLE:
+            raise InvalidValue(
+                f"{what} {value!r} holds a control character, an invisible one or a lone surrogate, so it could have "
+                "a twin that looks the same. Use printable text."
+            )
     if not unicodedata.is_normalized("NFC", value):
         raise InvalidValue(f"{what} {value!r} is not in Unicode NFC form, so it would have an invisible twin.")
     return value

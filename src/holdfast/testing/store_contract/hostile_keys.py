@@ -101,6 +101,8 @@ REFUSED_KEYS: Final = frozenset(
         "世" * 342,
         "cafe\u0301",
         "\u212b",
+        *(key for key in HOSTILE_KEYS_BY_KIND["what cannot be seen"] if key != "ab"),
+        "👩\u200d👩\u200d👧",
         *HOSTILE_KEYS_BY_KIND["control characters"],
         *HOSTILE_KEYS_BY_KIND["lone surrogates"],
         "---\n# front matter",
