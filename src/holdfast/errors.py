@@ -151,6 +151,10 @@ class MessageNotFound(NotFound):
 class EntryNotFound(NotFound):
     """This key has no value, or its time is over. Check the key and the scope, or use read, which gives None."""
 
+    def __init__(self, message: str | None = None, *, scope: str = "", key: str = "") -> None:
+        self.scope, self.key = scope, key
+        super().__init__(message)
+
 
 class EffectNotFound(NotFound):
     """No such effect waits. It was settled already, or the id is wrong."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,10 @@ from rich.console import Console
 import holdfast
 from holdfast import errors
 from holdfast.cli.commands import COMMANDS, GROUPS
-from holdfast.cli.main import EXIT_CODES, exit_code, main
+from holdfast.cli.main import EXIT_CODES, exit_code, find_command, main, make_app
 from holdfast.cli.output import ProgressBar
 from holdfast.client.journal import JournalView
+from tests.offenders import assert_none
 
 HOSTILE = "red \x1b[31m and \u202e backwards"
 
@@ -106,6 +108,15 @@ def test_every_command_has_help_and_json(cli: Cli, name: str) -> None:
     assert f"Usage: holdfast {name}" in result.out
     assert COMMANDS[name].help in " ".join(result.out.split())
     assert ("--json" in result.out) == (name != "chat"), "a chat is for people, everything else for programs too"
+
+
+def test_help_names_only_options_that_the_command_has(cli: Cli) -> None:
+    app, unknown = make_app(), []
+    for name in COMMANDS:
+        known = {option for one in find_command(app, name).assemble_argument_collection() for option in one.names}
+        named = set(re.findall(r"--[a-z][a-z-]*", cli(*name.split(), "--help").out)) - {"--help"}
+        unknown += [f"holdfast {name}: {option}" for option in sorted(named - known)]
+    assert_none(unknown, "named in the help of a command that does not have them:")
 
 
 def test_version_is_the_packages(cli: Cli) -> None:

@@ -108,8 +108,9 @@ def test_what_fails_inside_the_store_is_told_without_the_way_there() -> None:
         with pytest.raises(Corrupt, match="damaged") as caught:
             StateReader(storage, SCOPE).read("k")
         assert _writers_in(_frames_of(caught.value)) == []
-        with pytest.raises(EntryNotFound):
+        with pytest.raises(EntryNotFound) as missing:
             opened(SCOPE).reader().require("k")
+        assert (missing.value.scope, missing.value.key) == (SCOPE, "k")
 
 
 def test_a_view_of_a_view_is_no_deeper() -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.open import (
+    PATH_HELP,
     JournalPathFirst,
     Json,
     Tenant,
@@ -39,7 +40,6 @@ from holdfast.cli.output import (
     to_plain,
 )
 from holdfast.cli.sessions import MessagePage, SessionArgument, Thread, find_session, message_to_json
-from holdfast.cli.state import StateJournalPath
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
@@ -300,7 +300,7 @@ MAX_NAMES = 12
 
 
 def why(
-    path: StateJournalPath = None,
+    path: Annotated[str | None, option(PATH_HELP, name="PATH")] = None,
     session: SessionArgument = None,
     fact: Annotated[str | None, option("Some words of a message, verbatim.", name="FACT")] = None,
     /,

@@ -20,6 +20,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from holdfast.cli.open import (
+    PATH_HELP,
     URL_VARIABLE,
     EntryKey,
     ExpectedVersion,
@@ -202,7 +203,8 @@ def value_to_text(value: Any) -> str:
 
 def _make_not_found(place: StateLocation, scope: str, key: str) -> EntryNotFound:
     command = place.format_command("state ls", "--scope", scope)
-    return EntryNotFound(f"{key!r} of {scope} has no value. See `{command}`; check the key and the scope.")
+    why = f"{key!r} of {scope} has no value. See `{command}`; check the key and the scope."
+    return EntryNotFound(why, scope=scope, key=key)
 
 
 def _print_value(value: Any) -> None:
@@ -420,7 +422,7 @@ def _build_entry_table(rows: list[tuple[str, ...]], width: int) -> Table:
 
 
 def history(
-    path: StateJournalPath = None,
+    path: Annotated[str | None, option(PATH_HELP, name="PATH")] = None,
     scope: ScopeText = None,
     key: EntryKey = None,
     /,
@@ -438,7 +440,8 @@ def history(
         found = state.history(name, limit=min(limit + 1, MAX_PAGE))
     if not found:
         command = place.format_command("state ls", "--scope", state.scope)
-        raise EntryNotFound(f"{name!r} of {state.scope} never had a value. See `{command}`; check key and scope.")
+        why = f"{name!r} of {state.scope} never had a value. See `{command}`; check key and scope."
+        raise EntryNotFound(why, scope=state.scope, key=name)
     if json:
         values = [plain_fields(one, "value") for one in found[:limit]]
         print_json({"scope": state.scope, "key": name, "history": values})

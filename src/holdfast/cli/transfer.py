@@ -70,7 +70,6 @@ _ITEM_FIELDS = {"openai": "messages", "responses": "input", "anthropic": "messag
 _ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 LooseJournalPath = Annotated[str | None, option(PATH_HELP, name="PATH", allow_leading_hyphen=True)]
-OnlySession = Annotated[str | None, option("Export or import this session, not the whole journal.")]
 Format = Annotated[
     str | None, option(f"With --session, the format: {', '.join(ALL_FORMATS)}; {ALL_FORMATS[0]} if not given.")
 ]
@@ -82,7 +81,7 @@ def export(
     target: Annotated[str | None, option("The file to write; must not exist.", name="TARGET")] = None,
     /,
     *,
-    session: OnlySession = None,
+    session: Annotated[str | None, option("Export this session, not the whole journal.")] = None,
     thread: Thread = None,
     format: Format = None,
     output: Annotated[
@@ -130,7 +129,7 @@ def import_(
     ] = None,
     /,
     *,
-    session: OnlySession = None,
+    session: Annotated[str | None, option("Import into this session, not into a new journal.")] = None,
     thread: Thread = None,
     format: Format = None,
     strict: Annotated[bool, switch("With --session, refuse a broken conversation instead of repairing it.")] = False,

@@ -80,7 +80,8 @@ def require_value(storage: Storage, scope: Address, key: str, as_: Any = None) -
     found = read_value(storage, scope, key, as_, rules.MISSING)
     if found is rules.MISSING:
         place = Scope.of(scope).text
-        raise EntryNotFound(f"{key!r} of {place} has no value. Check the key and the scope, or use read.")
+        why = f"{key!r} of {place} has no value. Check the key and the scope, or use read."
+        raise EntryNotFound(why, scope=place, key=key)
     return found
 
 
