@@ -3,7 +3,8 @@
     MODEL=openai:gpt-5-mini OPENAI_API_KEY=… python examples/fastapi_worker.py
     python examples/fastapi_worker.py                       without a key: a script plays the model
 
-    curl -N -H 'Idempotency-Key: req-81' -d '{"text": "Please refund order 17."}' localhost:8000/chats/alice/messages
+    curl -N -H 'Content-Type: application/json' -H 'Idempotency-Key: req-81' \\
+        -d '{"text": "Please refund order 17."}' localhost:8000/chats/alice/messages
     curl -N -H 'Last-Event-ID: 4.3' localhost:8000/chats/alice/events      after a lost connection: the rest
     curl -X POST localhost:8000/chats/alice/stop                           what was said is kept
 

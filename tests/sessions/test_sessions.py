@@ -142,6 +142,18 @@ def test_every_thread_of_a_session_is_reset_with_it(hf: Holdfast) -> None:
     assert [message.text for message in chat] == ["four"]
 
 
+def test_an_idle_timeout_is_turned_off_again(hf: Holdfast, clock: FrozenClock) -> None:
+    hf.session("alice", idle_timeout=60).append("hello")
+    seq = hf.journal.position()
+    chat = hf.session("alice", idle_timeout=0)
+    assert hf.journal.position() == seq + 1
+    hf.session("alice", idle_timeout=0)
+    assert hf.journal.position() == seq + 1
+    clock.advance(10**9)
+    assert hf.sweep_sessions().ended == 0
+    assert [message.text for message in chat] == ["hello"]
+
+
 def test_an_idle_session_ends_by_the_sweep_and_begins_anew(hf: Holdfast, clock: FrozenClock) -> None:
     chat = hf.session("alice", idle_timeout=60)
     other = hf.session("bob")
@@ -161,7 +173,7 @@ def test_an_idle_session_ends_by_the_sweep_and_begins_anew(hf: Holdfast, clock: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"idle_timeout": 0}, "idle_timeout"),
+        ({"idle_timeout": -1}, "idle_timeout"),
         ({"idle_timeout": True}, "idle_timeout"),
         ({"system": 5}, "system must be text"),
         ({"model": ""}, "model must not be empty"),

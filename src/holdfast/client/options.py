@@ -98,7 +98,7 @@ class SessionOptions(TypedDict, total=False):
     tokenizer: str | None
     """The name of a tokenizer that counts in place of the model's own."""
     idle_timeout: float | None
-    """Seconds without a message after which the conversation ends."""
+    """Seconds without a message after which the conversation ends; 0 turns an earlier timeout off."""
     metadata: dict[str, Any] | None
     """Data that the application notes about the session."""
 

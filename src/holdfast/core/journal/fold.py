@@ -263,11 +263,13 @@ _FRAME_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
 }
 
 
-_SETTING_NAMES = ("model", "tokenizer", "tools", "idle_timeout_ms", "memory")
+_SETTING_NAMES = ("model", "tokenizer", "tools", "memory")
 
 
 def _settings_changes(facts: said.SessionOpened, version: int) -> dict[str, Any]:
     changes = {name: value for name in _SETTING_NAMES if (value := getattr(facts, name)) is not None}
+    if facts.idle_timeout_ms is not None:
+        changes["idle_timeout_ms"] = facts.idle_timeout_ms or None
     if facts.own is not None:
         changes["system"] = facts.own or None
     return {**changes, **{name: version for name in said.SESSION_TEXTS if name in facts.texts}}

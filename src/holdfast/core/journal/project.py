@@ -352,10 +352,12 @@ STATE_ROW_RULES: dict[str, Rule] = {
 
 
 def _setting_columns(facts: said.SessionOpened, version: int) -> Row:
-    names = ("model", "tokenizer", "idle_timeout_ms", "memory")
+    names = ("model", "tokenizer", "memory")
     values: Row = {name: value for name in names if (value := getattr(facts, name)) is not None}
     if facts.tools is not None:
         values["tools"] = hex_bytes(facts.tools)
+    if facts.idle_timeout_ms is not None:
+        values["idle_timeout_ms"] = facts.idle_timeout_ms or None
     if facts.own is not None:
         values["system_version"] = facts.own or None
     for name in (text for text in said.SESSION_TEXTS if text in facts.texts):

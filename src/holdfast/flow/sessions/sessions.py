@@ -151,8 +151,8 @@ def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
     if given.model is not None:
         check_id(given.model, "model", limit=256)
     timeout = given.idle_timeout
-    if timeout is not None and (not is_number(timeout, whole=False) or not 0 < timeout < 1e9):
-        raise InvalidValue(f"idle_timeout must be seconds, more than 0 and finite, not {timeout!r}.")
+    if timeout is not None and (not is_number(timeout, whole=False) or not 0 <= timeout < 1e9):
+        raise InvalidValue(f"idle_timeout must be a number of seconds, or 0 for none, not {timeout!r:.40}.")
     if given.metadata is not None and not isinstance(given.metadata, dict):
         raise InvalidValue("metadata must be a mapping of plain data.")
     if env.redact is None:
@@ -175,7 +175,7 @@ def _diff_settings(
     tokenizer = None if given.tokenizer is None else models_port(env).tokenizer(given.tokenizer).name
     if tokenizer not in (None, known.tokenizer):
         different["tokenizer"] = tokenizer
-    if given.idle_timeout is not None and round(given.idle_timeout * 1000) != known.idle_timeout_ms:
+    if given.idle_timeout is not None and round(given.idle_timeout * 1000) != (known.idle_timeout_ms or 0):
         different["idle_timeout"] = given.idle_timeout
     if tools is not None and tools.name.hex() != known.tools:
         different["tools"] = given.tools

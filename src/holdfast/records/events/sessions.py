@@ -29,6 +29,7 @@ class SessionOpened(Facts, frozen=True):
     tokenizer: str | None = None
     tools: str | None = None
     idle_timeout_ms: int | None = None
+    """0 turns it off."""
     memory: str | None = None
     texts: tuple[str, ...] = ()
     own: int | None = None
