@@ -33,7 +33,7 @@ from .test_cli_frames import HOLDFAST
 from .test_cli_sessions import HOSTILE, position, shown_unsafely
 
 Cli = Callable[..., Result]
-UNSEEN = "a\u202eb"
+UNSEEN = "a\ue000b"
 """A key that is accepted and would turn a line around."""
 STORES = ["fs:///{}/entries", "sqlite:///{}/entries.db", "cozo:///{}/entries.cozo"]
 LOOKS = {

@@ -42,7 +42,7 @@ def open_session(walk: Walk) -> None:
     if thread not in talk.lines:
         talk.add(Line(thread), walk.clock.now_ms())
     timeout = given.pop("idle_timeout", None)
-    talk.timeout = talk.timeout if timeout is None else (timeout * SECOND or None)
+    talk.timeout = talk.timeout if timeout is None else timeout * SECOND
     talk.settings.update(given)
     look.at_talk(walk, client, id, talk)
     touched(walk, id, talk.lines[thread])
@@ -53,7 +53,7 @@ def _settings(walk: Walk) -> dict[str, Any]:
         "system": walk.random.choice(("Be terse.", "Be kind to people.")),
         "title": walk.random.choice(("Nuts", "Bolts", "")),
         "metadata": {"n": walk.random.randint(1, 3)},
-        "idle_timeout": walk.random.choice((0, 60, 600)),
+        "idle_timeout": walk.random.choice((60, 600)),
     }
     return {name: value for name, value in possible.items() if walk.random.random() < 0.2}
 
