@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.state import open_store
-from holdfast.errors import Closed, Corrupt, OutcomeUnknown, Refused, StorageFull, Unsupported
+from holdfast.errors import Closed, Conflict, Corrupt, OutcomeUnknown, Refused, StorageFull, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, EntrySearchQuery
 from holdfast.store.fs import files
 from holdfast.store.fs.store import FsStore
@@ -154,12 +154,40 @@ def test_a_path_that_can_be_no_store_is_refused(tmp_path: Path) -> None:
         FsStore(tmp_path / "file")
 
 
+def test_files_that_somebody_else_put_there_are_entries_until_they_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "fs/session/sess-001"
+    (folder / "history").mkdir(parents=True)
+    (folder / "notes.md").write_text("# buy milk\n")
+    (folder / "user_preference.json").write_text('{"theme": "dark", "size": 12}')
+    (folder / "history/turn-1.json").write_text('["hello", null]\n')
+    with open_store(f"fs:///{tmp_path}/fs") as store:
+        state = store("session/sess-001")
+        assert state.list() == ["history/turn-1", "notes", "user_preference"]
+        assert [state.read(key) for key in state.list()] == [
+            ["hello", None],
+            "# buy milk\n",
+            {"theme": "dark", "size": 12},
+        ]
+        first = state.entry("user_preference")
+        os.utime(folder / "user_preference.json", ns=(0, 10**15))
+        with pytest.raises(Conflict):
+            state.write("user_preference", {}, expected_version=first.version)
+        changed = state.entry("user_preference")
+        assert state.write("user_preference", {}, expected_version=changed.version) > changed.version
+        state.write("notes", "milk is here")
+        assert state.read("notes") == "milk is here"
+        assert sorted(path.name for path in folder.iterdir()) == ["history", "notes.json", "user_preference.json"]
+        (folder / "torn.json").write_text('{"theme": ')
+        with pytest.raises(Corrupt, match=r"torn\.json is damaged"):
+            state.read("torn")
+
+
 def test_a_damaged_file_can_be_deleted_as_its_error_says(tmp_path: Path) -> None:
     with open_store(f"fs:///{tmp_path}/fs") as store:
         state = store(SCOPE)
         state.write("a", 1)
         damaged = tmp_path / "fs/user/42/todo.md"
-        damaged.write_text("# buy milk\n")
+        damaged.write_text('---\nkey: "todo"\n')
         with pytest.raises(Corrupt, match="delete the entry"):
             state.list()
         with pytest.raises(Corrupt):

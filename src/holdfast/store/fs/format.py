@@ -1,7 +1,8 @@
 """An entry as a file, and the names of files.
 
 The content is JSON, or Markdown with the value as its body. Both restore exactly what was written. In both, a field
-is a line, and fields with default values are left out.
+is a line, and fields with default values are left out. A file that somebody else put there is a plain value: all of
+its JSON, or all of its Markdown as text.
 
 Every scope and key has one path, no two share one, and none leads out of the folder. Names are encoded, never
 cleaned. Lower-case letters, digits, `-`, `_` and single dots inside a name stay as they are; every character that a
@@ -28,6 +29,7 @@ from holdfast.records.scope import SCOPE_KINDS, parse_scope
 
 _ENCODER = msgspec.json.Encoder()
 _FENCE = (b"```json\n", b"\n```\n")
+_OWN_BEGIN: Final = {"json": b'{\n  "key": ', "markdown": b"---\nkey: "}
 _RULE = b"---\n"
 PathNames = tuple[str, ...]
 SUFFIXES: Final = {"json": ".json", "markdown": ".md"}
@@ -100,6 +102,21 @@ def decode_entry(kind: str, data: bytes) -> tuple[str, StoredEntry]:
         return _make_entry(file, bytes(file.value))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise DamagedFile(str(error)) from None
+
+
+def is_plain(kind: str, data: bytes) -> bool:
+    """Return True if a file does not begin as holdfast's own do, or as what a fault left of one."""
+    begin = _OWN_BEGIN[kind]
+    return not data.startswith(begin) and not begin.startswith(data)
+
+
+def decode_plain(kind: str, data: bytes, changed_us: int) -> StoredEntry:
+    """Return a plain file as an entry, its last change as the version; raise DamagedFile if it holds no value."""
+    try:
+        value = msgspec.json.decode(data) if kind == "json" else data.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedFile(str(error)) from None
+    return StoredEntry(value=_ENCODER.encode(value), version=changed_us, written_at=changed_us // 1000)
 
 
 def _read_markdown(data: bytes) -> tuple[str, StoredEntry]:

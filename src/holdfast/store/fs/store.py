@@ -3,6 +3,7 @@
     session/s1/user_preference.json
     session/s1/history/turn-1.json
 
+A file that somebody else put there, say a note or a tree of plain JSON, is an entry as well, until it is written.
 Any number of threads and processes of one machine may use a folder. Reading takes no lock, since a file is
 replaced whole. Folders are private, and no symbolic link in them is followed.
 """
@@ -199,7 +200,7 @@ class FsStore:
         for file, folder in self._files(homes, key):
             data = self._tree.read(folder, file.names)
             if data is not None:
-                inside, entry = self._parse_file(file, data)
+                inside, entry = self._parse_file(file, data, folder, key)
                 if inside != key:
                     raise self._damage_error(file, f"it holds {inside!r}")
                 found.append((entry, file))
@@ -207,8 +208,14 @@ class FsStore:
         found.sort(key=lambda each: each[0].version)
         return (found[-1][0] if found else None), [file for _, file in found]
 
-    def _parse_file(self, file: _EntryFile, data: bytes) -> tuple[str, StoredEntry]:
+    def _parse_file(
+        self, file: _EntryFile, data: bytes, folder: int | None = None, key: str = ""
+    ) -> tuple[str, StoredEntry]:
+        """Return the key and the entry of a file; given its folder and the key of its path, also of a plain file."""
         try:
+            if folder is not None and file_format.is_plain(file.kind, data):
+                changed_us = os.stat(file.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns // 1000
+                return key, file_format.decode_plain(file.kind, data, changed_us)
             return file_format.decode_entry(file.kind, data)
         except file_format.DamagedFile as error:
             raise self._damage_error(file, str(error)) from None
