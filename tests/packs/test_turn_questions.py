@@ -96,7 +96,10 @@ def test_a_turn_s_pack_is_shown_again_and_is_the_same_in_the_past_and_without_wh
             shown.append(pack)
         chat = hf.session(parse_scope(shown[0].metadata.scope).get("session") or "", create=False)
         for info, pack in zip(reversed(chat.packs.list()), shown, strict=True):
-            assert same(chat.pack_at(info.call), pack)
+            again = chat.pack_at(info.call)
+            assert same(again, pack)
+            # Nobody pinned anything here.
+            assert "pinned" not in {one.reason for one in (*pack.decisions, *again.decisions)}
 
 
 def test_at_exactly_the_least_budget_there_is_a_pack_and_more_never_loses_a_question(hf: Holdfast) -> None:

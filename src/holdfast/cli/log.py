@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, switch
+from holdfast.cli.open import JournalPath, Tenant, open_existing, switch
 from holdfast.cli.output import (
     ERASED_TEXT,
     align_rows,
@@ -44,7 +44,7 @@ def log(
     follow: Annotated[bool, switch("Keep printing new events, from now or from --after or --last.")] = False,
     content: Annotated[bool, switch("Show content as well as facts.")] = False,
     tenant: Tenant = None,
-    json: Json = False,
+    json: Annotated[bool, switch("Print JSON and nothing else: one event a line, as they are read.")] = False,
 ) -> None:
     """Show the events, and follow new ones."""
     if last is not None and last < 1:

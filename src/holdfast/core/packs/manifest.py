@@ -219,7 +219,10 @@ def _guess_reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list
         if segment.kind != "conversation" or not all(one.role in _INSTRUCTION_ROLES for one in segment.messages):
             break
         first += segment.priority == "critical"
-    found = ["pinned" if one.priority == "critical" else "window" for one in told]
+    found = ["window"] * len(told)
+    for nth, one in enumerate(told):
+        if one.priority == "critical":  # It is kept for a pin, or because the turn answers it.
+            found[nth] = "pinned" if any(message.pinned for message in one.messages) else "question"
     found[:first] = ["first"] * first
     if len(found) > first:
         found[-1] = "newest"
