@@ -560,6 +560,7 @@ RECORDS = (
 PARTS = (
     recovery.RecoverySummary,
     recovery.HandleInfo,
+    recovery.ResultInfo,
     frame_records.Handle,
     frame_records.ResultRef,
     frame_records.Call,

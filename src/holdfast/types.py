@@ -43,6 +43,7 @@ from holdfast.records.recovery import (
     QuestionInfo,
     QuestionReceipt,
     RecoverySummary,
+    ResultInfo,
     SweepReport,
 )
 from holdfast.records.reports import Erasure, Finding, VerificationReport
@@ -88,6 +89,7 @@ __all__ = [
     "RecoverySummary",
     "Repair",
     "ResponsesRequest",
+    "ResultInfo",
     "RetrievedEvidence",
     "Revision",
     "SearchResult",

@@ -89,7 +89,7 @@ def budgets(actor: Actor) -> Any:
     return index.get_frame(frame)
 
 
-@call("index", "add_handle handles remove_handle restore_handles compact_context add_result")
+@call("index", "add_handle handles remove_handle restore_handles compact_context add_result results")
 def evidence(actor: Actor) -> Any:
     index, frame = actor.hf.index, actor.frame()
     handle = index.add_handle(frame, "document", description=actor.text(), body=actor.text(), key=actor.key("handle"))
@@ -98,7 +98,7 @@ def evidence(actor: Actor) -> Any:
     gone = index.handles(frame)
     back = None if removal is None else index.restore_handles(frame, removal)
     smaller = index.compact_context(frame, actor.one((0, 50)), actor.one(("priority", "summarise_oldest")), store=True)
-    return handle, result, gone, back, smaller, index.handles(frame)
+    return handle, result, gone, back, smaller, index.handles(frame), index.results(frame)
 
 
 @call("index", "assemble_context_pack pack_at")

@@ -120,6 +120,7 @@ ASKS: dict[str, Ask] = {
     "index.restore_handles frame": lambda hf, of, own: hf.index.restore_handles(of.frame, own.removal),
     "index.restore_handles removal": lambda hf, of, own: hf.index.restore_handles(own.frame, of.removal),
     "index.handles frame": lambda hf, of, own: hf.index.handles(of.frame),
+    "index.results frame": lambda hf, of, own: hf.index.results(of.frame),
     "index.add_result frame": lambda hf, of, own: hf.index.add_result(of.frame, "artifact", "x"),
     "index.assemble_context_pack frame": lambda hf, of, own: hf.index.assemble_context_pack(frame=of.frame),
     "index.pack_at call": lambda hf, of, own: hf.index.pack_at(of.pack),

@@ -8,6 +8,7 @@ import holdfast
 from holdfast import Limits, Usage
 from holdfast.errors import CallNotFound, DeadlineExceeded, HasOpenCalls, ToolCallLimitExceeded
 from holdfast.testing.clock import FrozenClock
+from holdfast.types import ERASED
 from tests.frames.conftest import ACTOR
 
 
@@ -169,6 +170,17 @@ def test_detaching_is_reversible(hf: holdfast.Holdfast) -> None:
     assert [h.removed for h in hf.index.handles(frame)] == [None] * 3
     with pytest.raises(holdfast.errors.NotFound):
         hf.index.restore_handles(frame, removal)
+
+
+def test_results_are_read_with_their_summaries_until_they_are_erased(hf: holdfast.Holdfast) -> None:
+    frame = hf.as_user("ann").index.push_frame("f", scope="s")
+    hf.as_user("ann").index.add_result(frame, "file", "r1", summary="the offer")
+    hf.index.add_result(frame, "file", "r2")
+    hf.index.pop_frame(frame)
+    read = [(one.position, one.kind, one.ref, one.summary) for one in hf.index.results(frame)]
+    assert read == [(1, "file", "r1", "the offer"), (2, "file", "r2", None)]
+    hf.journal.erase("ann")
+    assert [one.summary for one in hf.index.results(frame)] == [ERASED, None]
 
 
 def test_results_are_kept_in_order_also_after_the_end(hf: holdfast.Holdfast) -> None:

@@ -99,6 +99,7 @@ def _story() -> Generator[Said, Any, None]:
     yield op("compact_context", child, 0, key="smaller")
     yield op("handles", child)
     yield op("add_result", child, "file", "a.txt", summary="done")
+    yield op("results", child)
     pack = yield op("assemble_context_pack", None, child, budget_tokens=700)
     call = yield op("begin_model_call", child, pack)
     yield op("pack_at", call)

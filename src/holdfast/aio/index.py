@@ -98,6 +98,8 @@ class AsyncIndexView:
     handles = make_async(IndexView.handles)
     add_result = make_async(IndexView.add_result)
 
+    results = make_async(IndexView.results)
+
     # calls
 
     begin_model_call = make_async(IndexView.begin_model_call, run_with_rules)

@@ -39,6 +39,7 @@ from holdfast.records.recovery import (
     HandleInfo,
     QuestionInfo,
     QuestionReceipt,
+    ResultInfo,
     SweepReport,
 )
 from holdfast.records.scope import Address, Scope
@@ -344,6 +345,10 @@ class IndexView:
     def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
         """Add a reference to something that the frame produced; return its position."""
         return frame_calls.add_result(self.env, frame, kind, ref, summary, key)
+
+    def results(self, frame: str) -> list[ResultInfo]:
+        """Return the references that a frame added to what it produced, in order, with their summaries."""
+        return read.read_results(self.env, frame)
 
     # calls
 

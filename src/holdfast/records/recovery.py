@@ -86,6 +86,18 @@ class HandleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The time it was attached."""
 
 
+class ResultInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A reference to something that a frame produced, with its summary."""
+
+    position: int
+    kind: str
+    ref: str
+    version: int
+    summary: str | Erased | None
+    at: int
+    """The time it was added."""
+
+
 class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An open question with its content. `answered` means that its frame only has to be resumed."""
 

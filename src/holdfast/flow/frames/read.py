@@ -23,7 +23,7 @@ from holdfast.records.events.envelope import ERASED, Content, Erased, Event
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import FrameState, Handle, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
-from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo
+from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo, ResultInfo
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import MAIN_THREAD, Scope, parse_scope
 
@@ -203,6 +203,20 @@ def read_handles(env: Env, frame_id: str) -> list[HandleInfo]:
     """Return a frame's handles in order, each with its content; detached ones are marked."""
     info = read_frame(env, frame_id)
     return [read_handle(env, info.scope, handle) for handle in info.handles]
+
+
+def read_results(env: Env, frame_id: str) -> list[ResultInfo]:
+    """Return a frame's results in order, each with its summary."""
+    info = read_frame(env, frame_id)
+    found = ((one, read_event(env, info.scope, one.version)) for one in info.results)
+    return [
+        ResultInfo(
+            **msgspec.structs.asdict(one),
+            summary=content_field(event, "summary"),
+            at=0 if event is None else event.at,
+        )
+        for one, event in found
+    ]
 
 
 def read_handle(env: Env, stream: str, handle: Handle) -> HandleInfo:
