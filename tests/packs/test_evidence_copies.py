@@ -53,7 +53,7 @@ def call(hf: Holdfast, frame: Frame, **how: Any) -> str:
 
 
 def told(pack: ContextPack) -> str:
-    return " ".join(one.content.splitlines()[-2] for one in pack.evidence)
+    return " ".join(one.content.splitlines()[-1] for one in pack.evidence)
 
 
 # pages

@@ -114,7 +114,7 @@ class FrameBreadcrumb(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrievedEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence as shown: the content its handle points to."""
+    """Evidence as shown, without its fence: the content its handle points to."""
 
     handle_id: str
     type: str

@@ -43,6 +43,12 @@ def fence_text(label: str, text: str, mark: str) -> str:
     return f"{label}\n<data {mark}>\n{escape_text(text, mark)}\n</data {mark}>"
 
 
+def unfence_text(block: str) -> str:
+    """Return the text of a fenced block without its label and marks; erased text has no fence."""
+    label, _, rest = block.partition("\n<data ")
+    return rest.partition("\n")[2].rpartition("\n</data ")[0] if rest and "\n" not in label else block
+
+
 def escape_text(text: str, mark: str) -> str:
     """Return a text without anything that could end its fence."""
     without = text.replace(mark, f"{mark[:4]}-{mark[4:]}")

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.journal.codec import encode
+from holdfast.core.packs.fences import unfence_text
 from holdfast.core.packs.segments import EARLIER_ID, ItemForm
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.messages import Message
@@ -157,11 +158,11 @@ def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
 
 
 def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedEvidence:
-    """Return evidence as it is shown."""
+    """Return evidence as it is shown, without its fence."""
     return RetrievedEvidence(
         handle_id=segment.id,
         type=type,
-        content=segment.text,
+        content=unfence_text(segment.text),
         tokens=segment.estimated_tokens,
         priority=segment.priority,
         truncated=bool(segment.shortened),
@@ -184,7 +185,7 @@ def restore_decisions(
     items = [one for kind in ("evidence", "memory") for one in segments if one.kind == kind]
     pairs = zip((one for one in segments if one.kind == "summary"), summaries, strict=True)
     return (
-        *(decide_segment(one, reason) for one, reason in zip(told, _guess_reasons(segments, told), strict=True)),
+        *(decide_segment(one, reason) for one, reason in zip(told, _guess_reasons(facts, segments, told), strict=True)),
         *_omission_decisions(facts, summaries=True),
         *(
             replace(decide_segment(one, "covered"), outcome="summarised", count=summary.messages)
@@ -212,17 +213,15 @@ def decide_segment(segment: Segment, reason: str) -> Decision:
     )
 
 
-def _guess_reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list[str]:
+def _guess_reasons(facts: ContextPacked, segments: Sequence[Segment], told: Sequence[Segment]) -> list[str]:
     """Return the reason of each round; the first instructions stand right after the brief."""
     first = 0
     for segment in segments[1:]:
         if segment.kind != "conversation" or not all(one.role in _INSTRUCTION_ROLES for one in segment.messages):
             break
         first += segment.priority == "critical"
-    found = ["window"] * len(told)
-    for nth, one in enumerate(told):
-        if one.priority == "critical":  # It is kept for a pin, or because the turn answers it.
-            found[nth] = "pinned" if any(message.pinned for message in one.messages) else "question"
+    found = ["pinned" if one.priority == "critical" else "window" for one in told]
+    found = ["question" if one.id in facts.questions else reason for one, reason in zip(told, found, strict=True)]
     found[:first] = ["first"] * first
     if len(found) > first:
         found[-1] = "newest"

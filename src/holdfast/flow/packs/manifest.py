@@ -206,6 +206,7 @@ def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: s
         ),
         shown=packed.conversation.message_count,
         truncated=packed.conversation.truncated_count,
+        questions=tuple(one.id for one in packed.decisions if one.reason == "question"),
         stable=packed.stable,
         artifacts=tuple(
             dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None and is_copy(piece))

@@ -133,6 +133,8 @@ class ContextPacked(Facts, frozen=True, kw_only=True):
     """Number of messages of the thread that are shown."""
     truncated: int = 0
     """Number of messages of the thread that are neither shown nor summarised."""
+    questions: tuple[str, ...] = ()
+    """Ids of older rounds that are shown because the turn answers them."""
     stable: int = 0
     """Number of segments before the content fetched for this call only."""
     before: int = 0
