@@ -92,6 +92,12 @@ class StreamLeases:
         held = self._held.get((tenant, stream))
         return held is not None and not held.lost
 
+    def holds_below(self, tenant: str, folder: str, *, but: str) -> bool:
+        """Return True if this process owns a stream below a folder of streams, not counting one of them."""
+        with self._mutex:
+            held = [stream for (owner, stream), lease in self._held.items() if owner == tenant and not lease.lost]
+        return any(stream.startswith(f"{folder}/") for stream in held if stream != but)
+
     def was_abandoned(self, tenant: str, stream: str) -> bool:
         """Return True if the holder before us did not release the stream."""
         return (tenant, stream) in self._abandoned
