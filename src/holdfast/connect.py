@@ -190,11 +190,26 @@ def make_model(text: str) -> Model:
     return create_model(text)
 
 
-def make_summarizer(given: Any, count: Callable[[str], int]) -> Summarizer:
-    """Return a Summarizer made from `given`; the built-in one counts tokens with `count`."""
+def make_summarizer(
+    given: Any = None, count: Callable[[str], int] | None = None, window: int | None = None
+) -> Summarizer:
+    """Return a Summarizer made from `given`, also from a model or its name; see `resolve_summarizer`."""
     from holdfast.model.summarizers import resolve_summarizer
 
-    return resolve_summarizer(given, count=count)
+    given = make_model(given) if isinstance(given, str) else given
+    if callable(getattr(given, "reply", None)) and not isinstance(given, type):
+        from holdfast.model.prompt import make_model_summarizer
+
+        given = make_model_summarizer(given)
+    return resolve_summarizer(given, count=count, window=window)
+
+
+def check_summarizer(given: Any) -> None:
+    """Refuse a summarizer that cannot work, and one that must be awaited, which nothing would do here."""
+    if given is not None and getattr(make_summarizer(given), "awaits", False):
+        raise InvalidValue(
+            "summarizer must be done when it returns. One that must be awaited works with holdfast.open_async."
+        )
 
 
 def make_embedder(given: Any) -> Embedder | None:
@@ -310,7 +325,8 @@ def connect(
         check_memory(beside.memory)
         check_callable("tokenizer", beside.tokenizer, "count")
         make_price_function(beside.prices)
-        check_callable("summarizer", beside.summarizer, "summarise")
+        if beside.summarizer is not None:
+            make_summarizer(beside.summarizer)
         check_port("documents", beside.documents, "read")
         check_port("fetcher", beside.fetcher, "fetch")
         for method in ("span", "begin_call", "end_call"):

@@ -385,9 +385,9 @@ class RetryLater(EffectFailed):
 class ModelFailed(EffectFailed):
     """A model gave no answer that can be used. Try again if `retryable`; else correct the request or the settings.
 
-    `kind` is one of rate_limited, unavailable, timeout, cut, malformed, refused, rejected, unauthorised and failed: a
-    model of your own that raised something else, which is the cause of this one. `usage` is what it used all the same,
-    as far as that is known, and `partial` what it had said.
+    `kind` is one of rate_limited, unavailable, timeout, cut, malformed, refused, rejected, unauthorised, unknown_model,
+    quota and failed: a model of your own that raised something else, which is the cause of this one. `usage` is what it
+    used all the same, as far as that is known, and `partial` what it had said.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast.connect import make_summarizer
 from holdfast.core.compaction.summary import insert_summary, plan_summary
 from holdfast.core.sessions.rounds import ConversationRounds, WindowBounds, check_bounds
 from holdfast.core.sessions.tokens import OPENAI, Framing, framing_of, message_tokens, request_tokens
@@ -24,7 +25,6 @@ from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.tools import is_tool_name, read_tool_defs
 from holdfast.errors import InvalidValue, SummaryFailed
 from holdfast.model.registry import model_info
-from holdfast.model.summarizers import resolve_summarizer
 from holdfast.model.tokenizers import FunctionTokenizer
 from holdfast.model.tokenizers import resolve_tokenizer as tokenizer_of
 from holdfast.ports import Tokenizer
@@ -75,12 +75,12 @@ def summarise_window(
 ) -> WindowedMessages[T]:
     """Return all messages if they fit; else the newest `keep` rounds, or fewer, behind a summary of the rest.
 
-    `summarize` is a function from messages to text, or a summarizer; without it the built-in one is used. If it
-    fails or returns nothing, the window slides instead and its `failure` says why.
+    `summarize` is a function from messages to text, a model, its name, or a summarizer; without it the built-in one is
+    used. If it fails or returns nothing, the window slides instead and its `failure` says why.
     """
     given = _MessageList(messages)
     limits, count = _make_limits(max_messages, max_tokens, model, tokenizer)
-    checked = resolve_summarizer(summarize, count=count)
+    checked = make_summarizer(summarize, count, None if model is None else model_info(model).input_budget)
     plan = plan_summary(ConversationRounds(given.messages, limits), keep)
     if isinstance(plan, Window):
         return given.convert_window(plan)

@@ -22,7 +22,7 @@ import holdfast
 from holdfast.flow.effects import operators, outbox
 from holdfast.records.batches import RowQuery
 from holdfast.testing.clock import FrozenClock
-from tests.crash.outbox_process import POINTS, SINKS, STREAMS, Killer, live, opened, run_order
+from tests.crash.outbox_process import POINTS, SINKS, STREAMS, Killer, die, live, opened, run_order
 from tests.scale import seeded, volume
 
 START = 1_750_000_000_000
@@ -153,6 +153,40 @@ def test_a_process_of_its_own_is_killed_from_outside(quick_path: Path) -> None:
     lives.finish()
 
 
+def test_what_kills_its_process_is_given_up_after_so_many_processes(quick_path: Path) -> None:
+    """Real processes, each killed by its work: an effect is dead at last, and a hand-over is given up."""
+    path, asked = quick_path / "a.db", quick_path / "asked.txt"
+    settings = holdfast.Settings(effect_attempts=3, handover_attempts=3)
+    with holdfast.open(path) as hf:
+        run_order(hf, 0)
+        hf.session("a").append("hello")
+
+    class Fatal:
+        def deliver(self, effect: Any) -> None:
+            self.take(effect)
+
+        def take(self, ended: Any) -> None:
+            with asked.open("a", encoding="ascii") as out:
+                out.write(f"{type(ended).__name__}\n")
+            die()
+
+    def work() -> None:
+        with holdfast.open(path, settings=settings, memory=Fatal(), clock=FrozenClock(START)) as hf:
+            hf.effects.add_sink("crm", Fatal())
+            hf.effects.dispatch(sink="crm")
+            if hf.session("a").details.status == "open":
+                hf.session("a").close()
+            hf.sweep_sessions()
+
+    ends = [os.waitpid(_in_child(work), 0)[1] for _ in range(9)]
+    assert [os.WIFSIGNALED(end) for end in ends] == [True] * 8 + [False]
+    assert Counter(asked.read_text(encoding="ascii").split()) == {"DeclaredEffect": 4, "EndedConversation": 4}
+    with holdfast.open(path) as hf:
+        assert [(one.sink, one.attempts) for one in hf.effects.dead()] == [("crm", 3)]
+        assert hf.session("a").details.status == "closed"
+        assert hf.journal.verify().findings == ()
+
+
 # planted bugs
 
 
@@ -268,7 +302,7 @@ def test_a_process_that_was_stopped_and_thought_to_be_dead_sends_nothing_more(qu
     with holdfast.open(path) as hf:
         events = list(hf.journal.events(STREAMS[0]))
         ids = [e.facts.effect for e in events if e.type == "effect.declared" and e.facts.sink == "crm"]
-        answers = [e.content.answer for e in events if e.type == "effect.settled"]
+        answers = [e.content.answer for e in events if e.type == "effect.settled" and e.facts.outcome == "applied"]
         assert lines == [["first", ids[0]], *(["second", id] for id in ids)]
         assert answers == ["second"] * 3
         assert hf.journal.verify().findings == ()

@@ -115,7 +115,9 @@ def test_a_silent_owner_is_taken_over_and_what_it_says_later_counts_for_nothing(
     assert sent == [1]
     assert sink.payloads == [1, 2, 3]
     settled = [event for event in heir.journal.events("operator/test") if event.type == "effect.settled"]
-    assert [(event.facts.effect, event.content.answer) for event in settled] == [
+    # The heir cannot know whether its predecessor died, and so counts each attempt before it delivers.
+    assert [event.facts.outcome for event in settled] == ["failed", "applied"] * 3
+    assert [(event.facts.effect, event.content.answer) for event in settled[1::2]] == [
         (id, {"taken": number}) for number, id in enumerate(ids, 1)
     ]
 
@@ -163,3 +165,93 @@ def test_threads_of_one_client_do_not_send_the_same_effect_twice(tmp_path: Path)
             thread.join()
         hf.effects.dispatch()
         assert len(sink.asked) == len(sink.taken) == 20
+
+
+# effects that kill their process
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def die_of(hf: holdfast.Holdfast) -> None:
+    """Dispatch and die of it: whatever this process holds stays as it is, and the next one has it to take over."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outbox, "release_stream", lambda *given: None)
+        with pytest.raises(Killed):
+            hf.effects.dispatch()
+    hf.env.leases.after_fork()
+
+
+def poison(effect: holdfast.effects.DeclaredEffect) -> None:
+    if effect.payload == "poison":
+        raise Killed
+
+
+def test_an_effect_that_kills_its_process_is_dead_at_last(hf: holdfast.Holdfast) -> None:
+    hf.effects.add_sink("crm", poison)
+    (id,) = notes(hf, "poison")
+    for lives in range(hf.env.settings.effect_attempts + 1):
+        die_of(hf)
+        found = hf.effects.get(id)
+        assert found.attempts == lives, "each death but the first counts, of which nothing says what it died of"
+        assert found.reason == (outbox.UNKNOWN_REASON if lives else None)
+    assert hf.effects.dispatch().dead == 1
+    found = hf.effects.get(id)
+    assert (found.status, found.attempts, "10 times" in str(found.reason)) == ("dead", 10, True)
+    hf.effects.revive(id)
+    die_of(hf)
+    assert hf.effects.get(id).attempts == 0
+
+
+def test_planted_deaths_that_are_not_counted_are_noticed(
+    hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(hf.env.leases), "was_abandoned", lambda *given: False)
+    with pytest.raises(AssertionError, match="each death but the first counts"):
+        test_an_effect_that_kills_its_process_is_dead_at_last(hf)
+
+
+def test_after_a_death_each_attempt_counts_once_whatever_comes_of_it(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
+    seen: list[tuple[Any, int]] = []
+
+    def deliver(effect: holdfast.effects.DeclaredEffect) -> str:
+        seen.append((effect.payload, effect.attempt))
+        if len(seen) < 3:
+            raise Killed
+        if effect.payload == "late":
+            raise ConnectionError("down")
+        return "thanks"
+
+    hf.effects.add_sink("crm", deliver)
+    taken, late = notes(hf, "taken", "late")
+    die_of(hf)
+    die_of(hf)
+    assert [one.attempts for one in hf.effects.pending()] == [1, 0]
+    report = hf.effects.dispatch()
+    assert (report.applied, report.failed, report.attempts) == (1, 1, 2)
+    assert (hf.effects.get(taken).attempts, hf.effects.get(taken).answer) == (2, "thanks")
+    assert (hf.effects.get(late).attempts, "down" in str(hf.effects.get(late).reason)) == (1, True)
+    clock.advance(400_000)
+    before = hf.journal.position()
+    hf.effects.dispatch()
+    types = [event.type for event in hf.journal.events() if event.seq > before]
+    assert types.count("effect.settled") == 1, "nobody died, and it is counted as before"
+    assert seen == [("taken", 1), ("taken", 1), ("taken", 2), ("late", 1), ("late", 2)]
+
+
+def test_the_last_attempt_after_a_death_may_still_succeed(hf: holdfast.Holdfast) -> None:
+    lives = hf.env.settings.effect_attempts
+    asked: list[int] = []
+
+    def deliver(effect: holdfast.effects.DeclaredEffect) -> None:
+        asked.append(effect.attempt)
+        if len(asked) <= lives:
+            raise Killed
+
+    hf.effects.add_sink("crm", deliver)
+    (id,) = notes(hf, 1)
+    for _ in range(lives):
+        die_of(hf)
+    assert hf.effects.dispatch().applied == 1
+    assert (hf.effects.get(id).status, hf.effects.get(id).attempts, asked[-1]) == ("applied", lives, lives)

@@ -10,10 +10,11 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Session
 from holdfast.compaction import CompactionConfig
+from holdfast.core.compaction.summary import fit_tokens
 from holdfast.core.sessions.shorten import omission_marker
 from holdfast.errors import SummaryFailed, TooLarge
 from holdfast.flow.compaction import summaries, threads
-from holdfast.flow.compaction.summaries import SMALL_SUMMARY_TOKENS, fit_tokens
+from holdfast.flow.compaction.summaries import SMALL_SUMMARY_TOKENS
 from holdfast.testing.clock import FrozenClock
 from tests.scale import seeded, volume
 from tests.sessions.generated import as_dicts, conversation

@@ -14,6 +14,7 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.connect import ClientExtensions, assemble_env
 from holdfast.core.journal import fold, project
 from holdfast.errors import SessionClosed
+from holdfast.flow.frames.leases import StreamLeases
 from holdfast.flow.sessions import sessions
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.ports import EndedConversation
@@ -171,6 +172,57 @@ def test_memory_that_recovers_takes_it() -> None:
     assert (chat.details.status, _offers(hf)[-1]) == ("ended", (3, True, False))
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Fatal:
+    """Memory that kills whoever offers it something, as often as it is told."""
+
+    def __init__(self, kills: int) -> None:
+        self.left, self.asked = kills, 0
+
+    def take(self, ended: EndedConversation) -> None:
+        self.asked += 1
+        if self.left:
+            self.left -= 1
+            raise Killed
+
+
+def die_of(hf: Holdfast, work: Callable[[], object]) -> None:
+    """Do something and die of it: whatever this process holds stays as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions, "release_stream", lambda *given: None)
+        with pytest.raises(Killed):
+            work()
+    hf.env.leases.after_fork()
+
+
+def test_memory_that_kills_its_process_is_given_up_at_last() -> None:
+    hf = client(MemoryJournal(), memory := Fatal(100), attempts=3)
+    chat = hf.session("a")
+    chat.append("one")
+    die_of(hf, chat.close)
+    for _ in range(3):
+        assert chat.details.status == "closing"
+        die_of(hf, hf.sweep_sessions)
+    assert hf.sweep_sessions().handed_over == 0
+    assert (chat.details.status, memory.asked) == ("closed", 4)  # Nothing says of the first one what it died of.
+    assert _offers(hf) == [(1, False, False), (2, False, False), (3, False, False), (3, False, True)]
+    assert hf.journal.verify().findings == ()
+
+
+def test_memory_that_survives_its_last_attempt_has_taken_it() -> None:
+    hf = client(MemoryJournal(), memory := Fatal(3), attempts=3)
+    chat = hf.session("a")
+    chat.append("one")
+    die_of(hf, chat.reset)
+    for _ in range(2):
+        die_of(hf, hf.sweep_sessions)
+    assert hf.sweep_sessions().handed_over == 1
+    assert (chat.details.status, _offers(hf)[-1], memory.asked) == ("ended", (3, True, False), 4)
+
+
 def _offers(hf: Holdfast) -> list[tuple[int, bool, bool]]:
     found: list[Any] = [event.facts for event in hf.journal.events("session/a", types=["session.offered"])]
     return [(facts.attempts, facts.taken, facts.given_up) for facts in found]
@@ -200,19 +252,24 @@ def end_and_hand_over_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions, "_end_drafts", ending)
 
 
+def deaths_uncounted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StreamLeases, "was_abandoned", lambda *given: False)
+
+
 @pytest.mark.parametrize(
     ("plant", "test"),
     [
+        (deaths_uncounted, test_memory_that_kills_its_process_is_given_up_at_last),
         (taken_twice, lambda: test_memory_is_given_the_whole_history_once("close")),
         (history_of_the_window, lambda: test_memory_is_given_the_whole_history_once("reset")),
         (end_and_hand_over_apart, lambda: test_memory_is_given_the_whole_history_once("timeout")),
     ],
-    ids=["taken_twice", "history_of_the_window", "end_and_hand_over_apart"],
+    ids=["deaths_uncounted", "taken_twice", "history_of_the_window", "end_and_hand_over_apart"],
 )
 def test_a_planted_bug_is_caught(plant: Any, test: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         plant(patch)
-        with pytest.raises((AssertionError, ValueError, holdfast.HoldfastError)):
+        with pytest.raises((AssertionError, ValueError, holdfast.HoldfastError, Killed)):
             test()
     test()
 

@@ -300,7 +300,9 @@ def test_a_model_that_cannot_answer_stops_it(hf: Holdfast, kind: Any) -> None:
     assert (failed.error, failed.retryable, failed.usage.input) == (kind, False, 7)
 
 
-@pytest.mark.parametrize("kind", ["rate_limited", "unavailable", "timeout", "cut", "unauthorised"])
+@pytest.mark.parametrize(
+    "kind", ["rate_limited", "unavailable", "timeout", "cut", "unauthorised", "unknown_model", "quota"]
+)
 def test_a_model_that_is_away_leaves_the_turn_live(hf: Holdfast, kind: Any) -> None:
     answers: list[Any] = [ModelFailed("Not now.", kind=kind, usage=holdfast.Usage(input=7)), costing("Yes.", input=5)]
     agent = hf.agent("a", model=Scripted(lambda pack: answers.pop(0)))

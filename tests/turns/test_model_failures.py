@@ -187,6 +187,28 @@ def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest
 
 
 @IN_MEMORY
+@pytest.mark.parametrize("kind", ["unauthorised", "unknown_model", "quota"])
+def test_a_turn_waits_for_an_operator_for_as_long_as_it_takes(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(limits, "MAX_FAILURES", 2)
+    wrong = Scripted(lambda pack: (_ for _ in ()).throw(ModelFailed("Not so.", kind=kind)))
+    for _ in range(6):
+        with pytest.raises(ModelFailed):
+            hf.agent("a", model=wrong).send(SESSION, "Go.", key="k")
+    with pytest.raises(ModelFailed):
+        hf.agent("a", model=Cut(Usage())).send(SESSION, "Go.", key="k")
+    assert hf.agent("a", model=Scripted(["Hi."])).send(SESSION, "Go.", key="k").text == "Hi."
+
+
+@IN_MEMORY
+def test_planted_waiting_that_ends_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MENDABLE_KINDS", frozenset())
+    with pytest.raises(pytest.fail.Exception):
+        test_a_turn_waits_for_an_operator_for_as_long_as_it_takes(hf, monkeypatch, "unknown_model")
+
+
+@IN_MEMORY
 def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_FAILURES", 3)
 

@@ -22,7 +22,7 @@ def stream(request: pytest.FixtureRequest) -> bool:
 OUTCOMES: list[tuple[str, Fault, str, bool, int | None]] = [
     # what goes wrong, for ever; the kind; whether waiting may help; attempts (None: as long as there is patience)
     ("429", Fault(status=429), "rate_limited", True, None),
-    ("429 for good", Fault(status=429, code="insufficient_quota"), "rate_limited", False, 1),
+    ("429 for good", Fault(status=429, code="insufficient_quota"), "quota", False, 1),
     ("429 until later", Fault(status=429, headers={"Retry-After": "3600"}), "rate_limited", True, 1),
     ("500", Fault(status=500), "unavailable", True, None),
     ("500 that says no", Fault(status=500, headers={"x-should-retry": "false"}), "unavailable", False, 1),
@@ -31,7 +31,9 @@ OUTCOMES: list[tuple[str, Fault, str, bool, int | None]] = [
     ("409", Fault(status=409), "unavailable", True, None),
     ("408", Fault(status=408), "timeout", True, 3),
     ("400", Fault(status=400), "rejected", False, 1),
-    ("404", Fault(status=404), "rejected", False, 1),
+    ("402", Fault(status=402), "quota", False, 1),
+    ("404", Fault(status=404), "unknown_model", False, 1),
+    ("404 in words", Fault(status=400, code="model_not_found"), "unknown_model", False, 1),
     ("413", Fault(status=413), "rejected", False, 1),
     ("422", Fault(status=422), "rejected", False, 1),
     ("302", Fault(status=302, headers={"Location": "http://127.0.0.1:1/"}), "rejected", False, 1),

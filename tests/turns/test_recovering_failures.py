@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import OpenAIChat
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import InvalidValue, ModelFailed, Refused, StaleEpoch
 from holdfast.model.scripted import Scripted
+from holdfast.runtime import recovery
 from holdfast.runtime.recovery import Recovery, RecoveryFailure
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import until, until_async
@@ -127,6 +129,82 @@ def test_what_is_no_function_is_refused() -> None:
         agent: Any = hf.agent("a", model=failing())
         with pytest.raises(InvalidValue, match="on_error"), agent.recovering(on_error="log"):
             pass
+
+
+# what an operator has to mend
+
+
+class Wrong(Scripted):
+    """A model with a name that its provider does not know, until somebody corrects it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(self._answer)
+        self.identity, self.asked, self._kind = "wrong", 0, kind
+
+    def _answer(self, pack: Any) -> str:
+        self.asked += 1
+        if self.identity != "right":
+            raise ModelFailed("There is no such model.", kind=self._kind)
+        return "Hi."
+
+
+async def mended(kind: str) -> None:
+    clock = FrozenClock()
+    async with holdfast.open_async("memory:", clock=clock) as hf:
+        await left(hf, "s")
+        model, told = Wrong(kind), list[RecoveryFailure]()
+        agent: Any = hf.agent("a", model=model)
+        recovering = agent.recovering(every=1.0, on_error=told.append)
+        assert await looked(agent, recovering) == 1
+        for _ in range(5):
+            clock.advance(3_600_000)
+            assert await looked(agent, recovering) == 0, "nothing has changed"
+        assert (len(told), [one.times for one in recovering.failures.values()]) == (1, [1])
+        model.identity = "wrong in another way"
+        assert await looked(agent, recovering) == 1
+        clock.advance(3_600_000)
+        assert await looked(agent, recovering) == 0
+        model.identity = "right"
+        assert await looked(agent, recovering) == 1
+        assert (model.asked, recovering.failures, await words(hf)) == (3, {}, ["Hello", "Hi."])
+
+
+@pytest.mark.parametrize("kind", ["unauthorised", "unknown_model", "quota"])
+def test_what_an_operator_has_to_mend_is_tried_again_once_the_model_has_changed(kind: str) -> None:
+    asyncio.run(mended(kind))
+
+
+def test_planted_tries_without_a_change_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "MENDABLE_KINDS", frozenset())
+    with pytest.raises(AssertionError, match="nothing has changed"):
+        asyncio.run(mended("unknown_model"))
+
+
+def test_another_agent_tries_it_at_once() -> None:
+    async def main() -> None:
+        async with holdfast.open_async("memory:", clock=FrozenClock()) as hf:
+            await left(hf, "s")
+            for model in (Wrong("unknown_model"), Scripted(["Hi."])):  # As after a restart with another model.
+                agent: Any = hf.agent("a", model=model)
+                recovering = agent.recovering(on_error=lambda failure: None)
+                assert await looked(agent, recovering) == 1
+            assert await words(hf) == ["Hello", "Hi."]
+
+    asyncio.run(main())
+
+
+def test_a_model_is_known_by_its_name_its_address_and_its_credentials() -> None:
+    made = [
+        OpenAIChat("m", api_key="sk-one"),
+        OpenAIChat("n", api_key="sk-one"),
+        OpenAIChat("m", api_key="sk-two"),
+        OpenAIChat("m", api_key="sk-one", base_url="https://models.example.com/v1"),
+        OpenAIChat("m", api_key="sk-one", headers={"OpenAI-Project": "p"}),
+    ]
+    found = [model.identity for model in made]
+    assert len(set(found)) == len(made)
+    assert OpenAIChat("m", api_key="sk-one").identity == found[0]
+    assert not any("sk-" in one for one in found)
 
 
 # ending

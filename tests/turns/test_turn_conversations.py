@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import Ask, CallModel, CallTool, Done
 from holdfast.errors import QuestionNotFound, SessionClosed
+from holdfast.flow.turns import append as turn_append
 from holdfast.records.usage import Usage
 from tests.turns.agent_world import Shop
 from tests.turns.loops import (
@@ -300,3 +301,65 @@ def test_a_call_that_is_rewound_while_it_waits_for_a_yes_is_let_go(hf: Holdfast)
     assert other.agent.send(SESSION, "Refund.", key="k").text == "Never mind."
     assert not list(hf.questions())
     assert other.paid == shop.paid == []
+
+
+# transient entries
+
+
+def write_transients(hf: Holdfast) -> None:
+    for scope in SCOPES:
+        hf.state(scope).write("x", "over", lifetime="transient")
+
+
+def transients(hf: Holdfast) -> list[str]:
+    return [scope for scope in SCOPES if hf.state(scope).read("x") == "over"]
+
+
+SCOPES = [SESSION, f"session/{SESSION}/thread/main", f"session/{SESSION}/thread/other", "session/another", "user/42"]
+KEPT_AFTER_A_TURN = SCOPES[2:]
+
+
+def end_by_reply(hf: Holdfast) -> None:
+    assert take(hf, "Hi.", replies(asks(("look_up", {})), "Bye."), lambda step: in_turn(hf, step)).status == "done"
+
+
+def end_by_stop(hf: Holdfast) -> None:
+    with hf.session(SESSION).turn("Hi.") as turn:
+        turn.steps()
+        turn.stop()
+
+
+def end_from_outside(hf: Holdfast) -> None:
+    leave_at(hf, "Hi.", CallModel, replies())
+    assert transients(hf) == SCOPES, "a turn that was only left goes on"
+    hf.session(SESSION).stop()
+
+
+def in_turn(hf: Holdfast, step: Any) -> None:
+    assert transients(hf) == SCOPES, "it lasts as long as the turn"
+    step.done("found")
+
+
+@pytest.mark.parametrize("end", [end_by_reply, end_by_stop, end_from_outside])
+def test_transient_entries_end_with_their_turn(hf: Holdfast, end: Any) -> None:
+    hf.state(SESSION).write("x", "stored")
+    write_transients(hf)
+    end(hf)
+    assert transients(hf) == KEPT_AFTER_A_TURN
+    assert hf.state(SESSION).read("x") == "stored"
+
+
+def test_transient_entries_of_a_session_stay_for_its_other_turns(hf: Holdfast) -> None:
+    write_transients(hf)
+    with hf.session(SESSION, thread="other").turn("Hi.") as outer:
+        (step,) = outer.steps()
+        end_by_stop(hf)
+        assert transients(hf) == [SCOPES[0], *KEPT_AFTER_A_TURN]
+        step.done("Bye.")
+    assert transients(hf) == KEPT_AFTER_A_TURN[1:]
+
+
+def test_planted_transient_entries_that_stay_are_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_append, "_clear_transients", lambda *given: None)
+    with pytest.raises(AssertionError):
+        test_transient_entries_end_with_their_turn(hf, end_by_stop)

@@ -84,7 +84,6 @@ CURABLE = [
 ]
 FINAL = [
     ("400", Fault(status=400), "rejected"),
-    ("404", Fault(status=404), "rejected"),
     ("a filter", Fault(status=400, code="content_filter"), "refused"),
 ]
 
@@ -109,6 +108,31 @@ def test_what_waiting_may_cure_leaves_the_turn_live(kind: str, fault: Fault, wan
         assert total(responded) == reported(server, 1)
         assert total(reply.usage) == total(failed.usage) + total(responded), "what failed was paid for as well"
         assert agent.send(SESSION, "Hello", key="k").usage == reply.usage
+
+
+MENDABLE = [
+    ("401", Fault(status=401), "unauthorised"),
+    ("403", Fault(status=403), "unauthorised"),
+    ("404", Fault(status=404), "unknown_model"),
+    ("404 in words", Fault(status=400, code="model_not_found"), "unknown_model"),
+    ("402", Fault(status=402), "quota"),
+    ("429 for good", Fault(status=429, code="insufficient_quota"), "quota"),
+]
+
+
+@pytest.mark.parametrize(("fault", "wanted"), [row[1:] for row in MENDABLE], ids=[row[0] for row in MENDABLE])
+def test_what_an_operator_can_mend_leaves_the_turn_live(kind: str, fault: Fault, wanted: str) -> None:
+    with world(kind, ["Here it is."], [fault] * FOR_EVER) as (hf, agent, server):
+        for _ in range(2):
+            with pytest.raises(ModelFailed) as caught:
+                agent.send(SESSION, "Hello", key="k")
+            assert (caught.value.kind, caught.value.retryable) == (wanted, False)
+        assert len(server.requests) == 2, "nothing is asked twice in one call"
+        assert [(one.retryable, one.error) for one in facts(hf, "model.failed")] == [(True, wanted)] * 2
+        server.faults.clear()
+        reply = agent.send(SESSION, "Hello", key="k")
+        assert (reply.status, reply.text) == ("done", "Here it is.")
+        assert spoken(hf) == [("user", "Hello"), ("assistant", "Here it is.")]
 
 
 @pytest.mark.parametrize(("fault", "wanted"), [row[1:] for row in FINAL], ids=[row[0] for row in FINAL])

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from holdfast.aio.executor import STEPS, ThreadPools, has_result, settle
+from holdfast.client.options import SummarizerChoice
 from holdfast.client.session_views import choose_thread_summarizer
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, Refused, SummaryFailed, Unavailable
 from holdfast.flow.compaction import summaries
@@ -41,7 +42,7 @@ from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.model.embedder_check import CheckedEmbedder
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.model.summarizers import resolve_summarizer as checked
-from holdfast.ports import Embedder, EndedConversation, Env, Memory, Summarizer
+from holdfast.ports import Embedder, EndedConversation, Env, Memory
 from holdfast.records.compaction import CompactionConfig
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
@@ -197,7 +198,7 @@ class AsyncSummarizer(Protocol):
     async def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
 
 
-AnySummarizer = Summarizer | AsyncSummarizer | Callable[..., str] | Callable[..., Awaitable[str]]
+AnySummarizer = SummarizerChoice | AsyncSummarizer | Callable[..., Awaitable[str]]
 
 
 class AsyncCompaction:

@@ -29,8 +29,7 @@ from holdfast.aio.journal import AsyncJournalView
 from holdfast.aio.session import AsyncSession
 from holdfast.aio.state import AsyncStateStore
 from holdfast.client.effects import Effects
-from holdfast.client.holdfast import Holdfast, frame_scope
-from holdfast.client.holdfast import open as open_sync
+from holdfast.client.holdfast import Holdfast, frame_scope, open_client
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.options import AgentOptions, SessionOptions, SharedOpenOptions, refuse_unknown
@@ -191,6 +190,6 @@ def open_async(url: str | os.PathLike[str], **options: Unpack[AsyncOpenOptions])
 
     def make() -> Holdfast:
         wrapped = {"memory": wrap_memory(given.get("memory")), "embedder": wrap_embedder(given.get("embedder"))}
-        return open_sync(url, **{**given, **wrapped})
+        return open_client(url, {**given, **wrapped})
 
     return AsyncOpener(make, AsyncHoldfast)

@@ -19,7 +19,7 @@ from holdfast.client.options import AgentOptions, OpenOptions, SessionOptions, r
 from holdfast.client.questions import answer_question
 from holdfast.client.session import Session
 from holdfast.client.state import StateStore
-from holdfast.connect import ClientExtensions, connect
+from holdfast.connect import ClientExtensions, check_summarizer, connect
 from holdfast.errors import Refused
 from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames import takeover
@@ -265,7 +265,12 @@ def open(url: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> Holdfas
     in dollars, or None.
     """
     refuse_unknown(options, OpenOptions, "open")
-    given: dict[str, Any] = dict(options)
+    check_summarizer(options.get("summarizer"))
+    return open_client(url, dict(options))
+
+
+def open_client(url: str | os.PathLike[str], given: dict[str, Any]) -> Holdfast:
+    """Open a journal with checked options, of which the asyncio client has made some callable from threads."""
     of_journal = {name: given.pop(name) for name in ("durability", "settings", "clock", "ids") if name in given}
     return Holdfast(connect(url, **of_journal, beside=ClientExtensions(**given)))
 

@@ -6,11 +6,11 @@ a `key`, under which it happens once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
 from holdfast.client import pack as client_context
-from holdfast.client.options import PackOptions, QuestionOptions, SharedPackOptions, refuse_unknown
+from holdfast.client.options import PackOptions, QuestionOptions, SharedPackOptions, SummarizerChoice, refuse_unknown
 from holdfast.client.pack import ContextPack
 from holdfast.client.questions import ask_question, check_flag, make_answer
 from holdfast.connect import make_summarizer
@@ -322,7 +322,7 @@ class IndexView:
         strategy: str = "priority",
         *,
         keep: int = DEFAULT_KEEP_ROUNDS,
-        summarizer: Summarizer | Callable[..., str] | None = None,
+        summarizer: SummarizerChoice | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         timeout: float | None = None,
         store: bool | str = False,
@@ -492,8 +492,9 @@ class IndexView:
 
 def choose_frame_summarizer(env: Env, given: Any) -> Summarizer:
     """Return the given summarizer, or else the client's, counting as the default model does."""
-    tokenizer = append.models_port(env).tokenizer()
-    return make_summarizer(given if given is not None else env.summarizer, tokenizer.count)
+    models = append.models_port(env)
+    count, window = models.tokenizer().count, models.info(None).input_budget
+    return make_summarizer(given if given is not None else env.summarizer, count, window)
 
 
 def _drop_erased(value: Any) -> Any:

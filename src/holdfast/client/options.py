@@ -11,10 +11,13 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from holdfast.ports import Clock, Documents, Embedder, Fetcher, Ids, Memory, Summarizer, Telemetry, Tokenizer
+from holdfast.ports import Clock, Documents, Embedder, Fetcher, Ids, Memory, Model, Summarizer, Telemetry, Tokenizer
 from holdfast.records.frames import Limits
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
+
+SummarizerChoice = Summarizer | Model | str | Callable[..., str]
+"""A writer of summaries: a model's name such as `openai:gpt-5-mini`, a model, a function or an object."""
 
 
 class SharedOpenOptions(TypedDict, total=False):
@@ -52,7 +55,7 @@ class OpenOptions(SharedOpenOptions, total=False):
 
     memory: Memory | None
     """The memory that ended conversations are offered to."""
-    summarizer: Summarizer | Callable[..., str] | None
+    summarizer: SummarizerChoice | None
     """The writer of summaries."""
     embedder: str | os.PathLike[str] | Embedder | Callable[..., Any] | None
     """"wordllama", a model's folder, an endpoint or a function: searches go by meaning as well as by words."""

@@ -7,12 +7,12 @@ older rounds in later packs. `session_views.py` has the rest: the history of its
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Unpack, overload
 
 from holdfast.client import pack as client_pack
 from holdfast.client.files import add_files
-from holdfast.client.options import AppendOptions, PackOptions, TurnOptions, refuse_unknown
+from holdfast.client.options import AppendOptions, PackOptions, SummarizerChoice, TurnOptions, refuse_unknown
 from holdfast.client.pack import ContextPack
 from holdfast.client.session_views import (
     SessionCompaction,
@@ -40,7 +40,7 @@ from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.limits import LOOPS, ModelLimits
 from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
 from holdfast.flow.turns.tool_calls import ToolRules
-from holdfast.ports import Env, Summarizer
+from holdfast.ports import Env
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
 from holdfast.records.entries import SearchResult
 from holdfast.records.ids import check_key, ulid_text
@@ -208,7 +208,7 @@ class Session:
         keep: int = DEFAULT_KEEP_ROUNDS,
         *,
         strategy: str = "summarise_oldest",
-        summarizer: Summarizer | Callable[..., str] | None = None,
+        summarizer: SummarizerChoice | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         whole: bool = False,
         store: bool | str = False,

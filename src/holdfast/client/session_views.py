@@ -170,5 +170,5 @@ def load_session_text(env: Env, id: str, stream: str, name: str) -> Any:
 
 def choose_thread_summarizer(env: Env, thread_stream: str, given: Any) -> Summarizer:
     """Return the given summarizer, or else the client's, counting as the thread's model does."""
-    tokenizer, _ = session_append.thread_tokenizer(env, thread_stream)
-    return make_summarizer(given if given is not None else env.summarizer, tokenizer.count)
+    tokenizer, info = session_append.thread_tokenizer(env, thread_stream)
+    return make_summarizer(given if given is not None else env.summarizer, tokenizer.count, info.input_budget)

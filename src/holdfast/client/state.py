@@ -293,10 +293,11 @@ class StateStore:
         """
         return state_write.purge_expired(self.storage)
 
-    def end_session(self, session: str) -> int:
-        """Delete entries whose lifetime is this session, in its own scope.
+    def end_session(self, session: Address) -> int:
+        """Delete entries with the lifetime of a session, in its own scope or in that of a thread, and return how many.
 
-        The journaled store does so by itself when a session is closed, and in its threads as well.
+        A bare id means the session's own scope, `Scope.thread(id, name)` a thread's. The journaled store does both by
+        itself when a session ends.
         """
         return state_write.delete_session_entries(self.storage, session)
 

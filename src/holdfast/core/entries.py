@@ -74,13 +74,18 @@ def check_not_reserved(*keys: str) -> None:
             )
 
 
+def is_session_scope(scope: Scope) -> bool:
+    """Return True for the scope of a session or of one of its threads."""
+    return tuple(kind for kind, _ in scope.parts) in _SESSION_SCOPES
+
+
 def check_options(options: EntryOptions, scope: Scope) -> EntryOptions:
     """Check the options of an entry; refuse invalid ones by name."""
     if options.tier is not None:
         _check_choice("tier", options.tier, TIERS)
     if options.lifetime is not None:
         _check_choice("lifetime", options.lifetime, LIFETIMES)
-    if options.lifetime == "session" and tuple(kind for kind, _ in scope.parts) not in _SESSION_SCOPES:
+    if options.lifetime == "session" and not is_session_scope(scope):
         raise InvalidValue(
             f"lifetime='session' ends with a session, and {scope} is neither one nor a thread of one. "
             "Use 'durable', or a ttl."

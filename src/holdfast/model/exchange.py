@@ -38,8 +38,10 @@ _END_OF_STREAM = "[DONE]"
 
 ANSWERED_KINDS = ("cut", "malformed", "timeout")
 """Kinds of failures in which the provider worked on the request, and may charge for it."""
-_LASTING_LIMITS = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
-"""Quota errors that no wait lifts."""
+_QUOTA_ERRORS = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error")
+"""Errors about money, which no wait lifts."""
+_UNKNOWN_MODEL = "model_not_found"
+"""The name of the error that some providers answer with 400 or 403."""
 _POLICY_ERRORS = ("content_filter", "content_policy_violation", "bio_policy", "misalignment_policy_violation")
 _KINDS = {
     "rate_limit_error": "rate_limited",
@@ -48,14 +50,17 @@ _KINDS = {
     "invalid_request_error": "rejected",
     "invalid_prompt": "rejected",
     "context_length_exceeded": "rejected",
-    "not_found_error": "rejected",
+    "not_found_error": "unknown_model",
+    _UNKNOWN_MODEL: "unknown_model",
     "request_too_large": "rejected",
     "authentication_error": "unauthorised",
     "permission_error": "unauthorised",
 }
 _KIND_BY_STATUS = {
     401: "unauthorised",
+    402: "quota",
     403: "unauthorised",
+    404: "unknown_model",
     408: "timeout",
     504: "timeout",
     429: "rate_limited",
@@ -72,6 +77,8 @@ _ADVICE = {
     "refused": "Say it in another way.",
     "rejected": "Correct the request or the model's settings.",
     "unauthorised": "Check the key, and that it may use this model.",
+    "unknown_model": "Check the model's name and address, and that the key may use it.",
+    "quota": "Pay, raise the limit, or use another key.",
 }
 _LONGEST_QUOTE = 300
 
@@ -206,11 +213,13 @@ def fault_from_status(status: int, headers: Mapping[str, str], body: bytes, now_
     kind, names = _kind_of_status(status), _error_names(error)
     # Some providers quote part of a wrong key, so their message is left out.
     said = "" if status == 401 else _quote_message(error)
-    retryable = None
     if names.intersection(_POLICY_ERRORS):
         kind = "refused"
-    elif headers.get("x-should-retry") == "false" or (kind == "rate_limited" and names.intersection(_LASTING_LIMITS)):
-        retryable = False
+    elif names.intersection(_QUOTA_ERRORS):
+        kind = "quota"
+    elif _UNKNOWN_MODEL in names:
+        kind = "unknown_model"
+    retryable = False if headers.get("x-should-retry") == "false" else None
     why = f"it answered {status}{said}"
     return Fault(why, kind=kind, retryable=retryable, status=status, after=parse_retry_after(headers, now_ms))
 
@@ -225,15 +234,11 @@ def fault_from_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fa
     kind = next((_KINDS[name] for name in sorted(names) if name in _KINDS), "unavailable")
     if names.intersection(_POLICY_ERRORS):
         kind = "refused"
+    elif names.intersection(_QUOTA_ERRORS):
+        kind = "quota"
     elif any("image" in name for name in names):
         kind = "rejected"
-    lasting = bool(names.intersection(_LASTING_LIMITS))
-    return Fault(
-        f"it ended with an error{_quote_message(error)}",
-        kind="rate_limited" if lasting else kind,
-        retryable=False if lasting else None,
-        usage=usage,
-    )
+    return Fault(f"it ended with an error{_quote_message(error)}", kind=kind, usage=usage)
 
 
 def parse_retry_after(headers: Mapping[str, str], now_ms: int) -> float | None:

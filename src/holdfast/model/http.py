@@ -8,6 +8,7 @@ error. Usage is summed over all attempts, failed ones included.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -110,6 +111,12 @@ class HttpModel:
     def name(self) -> str:
         """The model's name in requests."""
         return self._model
+
+    @property
+    def identity(self) -> str:
+        """A digest of the model's name, address and credentials, which changes if one of them does."""
+        told = [self.name, self._url, sorted(self._build_headers("").items())]
+        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
         """Call the model, retrying while that may help; raise ModelFailed with the reason if there is no reply."""

@@ -90,7 +90,8 @@ class Model(Protocol):
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections of the running event loop. The model may be called again."""
 
 
 class Summarizer(Protocol):

@@ -133,8 +133,8 @@ class AsyncAgent(Generic[T]):
         """Resume, in the background, turns left by dead processes, turns with an answer, and turns woken by a timer.
 
         Covers the agent's own tenant; with `tenants="all"` every tenant, or those with the given names. Failures go to
-        `on_error`; without it there is one warning for each turn and kind of error. Failed turns are retried in any
-        case.
+        `on_error`; without it there is one warning for each turn and kind of error. Failed turns are retried; those
+        that an operator has to mend (an unknown model, a key, a quota) once the model or its credentials have changed.
         """
 
         def take_up(tenant: str, session: str, thread: str) -> Awaitable[Reply[T]]:
@@ -142,7 +142,14 @@ class AsyncAgent(Generic[T]):
             return (self if own else self.tenant(tenant))._resume(session, thread)
 
         return Recovery(
-            self._hf, self._made.name, take_up, every=every, at_once=at_once, tenants=tenants, on_error=on_error
+            self._hf,
+            self._made.name,
+            take_up,
+            every=every,
+            at_once=at_once,
+            tenants=tenants,
+            on_error=on_error,
+            identify=lambda: self._crew.identify_model(self._made.model),
         )
 
     def tenant(self, name: str) -> AsyncAgent[T]:
@@ -279,8 +286,8 @@ class Agent(Generic[T]):
         """Resume, in the background, turns left by dead processes, turns with an answer, and turns woken by a timer.
 
         Covers the agent's own tenant; with `tenants="all"` every tenant, or those with the given names. Failures go to
-        `on_error`; without it there is one warning for each turn and kind of error. Failed turns are retried in any
-        case.
+        `on_error`; without it there is one warning for each turn and kind of error. Failed turns are retried; those
+        that an operator has to mend (an unknown model, a key, a quota) once the model or its credentials have changed.
         """
         loop = get_loop_thread(self._hf)
 

@@ -31,6 +31,7 @@ from holdfast.flow.turns import turns
 from holdfast.flow.turns.calls import TurnModelCall, TurnQuestions, TurnToolCall, error_usage
 from holdfast.flow.turns.deadlock import TurnWork, current_work, enter_work
 from holdfast.flow.turns.engine import TurnEngine
+from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Model
 from holdfast.records.messages import Delta, ModelCall, ModelReply
@@ -39,7 +40,7 @@ from holdfast.runtime.tools.call import AsyncToolCall, Tell, ToolCall
 from holdfast.runtime.tools.result import build_outcome, failure_text
 from holdfast.runtime.tools.tool import AnyTool
 
-LIVE_KINDS = frozenset({"rate_limited", "unavailable", "timeout", "cut", "unauthorised"})
+LIVE_KINDS = MENDABLE_KINDS | {"rate_limited", "unavailable", "timeout", "cut"}
 """Failures that say nothing about the request: the turn stays live and can be resumed."""
 ATTEMPT_LIMIT = 3
 """How often a retryable tool is started if its outcome is unknown each time."""

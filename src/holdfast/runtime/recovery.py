@@ -2,7 +2,9 @@
 
 It finds live turns and does what any holder of the same agent could do by hand, each turn through its own tenant's
 view. A turn that is being worked on is left alone; one that keeps failing is retried ever more rarely, but never given
-up. Errors go to `on_error`, or become warnings, and are listed in `failures`.
+up. One whose model is unknown, or refuses the key or the account, is retried once the model or its credentials have
+changed: until then the answer would be the same. Errors go to `on_error`, or become warnings, and are listed in
+`failures`.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast.core.numbers import is_number
-from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Refused, StaleEpoch
+from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, ModelFailed, Refused, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
+from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
 from holdfast.ports import Env
 from holdfast.records.ids import check_id
@@ -64,6 +67,7 @@ class Recovery:
         at_once: int = 16,
         tenants: str | Sequence[str] | None = None,
         on_error: OnError | None = None,
+        identify: Callable[[], object] = lambda: None,
     ) -> None:
         if on_error is not None and not callable(on_error):
             raise InvalidValue(f"on_error must be a function that is given what failed, not {on_error!r:.40}.")
@@ -80,7 +84,9 @@ class Recovery:
         self._task: asyncio.Task[None] | None = None
         self._at_work: set[TurnKey] = set()
         self._failures: dict[TurnKey, tuple[RecoveryFailure, float]] = {}
-        self._on_error = on_error
+        self._unmended: dict[TurnKey, object] = {}
+        """Turns that wait for an operator, with the identity of the model that failed."""
+        self._on_error, self._identify = on_error, identify
         self._news, self._warned = asyncio.Event(), set[object]()
         self._heard: dict[str, Callable[[], None]] = {}
         self.taken_up = 0
@@ -145,8 +151,12 @@ class Recovery:
         now, begun = self._hf.env.clock.monotonic(), 0
         self._failures = {one: counted for one, counted in self._failures.items() if one in due or one in self._at_work}
         self._warned = {about for about in self._warned if not isinstance(about, tuple) or about[0] in self._failures}
+        self._unmended = {one: model for one, model in self._unmended.items() if one in self._failures}
+        identity = self._identify() if self._unmended else None
         for one, turn in due.items():
             if one in self._at_work or (one in self._failures and self._failures[one][1] > now):
+                continue
+            if one in self._unmended and self._unmended[one] == identity:
                 continue
             self._at_work.add(one)
             self._crew.start(self._resume_turn(one, turn))
@@ -179,6 +189,9 @@ class Recovery:
         return turn.frame not in state.frames
 
     def _record_failure(self, one: TurnKey, turn: RunnableTurn, error: Exception) -> None:
+        self._unmended.pop(one, None)
+        if isinstance(error, ModelFailed) and error.kind in MENDABLE_KINDS:
+            self._unmended[one] = self._identify()
         times = self._failures[one][0].times + 1 if one in self._failures else 1
         failure = RecoveryFailure(times=times, error=error, **msgspec.structs.asdict(turn))
         pause = min(self._every * 2.0**times, LONGEST_PAUSE)

@@ -273,6 +273,11 @@ class AgentTasks:
             known = self._models[given] = await self.threads.run(make_model, given)
         return known
 
+    def identify_model(self, given: Any) -> object:
+        """Return a value that changes if a model or its credentials do, as far as it tells."""
+        model = self._models.get(given) if isinstance(given, str) else given
+        return getattr(model, "identity", id(model))
+
     # Closing
 
     async def close(self) -> None:

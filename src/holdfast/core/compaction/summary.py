@@ -8,12 +8,12 @@ that a passage states counts only as far as it does not exceed that of its write
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.core.compaction.sentences import clean_text, cut_pieces
+from holdfast.core.compaction.sentences import clean_text, cut_pieces, fit_text
 from holdfast.core.compaction.strategies import omission_note
 from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.numbers import is_number
@@ -35,6 +35,8 @@ NO_ROOM = "There is no room for a summary beside the newest round."
 MAX_RESULT_CHARS = 4_000
 """Characters of a tool's result or arguments that are included."""
 _LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
+CONTINUATION: Final = "    "
+"""The beginning of a line that continues the one before it."""
 GAP: Final = "…"
 SHORT_CHARS: Final = 160
 """Characters of a shortened message."""
@@ -123,20 +125,21 @@ def speaker_label(message: Message) -> str:
 
 def _render_message(message: Message, most: int) -> Iterator[str]:
     if said := text_with_files(message):
-        yield _render_line(speaker_label(message), said)
+        yield render_line(speaker_label(message), said)
     for call in message.tool_calls:
-        yield _render_line(f"Call of {clean_text(call.name)}", call.arguments[:most])
+        yield render_line(f"Call of {clean_text(call.name)}", call.arguments[:most])
     for result in message.tool_results:
         body = result.result if isinstance(result.result, str) else _to_json(result.result)
         kind = "No result" if result.interrupted else "Failure" if result.is_error else "Result"
-        yield _render_line(kind, body[:most])
+        yield render_line(kind, body[:most])
     if message.role == "tool" and not message.tool_results:
-        yield _render_line("Result", message.text[:most])
+        yield render_line("Result", message.text[:most])
 
 
-def _render_line(label: str, text: str) -> str:
+def render_line(label: str, text: str) -> str:
+    """Return a text with its label, as one entry of a transcript."""
     # Later lines are indented, so that no text can pass for another speaker's line.
-    return f"{label}: " + "\n    ".join(text.splitlines())
+    return f"{label}: " + f"\n{CONTINUATION}".join(text.splitlines())
 
 
 def _to_json(value: Any) -> str:
@@ -307,3 +310,40 @@ def read_passage(value: Any, vouched: str) -> CompactedPassage | None:
         return None
     own = value.get("trust")
     return CompactedPassage(text, lowest_trust(own if own in TRUST_LEVELS else None, vouched))
+
+
+def fit_tokens(text: str, most: int, count: Callable[[str], int]) -> str:
+    """Cut a text to at most `most` tokens: its beginning and its end, around a marker of the omitted length."""
+    if count(text) <= most:
+        return text
+    low, high = 0, len(text)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(cut_text(text, middle)[0]) <= most else (low, middle)
+    short = cut_text(text, low)[0]
+    # Without room for a marker, keep only the beginning.
+    return short if low and count(short) <= most else fit_text(text, most, count)
+
+
+def split_transcript(told: str, most: int, count: Callable[[str], int]) -> Iterator[str]:
+    """Yield a transcript in parts of at most `most` tokens, cut between lines where possible. Nothing is lost."""
+    part: list[str] = []
+    size = 0
+    for line in (piece for whole in told.split("\n") for piece in _split_line(whole, most, count)):
+        cost = count(line) + 1
+        if part and size + cost > most:
+            yield "\n".join(part)
+            part, size = [], 0
+        part.append(line)
+        size += cost
+    yield "\n".join(part)
+
+
+def _split_line(line: str, most: int, count: Callable[[str], int]) -> Iterator[str]:
+    if len(line) <= SHORT_CHARS or count(line) + 1 <= most:
+        yield line
+        return
+    first, *rest = cut_pieces(line, len(line) // 2 + 1)
+    yield from _split_line(first, most, count)
+    for piece in rest:  # Indented, so that no text can pass for another speaker's line.
+        yield from _split_line(CONTINUATION + piece, most, count)

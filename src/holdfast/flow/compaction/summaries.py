@@ -13,10 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.compaction.sentences import fit_text
 from holdfast.core.numbers import is_number
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds, repair_messages
-from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.sessions.tokens import CountMessage, Framing, framing_of, message_tokens
 from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
 from holdfast.flow.frames.read import load_current_state
@@ -243,16 +241,3 @@ def check_shorter(messages: Sequence[Message], tokens: int, size: CountMessage) 
             "cover more, allow fewer tokens, or go on until there is more to summarise.",
             longer=True,
         )
-
-
-def fit_tokens(text: str, most: int, count: Callable[[str], int]) -> str:
-    """Cut a text to at most `most` tokens: its beginning and its end, around a marker of the omitted length."""
-    if count(text) <= most:
-        return text
-    low, high = 0, len(text)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if count(cut_text(text, middle)[0]) <= most else (low, middle)
-    short = cut_text(text, low)[0]
-    # Without room for a marker, keep only the beginning.
-    return short if low and count(short) <= most else fit_text(text, most, count)

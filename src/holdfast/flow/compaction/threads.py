@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.core.compaction.sentences import fit_text
 from holdfast.core.compaction.state_extract import extract_state, render_state
 from holdfast.core.compaction.strategies import count_rounds_within, make_segments, omission_note, run_strategy
-from holdfast.core.compaction.summary import reduce_by_policy, reduce_by_priority, reduce_to, split_messages
+from holdfast.core.compaction.summary import fit_tokens, reduce_by_policy, reduce_by_priority, reduce_to, split_messages
 from holdfast.core.numbers import is_number
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
@@ -30,7 +30,6 @@ from holdfast.flow.compaction.summaries import (
     SummaryText,
     count_saved_tokens,
     count_summary_tokens,
-    fit_tokens,
     message_counter,
     source_messages,
 )

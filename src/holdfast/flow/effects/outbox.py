@@ -2,8 +2,9 @@
 
 A lane holds the effects that one stream declared for one sink. A failed effect stops its own lane only, and is
 retried later, up to a limit; then it is dead, and a person must look at it. The attempt comes first and its outcome
-is journaled after it, so a crash in between delivers the same id again and never loses one. Reading, rebuilding or
-restoring a journal sends nothing: only `dispatch_effects` sends.
+is journaled after it, so a crash in between delivers the same id again and never loses one. After a process that
+died at a sink, each attempt there is also journaled before the delivery: an effect that kills its process dies like
+one that fails. Reading, rebuilding or restoring a journal sends nothing: only `dispatch_effects` sends.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from holdfast.records.scope import Scope
 
 LOOK_AHEAD: Final = 8
 ERASED_REASON: Final = "What it was about was erased before it was sent."
+UNKNOWN_REASON: Final = "The process that delivered it ended before the outcome was known."
 NO_SINK_REASON: Final = "No sink of this name was registered in the process that looked."
 
 
@@ -167,13 +169,13 @@ def _dispatch_lanes(env: Env, lanes: Sequence[_Lane], run: _DispatchRun, epoch: 
         if row is None:
             continue
         _check_owner(env, lane.sink, epoch)
-        outcome = _attempt_effect(env, lane, row)
-        if outcome is None:
+        settled = _attempt_effect(env, lane, row)
+        if settled is None:
             _check_owner(env, lane.sink, epoch)
         else:
-            run.note(outcome)
+            run.note(str(settled["status"]))
         # A failed lane is not retried in this dispatch, however long the others take.
-        if outcome != "failed":
+        if settled is None or settled["status"] != "failed":
             waiting.append(lane)
 
 
@@ -186,8 +188,8 @@ def _check_owner(env: Env, sink: str, epoch: int) -> None:
         raise StaleEpoch(place, epoch, epoch + 1 if head is None else head.epoch)
 
 
-def _attempt_effect(env: Env, lane: _Lane, row: Row) -> str | None:
-    """Deliver one effect and journal the outcome; return None if it had been settled elsewhere."""
+def _attempt_effect(env: Env, lane: _Lane, row: Row) -> Row | None:
+    """Deliver one effect and journal the outcome; return its new row, or None if it had been settled elsewhere."""
     event = read_event(env, lane.stream, _read_number(row, "version"))
     assert event is not None, "a row names the event that made it"
     attempts = _read_number(row, "attempts")
@@ -200,14 +202,24 @@ def _attempt_effect(env: Env, lane: _Lane, row: Row) -> str | None:
     if sink is None:  # It was never registered, or was removed meanwhile.
         content = build_settled_content(env, reason=NO_SINK_REASON)
         return settle_effect(env, lane.stream, row, "deferred", attempts=attempts, content=content)
+    if attempts >= env.settings.effect_attempts and not sink.patient:  # The process of the last attempt died of it.
+        content = build_settled_content(env, reason=f"It was delivered {attempts} times and was not taken.")
+        return settle_effect(env, lane.stream, row, "dead", attempts=attempts, content=content, subject=owner)
+    seen: Row | None = row
+    if env.leases.was_abandoned(env.tenant, sink_lease_stream(lane.sink)):
+        # Due at once: whoever takes over from this process counts its attempt as well.
+        content = build_settled_content(env, reason=UNKNOWN_REASON)
+        seen = settle_effect(env, lane.stream, row, "failed", attempts=attempts + 1, content=content, subject=owner)
+    if seen is None:
+        return None
     try:
         answer = sink.deliver(_build_declared_effect(env, lane, row, event))
         if discard_awaitable(answer):
             raise EffectRefused("The sink returned an awaitable. Use holdfast.open_async, or a synchronous sink.")
     except Exception as error:  # noqa: BLE001  a sink is somebody else's code
-        return _settle_failure(env, lane, row, sink, error, owner)
+        return _settle_failure(env, lane, seen, sink, error, owner, attempts + 1)
     content = build_settled_content(env, answer)
-    return settle_effect(env, lane.stream, row, "applied", attempts=attempts + 1, content=content, subject=owner)
+    return settle_effect(env, lane.stream, seen, "applied", attempts=attempts + 1, content=content, subject=owner)
 
 
 def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> DeclaredEffect:
@@ -224,8 +236,10 @@ def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> Dec
     )
 
 
-def _settle_failure(env: Env, lane: _Lane, row: Row, sink: Sink, error: Exception, owner: str | None) -> str | None:
-    attempts, now = _read_number(row, "attempts") + 1, env.clock.now_ms()
+def _settle_failure(
+    env: Env, lane: _Lane, row: Row, sink: Sink, error: Exception, owner: str | None, attempts: int
+) -> Row | None:
+    now = env.clock.now_ms()
     waits = sink.patient and isinstance(error, Conflict | Unavailable)
     dead = rules.is_permanent_error(error) or (attempts >= env.settings.effect_attempts and not waits)
     chance = int.from_bytes(env.ids.salt()[:4], "big") / 2**32

@@ -126,8 +126,8 @@ def settle_effect(
     retry_at: int | None = None,
     content: SettledContent | None = None,
     subject: str | None = None,
-) -> str | None:
-    """Journal an attempt's outcome if the effect's row is unchanged; return None if it changed."""
+) -> Row | None:
+    """Journal an attempt's outcome if the effect's row is unchanged, and return its new row; None if it changed."""
     effect = row_ulid(seen, "effect_id")
     facts = EffectSettled(effect=effect, sink=str(seen["sink"]), outcome=outcome, attempts=attempts, retry_at=retry_at)
     draft = Draft(type="effect.settled", facts=facts, content=content, subject=None if content is None else subject)
@@ -139,7 +139,9 @@ def settle_effect(
         return {stream: [draft]} if same else {}
 
     changed = decide_and_append(env, (stream,), decide, key=key, tries=TRIES)
-    return None if changed.appended is None or changed.repeated else outcome
+    if changed.appended is None or changed.repeated:
+        return None
+    return {**seen, "status": outcome, "attempts": attempts, "retry_at": retry_at, "settled": changed.version}
 
 
 def build_settled_content(env: Env, answer: Any = None, reason: str | None = None) -> SettledContent | None:

@@ -56,6 +56,8 @@ class StreamLeases:
         """Streams that `resume_actor` took for good, with their epochs; each counts as one user."""
         self._silent: dict[TenantStream, int] = {}
         """Epochs whose owner was watched and gave no sign of life: only these may be taken over."""
+        self._abandoned: set[TenantStream] = set()
+        """Streams taken from a holder that had not released them: it may have died at its work."""
         self._seen: dict[TenantStream, tuple[tuple[int, int, int], float]] = {}
         """Other owners' last signs of life, and since when they are unchanged: the next watch continues from there."""
         self._mutex = threading.Lock()
@@ -90,6 +92,16 @@ class StreamLeases:
         held = self._held.get((tenant, stream))
         return held is not None and not held.lost
 
+    def holds_below(self, tenant: str, folder: str, *, but: str) -> bool:
+        """Return True if this process owns a stream below a folder of streams, not counting one of them."""
+        with self._mutex:
+            held = [stream for (owner, stream), lease in self._held.items() if owner == tenant and not lease.lost]
+        return any(stream.startswith(f"{folder}/") for stream in held if stream != but)
+
+    def was_abandoned(self, tenant: str, stream: str) -> bool:
+        """Return True if the holder before us did not release the stream."""
+        return (tenant, stream) in self._abandoned
+
     def count_users(self) -> int:
         """Return how many blocks and claims use a lease now."""
         with self._mutex:
@@ -101,6 +113,7 @@ class StreamLeases:
             return []
         if not self._is_free(state) and self._silent.get((tenant, stream)) != state.epoch:
             raise _busy_error(stream)  # Another process took it since we looked.
+        (self._abandoned.discard if state.holder is None else self._abandoned.add)((tenant, stream))
         facts = LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=round(self._lease * 1000))
         return [Draft(type="lease.taken", facts=facts)]
 
@@ -145,6 +158,7 @@ class StreamLeases:
                 held.count -= 1
                 if held.count <= 0:
                     del self._held[tenant, stream]
+                    self._abandoned.discard((tenant, stream))
 
     def mark_lost(self, tenant: str, stream: str) -> None:
         """Mark a lease as taken over: nothing more is written under it."""

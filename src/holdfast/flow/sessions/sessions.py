@@ -5,7 +5,8 @@ Ending a session ends all its threads in the same commit, so no message can foll
 
 An ended conversation is handed over to memory: offered from the journal until taken, by one process at a time. The
 handover is journaled with the end of the session; after a crash it is offered again under the same key. A memory that
-fails is tried again a limited number of times, and each attempt is journaled.
+fails is tried again a limited number of times, and each attempt is journaled: after a process that died at it, before
+the attempt as well.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ USAGE_PAGE = 1_000
 """Rows per page when they are only added up."""
 ORDERS = ("activity", "cost", "title")
 STATUSES = ("open", "closing", "ended", "closed")
+UNKNOWN_REASON = "The process that offered it ended before the outcome was known."
 HEAD_PAGE = 256
 """Heads of streams per page when a session's are listed."""
 
@@ -454,31 +456,50 @@ def _offer_one(env: Env, stream: str, handover: Handover) -> bool:
     event = read_event(env, stream, handover.version)
     assert event is not None, "a hand-over names the event that made it"
     ended = _build_conversation(env, stream, handover.id, event.facts, event.at)
-    failure: Exception | None = None
+    most = env.settings.handover_attempts
+    if handover.attempts >= most:  # The process that made the last attempt died of it, or the limit was lowered.
+        problem = f"It was offered {handover.attempts} times and was not taken."
+        _append_offer(env, stream, handover.id, handover.attempts, problem, given_up=True)
+        return False
+    attempts = handover.attempts + 1
+    if env.leases.was_abandoned(env.tenant, stream):
+        _append_offer(env, stream, handover.id, attempts, UNKNOWN_REASON)
+    failure = _take_conversation(env, ended)
+    given_up = failure is not None and attempts >= most
+    _append_offer(env, stream, handover.id, attempts, failure, given_up=given_up)
+    return failure is None
+
+
+def _take_conversation(env: Env, ended: EndedConversation) -> str | None:
+    """Give an ended conversation to memory; return the reason if it failed."""
     assert env.memory is not None
     take: Callable[[EndedConversation], object] = env.memory.take
     try:
         if discard_awaitable(take(ended)):  # Nothing here can await it.
             raise InvalidValue("take returned an awaitable. Use holdfast.open_async, or a synchronous take.")
     except Exception as error:  # noqa: BLE001  memory is somebody else's code
-        failure = error
-    attempts = handover.attempts + 1
-    given_up = failure is not None and attempts >= env.settings.handover_attempts
-    facts = SessionOffered(handover=handover.id, taken=failure is None, attempts=attempts, given_up=given_up)
-    content = None if failure is None else ReasonContent(reason=exception_text(failure))
+        return exception_text(error)
+    return None
+
+
+def _append_offer(
+    env: Env, stream: str, handover: str, attempts: int, problem: str | None, *, given_up: bool = False
+) -> None:
+    """Journal an attempt; the last one of a session that is closing closes it."""
+    facts = SessionOffered(handover=handover, taken=problem is None, attempts=attempts, given_up=given_up)
+    content = None if problem is None else ReasonContent(reason=problem)
 
     def decide(states: States) -> dict[str, list[Draft]]:
         known = states[stream].session
         drafts = [Draft(type="session.offered", facts=facts, content=content)]
-        if known is None or handover.id not in known.handovers:
+        if known is None or handover not in known.handovers:
             return {}
-        last = set(known.handovers) == {handover.id} and (failure is None or given_up)
+        last = set(known.handovers) == {handover} and (problem is None or given_up)
         if last and known.status == "closing":
             drafts.append(close_draft(known, reset=is_reset(env, stream, known)))
         return {stream: drafts}
 
     decide_and_append(env, (stream,), decide)
-    return failure is None
 
 
 def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:

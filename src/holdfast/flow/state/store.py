@@ -226,8 +226,8 @@ class TransientEntries:
                 self._remove(place, key)
         if self._counts[tenant] >= self._most:
             raise TooLarge(
-                f"There are {self._most:,} transient entries. Clear those of turns that have ended, "
-                "or raise HOLDFAST_TRANSIENT_ENTRIES."
+                f"There are {self._most:,} transient entries. Remove those that are no longer needed with "
+                "clear_transient, or raise HOLDFAST_TRANSIENT_ENTRIES."
             )
 
     def drop(self, place: TransientScope, key: str) -> bool:

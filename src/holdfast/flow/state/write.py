@@ -238,9 +238,12 @@ def purge_expired(storage: Storage) -> int:
     return storage.store.purge(storage.clock.now_ms())
 
 
-def delete_session_entries(storage: Storage, session: str) -> int:
-    """Delete the entries with a session's lifetime and return their number."""
-    scope = Scope.session(session).text
+def delete_session_entries(storage: Storage, session: Address) -> int:
+    """Delete the entries with a session's lifetime in its scope, or in that of a thread, and return their number."""
+    place = Scope.of(session)
+    if not rules.is_session_scope(place):
+        raise InvalidValue(f"{place} is neither a session nor a thread of one. Give an id, or Scope.thread(…).")
+    scope = place.text
     page = EntryPageQuery(now=storage.clock.now_ms(), lifetime="session", limit=rules.MAX_PAGE)
     # Entries rewritten meanwhile are at another version, and stay.
     found = fetch_pages(storage, scope, page, None)

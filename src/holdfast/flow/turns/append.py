@@ -127,11 +127,22 @@ def append_to_turn(
         return (session_stream(place.thread),) if messages and thread is not None and thread.ended else ()
 
     changed = _append_change(env, place, run, prepared, key, same, needs, release)
+    if any(name == "frame.popped" and ended.frame == place.frame for name, ended in changed.facts):
+        _clear_transients(env, place)
     if changed.repeated or not written:
         return [], changed
     speech, facts = written[0]
     first = speech.versions[0] if speech.versions else 0
     return append.build_stored_messages(place.thread, prepared, facts, ids, first, changed.at), changed
+
+
+def _clear_transients(env: Env, place: TurnPlace) -> None:
+    """Remove the transient entries of an ended turn: its thread's, and its session's after the last turn there."""
+    if env.transients is None:
+        return
+    env.transients.clear_below((env.tenant, place.thread))
+    if not env.leases.holds_below(env.tenant, place.actor.rpartition("/")[0], but=place.actor):
+        env.transients.clear((env.tenant, session_stream(place.thread)))
 
 
 def _append_change(

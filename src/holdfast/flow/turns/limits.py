@@ -40,6 +40,8 @@ LOOPS = 25
 """The default number of model calls of one turn."""
 MAX_FAILURES = 25
 """The consecutive failures of a turn's model calls after which the turn is given up."""
+MENDABLE_KINDS = frozenset({"unauthorised", "unknown_model", "quota"})
+"""Failures that an operator can mend: the turn waits for that, and is not given up."""
 OUTCOME_TYPES = ("model.failed", "model.responded")
 
 
@@ -133,7 +135,7 @@ class ModelCallTally(msgspec.Struct, frozen=True):
     made: int
     """Calls that count towards the limit: retryable failures cost no loops."""
     in_a_row: int
-    """Consecutive failures among the newest calls."""
+    """Consecutive failures among the newest calls, without those that an operator can mend."""
 
 
 def tally_model_calls(env: Env, turn: TurnPlace) -> ModelCallTally:
@@ -152,7 +154,8 @@ def _count_failures(env: Env, turn: TurnPlace) -> tuple[int, int]:
     for event in read_model_outcomes(env, turn):
         if event.facts.frame == turn.frame:
             again = event.type == "model.failed" and event.facts.retryable
-            failed, in_a_row = failed + again, in_a_row + 1 if again else 0
+            counts = again and event.facts.error not in MENDABLE_KINDS
+            failed, in_a_row = failed + again, in_a_row + counts if again else 0
     return failed, in_a_row
 
 

@@ -11,6 +11,7 @@ from holdfast.client.state import State, StateStore
 from holdfast.core.values import register_type
 from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, VersionConflict
 from holdfast.records.entries import Reducer
+from holdfast.records.scope import Scope
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.store_contract.fixtures import SCOPE, OpenAt, StoreFixtures, list_entries, store_backend
@@ -277,6 +278,21 @@ class LifetimeContract(StoreFixtures):
         assert [list_entries(state) for state in others] == before
         assert store.end_session("s1") == 0
         assert store.end_session("never begun") == 0
+
+    def test_what_lives_as_long_as_a_session_in_a_thread_goes_with_that_thread(self, store: StateStore) -> None:
+        threads = [Scope.thread("s1", name) for name in ("main", "other")]
+        states = [store("s1"), *map(store, threads)]
+        for state in states:
+            state.write("scratch", 1, lifetime="session")
+            state.write("kept", 1)
+        assert store.end_session(threads[0]) == 1
+        assert ["scratch" in state for state in states] == [True, False, True]
+        assert all("kept" in state for state in states)
+        assert store.end_session(threads[1].text) == 1
+        assert store.end_session(threads[1]) == 0
+        for scope in ("user/1", "global", "actor/a/session/s1/thread/main"):
+            with pytest.raises(InvalidValue, match="neither a session nor a thread"):
+                store.end_session(scope)
 
 
 REDUCER_CASES: tuple[tuple[str, object, object, Reducer], ...] = (
