@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.flow.journal.artifacts import prepare_artifact
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.generate_frames import FrameGenerator
 from holdfast.testing.journal_contract import dump_projections
@@ -95,6 +98,44 @@ def test_a_file_left_by_a_crash_during_erasure_goes_when_the_journal_is_opened(t
     with holdfast.open(path) as hf:
         assert list((tmp_path / "a.db-artifacts").glob("*/*")) == []
         assert hf.journal.verify().ok
+
+
+def _orphan(hf: holdfast.Holdfast, folder: Path, body: bytes, age: float = 2 * 86_400) -> Path:
+    """Leave a body as a process does that dies before the append that refers to it."""
+    prepare_artifact(hf.env, body)
+    (path,) = (one for one in (folder / "a.db-artifacts").glob("*/*") if one.read_bytes() == body)
+    then = path.stat().st_mtime - age
+    os.utime(path, (then, then))
+    return path
+
+
+def test_erasing_takes_the_bodies_that_a_dead_process_left_without_an_event(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as hf:
+        hf.as_user("alice").journal.append("s", "app.noted", {"text": "known"})
+        hf.journal.append("s", "app.noted", subject="bob", files=[b"kept" * 100_000])
+        _orphan(hf, tmp_path, b"canary" * 100_000)
+        placed = _orphan(hf, tmp_path, b"young" * 100_000, age=3_600)  # Its append may still be on its way.
+        hf.journal.erase("alice")
+        assert _on_disk(tmp_path, [b"canary", b"kept", b"young"]) == [b"kept", b"young"]
+        os.utime(placed, (1, 1))
+        assert hf.journal.collect() == 1
+        assert hf.journal.verify().ok
+
+
+def test_recovery_takes_the_bodies_that_a_dead_process_left_without_an_event(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as dead:
+        orphan = _orphan(dead, tmp_path, b"canary" * 100_000)
+
+    async def recover() -> None:
+        async with (
+            asyncio.timeout(30),
+            holdfast.open_async(tmp_path / "a.db") as hf,
+            hf.agent("a", model=holdfast.Scripted([])).recovering(),
+        ):
+            while orphan.exists():
+                await asyncio.sleep(0.001)
+
+    asyncio.run(recover())
 
 
 def test_a_reader_that_keeps_the_log_is_named_and_erasing_again_finishes(tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ import msgspec
 from holdfast.core.numbers import is_number
 from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, ModelFailed, Refused, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
+from holdfast.flow.journal.artifacts import DAY_MS, collect_artifacts
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
 from holdfast.ports import Env
+from holdfast.ports.capabilities import ARTIFACTS
 from holdfast.records.ids import check_id
 from holdfast.records.scope import Scope
 from holdfast.runtime.tasks import get_agent_tasks
@@ -88,6 +90,7 @@ class Recovery:
         """Turns that wait for an operator, with the identity of the model that failed."""
         self._on_error, self._identify = on_error, identify
         self._news, self._warned = asyncio.Event(), set[object]()
+        self._collect_at = 0.0
         self._heard: dict[str, Callable[[], None]] = {}
         self.taken_up = 0
         """The number of turns resumed."""
@@ -114,6 +117,7 @@ class Recovery:
         while not self._hf.env.leases.draining:
             try:
                 await self.poll()
+                await self._collect()
                 self._subscribe(self._wanted or self._watching.tenants)
             except Draining:
                 return
@@ -162,6 +166,13 @@ class Recovery:
             self._crew.start(self._resume_turn(one, turn))
             begun += 1
         return begun
+
+    async def _collect(self) -> None:
+        """Once a day, remove the bodies that dead processes left without an event."""
+        env, now = self._hf.env, self._hf.env.clock.monotonic()
+        if env.whole and now >= self._collect_at and ARTIFACTS.name in env.journal.capabilities:
+            self._collect_at = now + DAY_MS / 1000
+            await self._hf._threads.run(collect_artifacts, env)
 
     async def _resume_turn(self, one: TurnKey, turn: RunnableTurn) -> None:
         try:

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.core.compaction.sentences import clean_text, cut_pieces, fit_text
 from holdfast.core.compaction.strategies import omission_note
 from holdfast.core.entries import RESERVED_PREFIX
+from holdfast.core.journal.codec import decode_facts
 from holdfast.core.numbers import is_number
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, subtract_size
 from holdfast.core.sessions.shorten import ShortenedMessages, cut_text, fit_messages, omission_marker
@@ -25,7 +26,9 @@ from holdfast.core.trust import lowest_trust
 from holdfast.core.wire.calls import match_results
 from holdfast.errors import InvalidValue
 from holdfast.records.compaction import priority_of
-from holdfast.records.events.envelope import TRUST_LEVELS
+from holdfast.records.events.envelope import TRUST_LEVELS, StoredEvent
+from holdfast.records.events.frames import FrameCompacted
+from holdfast.records.events.sessions import SummaryMade
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel
@@ -303,6 +306,11 @@ def passage_key(id: str, number: int) -> str:
     return f"{PASSAGE_PREFIX}{id}" if number == 0 else f"{PASSAGE_PREFIX}{id}/{number + 1}"
 
 
+def passage_owner(key: str) -> str | None:
+    """Return the id of the summary or compaction whose passage a key holds; None if it holds none."""
+    return key.removeprefix(PASSAGE_PREFIX).partition("/")[0] if key.startswith(PASSAGE_PREFIX) else None
+
+
 def read_passage(value: Any, vouched: str) -> CompactedPassage | None:
     """Return the passage that an entry holds; None if it is not one."""
     text = value.get("text") if isinstance(value, dict) else None
@@ -347,3 +355,31 @@ def _split_line(line: str, most: int, count: Callable[[str], int]) -> Iterator[s
     yield from _split_line(first, most, count)
     for piece in rest:  # Indented, so that no text can pass for another speaker's line.
         yield from _split_line(CONTINUATION + piece, most, count)
+
+
+def find_subject_events(events: Sequence[StoredEvent], subject: int) -> list[StoredEvent]:
+    """Return the events of a subject among a tenant's, and those that repeat their words, whoever had them written.
+
+    These are summaries of the subject's messages, and passages of a compaction that covered one of its messages or
+    handles. A summary cannot be told apart into its speakers, so it falls as a whole.
+    """
+    found = {event.seq: event for event in events if event.subject == subject}
+    places = {(one.stream, one.version) for one in found.values()}
+    said = [(one.stream, one.version) for one in found.values() if one.type == "message.appended"]
+    flushed: set[tuple[str | None, str]] = set()
+    written: list[tuple[StoredEvent, str]] = []
+    for event in events:
+        if event.type == "summary.made":
+            made: SummaryMade = decode_facts(event.type, event.schema, event.facts)
+            spans = made.spans(event.stream)
+            if any(one.stream == stream and one.first <= at <= one.last for one in spans for stream, at in said):
+                found[event.seq] = event
+                flushed.add((made.flushed, made.summary))
+        elif event.type == "frame.compacted":
+            compacted: FrameCompacted = decode_facts(event.type, event.schema, event.facts)
+            if not places.isdisjoint(compacted.sources):
+                flushed.add((compacted.flushed, compacted.compaction))
+        elif event.type == "state.written":
+            written.append((event, decode_facts(event.type, event.schema, event.facts).key))
+    found.update({one.seq: one for one, key in written if (one.stream, passage_owner(key)) in flushed})
+    return list(found.values())

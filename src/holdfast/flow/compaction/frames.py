@@ -138,7 +138,7 @@ def _commit_summary(
 
     def decide(states: States) -> Drafts:
         work.live_frame(states)
-        summaries.check_unchanged(plan, states)
+        summaries.check_unchanged(work.env, plan, states)
         drafts = {stream: list(events) for stream, events in also.drafts(noted.id).items()}
         drafts[plan.stream] = [*drafts.get(plan.stream, ()), made]
         return work.frame_drafts(states, facts, drafts)
@@ -163,6 +163,7 @@ def _detach_evidence(work: FrameCompaction) -> CompactionResult:
         work.check_target(chosen.final)
         if not chosen.gone:
             return {}
+        gone = [one for one in found if one.item.id in chosen.gone]
         facts = FrameCompacted(
             frame=work.frame,
             compaction=compaction,
@@ -172,10 +173,12 @@ def _detach_evidence(work: FrameCompaction) -> CompactionResult:
             original_tokens=chosen.original,
             final_tokens=chosen.final,
             reached_target=chosen.final <= work.target,
+            flushed=work.scope,
+            sources=() if work.scope is None else tuple(dict.fromkeys(place for one in gone for place in one.sources)),
         )
         drafts: dict[str, list[Draft]] = {}
         if work.scope is not None:
-            told = split_texts([(one.text, one.trust) for one in found if one.item.id in chosen.gone])
+            told = split_texts([(one.text, one.trust) for one in gone])
             drafts[work.scope] = recall.flush_passages(work.env, work.scope, compaction, told)
         return work.frame_drafts(states, facts, drafts)
 
@@ -210,11 +213,12 @@ def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> C
 
 
 class FrameEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """An attached handle with its known text and trust."""
+    """An attached handle with its known text and trust, and the events that hold them."""
 
     item: CompactionItem
     text: str
     trust: str
+    sources: tuple[tuple[str, int], ...]
 
 
 def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEvidence]:
@@ -243,7 +247,9 @@ def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEviden
         )
         told = [content_field(held, "description"), body if isinstance(body, str) else content_field(held, "target")]
         text = "\n".join(one for one in told if isinstance(one, str))
-        found.append(FrameEvidence(item=item, text=text, trust=lowest_trust(event_trust(own), event_trust(held))))
+        trust = lowest_trust(event_trust(own), event_trust(held))
+        sources = ((own.stream, own.version), (held.stream, held.version))
+        found.append(FrameEvidence(item=item, text=text, trust=trust, sources=sources))
     return found
 
 

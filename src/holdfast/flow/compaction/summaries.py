@@ -29,6 +29,8 @@ from holdfast.records.events.sessions import MessageSpan, SummaryContent, Summar
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel
+from holdfast.records.reports import EventQuery
+from holdfast.records.scope import Scope
 from holdfast.records.sessions import Summary
 
 Keep = int | Callable[[Sequence[Message]], int]
@@ -50,6 +52,10 @@ class SummaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     replaces: tuple[int, ...] = ()
     covered: int = 0
     """The number of messages, from the first on, that existing summaries cover already."""
+    flushed: str | None = None
+    """The scope that passages of the messages are written to, if any."""
+    erasures: int = 0
+    """The version of the stream that records erasures, before the messages were read."""
 
 
 class SummaryExtras(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +84,7 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     """
     if not callable(keep) and not is_number(keep, least=0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
+    erasures = env.journal.head(env.tenant, Scope.GLOBAL.text)
     state = load_current_state(env, stream)
     thread = thread_state(env, stream)
     if thread.ended and thread.fresh:
@@ -105,6 +112,7 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
         messages=tuple(messages[:end]),
         replaces=tuple(one.version for one in replaced if one.stream == stream),
         covered=covered,
+        erasures=0 if erasures is None else erasures.version,
     )
 
 
@@ -153,7 +161,7 @@ def write_summary(env: Env, plan: SummaryPlan, words: SummaryText, *, also: Summ
     made = draft_summary(env, plan, words)
 
     def decide(states: States) -> Drafts:
-        check_unchanged(plan, states)
+        check_unchanged(env, plan, states)
         more = {} if also is None else also.drafts(made.facts.summary)  # type: ignore[attr-defined]
         return {**more, plan.stream: [*more.get(plan.stream, ()), made]}
 
@@ -186,14 +194,19 @@ def draft_summary(env: Env, plan: SummaryPlan, words: SummaryText) -> Draft:
         method=words.method,
         level=str(words.level),
         replaces=plan.replaces,
+        flushed=plan.flushed,
     )
     return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))
 
 
-def check_unchanged(plan: SummaryPlan, states: States) -> None:
-    """Raise Conflict if the planned range has changed."""
+def check_unchanged(env: Env, plan: SummaryPlan, states: States) -> None:
+    """Raise Conflict if the planned range has changed, or if somebody was erased since it was read."""
     thread = states[plan.stream].thread
-    if thread is None or thread.ended or thread.edited > plan.at_version:
+    # A summary of erased words would bring them back: it must be made again, from what is left.
+    erased = EventQuery(
+        tenant=env.tenant, stream=Scope.GLOBAL.text, after=plan.erasures, types=("subject.erased",), limit=1
+    )
+    if thread is None or thread.ended or thread.edited > plan.at_version or env.journal.read(erased):
         raise Conflict(
             f"The messages to summarise in {plan.stream} have changed meanwhile, so nothing was written. Try again."
         )

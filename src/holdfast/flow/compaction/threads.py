@@ -246,6 +246,7 @@ def write_compaction(
         text = f"What the user asked for first: {said}\n{words.text}"
         words = replace(words, text=text if config.max_length is None else fit_text(text, config.max_length, len))
     scope = flush_scope(env, plan.stream, config)
+    plan = replace(plan, flushed=scope)
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
         found: dict[str, Sequence[Draft]] = {}

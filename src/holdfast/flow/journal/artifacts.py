@@ -72,7 +72,7 @@ def read_artifact_beginning(env: Env, name: str) -> str:
 
 
 def collect_artifacts(env: Env) -> int:
-    """Remove artifacts that have been unreferenced for a day."""
+    """Remove artifacts that have been unreferenced for a day; return how many."""
     return require(env.journal, ARTIFACTS).collect(env.clock.now_ms() - DAY_MS)
 
 
@@ -89,10 +89,14 @@ def erase_subject(env: Env, subject: str) -> Erasure:
     user = None if env.user == subject else env.user
     source = Source(user=user, origin=env.origin, trust=env.trust, app=__version__)
     try:
-        return require(env.journal, MAINTENANCE).erase(env.tenant, subject, marker, source)
+        erasure = require(env.journal, MAINTENANCE).erase(env.tenant, subject, marker, source)
     finally:
         env.states.clear()
         if env.recent is not None:
             env.recent.clear()
         if env.vectors is not None:
             env.vectors.clear()
+    # A process that died before its append left bodies without an owner: they may be this subject's.
+    if ARTIFACTS.name in env.journal.capabilities:
+        collect_artifacts(env)
+    return erasure

@@ -35,7 +35,7 @@ from holdfast.flow.sessions.read import (
     thread_segments,
     thread_state,
 )
-from holdfast.flow.sessions.summaries import iter_summaries, summary_stretches
+from holdfast.flow.sessions.summaries import iter_summaries
 from holdfast.flow.state.search import search_thread
 from holdfast.ports import Env
 from holdfast.records.entries import SearchResult
@@ -75,7 +75,7 @@ def _thread_pieces(env: Env, thread: str, name: HandleRef) -> Iterator[HistoryPi
         own = thread_segments(thread, thread_state(env, thread))[0]
         if event is None or event.type != "summary.made" or event.version <= own.after:
             return iter(())
-        return _stretch_pieces(env, thread, summary_stretches(event.facts, thread))
+        return _stretch_pieces(env, thread, event.facts.spans(thread))
     return _stretch_pieces(env, thread, (MessageSpan(thread, name.first, name.last),))
 
 

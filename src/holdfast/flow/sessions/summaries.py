@@ -17,7 +17,7 @@ from holdfast.flow.sessions.read import (
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import ERASED
-from holdfast.records.events.sessions import MessageSpan, SharedSegment, SummaryContent, SummaryMade
+from holdfast.records.events.sessions import SharedSegment, SummaryContent, SummaryMade
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
@@ -86,7 +86,7 @@ def build_summary(stream: str, version: int, facts: SummaryMade, content: Summar
         id=facts.summary,
         stream=stream,
         version=version,
-        covers=summary_stretches(facts, stream),
+        covers=facts.spans(stream),
         messages=facts.messages,
         text=content.text or "",
         tokens=facts.tokens,
@@ -95,11 +95,6 @@ def build_summary(stream: str, version: int, facts: SummaryMade, content: Summar
         trust=facts.trust,
         state=content.state,
     )
-
-
-def summary_stretches(facts: SummaryMade, stream: str) -> tuple[MessageSpan, ...]:
-    """Return the stretches that a summary in a stream covers, oldest first."""
-    return (*facts.shared, MessageSpan(stream, facts.first, facts.last)) if facts.last else facts.shared
 
 
 def find_summary(env: Env, stream: str, summary: str) -> Summary:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.compaction.summary import find_subject_events
 from holdfast.core.journal.chain import (
     advance_head,
     check_numbers,
@@ -602,7 +603,7 @@ class MemoryJournal:
             known = next((s for s in self._subjects.get(tenant, ()) if s.name == subject), None)
             if known is None:
                 raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
-            theirs = [event for event in self._events.values() if event.tenant == tenant and event.subject == known.id]
+            theirs = find_subject_events([event for event in self._events.values() if event.tenant == tenant], known.id)
             places = {(event.stream, event.version) for event in theirs}
             doomed = self._artifacts_only_in(tenant, places)
             count = sum(event.content is not None for event in theirs)

@@ -78,13 +78,16 @@ class ArtifactFiles:
 
     def remove(self, tenant: str, name: bytes) -> None:
         """Delete a body from disk."""
+        self.unlink(self.path(tenant, name))
+
+    def unlink(self, path: Path) -> None:
+        """Delete one file of this folder, unless it is gone already."""
         try:
-            path = self.path(tenant, name)
             if path.exists():
                 path.unlink()
                 sync_folder(path.parent)
         except OSError as error:
-            raise Unavailable(f"Artifact {name.hex()} cannot be removed ({error.strerror}). Try again.") from error
+            raise Unavailable(f"Artifact {path.name} cannot be removed ({error.strerror}). Try again.") from error
 
     def iterate_old(self, before_ms: int) -> Iterator[Path]:
         """Yield files last written before `before_ms`, unfinished ones included."""

@@ -11,15 +11,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import apsw
+import msgspec
 
+from holdfast.core.compaction.summary import passage_key
+from holdfast.core.journal.codec import decode
 from holdfast.errors import Busy, HoldfastError, NotFound, Unavailable
 from holdfast.journal.sqlite import search
-from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import subject_digest
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.sqlite.transaction import SqlitePlan
 from holdfast.records.batches import Batch, BatchPart
 from holdfast.records.events.envelope import SealedEvent, Source
+from holdfast.records.events.frames import FrameCompacted
+from holdfast.records.events.sessions import SummaryMade
 from holdfast.records.reports import Erasure
 from holdfast.sqlite.connection import fetch_rows
 
@@ -39,7 +43,7 @@ def erase_subject(
         digest = subject_digest(journal.secret, subject)
         begun = fetch_rows(connection, queries()["find_erasure"], (number, digest))
         if known:
-            erasure = _erase_rows(connection, journal.files, number, known[0][0])
+            erasure = _erase_rows(connection, journal, tenant, number, known[0][0])
             note = (number, erasure.subject, digest, erasure.events, erasure.artifacts)
             connection.execute(queries()["note_erasure"], note)
             event = marker(erasure.subject, erasure.events, erasure.artifacts)
@@ -62,16 +66,36 @@ def erase_subject(
     return erasure
 
 
-def _erase_rows(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> Erasure:
-    ((events,),) = fetch_rows(connection, queries()["erasable"], (tenant, subject))
-    doomed = fetch_rows(connection, queries()["erasable_artifacts"], (tenant, subject))
-    connection.execute(queries()["erase_content"], (tenant, subject))
-    search.erase_subject_texts(connection, files, tenant, subject)
-    search.erase_subject_vectors(connection, tenant, subject)
+def _erase_rows(connection: apsw.Connection, journal: SqliteJournal, name: str, tenant: int, subject: int) -> Erasure:
+    seqs = _find_events(connection, tenant, subject)
+    wanted = msgspec.json.encode(seqs).decode()
+    doomed = fetch_rows(connection, queries()["erasable_artifacts"], (tenant, wanted))
+    connection.execute(queries()["erase_content"], (wanted,))
+    events = connection.changes()
+    search.erase_texts(connection, journal.files, tenant, seqs)
+    search.erase_vectors(connection, name, seqs)
     if doomed:
-        connection.executemany(queries()["erase_artifact"], [(tenant, name) for name, _ in doomed])
+        connection.executemany(queries()["erase_artifact"], [(tenant, artifact) for artifact, _ in doomed])
     connection.execute(queries()["erase_subject"], (tenant, subject))
     return Erasure(subject=subject, events=events, artifacts=len(doomed))
+
+
+def _find_events(connection: apsw.Connection, tenant: int, subject: int) -> list[int]:
+    """Return the events of a subject, and those that repeat their words: summaries and passages written with them."""
+    place = (tenant, subject)
+    found = [seq for (seq,) in fetch_rows(connection, queries()["subject_events"], place)]
+    flushed = []
+    for seq, facts in fetch_rows(connection, queries()["subject_summaries"], place):
+        summary = decode(facts, SummaryMade)
+        found.append(seq)
+        flushed.append((summary.flushed, summary.summary))
+    for (facts,) in fetch_rows(connection, queries()["subject_compactions"], place):
+        compacted = decode(facts, FrameCompacted)
+        flushed.append((compacted.flushed, compacted.compaction))
+    for scope, id in flushed:
+        rows = fetch_rows(connection, queries()["passages"], (tenant, scope, passage_key(id, 0)))
+        found += [seq for (seq,) in rows]
+    return list(dict.fromkeys(found))
 
 
 def resume_erasures(journal: SqliteJournal) -> None:

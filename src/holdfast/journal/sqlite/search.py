@@ -159,19 +159,18 @@ def _fill_index(
     index.add(passages)
 
 
-def erase_subject_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> None:
-    """Remove a subject's words from the index and from its pages, once their content is gone.
+def erase_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> None:
+    """Remove the words of some events from the index and from its pages, once their content is gone.
 
     A short message is indexed with the end of the message before it, so messages that follow are reindexed.
     """
     index = tenant_index(connection, tenant)
     if index.exists():
-        doomed = {seq for (seq,) in fetch_rows(connection, queries()["texts_of_subject"], (tenant, subject))}
-        if doomed:
-            after = {
-                seq for (seq,) in fetch_rows(connection, queries()["messages_after_subject"], (tenant, subject))
-            } - doomed
-            known = after & set(index.rowids())
+        indexed, wanted = set(index.rowids()), _JSON.encode(seqs).decode()
+        doomed = indexed.intersection(seqs)
+        after = {seq for (seq,) in fetch_rows(connection, queries()["messages_after"], (wanted,))}
+        known = indexed & after - doomed
+        if doomed or known:
             index.remove(sorted(doomed | known))
             _fill_index(connection, files, tenant, index, sorted(known))
             index.scrub()
@@ -189,7 +188,7 @@ def create_vector_table(connection: apsw.Connection) -> None:
             connection.execute(sql)
 
 
-def erase_subject_vectors(connection: apsw.Connection, tenant: int, subject: int) -> None:
-    """Delete the vectors made from a subject's texts."""
+def erase_vectors(connection: apsw.Connection, tenant: str, seqs: Sequence[int]) -> None:
+    """Delete the vectors made from the texts of some events."""
     if has_vectors(connection):
-        connection.execute(queries()["forget_vectors"], (tenant, subject))
+        connection.execute(queries()["drop_vectors"], (tenant, _JSON.encode(seqs).decode()))

@@ -231,6 +231,10 @@ class FrameCompacted(Facts, frozen=True):
     final_tokens: int = 0
     summarized: int = 0
     reached_target: bool = True
+    flushed: str | None = None
+    """The scope that passages of the detached evidence were written to, if any."""
+    sources: tuple[tuple[str, int], ...] = ()
+    """The stream and version of each event whose text is in these passages."""
 
 
 class ChildPushed(Facts, frozen=True):

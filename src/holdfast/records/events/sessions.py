@@ -215,6 +215,12 @@ class SummaryMade(Facts, frozen=True):
     shared: tuple[MessageSpan, ...] = ()
     replaces: tuple[int, ...] = ()
     """Versions of earlier summaries that this one replaces."""
+    flushed: str | None = None
+    """The scope that passages of the covered messages were written to, if any."""
+
+    def spans(self, stream: str) -> tuple[MessageSpan, ...]:
+        """Return the spans that a summary in this stream covers, oldest first."""
+        return (*self.shared, MessageSpan(stream, self.first, self.last)) if self.last else self.shared
 
 
 class SummaryContent(Content, frozen=True):

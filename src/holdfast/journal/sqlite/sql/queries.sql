@@ -251,7 +251,7 @@ SELECT t.name, a.name FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant
 WHERE a.digest <> holdfast_row(a.name, a.size, a.placed_at, a.file, a.erased)
 
 -- name: artifact_files
-SELECT t.name, a.name FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant WHERE a.file = 1 AND a.erased = 0
+SELECT t.name, a.tenant, a.name FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant WHERE a.file = 1 AND a.erased = 0
 
 -- name: unreferred_artifacts
 SELECT a.tenant, a.name, a.file FROM artifacts AS a
@@ -270,23 +270,57 @@ SELECT s.id, s.name FROM subjects AS s JOIN tenants AS t ON t.id = s.tenant WHER
 -- name: all_subjects
 SELECT t.name, s.id, s.name, s.digest FROM subjects AS s JOIN tenants AS t ON t.id = s.tenant
 
--- name: erasable
-SELECT count(*) FROM events WHERE tenant = ? AND subject = ? AND content IS NOT NULL
+-- name: subject_events
+SELECT seq FROM events WHERE tenant = ? AND subject = ?
+
+-- name: subject_summaries
+-- Summaries of a subject's messages, whoever had them made: of its own thread, and of threads that a fork shares.
+SELECT e.seq, e.facts FROM (SELECT DISTINCT stream FROM events WHERE tenant = ?1 AND subject = ?2) AS t
+CROSS JOIN summaries AS p ON p.tenant = ?1 AND p.stream = t.stream
+CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = p.stream AND e.version = p.version
+WHERE EXISTS (
+    SELECT 1 FROM events AS m WHERE m.tenant = ?1 AND m.stream = p.stream AND m.version BETWEEN p.first AND p.last
+        AND m.subject = ?2 AND m.event_type = 'message.appended'
+)
+UNION
+SELECT e.seq, e.facts FROM summaries AS p
+CROSS JOIN json_each(p.shared) AS j
+CROSS JOIN streams AS t ON t.tenant = ?1 AND t.name = j.value ->> 0
+CROSS JOIN events AS m ON m.tenant = ?1 AND m.stream = t.id AND m.version BETWEEN j.value ->> 1 AND j.value ->> 2
+    AND m.subject = ?2 AND m.event_type = 'message.appended'
+CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = p.stream AND e.version = p.version
+WHERE p.tenant = ?1 AND p.shared IS NOT NULL
+
+-- name: subject_compactions
+-- Compactions that wrote evidence of a subject to the state.
+SELECT DISTINCT c.facts FROM events AS c
+CROSS JOIN json_each(CAST(c.facts AS TEXT), '$.sources') AS j
+CROSS JOIN streams AS t ON t.tenant = ?1 AND t.name = j.value ->> 0
+CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = t.id AND e.version = j.value ->> 1 AND e.subject = ?2
+WHERE c.tenant = ?1 AND c.event_type = 'frame.compacted'
+
+-- name: passages
+-- The events that wrote the passages of a compaction: its first key, and those that continue it after a slash.
+SELECT e.seq FROM streams AS t
+CROSS JOIN state_history AS h ON h.tenant = ?1 AND h.stream = t.id AND h.key >= ?3 AND h.key < ?3 || '0'
+CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = h.stream AND e.version = h.version
+WHERE t.tenant = ?1 AND t.name = ?2 AND e.event_type = 'state.written'
 
 -- name: erase_content
 UPDATE events SET mac = holdfast_mac(salt, content), content = NULL, salt = NULL
-WHERE tenant = ? AND subject = ? AND content IS NOT NULL
+WHERE seq IN (SELECT value FROM json_each(?)) AND content IS NOT NULL
 
 -- name: erasable_artifacts
--- Artifacts that only this subject's events refer to.
-SELECT DISTINCT a.name, a.file FROM artifacts AS a
-JOIN artifact_refs AS r ON r.tenant = a.tenant AND r.artifact = a.name
-JOIN events AS e ON e.tenant = r.tenant AND e.stream = r.stream AND e.version = r.stream_version
-WHERE a.tenant = ?1 AND e.subject = ?2 AND a.erased = 0
+-- Artifacts that only these events refer to.
+SELECT DISTINCT a.name, a.file FROM json_each(?2) AS j
+CROSS JOIN events AS e ON e.seq = j.value
+CROSS JOIN artifact_refs AS r ON r.tenant = e.tenant AND r.stream = e.stream AND r.stream_version = e.version
+CROSS JOIN artifacts AS a ON a.tenant = r.tenant AND a.name = r.artifact
+WHERE a.tenant = ?1 AND a.erased = 0
     AND NOT EXISTS (
         SELECT 1 FROM artifact_refs AS o
-        JOIN events AS x ON x.tenant = o.tenant AND x.stream = o.stream AND x.version = o.stream_version
-        WHERE o.tenant = a.tenant AND o.artifact = a.name AND x.subject IS NOT ?2
+        CROSS JOIN events AS x ON x.tenant = o.tenant AND x.stream = o.stream AND x.version = o.stream_version
+        WHERE o.tenant = a.tenant AND o.artifact = a.name AND x.seq NOT IN (SELECT value FROM json_each(?2))
     )
 
 -- name: erase_artifact
@@ -446,9 +480,10 @@ WHERE p.tenant = ?1 AND e.content IS NOT NULL
 -- name: events_by_seq
 SELECT e.* FROM json_each(?1) AS j CROSS JOIN events AS e ON e.seq = j.value
 
--- name: messages_after_subject
--- Messages that may have been indexed with the end of a subject's message: up to the next one that stands.
-SELECT DISTINCT e.seq FROM events AS a
+-- name: messages_after
+-- Messages that may have been indexed with the end of one of these: up to the next one that stands.
+SELECT DISTINCT e.seq FROM json_each(?1) AS j
+CROSS JOIN events AS a ON a.seq = j.value AND a.event_type = 'message.appended'
 CROSS JOIN messages AS m ON m.tenant = a.tenant AND m.stream = a.stream AND m.version > a.version
     AND m.version <= coalesce((
         SELECT n.version FROM messages AS n
@@ -456,15 +491,11 @@ CROSS JOIN messages AS m ON m.tenant = a.tenant AND m.stream = a.stream AND m.ve
         ORDER BY n.version LIMIT 1
     ), 9000000000000000000)
 CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.version = m.version
-WHERE a.tenant = ?1 AND a.subject = ?2 AND a.event_type = 'message.appended'
 
 -- name: texts_ever
 -- What was ever indexed and was not erased: with the index turned off, what is overwritten stays in it and is passed over.
 SELECT seq FROM events
 WHERE tenant = ?1 AND event_type IN ('message.appended', 'state.written') AND content IS NOT NULL
-
--- name: texts_of_subject
-SELECT seq FROM events WHERE tenant = ?1 AND subject = ?2 AND event_type IN ('message.appended', 'state.written')
 
 -- name: create_vectors
 CREATE TABLE vectors (
@@ -513,7 +544,3 @@ ORDER BY v.seq
 -- name: drop_vectors
 DELETE FROM vectors WHERE tenant = (SELECT id FROM tenants WHERE name = ?1)
     AND (stream, seq) IN (SELECT e.stream, e.seq FROM json_each(?2) AS j JOIN events AS e ON e.seq = j.value)
-
--- name: forget_vectors
-DELETE FROM vectors WHERE tenant = ?1
-    AND (stream, seq) IN (SELECT stream, seq FROM events WHERE tenant = ?1 AND subject = ?2)
