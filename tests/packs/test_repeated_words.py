@@ -131,7 +131,7 @@ def _only_theirs(connection: Any, tenant: int, subject: int) -> list[int]:
 
 def _without(name: str) -> Callable[[], dict[str, str]]:
     known = erase.queries()
-    return lambda: {**known, name: "SELECT 1, 1 FROM events WHERE tenant = ? AND 0 = ?"}
+    return lambda: {**known, name: "SELECT 1, 1, 1 FROM events WHERE tenant = ? AND 0 = ?"}
 
 
 @pytest.mark.parametrize("bug", ["only theirs", "subject_summaries", "passages"])

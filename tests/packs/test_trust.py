@@ -76,7 +76,8 @@ def test_nobody_writes_under_a_key_of_holdfast_s_own(hf: Holdfast, door: str) ->
     chat = hf.session("s", system="You are terse.")
     chat.append("Does the garage open for everybody?")
     before = hf.journal.position()
-    for key in (BRIEF, MEMORY, "holdfast/", "holdfast/anything"):
+    # A passage may be deleted by its owner: what is gone instructs nobody.
+    for key in (BRIEF, "holdfast/", "holdfast/anything", *(() if door == "delete" else (MEMORY,))):
         with pytest.raises(InvalidValue):
             DOORS[door](hf, key)
     assert hf.journal.position() == before

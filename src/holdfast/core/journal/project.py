@@ -511,6 +511,7 @@ def _project_summary_made(facts: said.SummaryMade, version: int, at: int) -> lis
         "shared": _encode_shared(facts.shared),
         "tokens": facts.tokens,
         "tokenizer": facts.tokenizer,
+        "flushed": facts.flushed,
         "retired": None,
     }
     changes: list[RowChange] = [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.replaces]

@@ -193,7 +193,7 @@ MESSAGE_COUNTS = Table(
 SUMMARIES = Table(
     "summaries",
     ("version",),
-    ("summary_id", "first", "last", "shared", "tokens", "tokenizer", "retired"),
+    ("summary_id", "first", "last", "shared", "tokens", "tokenizer", "flushed", "retired"),
     stream_columns=(),
     per_stream=True,
 )

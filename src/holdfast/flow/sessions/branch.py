@@ -34,6 +34,7 @@ from holdfast.records.events.sessions import (
     CallRef,
     MessagePinned,
     MessageRetracted,
+    MessageSpan,
     SharedSegment,
     ThreadAdded,
     ThreadForked,
@@ -67,9 +68,18 @@ def rewind(env: Env, stream: str, to: Message | str | None, *, cause: str = "rew
         newest_first = takewhile(lambda one: one.stream == stream and one.version > after, iter_places(env, stream))
         own = [one.version for one in newest_first][::-1]
         facts = _retraction_facts(env, stream, thread, state.version, place, own, cause)
-        return {stream: [Draft(type="message.retracted", facts=facts, content=content)]}
+        drafts = {stream: [Draft(type="message.retracted", facts=facts, content=content)]}
+        distance = _rank_streams(stream, thread)
+        for scope, compaction, end in summaries.list_flushed(env, stream):
+            if scope in states and _is_retracted(distance, end, place):
+                drafts.setdefault(scope, []).extend(summaries.delete_passages(env, scope, compaction))
+        return drafts
 
-    decide_and_append(env, (stream,), decide)
+    def scopes(states: States) -> list[str]:
+        flushed = summaries.list_flushed(env, stream) if states[stream].thread is not None else ()
+        return list(dict.fromkeys(scope for scope, _, _ in flushed))
+
+    decide_and_append(env, (stream,), decide, needs=scopes)
     return counted
 
 
@@ -125,16 +135,26 @@ def _segments_until(found: Sequence[SharedSegment], place: MessageLocation | Non
     return ()
 
 
+def _rank_streams(stream: str, thread: ThreadState) -> dict[str, int]:
+    """Return the distance of each stream that a thread's messages are in: 0 for its own, most for the oldest."""
+    return {segment.stream: number for number, segment in enumerate(thread_segments(stream, thread))}
+
+
+def _is_retracted(distance: dict[str, int], end: MessageSpan, place: MessageLocation | None) -> bool:
+    """Return True if a span reaches beyond the place that a thread is rewound to."""
+    here = (len(distance), 0) if place is None else (distance[place.stream], -place.version)
+    return (distance.get(end.stream, 0), -end.last) < here
+
+
 def _find_voided_summaries(env: Env, stream: str, thread: ThreadState, place: MessageLocation | None) -> list[int]:
     """Return the thread's summaries that cover retracted messages, or that follow a voided summary."""
-    nearness = {segment.stream: number for number, segment in enumerate(thread_segments(stream, thread))}
-    here = (len(nearness), 0) if place is None else (nearness[place.stream], -place.version)
+    distance = _rank_streams(stream, thread)
+    shared = len(distance) if place is None else distance[place.stream]
     voided: list[int] = []
     gap = False
     for summary in summaries.list_summaries(env, stream):
-        end = summary.covers[-1]
         # A summary made in a thread that is no longer shared is voided too, and no summary may follow a gap.
-        gap = gap or (nearness.get(end.stream, 0), -end.last) < here or 0 < nearness[summary.stream] < here[0]
+        gap = gap or _is_retracted(distance, summary.covers[-1], place) or 0 < distance[summary.stream] < shared
         if gap and summary.stream == stream:
             voided.append(summary.version)
     return voided

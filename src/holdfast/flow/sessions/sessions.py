@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.entries import MAX_PAGE
-from holdfast.core.journal.codec import decode_facts, encode
+from holdfast.core.journal.codec import encode
 from holdfast.core.lazy import decoder
 from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text
@@ -32,8 +32,8 @@ from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.journal.append import States, decide_and_append
 from holdfast.flow.sessions.append import SessionWrite, models_port
 from holdfast.flow.sessions.read import iter_segment_messages, load_shared_at
+from holdfast.flow.sessions.summaries import delete_passages, list_flushed, list_keys
 from holdfast.ports import EndedConversation, Env
-from holdfast.ports.capabilities import STATE, require
 from holdfast.records.batches import Artifact, HeadQuery, RowQuery, SessionQuery
 from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Draft
@@ -279,13 +279,19 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
             return {}
         ended = known.status == "ended" and reset
         drafts = {} if ended else _end_drafts(env, known, session, found, cause, reset)
+        written = flushed(states)
         for stream in states:
-            if gone := _delete_entries(env, stream):
+            if gone := _delete_entries(env, session, stream, written, reset=reset):
                 drafts[stream] = [*gone, *drafts.get(stream, ())]
         return drafts
 
+    def flushed(states: States) -> list[tuple[str, str]]:
+        found = [one for name in threads(states) for one in list_flushed(env, name)] if reset else []
+        return [(scope, compaction) for scope, compaction, _ in found]
+
     def within(states: States) -> list[str]:
-        return list(dict.fromkeys((*threads(states), *_list_streams_below(env, session))))
+        scopes = [scope for scope, _ in flushed(states)]
+        return list(dict.fromkeys((*threads(states), *_list_streams_below(env, session), *scopes)))
 
     changed = decide_and_append(env, (session,), decide, needs=within)
     if env.transients is not None:
@@ -293,18 +299,16 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
     return changed.appended is not None
 
 
-def _delete_entries(env: Env, stream: str) -> list[Draft]:
-    """Return the deletions of the entries of a stream that have the lifetime of the session."""
-    drafts: list[Draft] = []
+def _delete_entries(
+    env: Env, session: str, stream: str, flushed: Sequence[tuple[str, str]], *, reset: bool
+) -> list[Draft]:
+    """Return the deletions of the entries of a stream that end with the session: its own, and flushed passages."""
+    if stream != session and not stream.startswith(f"{session}/"):
+        return [one for scope, id in flushed if scope == stream for one in delete_passages(env, scope, id)]
     # `now=0` makes expired entries visible, so they are deleted too.
-    page = EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE)
-    while True:
-        stored = require(env.journal, STATE).entries(env.tenant, stream, page)
-        found = [decode_facts(one.type, one.schema, one.facts).key for one in stored]
-        drafts += [Draft(type="state.deleted", facts=StateDeleted(key=key, cause="session")) for key in found]
-        if len(found) < page.limit:
-            return drafts
-        page = replace(page, after=found[-1])
+    keys = list_keys(env, stream, EntryPageQuery(now=0, lifetime="session", limit=MAX_PAGE))
+    drafts = [Draft(type="state.deleted", facts=StateDeleted(key=key, cause="session")) for key in keys]
+    return [*drafts, *delete_passages(env, stream)] if reset else drafts
 
 
 def _list_streams_below(env: Env, session: str) -> list[str]:

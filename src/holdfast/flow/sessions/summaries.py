@@ -1,9 +1,18 @@
-"""Read the summaries of a thread: those that stand, one by its id or place, and the messages behind one."""
+"""Read the summaries of a thread: those that stand, one by its id or place, and the messages behind one.
+
+Passages that a compaction wrote to the state fall with the messages it covers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
+from holdfast.core.compaction.summary import PASSAGE_PREFIX
+from holdfast.core.entries import MAX_PAGE
+from holdfast.core.journal.codec import decode_facts
+from holdfast.core.lazy import decoder
 from holdfast.errors import NotFound
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.sessions.read import (
@@ -15,10 +24,13 @@ from holdfast.flow.sessions.read import (
     thread_state,
 )
 from holdfast.ports import Env
+from holdfast.ports.capabilities import STATE, require
 from holdfast.records.batches import Row, RowQuery
-from holdfast.records.events.envelope import ERASED
-from holdfast.records.events.sessions import SharedSegment, SummaryContent, SummaryMade
-from holdfast.records.ids import ulid_bytes
+from holdfast.records.entries import EntryPageQuery
+from holdfast.records.events.envelope import ERASED, Draft
+from holdfast.records.events.sessions import MessageSpan, SharedSegment, SummaryContent, SummaryMade
+from holdfast.records.events.state import StateDeleted
+from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
 
@@ -110,6 +122,49 @@ def find_summary(env: Env, stream: str, summary: str) -> Summary:
             if row["summary_id"] == wanted:
                 return load_summary(env, segment.stream, int(row["version"] or 0))
     raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
+
+
+def list_flushed(env: Env, stream: str) -> list[tuple[str, str, MessageSpan]]:
+    """List the compactions of a thread that wrote passages to the state since its last reset, newest first.
+
+    Each is a scope, the compaction's id, and the newest span that it covers. Replaced and voided ones are included:
+    what they wrote is still there.
+    """
+    found: list[tuple[str, str, MessageSpan]] = []
+    until, floor = LATEST, thread_state(env, stream).floor
+    while True:
+        query = RowQuery(table="summaries", stream=stream, after=floor, until=until, limit=PAGE, backwards=True)
+        rows = [row for _, row in env.journal.select(env.tenant, query)]
+        for row in rows:
+            if row["flushed"] is not None:
+                spans = decoder(list[MessageSpan]).decode(str(row["shared"] or "[]"))
+                own = MessageSpan(stream, int(row["first"] or 0), int(row["last"] or 0))
+                id = ulid_text(row["summary_id"])  # type: ignore[arg-type]
+                found.append((str(row["flushed"]), id, own if own.last else spans[-1]))
+        if len(rows) < PAGE:
+            return found
+        until = int(rows[-1]["version"] or 0) - 1
+
+
+def delete_passages(env: Env, scope: str, compaction: str = "") -> list[Draft]:
+    """Return the deletions of the passages that a compaction, or any, wrote to a scope."""
+    prefix = PASSAGE_PREFIX + compaction
+    return [
+        Draft(type="state.deleted", facts=StateDeleted(key=key, cause="retraction"))
+        for key in list_keys(env, scope, EntryPageQuery(now=0, prefix=prefix, limit=MAX_PAGE))
+    ]
+
+
+def list_keys(env: Env, scope: str, page: EntryPageQuery) -> list[str]:
+    """List the keys of entries in a scope, page by page."""
+    keys: list[str] = []
+    while True:
+        stored = require(env.journal, STATE).entries(env.tenant, scope, page)
+        found = [decode_facts(one.type, one.schema, one.facts).key for one in stored]
+        keys += found
+        if len(found) < page.limit:
+            return keys
+        page = replace(page, after=found[-1])
 
 
 def expand_summary(env: Env, stream: str, id: str) -> list[Message]:

@@ -23,7 +23,7 @@ from holdfast.journal.sqlite.transaction import SqlitePlan
 from holdfast.records.batches import Batch, BatchPart
 from holdfast.records.events.envelope import SealedEvent, Source
 from holdfast.records.events.frames import FrameCompacted
-from holdfast.records.events.sessions import SummaryMade
+from holdfast.records.ids import ulid_text
 from holdfast.records.reports import Erasure
 from holdfast.sqlite.connection import fetch_rows
 
@@ -85,10 +85,9 @@ def _find_events(connection: apsw.Connection, tenant: int, subject: int) -> list
     place = (tenant, subject)
     found = [seq for (seq,) in fetch_rows(connection, queries()["subject_events"], place)]
     flushed = []
-    for seq, facts in fetch_rows(connection, queries()["subject_summaries"], place):
-        summary = decode(facts, SummaryMade)
+    for seq, scope, summary in fetch_rows(connection, queries()["subject_summaries"], place):
         found.append(seq)
-        flushed.append((summary.flushed, summary.summary))
+        flushed.append((scope, ulid_text(summary)))
     for (facts,) in fetch_rows(connection, queries()["subject_compactions"], place):
         compacted = decode(facts, FrameCompacted)
         flushed.append((compacted.flushed, compacted.compaction))

@@ -32,7 +32,7 @@ class ValueContent(Content, frozen=True):
 
 
 class StateDeleted(Facts, frozen=True):
-    """A key was deleted; `cause` is a call, the end of its lifetime, or its expiry."""
+    """A key was deleted; `cause` is a call, the end of its lifetime, its expiry, or the retraction of its source."""
 
     key: str
     cause: str = "call"

@@ -275,7 +275,7 @@ SELECT seq FROM events WHERE tenant = ? AND subject = ?
 
 -- name: subject_summaries
 -- Summaries of a subject's messages, whoever had them made: of its own thread, and of threads that a fork shares.
-SELECT e.seq, e.facts FROM (SELECT DISTINCT stream FROM events WHERE tenant = ?1 AND subject = ?2) AS t
+SELECT e.seq, p.flushed, p.summary_id FROM (SELECT DISTINCT stream FROM events WHERE tenant = ?1 AND subject = ?2) AS t
 CROSS JOIN summaries AS p ON p.tenant = ?1 AND p.stream = t.stream
 CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = p.stream AND e.version = p.version
 WHERE EXISTS (
@@ -283,7 +283,7 @@ WHERE EXISTS (
         AND m.subject = ?2 AND m.event_type = 'message.appended'
 )
 UNION
-SELECT e.seq, e.facts FROM summaries AS p
+SELECT e.seq, p.flushed, p.summary_id FROM summaries AS p
 CROSS JOIN json_each(p.shared) AS j
 CROSS JOIN streams AS t ON t.tenant = ?1 AND t.name = j.value ->> 0
 CROSS JOIN events AS m ON m.tenant = ?1 AND m.stream = t.id AND m.version BETWEEN j.value ->> 1 AND j.value ->> 2

@@ -424,6 +424,7 @@ CREATE TABLE summaries (
     shared     TEXT,
     tokens     INTEGER,
     tokenizer  TEXT,
+    flushed    TEXT,
     retired    INTEGER,
     PRIMARY KEY (tenant, stream, version)
 ) STRICT, WITHOUT ROWID;
