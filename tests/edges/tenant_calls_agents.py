@@ -9,7 +9,7 @@ from holdfast.model.scripted import Scripted
 from holdfast.model.scripted import call as tool_call
 from holdfast.models import ModelReply
 from holdfast.runtime.tools.tool import tool
-from tests.edges.tenant_actor import SESSIONS, Actor
+from tests.edges.tenant_actor import SESSIONS, USERS, Actor
 from tests.edges.tenant_calls import call
 
 
@@ -30,10 +30,11 @@ def an_agent(actor: Actor) -> Any:
         return ModelReply(message=Message(role="assistant", content=shown, tool_calls=asked), usage=Usage(output=7))
 
     made = actor.someone().agent(actor.one(("a", "b")), model=Scripted(answer), tools=[glance], system=actor.text())
-    return made.tenant(actor.tenant) if actor.maybe(True) else made
+    made = made.tenant(actor.tenant) if actor.maybe(True) else made
+    return made.as_user(actor.one(USERS)) if actor.maybe(True) else made
 
 
-@call("Holdfast", "agent", "Agent", "send name tenant __repr__")
+@call("Holdfast", "agent", "Agent", "send name tenant as_user __repr__")
 def send_to_an_agent(actor: Actor) -> Any:
     agent = an_agent(actor)
     message = actor.maybe(actor.text(), 0.9)

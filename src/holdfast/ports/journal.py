@@ -85,8 +85,8 @@ class Journal(Protocol):
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
         """Return events by their cursors, with the facts that tell whether they are current, without scores."""
 
-    def subjects(self, tenant: str) -> list[Subject]:
-        """Return the pseudonyms of a tenant, with the names that are not erased."""
+    def subjects(self, tenant: str, id: int | None = None) -> list[Subject]:
+        """Return the pseudonyms of a tenant, or one of them, with the names that are not erased."""
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
         """Record a sign of life of the owner under this epoch; return False if the stream has another owner now."""

@@ -156,6 +156,10 @@ class AsyncAgent(Generic[T]):
         """Return the same agent for the conversations of one tenant only."""
         return AsyncAgent(self._hf.tenant(name), self._made)
 
+    def as_user(self, id: str) -> AsyncAgent[T]:
+        """Return the same agent acting for a user, who owns what is said in the turns that it begins."""
+        return AsyncAgent(self._hf.as_user(id), self._made)
+
     # Internals
 
     def _build_terms(self, message: Any, key: str | None, if_busy: str, wait: float | None) -> TurnTerms:
@@ -305,6 +309,10 @@ class Agent(Generic[T]):
     def tenant(self, name: str) -> Agent[T]:
         """Return the same agent for the conversations of one tenant only."""
         return Agent(self._hf.tenant(name), self._made)
+
+    def as_user(self, id: str) -> Agent[T]:
+        """Return the same agent acting for a user, who owns what is said in the turns that it begins."""
+        return Agent(self._hf.as_user(id), self._made)
 
     def __repr__(self) -> str:
         return f"Agent({self._made.name!r})"

@@ -26,6 +26,7 @@ class StateCache:
         self._kept = Lru[tuple[str, str], StreamState](capacity)
         self._places = Lru[tuple[str, str], str](capacity * PLACES_PER_STATE)
         self._goals = Lru[tuple[str, str, int], GoalContent](capacity)
+        self._openers = Lru[tuple[str, str], int](capacity)
         self._mutex = ForkLock()
         self.after_fork()
         renew_in_child(self)
@@ -58,6 +59,7 @@ class StateCache:
             self._kept.clear()
             self._places.clear()
             self._goals.clear()
+            self._openers.clear()
 
     def frame_stream(self, tenant: str, frame: str) -> str | None:
         """Return the stream that a frame lives in for ever, or None if it is not cached."""
@@ -68,6 +70,16 @@ class StateCache:
         """Cache the stream that a frame lives in."""
         with self._mutex.lock:
             self._places.put((tenant, frame), stream)
+
+    def session_opener(self, tenant: str, stream: str) -> int | None:
+        """Return the pseudonym of the user who opened a session, 0 for nobody, or None if it is not cached."""
+        with self._mutex.lock:
+            return self._openers.get((tenant, stream))
+
+    def note_session_opener(self, tenant: str, stream: str, user: int) -> None:
+        """Cache who opened a session, which never changes."""
+        with self._mutex.lock:
+            self._openers.put((tenant, stream), user)
 
     def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None:
         """Cache the goal of a pushed frame until it is read: most frames end in the process that pushed them."""

@@ -120,6 +120,7 @@ class TurnEngine:
         opener = self.opener
         assert opener.found is not None, "the opener found it"
         self.place, self.entered = opener.found, True
+        self.env = opener.env
         self._epoch, self.replayed = opener.epoch, opener.ended
         self._models = TurnModelCalls(self.env, self.place, self._limits, new=opener.new)
         self._settler = ToolCallSettler(self.env, self.place, self._rules)

@@ -56,6 +56,8 @@ class TurnOpener:
                 f"wait must be seconds, 0 or more, or None for as long as it takes, not {terms.wait!r:.40}."
             )
         self._env, self._terms = env, terms
+        self.env = env
+        """The environment of the turn, once there is one: it acts for the user who began it."""
         self.place = turns.turns_place(thread)
         self._here = (env.tenant, self.place.actor)
         self.found: TurnPlace | None = None
@@ -96,7 +98,7 @@ class TurnOpener:
             self._waiting = None
             if self.said:
                 with enter_work(*self.work):
-                    rules.fire_after_append(self._env, self.place.thread, self.said)
+                    rules.fire_after_append(self.env, self.place.thread, self.said)
         except BaseException:
             self.leave()
             raise
@@ -206,7 +208,7 @@ class TurnOpener:
                 turns.request_stop(self._env, live, INTERRUPT_REASON)
                 self._interrupted.add(live.frame)
             return
-        joined = turns.join_turn(self._env, live, self._build_request())
+        joined = turns.join_turn(self._act_for_session(), live, self._build_request())
         if joined is not None:
             self.found, self.said = joined.place, joined.messages
 
@@ -246,6 +248,8 @@ class TurnOpener:
             except (ActorBusy, Conflict):
                 return False
             if taken and not self.ended:
+                if not self.new and self.found is not None:
+                    self.env = turns.act_for_turn(env, self.found)
                 assert self.caller is not None
                 self.work = (wait_graph.begin_work(self.caller, wait_graph.node(env, self.place.thread)),)
                 # Callbacks for these events work for this turn: a message that they send would wait for it.
@@ -258,6 +262,10 @@ class TurnOpener:
                 "again; or send with if_busy='interrupt', which stops it and begins another."
             )
         return taken
+
+    def _act_for_session(self) -> Env:
+        """Return the environment in which a message is said: without a user of its own, the session's."""
+        return turns.act_for_session(self._env, self.place.thread)
 
     def _find_other_agent(self, turn: TurnPlace | None) -> str | None:
         """Return the turn's agent if it is another one: its tools and instructions are not ours.
@@ -273,7 +281,8 @@ class TurnOpener:
     def _begin(self) -> None:
         if not self._terms.messages:
             raise Refused(f"No turn of {self.place.thread} is live, so there is nothing to continue. Send a message.")
-        taken = turns.begin_turn(self._env, self.place, self._build_request())
+        self.env = self._act_for_session()
+        taken = turns.begin_turn(self.env, self.place, self._build_request())
         self.found, self.said, self.new = taken.place, taken.messages, taken.new
         if taken.new:
             self.epoch = takeover.join_lease(self._env, self.place.actor)
@@ -304,7 +313,7 @@ class TurnOpener:
     def _join(self, live: TurnPlace) -> bool:
         joined: TurnAdmission | None = TurnAdmission(place=live)
         if self._terms.messages:
-            joined = turns.join_turn(self._env, live, self._build_request())
+            joined = turns.join_turn(self._act_for_session(), live, self._build_request())
         if joined is None:
             return False
         self.found, self.said = joined.place, joined.messages

@@ -104,6 +104,34 @@ def find_turn_agent(env: Env, actor: str, frame: FrameState) -> str | None:
     return None if pushed is None else pushed.facts.agent
 
 
+def act_for_session(env: Env, thread: str) -> Env:
+    """Return an environment that acts for the user who opened a session, if the given one acts for nobody."""
+    if env.user is not None:
+        return env
+    session = read.session_stream(thread)
+    user = env.states.session_opener(env.tenant, session)
+    if user is None:
+        query = EventQuery(tenant=env.tenant, stream=session, types=("session.opened",), limit=1)
+        opened = env.journal.read(query)
+        user = (opened[0].user or 0) if opened else 0
+        if opened:
+            env.states.note_session_opener(env.tenant, session, user)
+    return _act_for(env, user)
+
+
+def act_for_turn(env: Env, place: TurnPlace) -> Env:
+    """Return an environment that acts for the user who began a turn: they own all of it, whoever finishes it."""
+    frame = load_current_state(env, place.actor).frames.get(place.frame)
+    pushed = None if frame is None else read_event(env, place.actor, frame.pushed)
+    return _act_for(env, None if pushed is None else pushed.user)
+
+
+def _act_for(env: Env, user: int | None) -> Env:
+    known = env.journal.subjects(env.tenant, user) if user else []
+    name = known[0].name if known else None  # An erased user has no name, and must not get one again.
+    return env if name is None else replace(env, user=name)
+
+
 def _place_from_facts(place: TurnPlace, facts: FramePushed) -> TurnPlace | None:
     if facts.conversation is None or facts.visible_from is None:
         return None

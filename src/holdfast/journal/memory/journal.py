@@ -592,9 +592,9 @@ class MemoryJournal:
         # An artifact enters with the event that refers to it, so none is ever unreferenced here.
         return 0
 
-    def subjects(self, tenant: str) -> list[Subject]:
+    def subjects(self, tenant: str, id: int | None = None) -> list[Subject]:
         with self._open():
-            return list(self._subjects.get(tenant, ()))
+            return [one for one in self._subjects.get(tenant, ()) if id is None or one.id == id]
 
     def erase(
         self, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source

@@ -380,9 +380,10 @@ class SqliteJournal:
     def collect(self, before_ms: int) -> int:
         return maintenance.collect_artifacts(self, before_ms)
 
-    def subjects(self, tenant: str) -> list[Subject]:
-        with self.connections.reader() as connection:
-            rows = fetch_rows(connection, queries()["subjects"], (tenant,))
+    def subjects(self, tenant: str, id: int | None = None) -> list[Subject]:
+        first, last = (0, 2**62) if id is None else (id, id)
+        with self.connections.reader(once=True) as connection:
+            rows = fetch_rows(connection, queries()["subjects"], (tenant, first, last))
         return [Subject(id=id, name=name) for id, name in rows]
 
     def erase(

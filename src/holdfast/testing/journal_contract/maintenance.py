@@ -63,6 +63,8 @@ class MaintenanceContract(JournalFixtures):
         assert require(journal, ARTIFACTS).artifact("default", placed[0].name) is None
         assert require(journal, ARTIFACTS).artifact("default", placed[1].name) == b"shared"
         assert [subject.name for subject in journal.subjects("default")] == [None, "bob"]
+        assert [subject.name for subject in journal.subjects("default", 2)] == ["bob"]
+        assert journal.subjects("default", 3) == journal.subjects("other", 2) == []
         assert dump_projections(journal) == before
         assert verify(writer.env).findings == ()
         require(journal, MAINTENANCE).rebuild()

@@ -265,7 +265,8 @@ DELETE FROM artifacts WHERE tenant = ? AND name = ?
 SELECT 1 FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant WHERE t.name = ? AND a.name = ? AND a.erased = 0
 
 -- name: subjects
-SELECT s.id, s.name FROM subjects AS s JOIN tenants AS t ON t.id = s.tenant WHERE t.name = ? ORDER BY s.id
+SELECT s.id, s.name FROM subjects AS s
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?) AND s.id BETWEEN ? AND ? ORDER BY s.id
 
 -- name: all_subjects
 SELECT t.name, s.id, s.name, s.digest FROM subjects AS s JOIN tenants AS t ON t.id = s.tenant
