@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Settings
+from holdfast.journal import text_index
 from holdfast.testing.clock import FrozenClock
 
 
@@ -72,6 +73,31 @@ def test_what_was_retracted_or_reset_is_not_found(hf: Holdfast) -> None:
     chat.append("A new beginning.")
     assert chat.search("swordfish") == []
     assert [one for one in hf.search("swordfish") if one.kind == "message"] == []
+
+
+def test_a_greeting_after_a_reset_is_not_found_by_words_from_before_it(hf: Holdfast) -> None:
+    chat = hf.session("alice")
+    chat.append(["Hello.", "My password is HUNTER2."])
+    chat.reset()
+    chat.append("hi")
+    assert found(chat.search("password HUNTER2")) == found(hf.search("password HUNTER2")) == []
+    chat.append("The invoice is overdue.")
+    chat.append("oh")
+    assert found(chat.search("invoice"))[:2] == ["The invoice is overdue.", "oh"]
+    # Words that are indexed again, for an erasure or a repair, get no others either.
+    hf.as_user("ann").session("alice").append("Ann was here.")
+    hf.journal.erase("ann")
+    hf.journal.rebuild()
+    assert found(chat.search("password HUNTER2")) == found(hf.search("password HUNTER2")) == []
+
+
+def test_context_that_crosses_a_reset_is_found(monkeypatch: pytest.MonkeyPatch, hf: Holdfast) -> None:
+    def crossing(placed: text_index.IndexedEvent, text: str) -> bool:
+        return placed.event.type == "message.appended"
+
+    monkeypatch.setattr(text_index, "needs_context", crossing)
+    with pytest.raises(AssertionError):
+        test_a_greeting_after_a_reset_is_not_found_by_words_from_before_it(hf)
 
 
 def test_a_branch_finds_what_it_shares_and_its_parent_does_not_find_what_it_adds(hf: Holdfast) -> None:

@@ -81,12 +81,20 @@ def index_events(written: Iterable[IndexedEvent], around: IndexLookups) -> list[
                 gone.append(before)
         text = searchable_text(event.type, placed.facts, placed.content, partial(around.beginning, placed))
         if event.type == MESSAGE_APPENDED:
-            if len(text) <= SELF_CONTAINED_CHARS:
+            if needs_context(placed, text):
                 previous = said[placed.stream] if placed.stream in said else around.previous(placed)
             said[placed.stream] = text
         if text:
             passages[event.seq] = make_text_row(placed, text, previous)
     return [(tenant, gone, list(passages.values())) for tenant, (gone, passages) in changes.items()]
+
+
+def needs_context(placed: IndexedEvent, text: str) -> bool:
+    """Return True if a message is so short that the end of the one before it is indexed with it.
+
+    The first message of a conversation has none before it: after a reset, the stream still holds an earlier one.
+    """
+    return placed.event.type == MESSAGE_APPENDED and placed.facts.position != 1 and len(text) <= SELF_CONTAINED_CHARS
 
 
 def make_text_row(placed: IndexedEvent, text: str, previous: str) -> TextRow:

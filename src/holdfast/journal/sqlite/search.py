@@ -15,13 +15,12 @@ import msgspec
 from holdfast.core.journal.codec import decode, decode_facts
 from holdfast.core.search.documents import (
     INDEXED_BYTES,
-    MESSAGE_APPENDED,
     Hit,
     TextSearch,
     artifact_id,
     decode_beginning,
 )
-from holdfast.core.search.words import SELF_CONTAINED_CHARS, content_text, searchable_text
+from holdfast.core.search.words import content_text, searchable_text
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
@@ -151,9 +150,7 @@ def _fill_index(
         facts = decode_facts(event.type, event.schema, event.facts)
         placed = IndexedEvent(tenant, row[2], event, facts, event.content)
         text = searchable_text(event.type, facts, event.content, partial(there.beginning, placed))
-        previous = (
-            there.previous(placed) if event.type == MESSAGE_APPENDED and len(text) <= SELF_CONTAINED_CHARS else ""
-        )
+        previous = there.previous(placed) if text_index.needs_context(placed, text) else ""
         if text:
             passages.append(text_index.make_text_row(placed, text, previous))
     index.add(passages)
