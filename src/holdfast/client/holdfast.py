@@ -26,6 +26,7 @@ from holdfast.flow.frames import takeover
 from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.flow.state import search as state_search
+from holdfast.flow.turns import sweep as turn_sweep
 from holdfast.ports import Env, Model
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
@@ -127,7 +128,7 @@ class Holdfast:
 
     def sweep_sessions(self) -> SessionSweepReport:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it periodically."""
-        return sessions_flow.sweep_sessions(self.env)
+        return turn_sweep.sweep_sessions(self.env)
 
     @property
     def state(self) -> StateStore:

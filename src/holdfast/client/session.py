@@ -38,7 +38,7 @@ from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.limits import LOOPS, ModelLimits
-from holdfast.flow.turns.open import TurnTerms, end_if_free, end_if_over
+from holdfast.flow.turns.open import TurnTerms, end_conversation, end_if_free, end_if_over
 from holdfast.flow.turns.tool_calls import ToolRules
 from holdfast.ports import Env
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
@@ -47,7 +47,7 @@ from holdfast.records.ids import check_key, ulid_text
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.packs import Trace
 from holdfast.records.reports import Progress
-from holdfast.records.scope import MAIN_THREAD, Scope
+from holdfast.records.scope import MAIN_THREAD
 from holdfast.records.sessions import Summary
 from holdfast.records.usage import Usage
 
@@ -297,20 +297,14 @@ class Session:
 
     def close(self) -> None:
         """End the session for good: it takes no more messages, and all of it is offered to memory."""
-        self._end_session("close", reset=False)
+        end_conversation(self._env, self.id, cause="close", reset=False)
         compaction_rules.forget_rules(self._env, self._session_stream)
         sessions_flow.offer_handovers(self._env, self._session_stream)
 
     def reset(self) -> None:
         """End the session and start afresh under the same id: the next message has no history before it."""
-        self._end_session("reset", reset=True)
+        end_conversation(self._env, self.id, cause="reset", reset=True)
         sessions_flow.offer_handovers(self._env, self._session_stream)
-
-    def _end_session(self, cause: str, *, reset: bool) -> None:
-        threads = self.details.threads
-        sessions_flow.end_session(self._env, self.id, cause=cause, reset=reset)
-        for thread in threads:
-            end_if_over(self._env, Scope.thread(self.id, thread).text)
 
     # import and export
 

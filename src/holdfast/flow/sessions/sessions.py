@@ -56,7 +56,7 @@ from holdfast.records.ids import check_id, ulid_text
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
-from holdfast.records.sessions import Handover, SessionInfo, SessionState, SessionSweepReport
+from holdfast.records.sessions import Handover, SessionInfo, SessionState
 from holdfast.records.usage import Usage
 
 PAGE = 100
@@ -254,10 +254,18 @@ def session_state(env: Env, id: str) -> SessionState:
 # ending
 
 
-def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | None = None) -> bool:
+def end_session(
+    env: Env,
+    id: str,
+    *,
+    cause: str,
+    reset: bool,
+    quiet_at: int | None = None,
+    is_at_work: Callable[[str], bool] = lambda thread: False,
+) -> bool:
     """End a session in one commit; return False if there was nothing to end.
 
-    With `quiet_at`, end it only if it has been idle for its timeout at that time.
+    With `quiet_at`, end it only if it has been idle for its timeout at that time and none of its threads is at work.
     """
     session = Scope.session(check_id(id, "session id")).text
     load_current_state(env, session)  # Refresh: a cached status must not prevent the end.
@@ -275,7 +283,7 @@ def end_session(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | N
         over = known.status == "closed" or (known.status == "closing" and not again)
         if over and not (reset and cause == "reset"):
             raise SessionClosed(f"Session {id!r} was closed already.")
-        if quiet_at is not None and _is_busy(known, found, quiet_at):
+        if quiet_at is not None and (_is_busy(known, found, quiet_at) or any(map(is_at_work, found))):
             return {}
         ended = known.status == "ended" and reset
         drafts = {} if ended else _end_drafts(env, known, session, found, cause, reset)
@@ -532,20 +540,10 @@ def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing
     )
 
 
-def sweep_sessions(env: Env) -> SessionSweepReport:
-    """End sessions that were idle for too long, and offer pending handovers."""
-    now, ended, after = env.clock.now_ms(), 0, ""
-    while idle := env.journal.idle_sessions(env.tenant, now, after, PAGE):
-        for stream in idle:
-            try:
-                id = str(parse_scope(stream).get("session"))
-                ended += end_session(env, id, cause="timeout", reset=True, quiet_at=now)
-            except SessionClosed:
-                continue
-        after = idle[-1]
+def offer_pending_handovers(env: Env) -> int:
+    """Offer every pending handover of the tenant; return how many were taken."""
     pending, key = dict[str, None](), b""
     while found := env.journal.select(env.tenant, RowQuery(table="session_handovers", after_key=key, limit=PAGE)):
         pending.update(dict.fromkeys(stream for stream, _ in found))
         key = found[-1][1]["handover_id"]  # type: ignore[assignment]
-    taken = sum(offer_handovers(env, stream) for stream in pending)
-    return SessionSweepReport(ended=ended, handed_over=taken)
+    return sum(offer_handovers(env, stream) for stream in pending)

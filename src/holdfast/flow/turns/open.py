@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -32,6 +33,7 @@ from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.frames.takeover import default_limits
+from holdfast.flow.sessions import sessions
 from holdfast.flow.turns import limits, stop, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.deadlock import Caller, TurnWait, TurnWork, current_caller, enter_work, wait_graph
@@ -39,6 +41,7 @@ from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
 from holdfast.ports import Env
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
+from holdfast.records.scope import Scope
 from holdfast.system import renew_in_child
 
 OPEN_POLL_SECONDS = 0.02
@@ -338,6 +341,19 @@ class TurnOpener:
         if self._inside:
             self._inside = False
             queues.leave(self._here)
+
+
+def end_conversation(env: Env, id: str, *, cause: str, reset: bool, quiet_at: int | None = None) -> bool:
+    """End a session, and its turns with their questions; return False if there was nothing to end.
+
+    With `quiet_at`, end it only if it has been idle for its timeout at that time. A turn at work is not idle.
+    """
+    threads = [Scope.thread(id, thread).text for thread in sessions.session_state(env, id).threads]
+    at_work = partial(turns.is_at_work, env)
+    ended = sessions.end_session(env, id, cause=cause, reset=reset, quiet_at=quiet_at, is_at_work=at_work)
+    for thread in threads if ended or quiet_at is None else ():
+        end_if_over(env, thread)
+    return ended
 
 
 def end_if_over(env: Env, thread: str) -> None:

@@ -1,4 +1,4 @@
-"""The sweep: due timers, expired questions, overdue frames, and work whose owner is gone.
+"""The sweep: due timers, expired questions, overdue frames, work whose owner is gone, and idle sessions.
 
 It does only what was agreed beforehand, and only where no other process is at work: a live owner acts for itself.
 Suspended frames are never overdue.
@@ -14,19 +14,23 @@ import msgspec
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames import stack
 from holdfast.core.frames.next_step import is_late
-from holdfast.errors import Conflict, HoldfastError, NotOwner, Refused, Unavailable
+from holdfast.errors import Conflict, HoldfastError, NotOwner, Refused, SessionClosed, Unavailable
 from holdfast.flow.frames import takeover
 from holdfast.flow.frames.lifecycle import pop_frame
 from holdfast.flow.frames.questions import resume_frame
 from holdfast.flow.frames.read import list_streams_with_work, load_current_state
 from holdfast.flow.journal.append import decide_and_append
+from holdfast.flow.sessions import sessions
 from holdfast.flow.turns import stop, turns
 from holdfast.flow.turns.append import TurnPlace
+from holdfast.flow.turns.open import end_conversation
 from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.recovery import SweepReport
+from holdfast.records.scope import parse_scope
+from holdfast.records.sessions import SessionSweepReport
 
 EXPIRY_REASON = "Nobody answered in time."
 SKIPPED = "skipped"
@@ -40,6 +44,20 @@ def sweep(env: Env, *, fail_orphans: bool = False, patient: bool = True) -> Swee
         for what, frame in sweep_stream(env, stream, fail_orphans=fail_orphans, patient=patient).done:
             done[what].append(frame)
     return SweepReport(**{name: tuple(ids) for name, ids in done.items()})
+
+
+def sweep_sessions(env: Env) -> SessionSweepReport:
+    """End sessions that were idle for too long, and offer pending handovers."""
+    now, ended, after = env.clock.now_ms(), 0, ""
+    while idle := env.journal.idle_sessions(env.tenant, now, after, sessions.PAGE):
+        for stream in idle:
+            try:
+                id = str(parse_scope(stream).get("session"))
+                ended += end_conversation(env, id, cause="timeout", reset=True, quiet_at=now)
+            except SessionClosed:
+                continue
+        after = idle[-1]
+    return SessionSweepReport(ended=ended, handed_over=sessions.offer_pending_handovers(env))
 
 
 class StreamSweep(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.core.frames import lifecycle, stack
 from holdfast.core.frames.next_step import TurnMessage, TurnStep, next_turn_step
+from holdfast.core.frames.questions import is_resumable
 from holdfast.core.journal.codec import decode_event, encode
 from holdfast.core.journal.load import row_usage
 from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Refused
@@ -96,6 +97,16 @@ def find_frame_turn(env: Env, place: TurnPlace, frame: FrameState) -> TurnPlace 
     """Return a root frame's turn, or None if it is not one."""
     pushed = read_event(env, place.actor, frame.pushed)
     return None if pushed is None else _place_from_facts(place, pushed.facts)
+
+
+def is_at_work(env: Env, thread: str) -> bool:
+    """Return True if a thread's turn is at work, or will be without a person: then silence does not mean idle."""
+    now = env.clock.now_ms()
+    for frame in load_current_state(env, turns_place(thread).actor).frames.values():
+        asked = frame.question
+        if frame.status == "active" or (asked is not None and (asked.until is not None or is_resumable(asked, now))):
+            return True
+    return False
 
 
 def find_turn_agent(env: Env, actor: str, frame: FrameState) -> str | None:
