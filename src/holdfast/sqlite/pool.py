@@ -3,6 +3,7 @@
 SQLite's file locks do not survive a fork, but its records of them do: a child that uses them can
 destroy the parent's data. So every connection is closed before a fork and reopened when next
 needed, on both sides. If another thread is using one at that moment, the child refuses to work.
+Threads that fork at the same time do so one after the other.
 
 Nor do the locks survive other code of this process that opens the same file with another SQLite library and closes
 it: then any process may delete the log, and commits go to a file without a name. The names are therefore compared with
@@ -61,7 +62,8 @@ class SqlitePool:
         self.write_lock = ForkLock()
         """The lock to hold while writing: the writer is used by one thread at a time."""
         self._gate = threading.Lock()
-        self._in_use = 0
+        self._users: dict[object, int] = {}
+        """The operations that use a connection, each with its thread."""
         self._writer: apsw.Connection | None = None
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
@@ -78,17 +80,23 @@ class SqlitePool:
         self.after_fork: list[Callable[[], None]] = []
         if self._database in _UNSAFE_FILES:
             raise Refused(_UNSAFE_MESSAGE)
-        _WATCHED.add(self)
+        with _FORKING:
+            _WATCHED.add(self)
+        user = object()
         try:
+            self._enter(user)
             self._open_writer()
         except apsw.Error as error:
             raise translate_error(error) from error
+        finally:
+            self._leave(user)
 
     @contextmanager
     def writer(self) -> Iterator[apsw.Connection]:
         """Yield the one connection that writes. The caller ensures that only one thread uses it."""
-        self._enter()
+        user = object()
         try:
+            self._enter(user)
             try:
                 connection = self._writer or self._open_writer()
                 self.check_files()
@@ -101,7 +109,7 @@ class SqlitePool:
         except DRIVER_ERRORS as error:
             raise translate_error(error) from error
         finally:
-            self._leave()
+            self._leave(user)
 
     @contextmanager
     def transaction(self) -> Iterator[apsw.Connection]:
@@ -161,9 +169,10 @@ class SqlitePool:
         if self.pinned.connection is not None:
             yield self.pinned.connection
             return
-        self._enter()
         connection: apsw.Connection | None = None
+        user = object()
         try:
+            self._enter(user)
             with self._gate:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
@@ -181,13 +190,14 @@ class SqlitePool:
                 raise translate_error(error) from error
             raise
         finally:
-            self._leave(connection)
+            self._leave(user, connection)
 
     @contextmanager
     def poller(self) -> Iterator[tuple[apsw.Connection, bool]]:
         """Yield the one connection that polls for changes, and whether it was just opened."""
-        self._enter()
+        user = object()
         try:
+            self._enter(user)
             fresh = self._poller is None
             if self._poller is None:
                 self._poller = self._open(write=False)
@@ -197,14 +207,15 @@ class SqlitePool:
             self._poller = None
             raise translate_error(error) from error
         finally:
-            self._leave()
+            self._leave(user)
 
     @contextmanager
     def extra_writer(self) -> Iterator[apsw.Connection]:
         """Yield a further connection, for long work in parallel with the others."""
-        self._enter()
         connection: apsw.Connection | None = None
+        user = object()
         try:
+            self._enter(user)
             connection = self._open(write=True)
             yield connection
             self.check_files(committed=True)
@@ -212,7 +223,7 @@ class SqlitePool:
             raise translate_error(error) from error
         finally:
             self._discard(connection)
-            self._leave()
+            self._leave(user)
 
     def drop_writer(self, *, suspect: bool) -> None:
         """Close the writer after an error. With `suspect`, a commit may be visible but not yet on disk."""
@@ -225,9 +236,10 @@ class SqlitePool:
         """Close every idle connection; those in use are closed when they are returned."""
         with self._gate:
             self.closed = True
-            if not self._in_use:
+            if not self._users:
                 self._close_all()
-        _WATCHED.discard(self)
+        with _FORKING:
+            _WATCHED.discard(self)
 
     def _open(self, *, write: bool) -> apsw.Connection:
         self._check_database()
@@ -267,7 +279,15 @@ class SqlitePool:
         rewrite_log(connection, self._path, self._vfs)
         self._suspect = self._inherited = False
 
-    def _enter(self) -> None:
+    def _enter(self, user: object) -> None:
+        """Note an operation. It waits while a thread forks, unless the fork waits for an operation of this thread."""
+        if threading.get_ident() in self._users.values():
+            self._admit(user)
+        else:
+            with _FORKING:
+                self._admit(user)
+
+    def _admit(self, user: object) -> None:
         with self._gate:
             if self._forked:
                 raise Refused(_UNSAFE_MESSAGE)
@@ -275,17 +295,19 @@ class SqlitePool:
                 raise Closed
             if self._moved:
                 self.check_files()
-            self._in_use += 1
+            self._users[user] = threading.get_ident()
 
-    def _leave(self, reader: apsw.Connection | None = None) -> None:
+    def _leave(self, user: object, reader: apsw.Connection | None = None) -> None:
+        """End an operation, and keep its connection for the next one if there is room."""
+        if reader is not None and len(self._idle) >= MAX_IDLE_READERS:
+            self._discard(reader)
+            reader = None
         with self._gate:
-            if reader is not None and len(self._idle) < MAX_IDLE_READERS:
+            if reader is not None:
                 self._idle.append(reader)
-                reader = None
-            self._in_use -= 1
-            if self.closed and not self._in_use:
+            self._users.pop(user, None)
+            if self.closed and not self._users:
                 self._close_all()
-        self._discard(reader)
 
     def _close_all(self) -> None:
         # Readers first: closing the last connection folds the log into the database.
@@ -296,31 +318,26 @@ class SqlitePool:
 
     # forking
 
-    def before_fork(self) -> None:
-        """Wait until every connection is idle, close them all, and keep the gate locked."""
+    def close_before_fork(self) -> None:
+        """Wait until every connection is idle, at most a second, and close them all. Operations cannot begin."""
         deadline = time.monotonic() + FORK_WAIT_SECONDS
-        self._gate.acquire()
-        while self._in_use and time.monotonic() < deadline:
-            self._gate.release()
+        while self._users and time.monotonic() < deadline:
             time.sleep(FORK_POLL_SECONDS)
-            self._gate.acquire()
-        if not self._in_use:
-            self._close_all()
+        with self._gate:
+            if not self._users:
+                self._close_all()
 
-    def after_fork_in_parent(self) -> None:
-        """Unlock the gate; connections reopen when needed."""
-        self._gate.release()
-
-    def after_fork_in_child(self) -> None:
-        """Start with nothing inherited, or refuse to work if a connection was in use."""
-        if self._in_use:
+    def start_in_child(self) -> None:
+        """Start with nothing inherited, or refuse to work if a connection is still open."""
+        inherited = [one for one in (*self._idle, self._poller, self._writer) if one is not None]
+        if self._users or inherited:
             self._forked = True
             _UNSAFE_FILES.add(self._database)
-            _ABANDONED_CONNECTIONS.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
+            _ABANDONED_CONNECTIONS.extend(inherited)
             self._idle, self._poller, self._writer = [], None, None
         self._gate = threading.Lock()
         self.pinned = ThreadSnapshot()
-        self._in_use = 0
+        self._users = {}
         for callback in self.after_fork:
             callback()
 
@@ -351,27 +368,26 @@ def _file_size(path: Path) -> int:
 
 
 _WATCHED: weakref.WeakSet[SqlitePool] = weakref.WeakSet()
-_FORKING: list[SqlitePool] = []
+_FORKING = threading.RLock()
+"""Held by the thread that forks, from before its pools are closed until after the fork."""
 
 
-def _before_fork() -> None:
-    # Always in the same order, so that two forking threads cannot deadlock.
-    _FORKING[:] = sorted(_WATCHED, key=id)
-    for one in _FORKING:
-        one.before_fork()
+def _close_pools() -> None:
+    for one in list(_WATCHED):
+        one.close_before_fork()
 
 
-def _after_fork_in_parent() -> None:
-    for one in _FORKING:
-        one.after_fork_in_parent()
-    _FORKING.clear()
-
-
-def _after_fork_in_child() -> None:
-    for one in _FORKING:
-        one.after_fork_in_child()
-    _FORKING.clear()
+def _start_pools() -> None:
+    for one in list(_WATCHED):
+        one.start_in_child()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_close_pools, after_in_child=_start_pools)
+    # Hooks that were registered last run first before a fork and last after it. The lock's own methods are the hooks:
+    # a signal cannot interrupt them, and an exception of a hook would not stop the fork.
+    os.register_at_fork(
+        before=_FORKING.acquire,
+        after_in_parent=_FORKING.release,
+        after_in_child=_FORKING._at_fork_reinit,  # type: ignore[attr-defined]
+    )
