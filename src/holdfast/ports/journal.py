@@ -94,7 +94,7 @@ class Journal(Protocol):
     def renewals(self, tenant: str, stream: str) -> int:
         """Return the number of signs of life that a stream's owners have given; watchers look for a change."""
 
-    def snapshot(self) -> AbstractContextManager[None]:
+    def snapshot(self) -> AbstractContextManager[object]:
         """Open a snapshot: inside it, all reads of this thread see one moment, whatever other writers do."""
 
     def position(self) -> int:

@@ -8,6 +8,10 @@ Threads that fork at the same time do so one after the other.
 Nor do the locks survive other code of this process that opens the same file with another SQLite library and closes
 it: then any process may delete the log, and commits go to a file without a name. The names are therefore compared with
 the files that were opened, before and after every commit. If they differ, the pool stops for good.
+
+A signal may raise KeyboardInterrupt at any call in the main thread, also while an earlier interruption is being
+cleaned up. Only `with lock:` and single calls of C code cannot be split. So work that needs a lock is a function,
+called inside such a `with`: a context manager in Python could be interrupted before it releases what it took.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -33,6 +38,8 @@ from holdfast.sqlite.connection import (
     translate_error,
 )
 from holdfast.system import ForkLock
+
+ResultT = TypeVar("ResultT")
 
 MAX_IDLE_READERS = 16
 FORK_WAIT_SECONDS = 1.0
@@ -89,14 +96,23 @@ class SqlitePool:
         except apsw.Error as error:
             raise translate_error(error) from error
         finally:
-            self._leave(user)
+            self._users.pop(user, None)
 
-    @contextmanager
-    def writer(self) -> Iterator[apsw.Connection]:
-        """Yield the one connection that writes. The caller ensures that only one thread uses it."""
+    def write(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
+        """Call `work` with the one connection that writes, while no other thread of this process writes."""
         user = object()
+        with self.write_lock.lock:
+            try:
+                self._enter(user)
+                return self._lend_writer(work)
+            except DRIVER_ERRORS as error:
+                raise translate_error(error) from error
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
+
+    def _lend_writer(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
         try:
-            self._enter(user)
             try:
                 connection = self._writer or self._open_writer()
                 self.check_files()
@@ -105,20 +121,23 @@ class SqlitePool:
             except BaseException:
                 self.drop_writer(suspect=self._suspect)
                 raise
-            yield connection
-        except DRIVER_ERRORS as error:
-            raise translate_error(error) from error
+            return work(connection)
         finally:
-            self._leave(user)
+            # The last resort, if a signal interrupted the code that ends a transaction: a signal cannot come between
+            # here and the close, because nothing is called before it.
+            writer = self._writer
+            if writer is not None and writer.in_transaction:
+                self._writer, self._writer_files, self._suspect = None, None, True
+                writer.close(True)
 
-    @contextmanager
-    def transaction(self) -> Iterator[apsw.Connection]:
-        """Yield the write connection in a transaction: committed at the end, rolled back on any error."""
-        with self.write_lock.lock, self.writer() as connection:
+    def transact(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
+        """Call `work` with the write connection in a transaction: committed at the end, rolled back on any error."""
+
+        def run(connection: apsw.Connection) -> ResultT:
             committing = False
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                yield connection
+                result = work(connection)
                 committing = True
                 connection.execute("COMMIT")
                 self.check_files(committed=True)
@@ -128,6 +147,9 @@ class SqlitePool:
                 if isinstance(error, DRIVER_ERRORS):
                     raise translate_error(error, committing=committing, advice=self._format.if_unknown) from error
                 raise
+            return result
+
+        return self.write(run)
 
     def check_files(self, *, committed: bool = False) -> None:
         """Stop for good if the writer's files are not those that their names lead to: nobody would see its commits."""
@@ -183,14 +205,18 @@ class SqlitePool:
             if not once:
                 connection.execute("COMMIT")
         except BaseException as error:
-            if connection is not None:
-                self._discard(connection)
-                connection = None
+            # Taken first: it is not lent again, even if a signal interrupts its closing.
+            broken, connection = connection, None
+            self._discard(broken)
             if isinstance(error, DRIVER_ERRORS):
                 raise translate_error(error) from error
             raise
         finally:
-            self._leave(user, connection)
+            try:
+                self._keep_reader(connection)
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
 
     @contextmanager
     def poller(self) -> Iterator[tuple[apsw.Connection, bool]]:
@@ -203,11 +229,12 @@ class SqlitePool:
                 self._poller = self._open(write=False)
             yield self._poller, fresh
         except apsw.Error as error:
-            self._discard(self._poller)
-            self._poller = None
+            broken, self._poller = self._poller, None
+            self._discard(broken)
             raise translate_error(error) from error
         finally:
-            self._leave(user)
+            self._users.pop(user, None)
+            self._close_if_unused()
 
     @contextmanager
     def extra_writer(self) -> Iterator[apsw.Connection]:
@@ -222,22 +249,31 @@ class SqlitePool:
         except DRIVER_ERRORS as error:
             raise translate_error(error) from error
         finally:
-            self._discard(connection)
-            self._leave(user)
+            try:
+                self._discard(connection)
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
 
     def drop_writer(self, *, suspect: bool) -> None:
         """Close the writer after an error. With `suspect`, a commit may be visible but not yet on disk."""
         self._suspect = self._suspect or suspect
         self._moved |= self._are_files_moved()
-        connection, self._writer, self._writer_files = self._writer, None, None
-        self._discard(connection)
+        writer = self._writer
+        if writer is not None:
+            try:
+                if self._moved:
+                    writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                # Without a call in between: an open transaction is closed, or still that of the writer.
+                self._writer = self._writer_files = None
+                writer.close(True)
+            except apsw.Error:
+                pass  # It failed before, so closing may fail too.
 
     def close(self) -> None:
         """Close every idle connection; those in use are closed when they are returned."""
-        with self._gate:
-            self.closed = True
-            if not self._users:
-                self._close_all()
+        self.closed = True
+        self._close_if_unused()
         with _FORKING:
             _WATCHED.discard(self)
 
@@ -297,17 +333,18 @@ class SqlitePool:
                 self.check_files()
             self._users[user] = threading.get_ident()
 
-    def _leave(self, user: object, reader: apsw.Connection | None = None) -> None:
-        """End an operation, and keep its connection for the next one if there is room."""
-        if reader is not None and len(self._idle) >= MAX_IDLE_READERS:
-            self._discard(reader)
-            reader = None
-        with self._gate:
-            if reader is not None:
-                self._idle.append(reader)
-            self._users.pop(user, None)
-            if self.closed and not self._users:
-                self._close_all()
+    def _keep_reader(self, connection: apsw.Connection | None) -> None:
+        if len(self._idle) >= MAX_IDLE_READERS:
+            self._discard(connection)
+        elif connection is not None:
+            self._idle.append(connection)
+
+    def _close_if_unused(self) -> None:
+        """Close what a closed pool still holds, once no operation needs it."""
+        if self.closed:
+            with self._gate:
+                if not self._users:
+                    self._close_all()
 
     def _close_all(self) -> None:
         # Readers first: closing the last connection folds the log into the database.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -378,10 +378,8 @@ class MemoryJournal:
         """Return the events of one append to one stream, as far as they are held."""
         return [self._events[at] for at in range(seq, seq + count) if at in self._events]
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with self._open():
-            yield
+    def snapshot(self) -> AbstractContextManager[object]:
+        return self._open()
 
     def position(self) -> int:
         with self._open():

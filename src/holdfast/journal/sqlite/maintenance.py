@@ -63,7 +63,8 @@ def iterate_artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
 
 def collect_artifacts(journal: SqliteJournal, before_ms: int) -> int:
     """Remove artifacts that nothing refers to, under the write lock, so that no new reference can appear."""
-    with journal.connections.transaction() as connection:
+
+    def collect(connection: apsw.Connection) -> int:
         unused = fetch_rows(connection, queries()["unreferred_artifacts"], (before_ms,))
         for tenant, name, _ in unused:
             connection.execute(queries()["drop_artifact"], (tenant, name))
@@ -72,14 +73,19 @@ def collect_artifacts(journal: SqliteJournal, before_ms: int) -> int:
         # Within the lock, so that no append can rely on them; a crash here leaves files for the next run.
         for path in doomed:
             path.unlink(missing_ok=True)
-    return len(doomed) + sum(not file for _, _, file in unused)
+        return len(doomed) + sum(not file for _, _, file in unused)
+
+    return journal.connections.transact(collect)
 
 
 def withdraw_artifact(journal: SqliteJournal, tenant: str, name: bytes) -> None:
     """Remove a file that was placed for an append which did not need it."""
-    with journal.connections.transaction() as connection:
+
+    def withdraw(connection: apsw.Connection) -> None:
         if not fetch_rows(connection, queries()["known_artifact"], (tenant, name)):
             journal.files.remove(tenant, name)
+
+    journal.connections.transact(withdraw)
 
 
 @contextmanager
@@ -182,7 +188,8 @@ def restore_items(
     journal: SqliteJournal, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]
 ) -> int:
     """Write exact copies in one transaction: a journal is restored whole or stays empty."""
-    with journal.connections.transaction() as connection:
+
+    def copy_items(connection: apsw.Connection) -> int:
         used = (
             "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM artifacts) + (SELECT count(*) FROM subjects)"
         )
@@ -194,8 +201,11 @@ def restore_items(
         while chunk := list(islice(rest, ITEMS_PER_STEP)):
             copy.add_items(chunk)
         copy.finish()
+        return copy.count
+
+    count = journal.connections.transact(copy_items)
     journal.announce()
-    return copy.count
+    return count
 
 
 class _JournalCopy:

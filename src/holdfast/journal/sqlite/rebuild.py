@@ -64,8 +64,8 @@ class _ProjectionRebuild:
         return self._count
 
     def _run_in_transaction(self, work: Any) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
         try:
+            self._connection.execute("BEGIN IMMEDIATE")
             if work != self._make_shadows and self._owner() != self._token:
                 raise Busy("Another rebuild has taken over and will finish the work. Nothing was changed by this one.")
             work()
