@@ -33,6 +33,7 @@ from holdfast.sqlite.connection import (
     DRIVER_ERRORS,
     Durability,
     FileFormat,
+    make_busy_handler,
     open_connection,
     rewrite_log,
     translate_error,
@@ -150,6 +151,28 @@ class SqlitePool:
             return result
 
         return self.write(run)
+
+    def is_writable(self, within_ms: int) -> bool:
+        """Return False if SQLite's write lock cannot be had within that time, not even by this process."""
+        connection: apsw.Connection | None = None
+        user = object()
+        try:
+            self._enter(user)
+            # On a connection of its own, because the others wait for longer.
+            connection = apsw.Connection(os.fspath(self._path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+            connection.set_busy_handler(make_busy_handler(within_ms))
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            return False
+        except apsw.Error as error:
+            raise translate_error(error) from error
+        finally:
+            try:
+                self._discard(connection)
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
+        return True
 
     def check_files(self, *, committed: bool = False) -> None:
         """Stop for good if the writer's files are not those that their names lead to: nobody would see its commits."""

@@ -353,6 +353,9 @@ class MemoryJournal:
         with self._open():
             return self._renewals.get((tenant, stream), 0)
 
+    def is_writable(self, within_ms: int) -> bool:
+        return True  # There is no other process.
+
     def read(self, query: EventQuery) -> list[StoredEvent]:
         with self._open():
             if query.stream is None:

@@ -301,6 +301,9 @@ class SqliteJournal:
             rows = fetch_rows(connection, queries()["renewals"], (tenant, stream))
         return int(rows[0][0]) if rows else 0
 
+    def is_writable(self, within_ms: int) -> bool:
+        return self.connections.is_writable(within_ms)
+
     def read(self, query: EventQuery) -> list[StoredEvent]:
         until = _MAX_SEQ if query.until is None else query.until
         types = _JSON.encode(query.types).decode() if query.types else None
