@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import apsw
 import pytest
@@ -20,7 +22,11 @@ from holdfast.connect import assemble_env
 from holdfast.errors import ActorBusy, Busy
 from holdfast.flow.frames.leases import StreamLeases
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import rebuild as sqlite_rebuild
+from holdfast.journal.sqlite import search as sqlite_search
+from holdfast.journal.sqlite.statements import queries
 from holdfast.records.settings import Settings
+from holdfast.sqlite.fts import tenant_index
 from holdfast.testing.clock import FrozenClock
 from tests.crash.lease_process import SCOPE
 from tests.crash.test_leases import LEASE_MS, Other, here, others  # noqa: F401  a fixture
@@ -194,6 +200,40 @@ def test_a_live_process_keeps_its_actor_while_the_lock_is_held(
         assert owner.do("leave") == "ok completed"
 
 
+def rebuild_beside_others(path: Path, patch: pytest.MonkeyPatch) -> None:
+    """Rebuild a journal that lost half of its index, while others write whenever the lock is free."""
+    patch.setattr(sqlite_rebuild, "REBUILD_BATCH", 20)
+    patch.setattr(sqlite_search, "REPAIR_BATCH", 5)
+    with holdfast.open(path) as hf:
+        hf.session("s").append([{"role": "user", "content": f"word{number}"} for number in range(60)])
+        for number in range(20):
+            hf.state("user/u").write(f"k{number}", f"entry{number}")
+        journal = hf.env.journal
+        assert isinstance(journal, SqliteJournal)
+        journal.connections.write(lambda connection: connection.execute("DELETE FROM search_1 WHERE rowid % 2"))
+        pieces: list[int] = []
+
+        def write(seconds: float) -> None:
+            number = len(pieces)
+            pieces.append(journal.position())
+            hf.state("user/u").write(f"k{number % 20}", f"later{number}")
+            hf.session("s").append(f"late{number}")
+
+        with patch.context() as inner:
+            inner.setattr(sqlite_rebuild, "time", SimpleNamespace(sleep=write, monotonic=time.monotonic))
+            hf.journal.rebuild()
+        assert len(pieces) >= 12, "the lock was held for long"
+        assert hf.journal.verify().findings == ()
+        with journal.connections.reader() as connection:
+            there = tenant_index(connection, 1).rowids()
+            wanted = [seq for (seq,) in connection.execute(queries()["texts"], (1,))]
+        assert there == sorted(wanted), "the index does not hold the current texts"
+
+
+def test_a_rebuild_leaves_the_lock_to_others_after_every_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rebuild_beside_others(tmp_path / "a.db", monkeypatch)
+
+
 # tests that can fail
 
 
@@ -215,3 +255,29 @@ def test_a_deposed_owner_is_caught(
 ) -> None:
     plant(monkeypatch)
     assert "taken" in [watch_owner(tmp_path, *held)[0] for held in HELD]
+
+
+def texts_in_one_piece(patch: pytest.MonkeyPatch) -> None:
+    repair = sqlite_search.repair_indexes
+
+    def at_once(connection: apsw.Connection, files: Any, run: Callable[[Callable[[], object]], object]) -> None:
+        run(lambda: repair(connection, files, lambda step: step()))
+
+    patch.setattr(sqlite_search, "repair_indexes", at_once)
+
+
+def replaced_entries_indexed(patch: pytest.MonkeyPatch) -> None:
+    known = queries()
+    sql = "SELECT version FROM state_history WHERE tenant = ?1 AND stream = ?2 AND key = ?3 ORDER BY version LIMIT 1"
+    patch.setattr(sqlite_search, "queries", lambda: {**known, "state_version": sql})
+
+
+@pytest.mark.parametrize(
+    ("plant", "found"), [(texts_in_one_piece, "held for long"), (replaced_entries_indexed, "current texts")]
+)
+def test_a_rebuild_that_goes_wrong_beside_others_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], found: str
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=found):
+        rebuild_beside_others(tmp_path / "a.db", monkeypatch)

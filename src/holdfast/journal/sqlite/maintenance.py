@@ -268,4 +268,4 @@ class _JournalCopy:
             values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)
         if self._journal.settings.index_text:
-            search.repair_indexes(self._connection, self._journal.files)
+            search.repair_indexes(self._connection, self._journal.files, lambda step: step())
