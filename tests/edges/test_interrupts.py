@@ -19,6 +19,8 @@ from holdfast.flow.journal import caches
 from holdfast.journal.sqlite.transaction import CommitRound, GroupCommit
 from holdfast.records.entries import StoredEntry
 from holdfast.sqlite.pool import SqlitePool
+from holdfast.store.fs import files
+from holdfast.store.fs.store import FsStore
 from holdfast.store.sqlite import SqliteStore
 from tests.edges import interrupts
 from tests.edges.interrupts import Operation, count_points, interrupt
@@ -80,15 +82,19 @@ def test_an_interruption_leaves_no_lock_of_a_journal_in_memory_held(operation: O
         interrupt_everywhere(hf, None, operation, volume(40, 5_000))
 
 
-def test_an_interruption_leaves_no_lock_of_a_store_held(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    store = SqliteStore(path)
+@pytest.mark.parametrize("backend", [SqliteStore, FsStore])
+def test_an_interruption_leaves_no_lock_of_a_store_held(
+    tmp_path: Path, backend: type[SqliteStore | FsStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_TIMEOUT", 0.3)
+    path = tmp_path / "s"
+    store = backend(path)
 
     def put(hf: holdfast.Holdfast, number: int) -> object:
         return store.put("user/u", "key", StoredEntry(value=b"%d" % number, written_at=1))
 
     with holdfast.open("memory:") as hf:
-        interrupt_everywhere(hf, path, put, volume(60, 5_000))
+        interrupt_everywhere(hf, path if backend is SqliteStore else None, put, volume(60, 5_000))
     store.close()
 
 
