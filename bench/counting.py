@@ -71,20 +71,31 @@ def counting(journal: Any) -> Iterator[Counts]:
     counts = Counts()
     connections = journal.connections
     with ExitStack() as undo:
-        for name in ("writer", "reader"):
-            setattr(connections, name, _lending(getattr(connections, name), counts, writes=name == "writer"))
+        for name, way in (("write", _writing), ("reader", _lending)):
+            setattr(connections, name, way(getattr(connections, name), counts))
             undo.callback(delattr, connections, name)
         yield counts
 
 
-def _lending(lend: Callable[..., Any], counts: Counts, *, writes: bool) -> Callable[..., Any]:
+def _writing(write: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
+    def counted(work: Callable[[Any], Any]) -> Any:
+        def run(connection: apsw.Connection) -> Any:
+            with _traced(connection, counts, writes=True):
+                return work(_Counted(connection, counts))
+
+        return write(run)
+
+    return counted
+
+
+def _lending(lend: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
     @contextmanager
     def counted(**how: Any) -> Iterator[_Counted]:
         with lend(**how) as connection:
             if isinstance(connection, _Counted):
                 yield connection  # That of a snapshot, lent again within it: what it does is counted already.
                 return
-            with _traced(connection, counts, writes):
+            with _traced(connection, counts, writes=False):
                 yield _Counted(connection, counts)
 
     return counted

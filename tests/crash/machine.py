@@ -41,8 +41,8 @@ class Machine:
 
     def checkpoint(self) -> None:
         """Fold the log into the database, in any of SQLite's four ways."""
-        with self.journal.writer.exclusive_connection() as connection:
-            connection.wal_checkpoint(mode=self.random.randrange(4))
+        mode = self.random.randrange(4)
+        self.journal.connections.write(lambda connection: connection.wal_checkpoint(mode=mode))
 
     def after_a_power_cut(self, mode: CutMode | None = None) -> Path:
         """What the disk holds if the power fails now, or held when it did, as a new folder."""

@@ -241,11 +241,14 @@ def append_while_dropped(path: Path, wanted: int) -> list[str]:
         enough.wait()
         journal = hf.env.journal
         assert isinstance(journal, SqliteJournal)
-        # Between two commits, as another library does it: the log is folded into the database and deleted.
-        with journal.writer.exclusive_connection() as connection:
+
+        def pull(connection: apsw.Connection) -> None:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             for end in ("-wal", "-shm"):
                 path.with_name(path.name + end).unlink()
+
+        # Between two commits, as another library does it: the log is folded into the database and deleted.
+        journal.connections.write(pull)
         for thread in threads:
             thread.join()
     return acknowledged

@@ -106,11 +106,14 @@ def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 def follower_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_group_commit, "WAIT", 0.3)
+    original = transaction.GroupCommit._take_members
 
-    def end_round(self: transaction.GroupCommit, *_: object) -> None:
-        self._hand_over()
+    def take_members(self: transaction.GroupCommit, joined: transaction.CommitRound) -> Any:
+        members = original(self, joined)
+        joined.members = members[:1]
+        return members[:1]
 
-    patch.setattr(transaction.GroupCommit, "_end_round", end_round)
+    patch.setattr(transaction.GroupCommit, "_take_members", take_members)
 
 
 def undrained_returning(patch: pytest.MonkeyPatch) -> None:
@@ -119,8 +122,9 @@ def undrained_returning(patch: pytest.MonkeyPatch) -> None:
 
     def commit(self: transaction.SqliteWriter, members: Any) -> None:
         original(self, members)
-        with self._connections.writer() as writer:
-            kept.append(writer.execute("UPDATE meta SET value = value RETURNING name"))
+        self._connections.write(
+            lambda writer: kept.append(writer.execute("UPDATE meta SET value = value RETURNING name"))
+        )
 
     patch.setattr(transaction.SqliteWriter, "commit", commit)
 

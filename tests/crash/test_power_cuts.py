@@ -75,8 +75,7 @@ def closed(machine: Machine) -> None:
 def eager(machine: Machine) -> None:
     """Every few commits fold the log into the database."""
     machine.open()
-    with machine.journal.writer.exclusive_connection() as writer:
-        writer.wal_autocheckpoint(4)
+    machine.journal.connections.write(lambda writer: writer.wal_autocheckpoint(4))
 
 
 def old(machine: Machine) -> None:

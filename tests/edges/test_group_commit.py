@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.errors import OutcomeUnknown
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.sqlite.transaction import GroupCommit, GroupMember, settle_members
+from holdfast.journal.sqlite.transaction import CommitRound, GroupCommit, GroupMember, settle_members
 from holdfast.records.batches import AppendResult, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import SealedEvent
 from holdfast.testing.writer import Writer, make_note
@@ -57,8 +59,23 @@ class Held:
             _answer(member)
 
 
+def _count_joins(group: GroupCommit) -> list[str]:
+    """The callers that have joined a round, as they come."""
+    joined: list[str] = []
+    join = group._join
+
+    def count(own: GroupMember) -> CommitRound:
+        found = join(own)
+        joined.append(own.batch.parts[0].stream)
+        return found
+
+    group._join = count  # type: ignore[method-assign]
+    return joined
+
+
 def _submit_all(group: GroupCommit, held: Held, followers: int) -> dict[str, object]:
     outcomes: dict[str, object] = {}
+    joined = _count_joins(group)
 
     def submit(name: str) -> None:
         try:
@@ -72,7 +89,7 @@ def _submit_all(group: GroupCommit, held: Held, followers: int) -> dict[str, obj
     for number in range(followers):
         threads.append(threading.Thread(target=submit, args=(f"f{number}",), daemon=True))
         threads[-1].start()
-    while len(group._queue) < followers:
+    while len(joined) <= followers:
         threads[-1].join(0.001)
     held.go.set()
     for thread in threads:
@@ -144,54 +161,46 @@ def test_after_a_broken_leader_the_group_goes_on() -> None:
     assert group.submit(_batch("b")).version == 1
 
 
+class Interrupted:
+    """A lock that somebody waits for when the signal comes."""
+
+    def __enter__(self) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 def test_a_follower_that_is_interrupted_takes_nothing_along(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
     group = GroupCommit(held, members=64, size=10**6)
-    original = GroupMember.wait
+    join = GroupCommit._join
 
-    def wait(self: GroupMember) -> None:
-        if self.batch.parts[0].stream == "f1":
-            raise KeyboardInterrupt
-        original(self)
+    def interrupt(self: GroupCommit, own: GroupMember) -> Any:
+        joined = join(self, own)
+        return SimpleNamespace(lock=Interrupted()) if own.batch.parts[0].stream == "f1" else joined
 
-    monkeypatch.setattr(GroupMember, "wait", wait)
-    outcomes: dict[str, object] = {}
-
-    def submit(name: str) -> None:
-        try:
-            outcomes[name] = group.submit(_batch(name)).version
-        except BaseException as error:
-            outcomes[name] = type(error)
-
-    threads = [threading.Thread(target=submit, args=(name,), daemon=True) for name in ("leader", "f0", "f1", "f2")]
-    threads[0].start()
-    assert held.entered.wait(WAIT)
-    for thread in threads[1:]:
-        thread.start()
-    threads[2].join(WAIT)
-    while len(group._queue) < 2:
-        threads[1].join(0.001)
-    held.go.set()
-    for thread in threads:
-        thread.join(WAIT)
-        assert not thread.is_alive()
-    assert outcomes == {"leader": 1, "f0": 1, "f1": KeyboardInterrupt, "f2": 1}
+    monkeypatch.setattr(GroupCommit, "_join", interrupt)
+    outcomes = _submit_all(group, held, 3)
+    assert outcomes == {"leader": "leader", "f0": "f0", "f1": KeyboardInterrupt, "f2": "f2"}
+    assert (held.groups[0], sorted(held.groups[1])) == (["leader"], ["f0", "f2"])
     assert group.submit(_batch("later")).version == 1
 
 
-def test_the_heir_that_is_interrupted_hands_the_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_is_interrupted_before_its_commit_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
-    group = GroupCommit(held, members=1, size=10**6)
-    original = GroupMember.wait
+    group = GroupCommit(held, members=64, size=10**6)
+    take, interrupted = GroupCommit._take_members, []
 
-    def wait(self: GroupMember) -> None:
-        original(self)
-        if self.batch.parts[0].stream == "f0":
+    def interrupt(self: GroupCommit, joined: CommitRound) -> list[GroupMember]:
+        if len(joined.members) == 3 and not interrupted:
+            interrupted.append(joined)
             raise KeyboardInterrupt
+        return take(self, joined)
 
-    monkeypatch.setattr(GroupMember, "wait", wait)
+    monkeypatch.setattr(GroupCommit, "_take_members", interrupt)
     outcomes = _submit_all(group, held, 3)
-    assert outcomes == {"leader": "leader", "f0": KeyboardInterrupt, "f1": "f1", "f2": "f2"}
+    assert sorted(map(str, outcomes.values())) == sorted([str(KeyboardInterrupt), "leader", *held.groups[1]])
+    assert len(held.groups[1]) == 2
 
 
 def test_threads_share_commits_on_a_real_file(tmp_path) -> None:  # type: ignore[no-untyped-def]

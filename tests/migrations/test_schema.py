@@ -74,7 +74,8 @@ def test_rows_are_read_in_the_order_in_which_tables_describe_their_columns() -> 
 
 def test_every_query_is_valid(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "a.db")
-    with journal.writer.exclusive_connection() as writer:
+
+    def explain(writer: apsw.Connection) -> None:
         search.create_vector_table(writer)  # The one table that is made when it is first needed.
         found = {name: sql for name, sql in queries().items() if name != "create_vectors"}
         for name, sql in found.items():
@@ -83,6 +84,8 @@ def test_every_query_is_valid(tmp_path: Path) -> None:
                     "EXPLAIN " + statement, (None,) * _parameters(statement), can_cache=False
                 ).fetchall()
             assert name
+
+    journal.connections.write(explain)
     journal.close()
 
 
@@ -125,9 +128,9 @@ def test_every_connection_has_every_pragma_in_force(tmp_path: Path, durability: 
             "trusted_schema": 0,
             "cell_size_check": 1,
         }
-        with journal.writer.exclusive_connection() as writer, journal.connections.reader() as reader:
-            for found in (writer, reader):
-                assert {name: found.pragma(name) for name in wanted} == wanted
+        written = journal.connections.write(lambda writer: {name: writer.pragma(name) for name in wanted})
+        with journal.connections.reader() as reader:
+            assert {name: reader.pragma(name) for name in wanted} == written == wanted
             assert reader.pragma("query_only") == 1
 
 

@@ -188,8 +188,7 @@ def test_streams_are_locked_in_one_order_whatever_order_is_asked_for() -> None:
     def work(seed: int) -> None:
         random = seeded(f"locks {seed}")
         for _ in range(200):
-            with cache.lock("t", random.sample(names, 5)):
-                done.append(seed)
+            cache.run_locked("t", random.sample(names, 5), lambda: done.append(seed))
 
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
     for thread in threads:

@@ -236,12 +236,11 @@ def test_a_child_that_is_forked_during_a_write_waits_for_its_turn(tmp_path: Path
     store = FsStore(tmp_path)
     holding, go_on = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with store._turns.acquire():
-            holding.set()
-            go_on.wait(5)
+    def hold(_: object) -> None:
+        holding.set()
+        go_on.wait(5)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=store._turns.write, args=(hold,))
     thread.start()
     holding.wait(5)
     threading.Timer(0.05, go_on.set).start()

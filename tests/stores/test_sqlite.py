@@ -86,12 +86,15 @@ def steps(store: SqliteStore, work: Callable[[], object]) -> int:
 
 def fill(store: SqliteStore, count: int, start: int = 0) -> None:
     """Entries in one transaction, by the statements of the store itself."""
-    with store._connections.transaction() as connection:
+
+    def write(connection: apsw.Connection) -> None:
         for number in range(start, count):
             place, version = connection.execute(backend.queries()["count_on"], (SCOPE, False)).fetchall()[0]
             made = entry(lifetime="session" if number % 1_000 == 7 else None)
             values = (place, f"k{number:06}", *backend._entry_values(made, version))
             connection.execute(backend.queries()["insert"], values).fetchall()
+
+    store._connections.transact(write)
 
 
 def cost_follows_the_answer(store: SqliteStore) -> None:
@@ -200,9 +203,9 @@ def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
     found = again.get(SCOPE, "a")
     assert found is not None
     assert (found.version, found.applied, found.vector) == (version, ("1",), b"\x01\x7f")
-    with again._connections.transaction() as connection:
-        assert connection.pragma("journal_mode") == "wal"
-        assert [connection.pragma(name) for name in ("synchronous", "secure_delete", "foreign_keys")] == [2, 1, 1]
+    pragmas = ("journal_mode", "synchronous", "secure_delete", "foreign_keys")
+    found = again._connections.write(lambda connection: [connection.pragma(name) for name in pragmas])
+    assert found == ["wal", 2, 1, 1]
     assert (tmp_path / "state.db").stat().st_mode & 0o777 == 0o600
     again.close()
 

@@ -94,7 +94,10 @@ class Journal(Protocol):
     def renewals(self, tenant: str, stream: str) -> int:
         """Return the number of signs of life that a stream's owners have given; watchers look for a change."""
 
-    def snapshot(self) -> AbstractContextManager[None]:
+    def is_writable(self, within_ms: int) -> bool:
+        """Return False if the write lock cannot be had within that time: then no owner can give a sign of life."""
+
+    def snapshot(self) -> AbstractContextManager[object]:
         """Open a snapshot: inside it, all reads of this thread see one moment, whatever other writers do."""
 
     def position(self) -> int:

@@ -60,6 +60,8 @@ OPEN_STEPS = 50_000_000
 """The most steps of SQLite's machine until a file's schema is known: a million objects take fewer."""
 DRIVER_ERRORS = (apsw.Error, UnicodeDecodeError, OverflowError)
 """Errors of the driver. The last two are about what is stored: bytes that are not text, a number with no next one."""
+MAX_BUSY_STEP = 0.01
+"""The longest time, in seconds, between two looks of a process that waits for the write lock."""
 CALL_AGAIN = "Call again with the same key to find out."
 _BLOCK_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
@@ -275,7 +277,7 @@ def make_busy_handler(busy_ms: int) -> Callable[[int], bool]:
             began = now
         if (now - began) * 1000 > busy_ms:
             return False
-        time.sleep(_random_delay(0.0002, 0.002 if count < 20 else 0.01))
+        time.sleep(_random_delay(0.0002, 0.002 if count < 20 else MAX_BUSY_STEP))
         return True
 
     return wait

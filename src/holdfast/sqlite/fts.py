@@ -59,7 +59,7 @@ def _statements(table: str) -> _Statements:
         rowids=f"SELECT rowid FROM {table} ORDER BY rowid",  # noqa: S608
         match=f"SELECT rowid, -rank FROM {table} WHERE {table} MATCH ? ORDER BY rank, rowid DESC LIMIT ?",  # noqa: S608
         scrub=f"INSERT INTO {table}({table}) VALUES ('optimize')",  # noqa: S608
-        check=f"INSERT INTO {table}({table}) VALUES ('integrity-check')",  # noqa: S608
+        check=f"PRAGMA integrity_check('{table}')",
     )
 
 
@@ -127,10 +127,11 @@ class TextIndex:
     def is_sound(self) -> bool:
         """Return True if the index is consistent in itself. It cannot know whether its content is complete."""
         try:
-            self._connection.execute(self._sql.check)
-        except apsw.CorruptError:
+            # A query first: FTS5 would check what this connection has cached of the index, not what others made of it.
+            self._connection.execute(self._sql.match, ("x", 1)).fetchall()
+            return [problem for (problem,) in self._connection.execute(self._sql.check)] == ["ok"]
+        except (apsw.CorruptError, apsw.SQLError):
             return False
-        return True
 
     def match(self, terms: Sequence[str], places: Collection[str] | None, limit: int) -> list[tuple[int, float]]:
         """Return (row, score) of rows with any of the terms, best first; of equal scores the larger row first.

@@ -3,10 +3,15 @@
 SQLite's file locks do not survive a fork, but its records of them do: a child that uses them can
 destroy the parent's data. So every connection is closed before a fork and reopened when next
 needed, on both sides. If another thread is using one at that moment, the child refuses to work.
+Threads that fork at the same time do so one after the other.
 
 Nor do the locks survive other code of this process that opens the same file with another SQLite library and closes
 it: then any process may delete the log, and commits go to a file without a name. The names are therefore compared with
 the files that were opened, before and after every commit. If they differ, the pool stops for good.
+
+A signal may raise KeyboardInterrupt at any call in the main thread, also while an earlier interruption is being
+cleaned up. Only `with lock:` and single calls of C code cannot be split. So work that needs a lock is a function,
+called inside such a `with`: a context manager in Python could be interrupted before it releases what it took.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -27,11 +33,14 @@ from holdfast.sqlite.connection import (
     DRIVER_ERRORS,
     Durability,
     FileFormat,
+    make_busy_handler,
     open_connection,
     rewrite_log,
     translate_error,
 )
 from holdfast.system import ForkLock
+
+ResultT = TypeVar("ResultT")
 
 MAX_IDLE_READERS = 16
 FORK_WAIT_SECONDS = 1.0
@@ -61,7 +70,8 @@ class SqlitePool:
         self.write_lock = ForkLock()
         """The lock to hold while writing: the writer is used by one thread at a time."""
         self._gate = threading.Lock()
-        self._in_use = 0
+        self._users: dict[object, int] = {}
+        """The operations that use a connection, each with its thread."""
         self._writer: apsw.Connection | None = None
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
@@ -78,16 +88,31 @@ class SqlitePool:
         self.after_fork: list[Callable[[], None]] = []
         if self._database in _UNSAFE_FILES:
             raise Refused(_UNSAFE_MESSAGE)
-        _WATCHED.add(self)
+        with _FORKING:
+            _WATCHED.add(self)
+        user = object()
         try:
+            self._enter(user)
             self._open_writer()
         except apsw.Error as error:
             raise translate_error(error) from error
+        finally:
+            self._users.pop(user, None)
 
-    @contextmanager
-    def writer(self) -> Iterator[apsw.Connection]:
-        """Yield the one connection that writes. The caller ensures that only one thread uses it."""
-        self._enter()
+    def write(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
+        """Call `work` with the one connection that writes, while no other thread of this process writes."""
+        user = object()
+        with self.write_lock.lock:
+            try:
+                self._enter(user)
+                return self._lend_writer(work)
+            except DRIVER_ERRORS as error:
+                raise translate_error(error) from error
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
+
+    def _lend_writer(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
         try:
             try:
                 connection = self._writer or self._open_writer()
@@ -97,20 +122,23 @@ class SqlitePool:
             except BaseException:
                 self.drop_writer(suspect=self._suspect)
                 raise
-            yield connection
-        except DRIVER_ERRORS as error:
-            raise translate_error(error) from error
+            return work(connection)
         finally:
-            self._leave()
+            # The last resort, if a signal interrupted the code that ends a transaction: a signal cannot come between
+            # here and the close, because nothing is called before it.
+            writer = self._writer
+            if writer is not None and writer.in_transaction:
+                self._writer, self._writer_files, self._suspect = None, None, True
+                writer.close(True)
 
-    @contextmanager
-    def transaction(self) -> Iterator[apsw.Connection]:
-        """Yield the write connection in a transaction: committed at the end, rolled back on any error."""
-        with self.write_lock.lock, self.writer() as connection:
+    def transact(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
+        """Call `work` with the write connection in a transaction: committed at the end, rolled back on any error."""
+
+        def run(connection: apsw.Connection) -> ResultT:
             committing = False
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                yield connection
+                result = work(connection)
                 committing = True
                 connection.execute("COMMIT")
                 self.check_files(committed=True)
@@ -120,6 +148,31 @@ class SqlitePool:
                 if isinstance(error, DRIVER_ERRORS):
                     raise translate_error(error, committing=committing, advice=self._format.if_unknown) from error
                 raise
+            return result
+
+        return self.write(run)
+
+    def is_writable(self, within_ms: int) -> bool:
+        """Return False if SQLite's write lock cannot be had within that time, not even by this process."""
+        connection: apsw.Connection | None = None
+        user = object()
+        try:
+            self._enter(user)
+            # On a connection of its own, because the others wait for longer.
+            connection = apsw.Connection(os.fspath(self._path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+            connection.set_busy_handler(make_busy_handler(within_ms))
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            return False
+        except apsw.Error as error:
+            raise translate_error(error) from error
+        finally:
+            try:
+                self._discard(connection)
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
+        return True
 
     def check_files(self, *, committed: bool = False) -> None:
         """Stop for good if the writer's files are not those that their names lead to: nobody would see its commits."""
@@ -161,9 +214,10 @@ class SqlitePool:
         if self.pinned.connection is not None:
             yield self.pinned.connection
             return
-        self._enter()
         connection: apsw.Connection | None = None
+        user = object()
         try:
+            self._enter(user)
             with self._gate:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
@@ -174,60 +228,77 @@ class SqlitePool:
             if not once:
                 connection.execute("COMMIT")
         except BaseException as error:
-            if connection is not None:
-                self._discard(connection)
-                connection = None
+            # Taken first: it is not lent again, even if a signal interrupts its closing.
+            broken, connection = connection, None
+            self._discard(broken)
             if isinstance(error, DRIVER_ERRORS):
                 raise translate_error(error) from error
             raise
         finally:
-            self._leave(connection)
+            try:
+                self._keep_reader(connection)
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
 
     @contextmanager
     def poller(self) -> Iterator[tuple[apsw.Connection, bool]]:
         """Yield the one connection that polls for changes, and whether it was just opened."""
-        self._enter()
+        user = object()
         try:
+            self._enter(user)
             fresh = self._poller is None
             if self._poller is None:
                 self._poller = self._open(write=False)
             yield self._poller, fresh
         except apsw.Error as error:
-            self._discard(self._poller)
-            self._poller = None
+            broken, self._poller = self._poller, None
+            self._discard(broken)
             raise translate_error(error) from error
         finally:
-            self._leave()
+            self._users.pop(user, None)
+            self._close_if_unused()
 
     @contextmanager
     def extra_writer(self) -> Iterator[apsw.Connection]:
         """Yield a further connection, for long work in parallel with the others."""
-        self._enter()
         connection: apsw.Connection | None = None
+        user = object()
         try:
+            self._enter(user)
             connection = self._open(write=True)
             yield connection
             self.check_files(committed=True)
         except DRIVER_ERRORS as error:
             raise translate_error(error) from error
         finally:
-            self._discard(connection)
-            self._leave()
+            try:
+                self._discard(connection)
+            finally:
+                self._users.pop(user, None)
+                self._close_if_unused()
 
     def drop_writer(self, *, suspect: bool) -> None:
         """Close the writer after an error. With `suspect`, a commit may be visible but not yet on disk."""
         self._suspect = self._suspect or suspect
         self._moved |= self._are_files_moved()
-        connection, self._writer, self._writer_files = self._writer, None, None
-        self._discard(connection)
+        writer = self._writer
+        if writer is not None:
+            try:
+                if self._moved:
+                    writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                # Without a call in between: an open transaction is closed, or still that of the writer.
+                self._writer = self._writer_files = None
+                writer.close(True)
+            except apsw.Error:
+                pass  # It failed before, so closing may fail too.
 
     def close(self) -> None:
         """Close every idle connection; those in use are closed when they are returned."""
-        with self._gate:
-            self.closed = True
-            if not self._in_use:
-                self._close_all()
-        _WATCHED.discard(self)
+        self.closed = True
+        self._close_if_unused()
+        with _FORKING:
+            _WATCHED.discard(self)
 
     def _open(self, *, write: bool) -> apsw.Connection:
         self._check_database()
@@ -267,7 +338,15 @@ class SqlitePool:
         rewrite_log(connection, self._path, self._vfs)
         self._suspect = self._inherited = False
 
-    def _enter(self) -> None:
+    def _enter(self, user: object) -> None:
+        """Note an operation. It waits while a thread forks, unless the fork waits for an operation of this thread."""
+        if threading.get_ident() in self._users.values():
+            self._admit(user)
+        else:
+            with _FORKING:
+                self._admit(user)
+
+    def _admit(self, user: object) -> None:
         with self._gate:
             if self._forked:
                 raise Refused(_UNSAFE_MESSAGE)
@@ -275,17 +354,20 @@ class SqlitePool:
                 raise Closed
             if self._moved:
                 self.check_files()
-            self._in_use += 1
+            self._users[user] = threading.get_ident()
 
-    def _leave(self, reader: apsw.Connection | None = None) -> None:
-        with self._gate:
-            if reader is not None and len(self._idle) < MAX_IDLE_READERS:
-                self._idle.append(reader)
-                reader = None
-            self._in_use -= 1
-            if self.closed and not self._in_use:
-                self._close_all()
-        self._discard(reader)
+    def _keep_reader(self, connection: apsw.Connection | None) -> None:
+        if len(self._idle) >= MAX_IDLE_READERS:
+            self._discard(connection)
+        elif connection is not None:
+            self._idle.append(connection)
+
+    def _close_if_unused(self) -> None:
+        """Close what a closed pool still holds, once no operation needs it."""
+        if self.closed:
+            with self._gate:
+                if not self._users:
+                    self._close_all()
 
     def _close_all(self) -> None:
         # Readers first: closing the last connection folds the log into the database.
@@ -296,31 +378,26 @@ class SqlitePool:
 
     # forking
 
-    def before_fork(self) -> None:
-        """Wait until every connection is idle, close them all, and keep the gate locked."""
+    def close_before_fork(self) -> None:
+        """Wait until every connection is idle, at most a second, and close them all. Operations cannot begin."""
         deadline = time.monotonic() + FORK_WAIT_SECONDS
-        self._gate.acquire()
-        while self._in_use and time.monotonic() < deadline:
-            self._gate.release()
+        while self._users and time.monotonic() < deadline:
             time.sleep(FORK_POLL_SECONDS)
-            self._gate.acquire()
-        if not self._in_use:
-            self._close_all()
+        with self._gate:
+            if not self._users:
+                self._close_all()
 
-    def after_fork_in_parent(self) -> None:
-        """Unlock the gate; connections reopen when needed."""
-        self._gate.release()
-
-    def after_fork_in_child(self) -> None:
-        """Start with nothing inherited, or refuse to work if a connection was in use."""
-        if self._in_use:
+    def start_in_child(self) -> None:
+        """Start with nothing inherited, or refuse to work if a connection is still open."""
+        inherited = [one for one in (*self._idle, self._poller, self._writer) if one is not None]
+        if self._users or inherited:
             self._forked = True
             _UNSAFE_FILES.add(self._database)
-            _ABANDONED_CONNECTIONS.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
+            _ABANDONED_CONNECTIONS.extend(inherited)
             self._idle, self._poller, self._writer = [], None, None
         self._gate = threading.Lock()
         self.pinned = ThreadSnapshot()
-        self._in_use = 0
+        self._users = {}
         for callback in self.after_fork:
             callback()
 
@@ -351,27 +428,26 @@ def _file_size(path: Path) -> int:
 
 
 _WATCHED: weakref.WeakSet[SqlitePool] = weakref.WeakSet()
-_FORKING: list[SqlitePool] = []
+_FORKING = threading.RLock()
+"""Held by the thread that forks, from before its pools are closed until after the fork."""
 
 
-def _before_fork() -> None:
-    # Always in the same order, so that two forking threads cannot deadlock.
-    _FORKING[:] = sorted(_WATCHED, key=id)
-    for one in _FORKING:
-        one.before_fork()
+def _close_pools() -> None:
+    for one in list(_WATCHED):
+        one.close_before_fork()
 
 
-def _after_fork_in_parent() -> None:
-    for one in _FORKING:
-        one.after_fork_in_parent()
-    _FORKING.clear()
-
-
-def _after_fork_in_child() -> None:
-    for one in _FORKING:
-        one.after_fork_in_child()
-    _FORKING.clear()
+def _start_pools() -> None:
+    for one in list(_WATCHED):
+        one.start_in_child()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_close_pools, after_in_child=_start_pools)
+    # Hooks that were registered last run first before a fork and last after it. The lock's own methods are the hooks:
+    # a signal cannot interrupt them, and an exception of a hook would not stop the fork.
+    os.register_at_fork(
+        before=_FORKING.acquire,
+        after_in_parent=_FORKING.release,
+        after_in_child=_FORKING._at_fork_reinit,  # type: ignore[attr-defined]
+    )

@@ -174,7 +174,7 @@ class SqliteStore:
     def put(
         self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
-        with self._connections.transaction() as connection:
+        def write(connection: apsw.Connection) -> int | None:
             known = fetch_rows(connection, queries()["known"], (scope, key))
             id, version, words, *vector = known[0] if known else (None, 0, None, None, None)
             if expected is not None and expected != version:
@@ -195,10 +195,12 @@ class SqliteStore:
                     index.add([TextRow(id, entry.words, place=f"s{place}")])
             if next(self._writes) % PURGE_EVERY == 0:
                 _purge_expired(connection, entry.written_at, PURGE_PER_WRITE)
-        return int(version)
+            return int(version)
+
+        return self._connections.transact(write)
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
-        with self._connections.transaction() as connection:
+        def remove(connection: apsw.Connection) -> bool | None:
             known = fetch_rows(connection, queries()["known"], (scope, key))
             if expected is not None and expected != (known[0][1] if known else 0):
                 return None
@@ -206,12 +208,13 @@ class SqliteStore:
                 _remove_entries(connection, [(known[0][0], scope, known[0][3] is not None)])
             return bool(known)
 
+        return self._connections.transact(remove)
+
     def purge(self, now: int) -> int:
         """Delete every expired entry from the file; return their number."""
         total = 0
         while True:
-            with self._connections.transaction() as connection:
-                removed = _purge_expired(connection, now, PURGE_BATCH)
+            removed = self._connections.transact(lambda connection: _purge_expired(connection, now, PURGE_BATCH))
             total += removed
             if removed < PURGE_BATCH:
                 return total
@@ -219,12 +222,13 @@ class SqliteStore:
     # the graph
 
     def link(self, edge: Edge) -> None:
-        with self._connections.transaction() as connection:
-            connection.execute(queries()["link"], (*edge_name(edge), edge.weight, _JSON.encode(edge.data)))
+        values = (*edge_name(edge), edge.weight, _JSON.encode(edge.data))
+        self._connections.transact(lambda connection: connection.execute(queries()["link"], values))
 
     def unlink(self, edge: Edge) -> bool:
-        with self._connections.transaction() as connection:
-            return bool(fetch_rows(connection, queries()["unlink"], edge_name(edge)))
+        return bool(
+            self._connections.transact(lambda connection: fetch_rows(connection, queries()["unlink"], edge_name(edge)))
+        )
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
         """Return edges at some keys, in order of source, kind and target."""

@@ -4,6 +4,10 @@ An owner gives signs of life: a counter that grows, or events. A process that wa
 length of a lease by its own monotonic clock; timestamps of different processes are never compared. If nothing
 changes, it takes the next epoch, and from then on the journal refuses the earlier owner's writes, however long that
 owner slept.
+
+Time in which nobody can write is not silence: an owner that waits for the write lock cannot give signs. So in the last
+half of the watch the watcher takes the lock for a moment, and starts that half again whenever it does not get it. Half
+a lease is longer than an owner takes between two signs.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
-from holdfast.errors import ActorBusy, Draining, NotOwner, StaleEpoch
+from holdfast.errors import ActorBusy, Busy, Draining, NotOwner, StaleEpoch
 from holdfast.ports import Clock
 from holdfast.ports.journal import Journal
 from holdfast.records.events.envelope import Draft
@@ -28,6 +32,16 @@ STRIPES = 64
 MAX_POLL_SECONDS = 0.05
 
 TenantStream = tuple[str, str]
+SignsOfLife = tuple[int, int, int]
+"""A stream's epoch, its version and the counter of its owners' signs of life."""
+
+
+class _OwnerWatch(msgspec.Struct):
+    """An owner's last signs of life, since when they are unchanged, and since when the write lock is free."""
+
+    signs: SignsOfLife
+    since: float
+    free_since: float | None = None
 
 
 class _HeldLease(msgspec.Struct):
@@ -54,12 +68,12 @@ class StreamLeases:
         self._held: dict[TenantStream, _HeldLease] = {}
         self.claims: dict[TenantStream, int] = {}
         """Streams that `resume_actor` took for good, with their epochs; each counts as one user."""
-        self._silent: dict[TenantStream, int] = {}
-        """Epochs whose owner was watched and gave no sign of life: only these may be taken over."""
+        self._silent: dict[TenantStream, SignsOfLife] = {}
+        """The last signs of owners that were watched and gave no other: only these may be taken over."""
         self._abandoned: set[TenantStream] = set()
         """Streams taken from a holder that had not released them: it may have died at its work."""
-        self._seen: dict[TenantStream, tuple[tuple[int, int, int], float]] = {}
-        """Other owners' last signs of life, and since when they are unchanged: the next watch continues from there."""
+        self._seen: dict[TenantStream, _OwnerWatch] = {}
+        """Other owners, as far as they were watched: the next watch continues from there."""
         self._mutex = threading.Lock()
         self._taking = [threading.RLock() for _ in range(STRIPES)]
         self.blocks: set[TenantStream] = set()
@@ -111,8 +125,8 @@ class StreamLeases:
         """Return the event that takes the lease; none if it is ours. Call `await_free` before, `add_user` after."""
         if self.holds(tenant, stream):
             return []
-        if not self._is_free(state) and self._silent.get((tenant, stream)) != state.epoch:
-            raise _busy_error(stream)  # Another process took it since we looked.
+        if not self._is_free(state) and not self._is_still_silent(tenant, stream):
+            raise _busy_error(stream)  # Another process took it since we looked, or its owner is back.
         (self._abandoned.discard if state.holder is None else self._abandoned.add)((tenant, stream))
         facts = LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=round(self._lease * 1000))
         return [Draft(type="lease.taken", facts=facts)]
@@ -172,18 +186,19 @@ class StreamLeases:
         """Wait until the stream is free, ours, or its owner was silent for a lease; raise ActorBusy if it is alive."""
         if self._is_free(state):
             return
-        before = self._read_signs(tenant, stream)
-        began = self._clock.monotonic()
-        while self._clock.monotonic() - began < self._lease:
+        watch = _OwnerWatch(self._read_signs(tenant, stream), self._clock.monotonic())
+        while not self._is_silent(watch):
             if self.draining:
                 raise Draining
+            if self._clock.monotonic() - watch.since > 2 * self._lease and watch.free_since is None:
+                raise Busy
             self._clock.sleep(self._lease / POLLS_PER_LEASE)
             head = self._journal.head(tenant, stream)
             if head is None or head.holder is None:
                 return
-            if self._read_signs(tenant, stream) != before:
+            if self._read_signs(tenant, stream) != watch.signs:
                 raise _busy_error(stream)
-        self._silent[tenant, stream] = before[0]
+        self._silent[tenant, stream] = watch.signs
 
     def watch(self, tenant: str, stream: str) -> Iterator[float]:
         """Yield seconds to sleep until the stream is free, ours, or its owner was silent for the length of a lease.
@@ -197,11 +212,11 @@ class StreamLeases:
                 self._seen.pop(place, None)
                 return
             signs, now = self._read_signs(tenant, stream), self._clock.monotonic()
-            seen, since = self._seen.setdefault(place, (signs, now))
-            if signs != seen:
-                self._seen[place] = (signs, now)
-            elif now - since >= self._lease:
-                self._silent[place] = signs[0]
+            watch = self._seen.setdefault(place, _OwnerWatch(signs, now))
+            if signs != watch.signs:
+                self._seen[place] = _OwnerWatch(signs, now)
+            elif self._is_silent(watch):
+                self._silent[place] = signs
                 return
             yield min(self._lease / POLLS_PER_LEASE, MAX_POLL_SECONDS)
 
@@ -209,10 +224,26 @@ class StreamLeases:
         """Return True if the stream could be taken now. Called repeatedly, this watches an owner without waiting."""
         return next(iter(self.watch(tenant, stream)), None) is None
 
+    def _is_silent(self, watch: _OwnerWatch) -> bool:
+        """Return True if an owner gave no sign for a lease, though it could have in the last half of it."""
+        now = self._clock.monotonic()
+        if now - watch.since < self._lease / 2:
+            return False
+        if not self._journal.is_writable(round(self._lease * 1000 / POLLS_PER_LEASE)):
+            watch.free_since = None
+            return False
+        if watch.free_since is None:
+            watch.free_since = self._clock.monotonic()
+        return now - watch.since >= self._lease and now - watch.free_since >= self._lease / 2
+
+    def _is_still_silent(self, tenant: str, stream: str) -> bool:
+        signs, silent = self._read_signs(tenant, stream), self._silent.get((tenant, stream))
+        return silent is not None and (signs[0], signs[2]) == (silent[0], silent[2])
+
     def _is_free(self, state: StreamState) -> bool:
         return state.holder is None or state.holder == self.name or self._process.is_gone(state.holder)
 
-    def _read_signs(self, tenant: str, stream: str) -> tuple[int, int, int]:
+    def _read_signs(self, tenant: str, stream: str) -> SignsOfLife:
         head = self._journal.head(tenant, stream)
         epoch, version = (0, 0) if head is None else (head.epoch, head.version)
         return epoch, version, self._journal.renewals(tenant, stream)

@@ -93,42 +93,69 @@ def decide_and_append(
     loaded.
     """
     key = None if key is None else check_key(key)
-    wanted, first, attempt, fresh = tuple(streams), streams[0], 1, False
+    decision = _Decision(env, streams, decide, key, needs, artifacts, tries)
     try:
-        while True:
-            with env.states.lock(env.tenant, wanted):
-                states = {stream: load_state(env, stream, fresh=fresh) for stream in wanted}
-                more = () if needs is None else tuple([name for name in needs(states) if name not in wanted])
-                if more:
-                    wanted += more
-                    continue
-                try:
-                    writes = _plan_writes(env, decide(states), states, first, key)
-                except HoldfastError:
-                    if fresh:
-                        raise
-                    fresh = True
-                    continue
-                if not writes:
-                    return ChangeResult(appended=None)
-                if key is not None and len(writes) > 1 and env.journal.events_by_key(env.tenant, first, key):
-                    raise KeyReused  # Only one of several parts has the key: look it up below and compare it.
-                try:
-                    batch, appended = append_writes(env, writes, artifacts, states)
-                    break
-                except (VersionConflict, StaleEpoch) as error:
-                    if attempt == tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(env, error)):
-                        raise
-                    attempt, fresh = attempt + 1, True
+        while (done := env.states.run_locked(env.tenant, decision.streams, decision.try_once)) is None:
+            pass
     except (Refused, KeyReused):
-        earlier = None if key is None else _find_earlier_result(env, first, key, same)
+        earlier = None if key is None else _find_earlier_result(env, streams[0], key, same)
         if earlier is None:
             raise
         return earlier
-    changed = _build_result(env, batch, appended, first, key)
+    if isinstance(done, ChangeResult):
+        return done
+    batch, appended = done
+    changed = _build_result(env, batch, appended, streams[0], key)
     if not changed.repeated:
         _notify_observers(env, batch, appended)
     return changed
+
+
+class _Decision:
+    """A decision that is tried, each time under the locks of its streams, until no other process writes in between."""
+
+    def __init__(
+        self,
+        env: Env,
+        streams: Sequence[str],
+        decide: Callable[[States], Drafts],
+        key: str | None,
+        needs: Callable[[States], Sequence[str]] | None,
+        artifacts: Sequence[Artifact],
+        tries: int,
+    ) -> None:
+        self.streams = tuple(streams)
+        self._env, self._decide, self._key, self._needs, self._artifacts = env, decide, key, needs, artifacts
+        self._tries = tries
+        self._fresh = False
+
+    def try_once(self) -> ChangeResult | tuple[Batch, AppendResult] | None:
+        """Return what was written, a result if there is nothing to write, or None to try again."""
+        env, first, key, fresh = self._env, self.streams[0], self._key, self._fresh
+        states = {stream: load_state(env, stream, fresh=fresh) for stream in self.streams}
+        more = () if self._needs is None else tuple([name for name in self._needs(states) if name not in self.streams])
+        if more:
+            self.streams += more
+            return None
+        try:
+            writes = _plan_writes(env, self._decide(states), states, first, key)
+        except HoldfastError:
+            if fresh:
+                raise
+            self._fresh = True
+            return None
+        if not writes:
+            return ChangeResult(appended=None)
+        if key is not None and len(writes) > 1 and env.journal.events_by_key(env.tenant, first, key):
+            raise KeyReused  # Only one of several parts has the key: it is looked up and compared.
+        try:
+            return append_writes(env, writes, self._artifacts, states)
+        except (VersionConflict, StaleEpoch) as error:
+            self._tries -= 1
+            if not self._tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(env, error)):
+                raise
+            self._fresh = True
+            return None
 
 
 def append_writes(

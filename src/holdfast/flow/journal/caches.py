@@ -8,14 +8,18 @@ processes the expected version decides.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
 from holdfast.system import ForkLock, Lru, renew_in_child
 
+ResultT = TypeVar("ResultT")
+
 STRIPES = 4096
+MAX_LOCKS = 64
+"""The most locks of one decision. Those beyond are left to the expected versions."""
 PLACES_PER_STATE = 10
 
 
@@ -94,16 +98,15 @@ class StateCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def lock(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[object]:
-        """Return a context that holds the locks of these streams, taken in sorted order, so there is no deadlock."""
-        stripes = sorted({hash((tenant, stream)) % STRIPES for stream in streams})
+    def run_locked(self, tenant: str, streams: Iterable[str], work: Callable[[], ResultT]) -> ResultT:
+        """Call `work` under the locks of these streams, taken in sorted order, so there is no deadlock."""
+        stripes = sorted({hash((tenant, stream)) % STRIPES for stream in streams})[:MAX_LOCKS]
         locks = [self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()) for stripe in stripes]
-        return locks[0] if len(locks) == 1 else _hold(locks)
+        return _run_locked(locks, work)
 
 
-@contextmanager
-def _hold(locks: Iterable[threading.Lock]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for lock in locks:
-            stack.enter_context(lock)
-        yield
+def _run_locked(locks: Sequence[threading.Lock], work: Callable[[], ResultT]) -> ResultT:
+    if not locks:
+        return work()
+    with locks[0]:  # Not an ExitStack: a signal could come between taking a lock and noting it.
+        return _run_locked(locks[1:], work)

@@ -59,6 +59,7 @@ _READ_METHODS: Final = (
     "drop_vectors",
     "lanes",
     "renewals",
+    "is_writable",
     "read",
     "events_by_key",
     "snapshot",

@@ -7,7 +7,7 @@ neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -156,11 +156,9 @@ def _append_change(
     release: int | None,
 ) -> ChangeResult:
     here = (env.tenant, place.actor)
-    with ExitStack() as held:
-        held.enter_context(env.observers.defer())
-        if release is not None:
-            # Another thread must not use a lease that is being released.
-            held.enter_context(env.leases.lock(*here))
+    # Another thread must not use a lease that is being released.
+    lock = nullcontext() if release is None else env.leases.lock(*here)
+    with env.observers.defer(), lock:
         try:
             changed = decide_and_append(
                 env,

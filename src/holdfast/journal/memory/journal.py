@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -354,6 +354,9 @@ class MemoryJournal:
         with self._open():
             return self._renewals.get((tenant, stream), 0)
 
+    def is_writable(self, within_ms: int) -> bool:
+        return True  # There is no other process.
+
     def read(self, query: EventQuery) -> list[StoredEvent]:
         with self._open():
             if query.stream is None:
@@ -379,10 +382,8 @@ class MemoryJournal:
         """Return the events of one append to one stream, as far as they are held."""
         return [self._events[at] for at in range(seq, seq + count) if at in self._events]
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with self._open():
-            yield
+    def snapshot(self) -> AbstractContextManager[object]:
+        return self._open()
 
     def position(self) -> int:
         with self._open():

@@ -8,7 +8,7 @@ and completed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
@@ -37,7 +37,8 @@ def erase_subject(
     journal: SqliteJournal, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source
 ) -> Erasure:
     """Erase everything of one subject of one tenant. Called again, it completes unfinished steps."""
-    with journal.connections.transaction() as connection:
+
+    def erase(connection: apsw.Connection) -> Erasure:
         number = next((id for (id,) in fetch_rows(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))), -1)
         known = fetch_rows(connection, "SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject))
         digest = subject_digest(journal.secret, subject)
@@ -51,10 +52,12 @@ def erase_subject(
             plan = SqlitePlan(connection, journal.files, [batch], begin=False)
             plan.add(batch)
             plan.write()
-        elif begun:
-            erasure = Erasure(subject=begun[0][0], events=begun[0][1], artifacts=begun[0][2])
-        else:
-            raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
+            return erasure
+        if begun:
+            return Erasure(subject=begun[0][0], events=begun[0][1], artifacts=begun[0][2])
+        raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
+
+    erasure = journal.connections.transact(erase)
     journal.announce()
     try:
         finish_erasures(journal)
@@ -110,25 +113,29 @@ def resume_erasures(journal: SqliteJournal) -> None:
 
 def finish_erasures(journal: SqliteJournal) -> None:
     """Run every step after the commit; each may be repeated."""
-    # Under the write lock: the same body may be placed again meanwhile, and must not lose its file.
-    with journal.connections.transaction() as connection:
-        begun = fetch_rows(connection, queries()["unfinished_erasures"])
+
+    def remove_files(connection: apsw.Connection) -> list[Any]:
         for tenant, number, name in fetch_rows(connection, queries()["unfinished_files"]):
             journal.files.remove(tenant, name)
             connection.execute(queries()["file_gone"], (number, name))
+        return fetch_rows(connection, queries()["unfinished_erasures"])
+
+    # Under the write lock: the same body may be placed again meanwhile, and must not lose its file.
+    begun = journal.connections.transact(remove_files)
     _truncate_log(journal)
+    done = [(number, subject) for _, subject, number in begun]
     # This last commit also syncs the emptied log. Erasures that began since are not finished by it.
-    with journal.connections.transaction() as connection:
-        for _, subject, number in begun:
-            connection.execute(queries()["erasure_done"], (number, subject))
+    journal.connections.transact(lambda connection: connection.executemany(queries()["erasure_done"], done))
 
 
 def _truncate_log(journal: SqliteJournal) -> None:
     """Empty the log, which still holds the erased content."""
-    with journal.writer.exclusive_connection() as connection:
+
+    def truncate(connection: apsw.Connection) -> int:
         try:
-            total, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)[0]
         except apsw.BusyError:
-            total = -1
-    if total != 0:
+            return -1
+
+    if journal.connections.write(truncate) != 0:
         raise Busy("A reader keeps the log from being emptied.")

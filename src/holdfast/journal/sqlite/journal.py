@@ -261,10 +261,13 @@ class SqliteJournal:
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         values = [(tenant, stream, embedder, seq, digest, vector) for seq, digest, vector in rows]
-        with self.connections.transaction() as connection:
+
+        def keep(connection: apsw.Connection) -> None:
             sqlite_search.create_vector_table(connection)
             # Events that were erased meanwhile are left out.
             connection.executemany(queries()["keep_vector"], values)
+
+        self.connections.transact(keep)
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
         with self.connections.reader() as connection:
@@ -273,9 +276,11 @@ class SqliteJournal:
             return fetch_rows(connection, queries()["vectors_after"], (tenant, stream, embedder, after))
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
-        with self.connections.transaction() as connection:
+        def drop(connection: apsw.Connection) -> None:
             if sqlite_search.has_vectors(connection):
                 connection.execute(queries()["drop_vectors"], (tenant, _JSON.encode(list(seqs)).decode()))
+
+        self.connections.transact(drop)
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
         # Without a sink: from the first name to a blob, which SQLite sorts behind every text.
@@ -285,14 +290,19 @@ class SqliteJournal:
         return [(row[0], dict(zip(EFFECTS.column_names, row[1:], strict=True))) for row in rows]
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
-        with self.connections.transaction() as connection:
+        def renew(connection: apsw.Connection) -> bool:
             connection.execute(queries()["renew_lease"], (tenant, stream, epoch))
             return bool(connection.changes())
+
+        return self.connections.transact(renew)
 
     def renewals(self, tenant: str, stream: str) -> int:
         with self.connections.reader(once=True) as connection:
             rows = fetch_rows(connection, queries()["renewals"], (tenant, stream))
         return int(rows[0][0]) if rows else 0
+
+    def is_writable(self, within_ms: int) -> bool:
+        return self.connections.is_writable(within_ms)
 
     def read(self, query: EventQuery) -> list[StoredEvent]:
         until = _MAX_SEQ if query.until is None else query.until

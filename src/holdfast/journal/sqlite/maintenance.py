@@ -67,14 +67,17 @@ def collect_artifacts(journal: SqliteJournal, before_ms: int) -> int:
         # Look without the lock first: looking takes long where there are many files, and mostly finds nothing.
         if not any(_find_unused(journal, connection, before_ms)):
             return 0
-    with journal.connections.transaction() as connection:
+
+    def collect(connection: apsw.Connection) -> int:
         unused, doomed = _find_unused(journal, connection, before_ms)
         for tenant, name, _ in unused:
             connection.execute(queries()["drop_artifact"], (tenant, name))
         # Within the lock, so that no append can rely on them; a crash here leaves files for the next run.
         for path in doomed:
             journal.files.unlink(path)
-    return len(doomed) + sum(not file for _, _, file in unused)
+        return len(doomed) + sum(not file for _, _, file in unused)
+
+    return journal.connections.transact(collect)
 
 
 def _find_unused(
@@ -90,9 +93,12 @@ def _find_unused(
 
 def withdraw_artifact(journal: SqliteJournal, tenant: str, name: bytes) -> None:
     """Remove a file that was placed for an append which did not need it."""
-    with journal.connections.transaction() as connection:
+
+    def withdraw(connection: apsw.Connection) -> None:
         if not fetch_rows(connection, queries()["known_artifact"], (tenant, name)):
             journal.files.remove(tenant, name)
+
+    journal.connections.transact(withdraw)
 
 
 @contextmanager
@@ -196,7 +202,8 @@ def restore_items(
     journal: SqliteJournal, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]
 ) -> int:
     """Write exact copies in one transaction: a journal is restored whole or stays empty."""
-    with journal.connections.transaction() as connection:
+
+    def copy_items(connection: apsw.Connection) -> int:
         used = (
             "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM artifacts) + (SELECT count(*) FROM subjects)"
         )
@@ -208,8 +215,11 @@ def restore_items(
         while chunk := list(islice(rest, ITEMS_PER_STEP)):
             copy.add_items(chunk)
         copy.finish()
+        return copy.count
+
+    count = journal.connections.transact(copy_items)
     journal.announce()
-    return copy.count
+    return count
 
 
 class _JournalCopy:
@@ -272,4 +282,4 @@ class _JournalCopy:
             values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)
         if self._journal.settings.index_text:
-            search.repair_indexes(self._connection, self._journal.files)
+            search.repair_indexes(self._connection, self._journal.files, lambda step: step())

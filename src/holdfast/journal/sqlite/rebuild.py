@@ -3,11 +3,15 @@
 Foreign keys are off on this connection only: dropping a table with them on would delete
 the rows that refer to it. They are checked before the commit. Other processes notice the
 swap by SQLite's schema version and prepare their statements again.
+
+The write lock is held for short pieces of the work only, with a pause after each, in which waiting
+processes get it: owners must be able to give signs of life meanwhile.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +27,13 @@ from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.schema import SHADOW_SUFFIX, meta_digest
 from holdfast.journal.sqlite.statements import bind_change, drop_sql, queries, rename_sql
 from holdfast.records.reports import Progress
-from holdfast.sqlite.connection import fetch_rows
+from holdfast.sqlite.connection import MAX_BUSY_STEP, fetch_rows
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
 REBUILD_KEY = "rebuild"
-REBUILD_BATCH = 5_000
+REBUILD_BATCH = 1_000
 
 
 def rebuild_projections(journal: SqliteJournal, progress: Progress | None = None) -> int:
@@ -61,11 +65,19 @@ class _ProjectionRebuild:
         while self._newest_seq() - self._applied > REBUILD_BATCH:
             self._run_in_transaction(lambda: self._apply(REBUILD_BATCH))
         self._run_in_transaction(self._finish)
+        if self._index:
+            search.repair_indexes(self._connection, self._files, self._run_in_transaction)
+        self._run_in_transaction(self._forget_token)
         return self._count
 
+    def _forget_token(self) -> None:
+        self._connection.execute(queries()["drop_meta"], (REBUILD_KEY,))
+
     def _run_in_transaction(self, work: Any) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
+        """Run a short piece of the work, then leave the write lock to others for as long, or until all have looked."""
+        began = time.monotonic()
         try:
+            self._connection.execute("BEGIN IMMEDIATE")
             if work != self._make_shadows and self._owner() != self._token:
                 raise Busy("Another rebuild has taken over and will finish the work. Nothing was changed by this one.")
             work()
@@ -74,6 +86,7 @@ class _ProjectionRebuild:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+        time.sleep(min(time.monotonic() - began, 2 * MAX_BUSY_STEP))
 
     def _newest_seq(self) -> int:
         return int(fetch_rows(self._connection, queries()["position"])[0][0])
@@ -140,10 +153,7 @@ class _ProjectionRebuild:
             self._connection.execute(rename_sql(name + SHADOW_SUFFIX, name))
         for sql in (*indexes, *(sql for _, sql in views)):
             self._connection.execute(sql)
-        if self._index:
-            search.repair_indexes(self._connection, self._files)
         broken = fetch_rows(self._connection, "PRAGMA foreign_key_check")
-        self._connection.execute(queries()["drop_meta"], (REBUILD_KEY,))
         if broken:
             raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
 

@@ -6,7 +6,7 @@ use and remade when lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import apsw
@@ -15,6 +15,7 @@ import msgspec
 from holdfast.core.journal.codec import decode, decode_facts
 from holdfast.core.search.documents import (
     INDEXED_BYTES,
+    STATE_WRITTEN,
     Hit,
     TextSearch,
     artifact_id,
@@ -31,7 +32,7 @@ from holdfast.sqlite.connection import fetch_rows
 from holdfast.sqlite.fts import TextIndex, tenant_index
 
 _JSON = msgspec.json.Encoder()
-REPAIR_BATCH = 1_000
+REPAIR_BATCH = 250
 MOSTLY_SHARE = 0.8
 """The share of all events from which a place counts as nearly everything."""
 
@@ -121,22 +122,33 @@ def find_orphan_rows(connection: apsw.Connection, tenant: int) -> set[int]:
     return set(tenant_index(connection, tenant).rowids()) - wanted
 
 
-def repair_indexes(connection: apsw.Connection, files: ArtifactFiles) -> None:
-    """Make every index hold exactly the current texts; rebuild a damaged one."""
+RunStep = Callable[[Callable[[], object]], object]
+"""A function that runs a step in a transaction, which may be its own."""
+
+
+def repair_indexes(connection: apsw.Connection, files: ArtifactFiles, run: RunStep) -> None:
+    """Make every index hold exactly the current texts; rebuild a damaged one.
+
+    What is wrong is found without the write lock and mended in short steps, while others write.
+    """
     for (number,) in fetch_rows(connection, "SELECT id FROM tenants ORDER BY id"):
         index = tenant_index(connection, number)
         if index.exists() and not index.is_sound():
-            index.drop()
+            run(index.drop)
+        # In this order: a text that is appended in between is added twice, rather than removed.
+        there = set(index.rowids()) if index.exists() else set()
         wanted = {seq for (seq,) in fetch_rows(connection, queries()["texts"], (number,))}
-        if not index.exists():
-            if not wanted:
-                continue
-            index.create()
-        there = set(index.rowids())
-        index.remove(sorted(there - wanted))
-        missing = sorted(wanted - there)
-        for first in range(0, len(missing), REPAIR_BATCH):
-            _fill_index(connection, files, number, index, missing[first : first + REPAIR_BATCH])
+        if wanted and not index.exists():
+            run(index.create)
+        for some in _batches(there - wanted):
+            run(partial(index.remove, some))
+        for some in _batches(wanted - there):
+            run(partial(_fill_index, connection, files, number, index, some))
+
+
+def _batches(seqs: set[int]) -> Iterator[list[int]]:
+    ordered = sorted(seqs)
+    return (ordered[first : first + REPAIR_BATCH] for first in range(0, len(ordered), REPAIR_BATCH))
 
 
 def _fill_index(
@@ -148,6 +160,10 @@ def _fill_index(
     for row in rows:
         event = event_from_row(row, "", "")
         facts = decode_facts(event.type, event.schema, event.facts)
+        if event.type == STATE_WRITTEN:
+            current = fetch_rows(connection, queries()["state_version"], (tenant, row[2], facts.key))
+            if current != [(event.version,)]:
+                continue  # It was replaced since its index was looked at.
         placed = IndexedEvent(tenant, row[2], event, facts, event.content)
         text = searchable_text(event.type, facts, event.content, partial(there.beginning, placed))
         previous = there.previous(placed) if text_index.needs_context(placed, text) else ""

@@ -8,10 +8,13 @@ more than the statement.
 A failed commit is never retried here. Its outcome is unknown for every member of its group: the
 connection is dropped, and a caller finds out by asking again with the same key.
 
-Callers queue, one of them commits for all, and every caller gets its own answer. A caller that
-finds no leader leads: it takes the queue, commits it in one transaction, settles every member and
-hands the lead to the next in line. There is no extra thread and nothing to stop at exit, and a
-lone caller pays nothing for it.
+Callers meet in rounds, one of them commits for all, and every caller gets its own answer. Callers that
+arrive during a commit join the next round. Whoever enters a round's lock first leads: it waits for the
+commit before, commits the round in one transaction and settles every member. There is no extra thread
+and nothing to stop at exit, and a lone caller pays nothing for it.
+
+The lead is a lock, held by `with`. A leader that a signal interrupts, wherever it is, leaves both locks:
+the next member leads if the commit had not begun, else it is told that its outcome is unknown.
 
 By itself this settles into two halves that take turns: while one commits, the other waits. On a
 slow disk the leader therefore waits briefly for the callers of the last round, at most a quarter
@@ -23,9 +26,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -58,128 +59,103 @@ MIN_GATHER_SECONDS = 0.001
 
 
 class GroupMember:
-    """One caller's batch in the queue: settled exactly once, with an answer or an error."""
+    """One caller's batch: settled once, with an answer or an error."""
 
-    __slots__ = ("_turn", "batch", "outcome", "promoted")
+    __slots__ = ("batch", "outcome", "withdrawn")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.outcome: AppendResult | HoldfastError | None = None
-        self.promoted = False
-        self._turn = threading.Lock()
-        self._turn.acquire()
+        self.withdrawn = False
 
-    def wait(self) -> None:
-        """Block until settled or promoted."""
-        self._turn.acquire()
 
-    def wake(self) -> None:
-        """Let the waiting caller go on."""
-        self._turn.release()
+class CommitRound:
+    """The members of one commit. Each enters `lock` once: the first of them leads, the others find their answer."""
+
+    __slots__ = ("begun", "enough", "lock", "members", "size", "wanted")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.members: list[GroupMember] = []
+        self.size = 0
+        self.begun = False
+        """Set when its commit begins: from then on nobody joins, and a member without an answer is in doubt."""
+        self.wanted = 0
+        self.enough = threading.Lock()
+        """Locked while a leader waits for `wanted` members; unlocked by the last of them."""
 
 
 class GroupCommit:
-    """The queue and its leader. `commit` writes members and settles them; it may raise."""
+    """Rounds of callers, committed one after the other. `commit` writes members and settles them; it may raise."""
 
     def __init__(self, commit: Callable[[Sequence[GroupMember]], None], *, members: int, size: int) -> None:
         self._commit = commit
         self._members = members
         self._size = size
         self._mutex = threading.Lock()
-        self._queue: deque[GroupMember] = deque()
-        self._leading = False
+        self._leading = threading.Lock()
+        self._open = CommitRound()
         self._company = 1
         self._took = 0.0
-        self._wanted = 0
-        self._enough = threading.Event()
 
     def submit(self, batch: Batch) -> AppendResult:
         """Write a batch, in this thread's commit or in another caller's."""
         own = GroupMember(batch)
-        with self._mutex:
-            self._queue.append(own)
-            leads = not self._leading
-            self._leading = True
-            if self._wanted and len(self._queue) >= self._wanted:
-                self._enough.set()
-        if not leads:
-            self._follow(own)
-        if own.outcome is None:
-            members: list[GroupMember] = []
-            began = 0.0
-            try:
-                self._wait_for_callers()
-                members = self._take_members()
-                began = time.monotonic()
-                self._commit(members)
-            finally:
-                # Whatever happened: every member is answered, and the lead is passed on.
-                if began:
-                    self._took = time.monotonic() - began
-                self._end_round(own, members, OutcomeUnknown if began else Unavailable)
+        try:
+            joined = self._join(own)
+            with joined.lock:
+                if own.outcome is None:
+                    self._settle(joined)
+        except BaseException:
+            own.withdrawn = True  # Nothing is written later for a caller that has gone.
+            raise
         if isinstance(own.outcome, HoldfastError):
             raise own.outcome
         assert own.outcome is not None, "a member was left unsettled"
         return own.outcome
 
-    def _follow(self, member: GroupMember) -> None:
-        try:
-            member.wait()
-        except BaseException:
-            # Interrupted while waiting: leave the queue, and pass the lead on if it was received.
-            with self._mutex:
-                if member in self._queue:
-                    self._queue.remove(member)
-            if member.promoted:
-                self._hand_over()
-            raise
-
-    def _end_round(self, own: GroupMember, members: Sequence[GroupMember], error: type[HoldfastError]) -> None:
-        settle_members(members, error)
+    def _join(self, own: GroupMember) -> CommitRound:
         with self._mutex:
-            if own not in members and own in self._queue:
-                self._queue.remove(own)
-            self._wanted = 0
-            self._company = max(1, len(members) + len(self._queue))
-        self._hand_over()
-        for member in members:
-            if member is not own:
-                member.wake()
+            joined, size = self._open, own.batch.size
+            full = len(joined.members) >= self._members or joined.size + size > self._size
+            if joined.begun or (full and joined.members):
+                joined = self._open = CommitRound()
+            joined.members.append(own)
+            joined.size += size
+            if joined.wanted and len(joined.members) >= joined.wanted:
+                joined.wanted = 0
+                joined.enough.release()
+            return joined
 
-    def _wait_for_callers(self) -> None:
+    def _settle(self, joined: CommitRound) -> None:
+        """Commit a round, unless a leader began to and was interrupted: then its outcome is unknown."""
+        if not joined.begun:
+            with self._leading:
+                self._wait_for_callers(joined)
+                members = self._take_members(joined)
+                began = time.monotonic()
+                self._commit(members)
+                self._took = time.monotonic() - began
+                self._company = len(members) + len(self._open.members)
+        settle_members(joined.members, OutcomeUnknown)
+
+    def _wait_for_callers(self, joined: CommitRound) -> None:
         """Wait for the callers of the last round, if the disk is slow and they have not arrived yet."""
         if self._took < MIN_GATHER_SECONDS:
             return
         with self._mutex:
             wanted = min(self._company, self._members)
-            if len(self._queue) >= wanted:
+            if len(joined.members) >= wanted:
                 return
-            self._wanted = wanted
-            self._enough.clear()
-        self._enough.wait(self._took * GATHER_SHARE)
-        self._wanted = 0
+            joined.enough.acquire(blocking=False)
+            joined.wanted = wanted
+        joined.enough.acquire(timeout=self._took * GATHER_SHARE)
 
-    def _take_members(self) -> list[GroupMember]:
+    def _take_members(self, joined: CommitRound) -> list[GroupMember]:
         with self._mutex:
-            if len(self._queue) == 1:
-                return [self._queue.popleft()]
-            members: list[GroupMember] = []
-            size = 0
-            while self._queue and len(members) < self._members:
-                size += self._queue[0].batch.size
-                if members and size > self._size:
-                    break
-                members.append(self._queue.popleft())
-            return members
-
-    def _hand_over(self) -> None:
-        with self._mutex:
-            if not self._queue:
-                self._leading = False
-                return
-            heir = self._queue[0]
-            heir.promoted = True
-        heir.wake()
+            joined.wanted = 0
+            joined.begun = True
+            return [member for member in joined.members if not member.withdrawn]
 
 
 def settle_members(members: Sequence[GroupMember], error: type[HoldfastError]) -> None:
@@ -203,18 +179,20 @@ class SqliteWriter:
     def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group, settle every member of it and announce the commit."""
         try:
-            with self._connections.write_lock.lock, self._connections.writer() as connection:
-                if not self._attempt(connection, members):
-                    # The database itself refused a row: find out whose it was.
-                    for member in members:
-                        if member.outcome is None:
-                            self._attempt(connection, [member], alone=True)
+            self._connections.write(lambda connection: self._write_members(connection, members))
         except HoldfastError as error:
             for member in members:
                 if member.outcome is None:
                     member.outcome = error
         finally:
             self._announce()
+
+    def _write_members(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> None:
+        if not self._attempt(connection, members):
+            # The database itself refused a row: find out whose it was.
+            for member in members:
+                if member.outcome is None:
+                    self._attempt(connection, [member], alone=True)
 
     def _attempt(self, connection: apsw.Connection, members: Sequence[GroupMember], *, alone: bool = False) -> bool:
         """Run one transaction. False asks for another attempt, member by member."""
@@ -249,15 +227,6 @@ class SqliteWriter:
                 if member.outcome is None:
                     member.outcome = translate_error(error, committing=committing)
         return True
-
-    @contextmanager
-    def exclusive_connection(self) -> Iterator[apsw.Connection]:
-        """Yield the write connection outside a transaction, for checkpoints."""
-        with self._connections.write_lock.lock, self._connections.writer() as connection:
-            try:
-                yield connection
-            except apsw.Error as error:
-                raise translate_error(error) from error
 
 
 MESSAGE_APPENDED = "message.appended"

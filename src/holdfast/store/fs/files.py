@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from holdfast.errors import Busy, Closed, HoldfastError, OutcomeUnknown, ReadOnly, Refused, StorageFull, Unavailable
 from holdfast.system import ForkLock, SystemClock, renew_in_child
@@ -322,6 +322,7 @@ def obstacle_error(place: Path, mode: int, wanted: str) -> Refused:
 LOCK_FILE = ".lock"
 """The name of the lock file. No scope's folder begins with a dot."""
 
+ResultT = TypeVar("ResultT")
 LOCK_TIMEOUT = 30.0
 """The seconds to wait for other writers, as long as for a journal's lock."""
 
@@ -389,28 +390,27 @@ class FolderLock:
             os.close(self._handle)
             self._handle = None
 
-    @contextmanager
-    def acquire(self) -> Iterator[FolderWriter]:
-        """Wait for the lock and yield the right to write; release it at the end."""
-        if not self._lock.lock.acquire(timeout=LOCK_TIMEOUT):
-            raise Busy
-        try:
-            with translate_os_errors(self._tree.root):
-                top = self._tree.open_root()
-                try:
-                    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                    self._handle = os.open(LOCK_FILE, flags, 0o600, dir_fd=top)
-                finally:
-                    os.close(top)
-                _wait_for_lock(self._handle)
-                yield FolderWriter(self._tree, self._handle)
-        finally:
-            if self._handle is not None:
-                handle, self._handle = self._handle, None
-                # Explicitly: if a child was forked meanwhile, closing the file would not release the lock.
-                fcntl.flock(handle, fcntl.LOCK_UN)
-                os.close(handle)
-            self._lock.lock.release()
+    def write(self, work: Callable[[FolderWriter], ResultT]) -> ResultT:
+        """Wait for the lock, call `work` with the right to write, and release the lock, whatever interrupts it."""
+        with self._lock.lock:
+            try:
+                with translate_os_errors(self._tree.root):
+                    top = self._tree.open_root()
+                    try:
+                        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                        self._handle = os.open(LOCK_FILE, flags, 0o600, dir_fd=top)
+                    finally:
+                        os.close(top)
+                    _wait_for_lock(self._handle)
+                    return work(FolderWriter(self._tree, self._handle))
+            finally:
+                # Nothing is called before it, so that a signal cannot come between.
+                handle = self._handle
+                if handle is not None:
+                    self._handle = None
+                    # Explicitly: if a child was forked meanwhile, closing the file would not release the lock.
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+                    os.close(handle)
 
 
 def _wait_for_lock(handle: int) -> None:

@@ -105,7 +105,7 @@ class FsStore:
     def put(
         self, scope: str, key: str, entry: StoredEntry, expected: int | None = None, once: str | None = None
     ) -> int | None:
-        with self._turns.acquire() as turn:
+        def write(turn: FolderWriter) -> int | None:
             known, files = self._read_newest(file_format.scope_paths(scope), key)
             previous = 0 if known is None else known.version
             if expected is not None and expected != previous:
@@ -125,8 +125,10 @@ class FsStore:
                 pass  # An older file is ignored. The next write tries to remove it again.
             return version
 
+        return self._turns.write(write)
+
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
-        with self._turns.acquire() as turn:
+        def remove(turn: FolderWriter) -> bool | None:
             if expected is None:
                 # Without reading, so that a damaged entry can be deleted.
                 files = [
@@ -141,6 +143,8 @@ class FsStore:
             self._remove_files(turn, files)
             return bool(files)
 
+        return self._turns.write(remove)
+
     def purge(self, now: int) -> int:
         """Read every file and delete expired entries, each under its own lock. Damaged files are left."""
         with translate_os_errors(self.root):
@@ -150,7 +154,7 @@ class FsStore:
         return sum(self._purge_entry(homes, key, now) for homes, key in over)
 
     def _purge_entry(self, homes: tuple[Names, ...], key: str, now: int) -> bool:
-        with self._turns.acquire() as turn:
+        def purge(turn: FolderWriter) -> bool:
             try:
                 known, files = self._read_newest(homes, key)
             except Corrupt:
@@ -158,6 +162,8 @@ class FsStore:
             over = known is not None and not known.is_live(now)
             self._remove_files(turn, files if over else [])
             return over
+
+        return self._turns.write(purge)
 
     def _remove_files(self, turn: FolderWriter, files: list[_EntryFile]) -> None:
         for file in files:

@@ -232,6 +232,7 @@ class FindContract(JournalFixtures):
         assert not journal.renew_lease("default", ACTOR, 2)
         assert journal.renewals("default", ACTOR) == 3
         assert journal.renewals("default", "actor/unknown") == 0
+        assert journal.is_writable(1_000)
 
 
 def _check_owner(journal: Journal, epoch: int, holder: str | None) -> None:

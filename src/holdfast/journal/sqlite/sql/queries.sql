@@ -478,6 +478,9 @@ SELECT e.seq FROM state AS p
 CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
 WHERE p.tenant = ?1 AND e.content IS NOT NULL
 
+-- name: state_version
+SELECT version FROM state WHERE tenant = ?1 AND stream = ?2 AND key = ?3
+
 -- name: events_by_seq
 SELECT e.* FROM json_each(?1) AS j CROSS JOIN events AS e ON e.seq = j.value
 
