@@ -145,8 +145,7 @@ def chain_without_facts(patch: pytest.MonkeyPatch) -> None:
 
 
 def salt_not_erased(patch: pytest.MonkeyPatch) -> None:
-    original = chain.content_mac
-    patch.setattr(chain, "link_hash", lambda previous, event: original(previous, event.facts))
+    patch.setattr(chain, "link_hash", lambda previous, event: chain.outer_hash(previous, event.facts))
 
 
 def _drop_tenant(sql: str) -> str:
