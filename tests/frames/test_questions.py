@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import pytest
 
 import holdfast
 from holdfast import Limits
+from holdfast.core.frames import budgets
 from holdfast.errors import (
     AlreadyAnswered,
     FrameSuspended,
@@ -370,3 +372,56 @@ def test_the_same_answer_by_another_way_is_the_same_answer(hf: holdfast.Holdfast
     assert hf.answer(asked.question, approve=True) == asked.question
     with pytest.raises(holdfast.errors.AlreadyAnswered):
         hf.answer(asked.question, approve=False)
+
+
+CHANGES: dict[str, Callable[[holdfast.Holdfast, str], object]] = {
+    "add_handle": lambda hf, frame: hf.index.add_handle(frame, "document", handle="h2", body="words"),
+    "remove_handle": lambda hf, frame: hf.index.remove_handle(frame, ["h1"]),
+    "record_usage": lambda hf, frame: hf.index.record_usage(frame, 5),
+    "reserve": lambda hf, frame: hf.index.reserve(frame, "reply", 5),
+    "release_reservation": lambda hf, frame: hf.index.release_reservation(frame, "tools"),
+    "update_frame": lambda hf, frame: hf.index.update_frame(frame, goal="another"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_suspended_frame_is_not_changed_through_the_index(hf: holdfast.Holdfast, change: str) -> None:
+    frame = hf.index.push_frame("work", scope=ACTOR, tokens=100)
+    hf.index.add_handle(frame, "document", handle="h1", body="words")
+    hf.index.reserve(frame, "tools", 7)
+    question = hf.index.suspend_frame(frame, "Go on?").question
+    before = hf.journal.position()
+    with pytest.raises(FrameSuspended) as raised:
+        CHANGES[change](hf, frame)
+    assert raised.value.question == question
+    assert hf.journal.position() == before
+    hf.index.resume_frame(question, approve=True)
+    CHANGES[change](hf, frame)
+
+
+def test_a_call_in_flight_may_be_paid_for_while_its_frame_is_suspended(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("work", scope=ACTOR)
+    call = hf.index.begin_model_call(frame)
+    hf.index.suspend_frame(frame, "Go on?")
+    hf.index.record_usage(frame, 5)
+    hf.index.end_model_call(frame, call, usage=7)
+    assert hf.index.get_frame(frame).tokens.used == 12
+    with pytest.raises(FrameSuspended):
+        hf.index.record_usage(frame, 1)
+
+
+def test_a_repeated_change_is_answered_while_its_frame_is_suspended(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("work", scope=ACTOR)
+    hf.index.reserve(frame, "reply", 5, key="k")
+    hf.index.suspend_frame(frame, "Go on?")
+    hf.index.reserve(frame, "reply", 5, key="k")
+    assert hf.index.get_frame(frame).tokens.reserved == 5
+
+
+def test_rules_that_do_not_look_for_a_question_are_noticed(
+    hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted bug: a suspended frame is as good as any other."""
+    monkeypatch.setattr(budgets, "check_awake", lambda frame: None)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_suspended_frame_is_not_changed_through_the_index(hf, "reserve")
