@@ -19,6 +19,7 @@ from holdfast.errors import (
     TokenNotFound,
     Waiting,
 )
+from holdfast.flow.frames import questions
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -57,7 +58,11 @@ def test_an_answer_can_be_brought_along_with_the_resumption(hf: holdfast.Holdfas
     question = hf.index.suspend_frame(frame, "?").question
     before = hf.journal.position()
     hf.index.resume_frame(question, approve=False, payload="no")
-    assert [event.type for event in hf.journal.events(after=before)] == ["question.answered", "frame.resumed"]
+    assert [event.type for event in hf.journal.events(after=before)] == [
+        "question.answered",
+        "frame.resumed",
+        "frame.handle_added",
+    ]
     answer = hf.index.answer_to(ACTOR, question)
     assert answer is not None
     assert (answer.approved, answer.payload) == (False, "no")
@@ -425,3 +430,33 @@ def test_rules_that_do_not_look_for_a_question_are_noticed(
     monkeypatch.setattr(budgets, "check_awake", lambda frame: None)
     with pytest.raises(pytest.fail.Exception):
         test_a_suspended_frame_is_not_changed_through_the_index(hf, "reserve")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_payload_of_an_answer_is_in_the_next_pack(hf: holdfast.Holdfast, together: bool) -> None:
+    frame = hf.index.push_frame("Choose a seat", scope=ACTOR)
+    question = hf.index.suspend_frame(frame, "Which seat?", kind="input").question
+    payload = {"seat": "14C, by the window"}
+    if together:
+        hf.index.resume_frame(question, payload=payload)
+    else:
+        hf.answer(question, payload=payload)
+        hf.index.resume_frame(question)
+    pack = hf.index.assemble_context_pack(frame=frame)
+    assert [one.handle_id for one in pack.evidence] == [question]
+    assert "14C, by the window" in str(pack.messages)
+    assert hf.index.answer_to(ACTOR, question).payload == payload
+
+
+def test_an_answer_without_a_payload_adds_nothing_to_a_pack(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("Refund", scope=ACTOR)
+    question = hf.index.suspend_frame(frame, "Really?").question
+    hf.index.resume_frame(question, approve=True)
+    assert hf.index.handles(frame) == []
+
+
+def test_a_payload_that_goes_nowhere_is_noticed(hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: the answer is stored, and nothing leads to it."""
+    monkeypatch.setattr(questions, "_attach_payload", lambda *given: [])
+    with pytest.raises(AssertionError):
+        test_the_payload_of_an_answer_is_in_the_next_pack(hf, together=True)
