@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from holdfast.core.journal.chain import SALT_BYTES
+from holdfast.core.journal.codec import SALT_BYTES
 from holdfast.core.lazy import set_type_lock
 from holdfast.errors import Refused
 from holdfast.ports import Clock

@@ -149,8 +149,7 @@ def chain_without_facts(patch: pytest.MonkeyPatch) -> None:
 
 
 def salt_not_erased(patch: pytest.MonkeyPatch) -> None:
-    original = chain.content_mac
-    patch.setattr(chain, "link_hash", lambda previous, event: original(previous, event.facts))
+    patch.setattr(chain, "link_hash", lambda previous, event: chain.outer_hash(previous, event.facts))
 
 
 def _drop_tenant(sql: str) -> str:
@@ -169,7 +168,8 @@ def rot(folder: Path) -> None:
 
     healthy = test_bit_rot.healthy._get_wrapped_function()(Folders())  # type: ignore[attr-defined]
     (folder / "work").mkdir()
-    test_bit_rot.test_every_flip_that_changes_a_stored_value_is_reported(healthy, folder / "work")
+    # Not by random flips: those of content are noticed by its digest, and few hit an envelope.
+    test_bit_rot.test_a_change_of_any_column_of_any_table_is_reported(healthy, folder / "work")
 
 
 BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], Check]] = [

@@ -29,6 +29,7 @@ def _batch(name: str, size: int = 10) -> Batch:
         facts=b"x" * size,
         content=None,
         salt=None,
+        digest=None,
         subject=None,
         facts_record=None,
         content_record=None,

@@ -45,6 +45,7 @@ def _batch(name: str) -> Batch:
         facts=b"{}",
         content=None,
         salt=None,
+        digest=None,
         subject=None,
         facts_record=None,
         content_record=None,

@@ -190,7 +190,7 @@ def test_what_was_given_back_is_not_there_twice(hf: holdfast.Holdfast) -> None:
     question = hf.index.suspend_frame(child, "?").question
     assert hf.index.get_frame(child).tokens == TokenBudget(granted=800, released=800)
     assert hf.index.get_frame(child).tokens.available == 0
-    with pytest.raises(holdfast.errors.InsufficientTokens):
+    with pytest.raises(holdfast.errors.FrameSuspended):
         hf.index.reserve(child, "reply", 1)
     hf.index.resume_frame(question, approve=True)
     call = hf.index.begin_model_call(child)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import pytest
 
 import holdfast
 from holdfast import Limits
+from holdfast.core.frames import budgets
 from holdfast.errors import (
     AlreadyAnswered,
     FrameSuspended,
@@ -17,6 +19,7 @@ from holdfast.errors import (
     TokenNotFound,
     Waiting,
 )
+from holdfast.flow.frames import questions
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -55,7 +58,11 @@ def test_an_answer_can_be_brought_along_with_the_resumption(hf: holdfast.Holdfas
     question = hf.index.suspend_frame(frame, "?").question
     before = hf.journal.position()
     hf.index.resume_frame(question, approve=False, payload="no")
-    assert [event.type for event in hf.journal.events(after=before)] == ["question.answered", "frame.resumed"]
+    assert [event.type for event in hf.journal.events(after=before)] == [
+        "question.answered",
+        "frame.resumed",
+        "frame.handle_added",
+    ]
     answer = hf.index.answer_to(ACTOR, question)
     assert answer is not None
     assert (answer.approved, answer.payload) == (False, "no")
@@ -370,3 +377,86 @@ def test_the_same_answer_by_another_way_is_the_same_answer(hf: holdfast.Holdfast
     assert hf.answer(asked.question, approve=True) == asked.question
     with pytest.raises(holdfast.errors.AlreadyAnswered):
         hf.answer(asked.question, approve=False)
+
+
+CHANGES: dict[str, Callable[[holdfast.Holdfast, str], object]] = {
+    "add_handle": lambda hf, frame: hf.index.add_handle(frame, "document", handle="h2", body="words"),
+    "remove_handle": lambda hf, frame: hf.index.remove_handle(frame, ["h1"]),
+    "record_usage": lambda hf, frame: hf.index.record_usage(frame, 5),
+    "reserve": lambda hf, frame: hf.index.reserve(frame, "reply", 5),
+    "release_reservation": lambda hf, frame: hf.index.release_reservation(frame, "tools"),
+    "update_frame": lambda hf, frame: hf.index.update_frame(frame, goal="another"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_suspended_frame_is_not_changed_through_the_index(hf: holdfast.Holdfast, change: str) -> None:
+    frame = hf.index.push_frame("work", scope=ACTOR, tokens=100)
+    hf.index.add_handle(frame, "document", handle="h1", body="words")
+    hf.index.reserve(frame, "tools", 7)
+    question = hf.index.suspend_frame(frame, "Go on?").question
+    before = hf.journal.position()
+    with pytest.raises(FrameSuspended) as raised:
+        CHANGES[change](hf, frame)
+    assert raised.value.question == question
+    assert hf.journal.position() == before
+    hf.index.resume_frame(question, approve=True)
+    CHANGES[change](hf, frame)
+
+
+def test_a_call_in_flight_may_be_paid_for_while_its_frame_is_suspended(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("work", scope=ACTOR)
+    call = hf.index.begin_model_call(frame)
+    hf.index.suspend_frame(frame, "Go on?")
+    hf.index.record_usage(frame, 5)
+    hf.index.end_model_call(frame, call, usage=7)
+    assert hf.index.get_frame(frame).tokens.used == 12
+    with pytest.raises(FrameSuspended):
+        hf.index.record_usage(frame, 1)
+
+
+def test_a_repeated_change_is_answered_while_its_frame_is_suspended(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("work", scope=ACTOR)
+    hf.index.reserve(frame, "reply", 5, key="k")
+    hf.index.suspend_frame(frame, "Go on?")
+    hf.index.reserve(frame, "reply", 5, key="k")
+    assert hf.index.get_frame(frame).tokens.reserved == 5
+
+
+def test_rules_that_do_not_look_for_a_question_are_noticed(
+    hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted bug: a suspended frame is as good as any other."""
+    monkeypatch.setattr(budgets, "check_awake", lambda frame: None)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_suspended_frame_is_not_changed_through_the_index(hf, "reserve")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_payload_of_an_answer_is_in_the_next_pack(hf: holdfast.Holdfast, together: bool) -> None:
+    frame = hf.index.push_frame("Choose a seat", scope=ACTOR)
+    question = hf.index.suspend_frame(frame, "Which seat?", kind="input").question
+    payload = {"seat": "14C, by the window"}
+    if together:
+        hf.index.resume_frame(question, payload=payload)
+    else:
+        hf.answer(question, payload=payload)
+        hf.index.resume_frame(question)
+    pack = hf.index.assemble_context_pack(frame=frame)
+    assert [one.handle_id for one in pack.evidence] == [question]
+    assert "14C, by the window" in str(pack.messages)
+    assert hf.index.answer_to(ACTOR, question).payload == payload
+
+
+def test_an_answer_without_a_payload_adds_nothing_to_a_pack(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("Refund", scope=ACTOR)
+    question = hf.index.suspend_frame(frame, "Really?").question
+    hf.index.resume_frame(question, approve=True)
+    assert hf.index.handles(frame) == []
+
+
+def test_a_payload_that_goes_nowhere_is_noticed(hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: the answer is stored, and nothing leads to it."""
+    monkeypatch.setattr(questions, "_attach_payload", lambda *given: [])
+    with pytest.raises(AssertionError):
+        test_the_payload_of_an_answer_is_in_the_next_pack(hf, together=True)

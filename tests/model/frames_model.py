@@ -272,6 +272,13 @@ class Tree:
             raise No("FrameNotFound")
         return self.units[frame]
 
+    def awake(self, frame: str, *also: str) -> Unit:
+        """The live frame, if it does not wait for an answer; `also` may be named when it does."""
+        unit = self.alive(frame)
+        if unit.question is not None:
+            raise No("FrameSuspended", *also)
+        return unit
+
     def alive(self, frame: str) -> Unit:
         unit = self.named(frame)
         if unit.status not in LIVE:
@@ -354,7 +361,7 @@ class Tree:
         limits: Limits | None = None,
         tokens: int | None = None,
     ) -> Plan:
-        unit = self.alive(frame)
+        unit = self.awake(frame, "InvalidValue")
         wrong = [] if status is None else self.bad_move(unit, status)
         deadline: int | None = None
         bounds = unit.limits

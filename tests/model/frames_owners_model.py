@@ -197,7 +197,12 @@ class Model(Questions):
     def wake(self, unit: Unit) -> Plan:
         if wrong := self.cannot_go_on(unit):
             raise No(*wrong)
-        return Plan(lambda _: self.go_on(unit), (unit.scope,))
+
+        def apply(_: Any) -> None:
+            self.show_payload(unit)
+            self.go_on(unit)
+
+        return Plan(apply, (unit.scope,))
 
     def done(self, client: int, plan: Plan, what: str) -> str:
         self.do(client, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.model.frames_model import No, Plan, Unit, Wait, least
+from tests.model.frames_model import SCORES, No, Plan, Unit, Wait, least
 from tests.model.frames_work_model import Work
 
 KINDS = ("approval", "input", "external", "checkpoint", "pause", "timer")
@@ -168,9 +168,16 @@ class Questions(Work):
         def apply(_: Any) -> None:
             if wait.answer is None:
                 wait.answer = words or NOTHING
+            self.show_payload(unit)
             self.go_on(unit)
 
         return Plan(apply, (unit.scope,))
+
+    def show_payload(self, unit: Unit) -> None:
+        """The payload of an answer becomes evidence when its frame goes on."""
+        wait = unit.question
+        if wait is not None and wait.answer is not None and wait.answer[1] is not None:
+            unit.handles[wait.id] = ["event_ref", SCORES["high"], None, None]
 
     def cannot_go_on(self, unit: Unit) -> list[str]:
         above = self.line(unit)[1:]

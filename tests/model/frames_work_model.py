@@ -20,6 +20,7 @@ class Work(Tree):
             raise No("InvalidValue")
         if amount == 0:
             return Plan(nothing)
+        self.awake(frame)
         left = self.available(unit)
         if left is not None and amount > left:
             raise No("InsufficientTokens")
@@ -37,6 +38,7 @@ class Work(Tree):
             raise No("NotFound")
         if back == 0:
             return Plan(nothing)
+        self.awake(frame)
         return Plan(lambda _: self.touched(unit, lambda: self.set_aside(unit, purpose, -back)), (unit.scope,))
 
     def record(self, frame: str, usage: Usage | int, purpose: str | None = None) -> Plan:
@@ -49,6 +51,8 @@ class Work(Tree):
             raise No("NotFound")
         if not record.input + record.output and not record.cost:
             return Plan(nothing)
+        if not unit.calls:  # In a suspended frame a call in flight may spend, and nothing else.
+            self.awake(frame)
         return Plan(lambda _: self.touched(unit, lambda: self.spend(unit, record, purpose)), (unit.scope,))
 
     def touched(self, unit: Unit, do: Callable[[], Any]) -> None:
@@ -61,7 +65,7 @@ class Work(Tree):
     def add_handle(
         self, frame: str, kind: str, handle: str, priority: str = "medium", tokens: int | None = None
     ) -> Plan:
-        unit = self.alive(frame)
+        unit = self.awake(frame, "InvalidValue")
         if priority not in SCORES or kind not in ("document", "url", "artifact") or (tokens or 0) < 0:
             raise No("InvalidValue")
         if priority == "critical" and kind != "document":
@@ -79,6 +83,7 @@ class Work(Tree):
             raise No("NotFound")
         if not handles:
             return Plan(nothing)
+        self.awake(frame)
 
         def apply(removal: str) -> None:
             for name in handles:
@@ -88,7 +93,7 @@ class Work(Tree):
         return Plan(apply, (unit.scope,))
 
     def restore_handles(self, frame: str, removal: str) -> Plan:
-        unit = self.alive(frame)
+        unit = self.awake(frame)
         gone = [handle for handle in unit.handles.values() if handle[3] == removal]
         if not gone:
             raise No("NotFound")

@@ -28,7 +28,7 @@ from holdfast.errors import (
     SummaryFailed,
     Unsupported,
 )
-from holdfast.flow.compaction import recall, summaries
+from holdfast.flow.compaction import frames, recall, summaries
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.records.compaction import STRATEGIES
 from holdfast.records.messages import Message
@@ -436,6 +436,43 @@ def test_a_frames_conversation_is_summarised_in_one_commit(hf: Holdfast) -> None
     assert hf.index.compact_context(frame, 500, "summarise_oldest", summarizer=short, key="k") == done
     fits = hf.index.compact_context(frame, 500, "summarise_oldest", summarizer=short)
     assert (fits.compaction_level, fits.reached_target) == (CompactionLevel.NONE, True)
+
+
+def talk_of(hf: Holdfast, messages: int) -> str:
+    """A frame in a session with so many messages of one size; a message is a round."""
+    chat = hf.session("s", model="gpt-4o")
+    for nth in range(messages):
+        role = "assistant" if nth % 2 else "user"
+        chat.append({"role": role, "content": f"message {nth:02} is about trains and the weather in town {nth:02}"})
+    return hf.index.push_frame("Work", scope="actor/main/session/s")
+
+
+def kept_messages(hf: Holdfast) -> int:
+    return sum(1 for message in hf.session("s").pack(90_000).messages if not message.synthetic)
+
+
+@pytest.mark.parametrize("strategy", ["summarise_oldest", "truncate_at", "sliding_window", "extract_state"])
+@pytest.mark.parametrize("more", [20, 40, 400])
+def test_the_newest_rounds_stay_whenever_they_fit_the_target(hf: Holdfast, strategy: str, more: int) -> None:
+    frame = talk_of(hf, 60)
+    target = more + sum(message.tokens or 0 for message in hf.session("s").messages()[-10:])
+    done = hf.index.compact_context(frame, target, strategy, keep=10, strict=True)
+    assert done.final_tokens <= target
+    assert kept_messages(hf) == 10
+
+
+def test_a_summary_that_takes_its_share_first_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: the room for rounds is what a summary of full length would leave."""
+    monkeypatch.setattr(frames, "_share_target", lambda work, thread, tokens: (work.config, 100))
+    with pytest.raises(AssertionError):
+        test_the_newest_rounds_stay_whenever_they_fit_the_target(hf, "sliding_window", 400)
+
+
+def test_rounds_that_do_not_fit_the_target_leave_room_for_the_summary(hf: Holdfast) -> None:
+    frame = talk_of(hf, 60)
+    done = hf.index.compact_context(frame, 300, "summarise_oldest", keep=40, max_tokens=100)
+    assert done.reached_target
+    assert 5 < kept_messages(hf) < 20
 
 
 @pytest.mark.parametrize("strategy", ["truncate_at", "sliding_window", "extract_state"])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import ContextPack, Frame, Holdfast, Limits, Settings
+from holdfast.core.packs import fit
 from holdfast.errors import EvidenceFailed
+from holdfast.flow.packs import evidence
 from holdfast.testing.clock import FrozenClock
 from tests.packs.worlds import PLENTY, PRIORITIES, WIDE
 from tests.scale import seeded, volume
@@ -59,9 +63,7 @@ def test_every_priority_is_shown_when_there_is_room_most_important_first(frame: 
     assert shown(frame.pack(PLENTY)) == [*PRIORITIES]
 
 
-def test_of_one_priority_what_answers_the_question_then_the_newest_then_the_first(
-    frame: Frame, clock: FrozenClock
-) -> None:
+def test_of_one_priority_what_answers_the_question_then_the_newest(frame: Frame, clock: FrozenClock) -> None:
     attach(frame, "first", body="something about trains")
     attach(frame, "second", body="something about trains")
     clock.advance(5)
@@ -71,9 +73,40 @@ def test_of_one_priority_what_answers_the_question_then_the_newest_then_the_firs
     attach(frame, "both", body="a hotel and flights")
     clock.advance(5)
     attach(frame, "newest", body="something about trains")
-    assert shown(frame.pack(PLENTY)) == ["newest", "flights", "both", "newer", "first", "second"]
+    assert shown(frame.pack(PLENTY)) == ["newest", "both", "flights", "newer", "second", "first"]
     asked = frame.pack(PLENTY, query="hotel flights")
-    assert shown(asked) == ["both", "flights", "newest", "newer", "first", "second"]
+    assert shown(asked) == ["both", "flights", "newest", "newer", "second", "first"]
+
+
+@pytest.mark.parametrize("url", ["memory:", "a.db"])
+def test_a_clock_that_stands_still_or_goes_back_reorders_no_evidence(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clock = FrozenClock()
+    with holdfast.open(url, clock=clock) as hf, hf.frame("Work", limits=WIDE) as frame:
+        for nth, step in enumerate((0, 0, -5_000, 3, -10, 0, 60_000)):
+            clock.jump(step)
+            attach(frame, f"h{nth}")
+        newest_first = [f"h{nth}" for nth in reversed(range(7))]
+        assert shown(frame.pack(PLENTY)) == newest_first
+        attach(frame, "h2", body="changed words")
+        assert shown(frame.pack(PLENTY)) == ["h2", *(id for id in newest_first if id != "h2")]
+
+
+def test_order_by_the_clock_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: evidence of one priority is ordered by the millisecond in which it was attached."""
+    real, at = evidence.read_handle, dict[str, int]()
+
+    def note_time(*given: Any) -> Any:
+        found = real(*given)
+        at[found.id] = found.at
+        return found
+
+    monkeypatch.setattr(evidence, "read_handle", note_time)
+    monkeypatch.setattr(fit, "order_items", lambda items: sorted(items, key=lambda one: -at[one.id]))
+    with pytest.raises(AssertionError):
+        test_a_clock_that_stands_still_or_goes_back_reorders_no_evidence("memory:", tmp_path, monkeypatch)
 
 
 def test_what_is_asked_for_by_name_comes_before_what_is_more_important(frame: Frame) -> None:
@@ -99,10 +132,10 @@ def equal_handles(frame: Frame, clock: FrozenClock, rng: random.Random) -> list[
     """Handles of one size; gives them in the order in which they should be chosen, with two that are asked for."""
     found = []
     for nth in range(12):
-        clock.advance(rng.choice([0, 0, 7]))
+        clock.jump(rng.choice([0, 0, 7, -7]))
         priority = rng.choice(PRIORITIES[1:])
         attach(frame, f"{priority}-{nth:02}", priority, "the same words " * 4)
-        found.append((-SCORES[priority], -clock.now_ms(), nth, f"{priority}-{nth:02}"))
+        found.append((-SCORES[priority], -nth, f"{priority}-{nth:02}"))
     rest = [id for *_, id in sorted(found)]
     chosen = sorted(rng.sample(rest, 2), key=rest.index)
     return [*chosen, *(id for id in rest if id not in chosen)]

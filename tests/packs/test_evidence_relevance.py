@@ -33,13 +33,13 @@ def frame() -> Iterator[Frame]:
     ],
 )
 def test_words_answer_a_question_whatever_stands_around_them(frame: Frame, query: str, body: str) -> None:
-    frame.attach("document", handle="other", body="something else")
     frame.attach("document", handle="answers", body=body)
+    frame.attach("document", handle="other", body="something else")
     assert [one.handle_id for one in frame.pack(9_000).evidence] == ["other", "answers"]
     assert [one.handle_id for one in frame.pack(9_000, query=query).evidence] == ["answers", "other"]
 
 
 def test_a_part_of_a_word_is_no_answer(frame: Frame) -> None:
-    frame.attach("document", handle="other", body="something else")
     frame.attach("document", handle="peanuts", body="peanuts")
+    frame.attach("document", handle="other", body="something else")
     assert [one.handle_id for one in frame.pack(9_000, query="nuts").evidence] == ["other", "peanuts"]

@@ -92,11 +92,32 @@ def test_a_root_without_a_session_has_a_line_of_its_own(hf: Holdfast) -> None:
 
 def test_what_a_root_says_in_a_session_that_nobody_opened_is_refused(hf: Holdfast) -> None:
     with hf.frame("Early", session="later") as root:
-        for ask in (lambda: root.append("hello"), root.messages):
-            with pytest.raises(SessionNotFound):
-                ask()
+        with pytest.raises(SessionNotFound):
+            root.append("hello")
+        assert root.messages() == []
         hf.session("later").append("Now.")
         assert texts(root.messages()) == ["Now."]
+
+
+def test_a_session_that_nobody_opened_is_an_empty_conversation_to_a_frame(hf: Holdfast) -> None:
+    with hf.frame("Early", session="later", key="k") as root:
+        early = root.pack()
+        assert "Early" in str(early.messages)
+        assert early.conversation.message_count == 0
+        assert root.pack(recall=2, query="words").digest == root.pack(recall=2).digest == early.digest
+        call = hf.index.begin_model_call(root.id, pack=early)
+        assert hf.index.pack_at(call).digest == early.digest
+        hf.index.end_model_call(root.id, call, usage=3)
+        again = root.pack()
+        assert again.digest == early.digest
+        with pytest.raises(SessionNotFound):
+            root.append("hello")
+        chat = hf.session("later", model="gpt-4o")
+        chat.append("Now.")
+        assert "Now." in str(root.pack().messages)
+    assert hf.index.get_frame(root.id).status == "completed"
+    assert chat.pack().conversation.message_count == 1
+    assert hf.journal.verify(packs=True).findings == ()
 
 
 def test_tokens_are_counted_as_the_session_counts_them(hf: Holdfast) -> None:

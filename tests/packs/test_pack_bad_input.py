@@ -17,7 +17,6 @@ from holdfast.errors import (
     InvalidValue,
     KeyReused,
     NotFound,
-    SessionNotFound,
 )
 from tests.packs.worlds import PLENTY, WIDE
 
@@ -125,11 +124,6 @@ def test_another_tenants_frame_is_not_there(hf: Holdfast) -> None:
     frame = hf.tenant("a").index.push_frame("work", scope="actor/main")
     with pytest.raises(FrameNotFound):
         hf.tenant("b").index.assemble_context_pack(frame=frame)
-
-
-def test_a_session_that_nobody_opened_has_no_pack(hf: Holdfast) -> None:
-    with hf.frame("work", session="later") as frame, pytest.raises(SessionNotFound):
-        frame.pack()
 
 
 # journaling

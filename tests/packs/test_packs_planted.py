@@ -182,7 +182,7 @@ def tried(trial: Callable[[int], list[str]], seed: int) -> list[str]:
 
 
 def evidence_is_chosen_as_it_came(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fit, "order_items", lambda found: sorted(found, key=lambda item: item.position))
+    patch.setattr(fit, "order_items", lambda found: sorted(found, key=lambda item: item.origin.handle_version))
 
 
 def large_evidence_hides_what_is_small(patch: pytest.MonkeyPatch) -> None:

@@ -65,13 +65,13 @@ class ChatSession:
         return next((one for one in self.hf.index.stack(self.scope) if one.turn is not None), None)
 
     def open_questions(self) -> list[QuestionInfo]:
-        """Return the unanswered questions of the turn, oldest first."""
+        """Return the unanswered questions of the turn, in the order of the stack."""
         asked = [one.question.id for one in self.hf.index.stack(self.scope) if one.question and not one.question.within]
         found = []
         for id in asked:
             with suppress(QuestionNotFound):  # It was just answered and resumed.
                 found.append(self.hf.index.question(id))
-        return sorted((one for one in found if not one.answered), key=lambda one: (one.suspended_at, one.id))
+        return [one for one in found if not one.answered]
 
     # actions
 

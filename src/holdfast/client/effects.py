@@ -87,11 +87,11 @@ class Effects:
         return outbox.dispatch_effects(self.env, sink=sink, limit=limit)
 
     def pending(self) -> Iterator[EffectInfo]:
-        """Iterate over effects that wait for their turn, next attempt, sink or approval, oldest first."""
+        """Iterate over effects that wait for their turn, next attempt, sink or approval, in order of their ids."""
         return settle.read_unsettled_effects(self.env, lambda row: row["status"] != "dead")
 
     def dead(self) -> Iterator[EffectInfo]:
-        """Iterate over effects that are no longer tried, oldest first, with the reason."""
+        """Iterate over effects that are no longer tried, in order of their ids, with the reason."""
         return settle.read_unsettled_effects(self.env, lambda row: row["status"] == "dead")
 
     def get(self, effect: str) -> EffectInfo:

@@ -147,7 +147,7 @@ class Holdfast:
         return state_search.search_tenant(self.env, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
-        """Iterate over all open questions that can be answered, oldest frame first."""
+        """Iterate over all open questions that can be answered, in order of their frames' ids."""
         return frame_read.read_questions(self.env)
 
     def answer(

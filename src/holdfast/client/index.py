@@ -332,7 +332,8 @@ class IndexView:
         """Make a frame's context fit a budget: detach evidence, or replace older rounds by a summary.
 
         `priority`, `policy_trim` and your own strategies choose among the frame's evidence, which `restore_handles`
-        brings back. The others keep the newest `keep` rounds of its conversation. Critical evidence stays.
+        brings back. The others keep the newest `keep` rounds of its conversation if these fit the budget, and fewer if
+        they do not. Critical evidence stays.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, timeout=timeout, store=store)
         chosen = choose_frame_summarizer(self.env, summarizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
-from holdfast.core.journal.chain import SALT_BYTES
+from holdfast.core.journal.codec import SALT_BYTES
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from holdfast.core.frames.stack import live_frame
+from holdfast.core.frames.stack import check_awake, live_frame
 from holdfast.core.numbers import MAX_AMOUNT, check_number, is_number
 from holdfast.errors import BudgetExhausted, InsufficientTokens, InvalidValue, NotFound
 from holdfast.records.events import frames
@@ -26,6 +26,7 @@ def reserve(state: StreamState, frame_id: str, purpose: str, amount: object) -> 
     wanted = check_number("amount", amount, least=0, most=MAX_AMOUNT)
     if not wanted:
         return []
+    check_awake(frame)
     check_available(frame, wanted)
     return [_reservation_draft(frame_id, purpose, wanted)]
 
@@ -37,16 +38,24 @@ def release(state: StreamState, frame_id: str, purpose: str, amount: object = No
     back = held if amount is None else check_number("amount", amount, least=0, most=MAX_AMOUNT)
     if back > held:
         raise NotFound(f"Frame {frame_id} has {held} tokens reserved for {purpose!r}, not {back}.")
-    return [_reservation_draft(frame_id, purpose, -back)] if back else []
+    if not back:
+        return []
+    check_awake(frame)
+    return [_reservation_draft(frame_id, purpose, -back)]
 
 
 def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None = None) -> list[Draft]:
-    """Record usage. It is never refused for its amount, since the work is done."""
+    """Record usage. It is never refused for its amount, since the work is done.
+
+    A suspended frame does no work, so it spends only what a call in flight does.
+    """
     frame = live_frame(state, frame_id)
     record = to_usage(usage)
     part = 0 if purpose is None else min(_reservation_amount(frame, purpose), record.spent)
     if not record.spent and not record.cost:
         return []
+    if not frame.calls:
+        check_awake(frame)
     left = frame.tokens.available
     over = 0 if left is None else max(0, record.spent - part - left)
     facts = frames.FrameSpent(frame=frame_id, usage=record, purpose=purpose, from_reserved=part, overdraft=over)

@@ -13,13 +13,12 @@ from typing import get_args
 from msgspec.structs import replace
 
 from holdfast.core.frames.budgets import check_can_spend
-from holdfast.core.frames.stack import ancestry, late_frames, live_frame, tightest_limits
+from holdfast.core.frames.stack import ancestry, check_awake, late_frames, live_frame, tightest_limits
 from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.core.trust import FILE_PREFIX, KIND_TRUST, TRUSTED_LEVELS, lowest_trust
 from holdfast.errors import (
     CallNotFound,
     DeadlineExceeded,
-    FrameSuspended,
     InvalidValue,
     NotFound,
     ToolCallLimitExceeded,
@@ -39,11 +38,7 @@ HANDLE_KINDS: tuple[str, ...] = get_args(HandleKind)
 def check_can_work(state: StreamState, frame_id: str, now: int) -> FrameState:
     """Return a frame in which work may begin: live, not suspended, before its deadline."""
     frame = live_frame(state, frame_id)
-    if frame.question is not None:
-        raise FrameSuspended(
-            f"Frame {frame_id} waits for an answer to question {frame.question.id}. Answer and resume it first.",
-            question=frame.question.id,
-        )
+    check_awake(frame)
     if late := late_frames(ancestry(state.frames, frame_id), now):
         whose = "Its" if late[-1].id == frame_id else f"Frame {late[-1].id}'s"
         raise DeadlineExceeded(
@@ -211,6 +206,7 @@ def add_handle(
     if priority == "critical":
         _check_critical(kind, lowest_trust(trust or by, by), content)
     frame = live_frame(state, frame_id)
+    check_awake(frame)
     known = frame.handles.get(handle_id)
     newest = max((handle.position for handle in frame.handles.values()), default=0)
     facts = frames.HandleAdded(
@@ -254,6 +250,7 @@ def remove_handles(
         raise NotFound(f"Frame {frame_id} has no handle {', '.join(unknown)}. It has: {', '.join(attached) or 'none'}.")
     if not handles:
         return []
+    check_awake(frame)
     facts = frames.HandlesRemoved(frame=frame_id, handles=tuple(dict.fromkeys(handles)), removal=removal)
     return [Draft(type="frame.handles_removed", facts=facts, content=content)]
 
@@ -262,6 +259,7 @@ def restore_handles(state: StreamState, frame_id: str, removal: str) -> list[Dra
     """Attach again everything that one removal or compaction detached."""
     check_id(removal, "removal")
     frame = live_frame(state, frame_id)
+    check_awake(frame)
     gone = tuple(name for name, handle in frame.handles.items() if handle.removed == removal)
     if not gone:
         raise NotFound(f"Nothing of frame {frame_id} is detached under {removal!r}.")

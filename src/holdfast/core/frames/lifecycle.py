@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.frames.budgets import check_limits, compute_grant
 from holdfast.core.frames.stack import (
     ancestry,
+    check_awake,
     children,
     earliest_deadline,
     has_live_children,
@@ -135,6 +136,7 @@ def update(
 ) -> list[Draft]:
     """Change a frame's texts, limits or status, or the tokens of a root."""
     frame = live_frame(state, frame_id)
+    check_awake(frame)
     if status is not None:
         _check_transition(state, frame, status)
     bounds, deadline = (None, None) if limits is None else _resolve_limits(state, frame, check_limits(limits))
@@ -173,7 +175,7 @@ def _resolve_limits(state: StreamState, frame: FrameState, asked: Limits) -> tup
 def _check_transition(state: StreamState, frame: FrameState, status: str) -> None:
     if status in ("completed", "failed", "cancelled"):
         raise InvalidTransition(f"Use pop_frame to end a frame as {status}.", before=frame.status, after=status)
-    if status == "suspended" or frame.status == "suspended":
+    if status == "suspended":
         raise InvalidTransition(
             f"Frame {frame.id} is {frame.status}. Use suspend_frame and resume_frame.",
             before=frame.status,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.core.journal.fold import fold_facts
-from holdfast.errors import FrameNotFound
+from holdfast.errors import FrameNotFound, FrameSuspended
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameUpdated
 from holdfast.records.frames import FrameLimits, FrameState, StreamState
@@ -23,6 +23,15 @@ def live_frame(state: StreamState, frame_id: str) -> FrameState:
     if frame is None:
         raise FrameNotFound(f"There is no live frame {frame_id}. It has ended, or the id is wrong.")
     return frame
+
+
+def check_awake(frame: FrameState) -> None:
+    """Refuse to change a frame that waits for an answer."""
+    if frame.question is not None:
+        raise FrameSuspended(
+            f"Frame {frame.id} waits for an answer to question {frame.question.id}. Answer and resume it first.",
+            question=frame.question.id,
+        )
 
 
 def ancestry(frames: Frames, frame_id: str) -> list[FrameState]:

@@ -22,6 +22,7 @@ _TEXT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "summary.made": ("text", "state"),
     "frame.compacted": ("text", "state"),
     "frame.handle_added": ("body",),
+    "question.answered": ("payload",),
     "tool.returned": ("value", "error"),
     "run.returned": ("value", "error"),
     "model.responded": ("response",),

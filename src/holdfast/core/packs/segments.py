@@ -59,8 +59,6 @@ class PackItem(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     mandatory: bool = False
     relevance: float = 0.0
-    recency: int = 0
-    position: int = 0
     type: str = ""
     source: str | None = None
 
@@ -83,11 +81,10 @@ class ItemForm(msgspec.Struct, frozen=True):
 
 
 def order_items(items: Sequence[PackItem]) -> list[PackItem]:
-    """Sort items: those asked for by name first, then by priority, relevance, recency and position."""
+    """Sort items: those asked for by name first, then by priority and relevance; equal ones stay as they were read."""
 
-    def place(item: PackItem) -> tuple[bool, int, float, int, int]:
-        score = PRIORITY_SCORE[item.priority]
-        return not (item.mandatory or item.critical), -score, -item.relevance, -item.recency, item.position
+    def place(item: PackItem) -> tuple[bool, int, float]:
+        return not (item.mandatory or item.critical), -PRIORITY_SCORE[item.priority], -item.relevance
 
     return sorted(items, key=place)
 

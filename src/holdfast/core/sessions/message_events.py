@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.codec import decode
+from holdfast.core.journal.codec import decode, read_content
 from holdfast.core.trust import ROLE_TRUST
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import Conflict, Corrupt, SessionClosed, SessionNotFound, ToolPairingError
@@ -163,8 +163,9 @@ def text_artifacts(content: Any) -> list[str]:
 
 def decode_message_content(stored: StoredEvent) -> Any:
     """Return the content of a stored `message.appended`: a MessageContent, ERASED, or None if it has none."""
-    if stored.content is not None:
-        return decode(stored.content, MessageContent)
+    content = read_content(stored)
+    if content is not None:
+        return decode(content, MessageContent)
     return ERASED if stored.erased else None
 
 

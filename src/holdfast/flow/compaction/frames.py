@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.compaction.strategies import (
     UNKNOWN_TOKENS,
@@ -36,7 +37,14 @@ from holdfast.flow.compaction.summaries import (
     count_saved_tokens,
     message_counter,
 )
-from holdfast.flow.compaction.threads import check_config, compact_with_fallback, count_uncovered, flush_scope
+from holdfast.flow.compaction.threads import (
+    check_config,
+    compact_with_fallback,
+    count_uncovered,
+    flush_scope,
+    plan_compaction,
+    summary_framing,
+)
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import (
     content_field,
@@ -103,12 +111,27 @@ def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> Co
         return work.result_without_change(tokens, WITHIN_TARGET)
     written: list[FrameCompacted] = []
     write = partial(_commit_summary, work, tokens, written)
-    room = max(0, work.target - work.config.summary_tokens)
-    summary, failed = compact_with_fallback(work.env, thread, work.config, summarizer, within=room, write=write)
+    config, room = _share_target(work, thread, tokens)
+    summary, failed = compact_with_fallback(work.env, thread, config, summarizer, within=room, write=write)
     note = "; ".join(f"{strategy}: {error}" for strategy, error in failed.items()) or None
     if summary is None:
         return work.result_without_change(tokens, note or NOTHING_OLDER)
     return work.result_of(written[-1], summary, note)
+
+
+def _share_target(work: FrameCompaction, thread: str, tokens: int) -> tuple[CompactionConfig, int | None]:
+    """Share the target between the newest rounds and the summary; return the configuration and the room for rounds.
+
+    The newest `keep` rounds stay if they fit the target with any summary at all, which gets the rest. Otherwise the
+    summary's share comes first, and fewer rounds stay.
+    """
+    config, size = work.config, message_counter(work.env, thread)
+    plan = plan_compaction(work.env, thread, config)
+    gone = 0 if plan is None else count_saved_tokens(plan.messages[plan.covered :], size)
+    most = work.target - (tokens - gone) - summary_framing(work.env, thread)
+    if most < 1:
+        return config, max(0, work.target - config.summary_tokens)
+    return replace(config, summary_tokens=min(config.summary_tokens, most)), None
 
 
 def _commit_summary(

@@ -107,10 +107,14 @@ def token_allowance(env: Env, plan: SummaryPlan, config: CompactionConfig, metho
     """Return the tokens a text may take. Our own must be small, or shorter than the messages it covers."""
     if method != BUILT_IN_SUMMARIZER:
         return config.summary_tokens
-    tokenizer, info = thread_tokenizer(env, plan.stream)
     saved = count_saved_tokens(plan.messages, message_counter(env, plan.stream))
-    around = COUNT_SLACK + count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
-    return min(config.summary_tokens, max(saved, SMALL_SUMMARY_TOKENS) - around)
+    return min(config.summary_tokens, max(saved, SMALL_SUMMARY_TOKENS) - summary_framing(env, plan.stream))
+
+
+def summary_framing(env: Env, stream: str) -> int:
+    """Return the tokens that a pack needs for a summary beyond those of its text."""
+    tokenizer, info = thread_tokenizer(env, stream)
+    return COUNT_SLACK + count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
 
 
 def summarizer_text(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> SummaryText:

@@ -34,7 +34,7 @@ def find_effect_row(env: Env, effect: str) -> tuple[str, Row] | None:
 
 
 def read_unsettled_effects(env: Env, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
-    """Yield unsettled effects, oldest first."""
+    """Yield unsettled effects, in order of their ids."""
     after = b""
     while rows := env.journal.select(env.tenant, RowQuery(table="effects", after_key=after, limit=PAGE)):
         for stream, row in rows:

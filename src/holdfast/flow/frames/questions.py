@@ -6,13 +6,24 @@ import hashlib
 import secrets
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
+from holdfast.core.frames import calls
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.stack import add_clock_events, live_frame, walk_leaf_first
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.errors import AlreadyAnswered, InvalidValue, KeyReused, QuestionNotFound, Refused, TokenNotFound
 from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
-from holdfast.flow.frames.read import find_frame_stream, find_question_row, load_current_state, parse_id, row_ulid
+from holdfast.flow.frames.read import (
+    content_field,
+    find_frame_stream,
+    find_question_row,
+    load_current_state,
+    parse_id,
+    read_event,
+    row_ulid,
+)
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
@@ -215,7 +226,10 @@ def resume_frame(
             drafts = rules.answer(state, frame_id, waiting.id, via=via, approved=approved, content=content, now=now)
         elif waiting is not None and waiting.within is None and not rules.is_resumable(waiting, now):
             raise Refused(f"Question {waiting.id} has no answer yet. Answer it, or pass the answer along.")
-        return {stream: add_clock_events(state, [*drafts, *rules.resume(state, frame_id, now=now)], now)}
+        drafts += rules.resume(state, frame_id, now=now)
+        if waiting is not None:
+            drafts += _attach_payload(env, stream, state, frame_id, waiting, content if brings else None)
+        return {stream: add_clock_events(state, drafts, now)}
 
     if not brings or question is None:
         return decide_and_append(env, (stream,), decide)
@@ -227,6 +241,26 @@ def resume_frame(
     if changed.repeated and not any(name == "frame.resumed" for name, _ in changed.facts):
         return resume_frame(env, frame_id)  # The same answer was given elsewhere meanwhile.
     return changed
+
+
+def _attach_payload(
+    env: Env, stream: str, state: StreamState, frame_id: str, question: Question, given: frames.AnswerContent | None
+) -> list[Draft]:
+    """Return the event that attaches an answer's payload to its frame as evidence, so that its next pack shows it.
+
+    `given` is the answer if it is the first event of the same append.
+    """
+    version, payload = state.version + 1, None if given is None else given.payload
+    if question.answer is not None:
+        version, payload = question.answer, content_field(read_event(env, stream, question.answer), "payload")
+    if payload is None or payload is ERASED:
+        return []
+    # As it will be when the frame has resumed.
+    awake = {**state.frames, frame_id: replace(state.frames[frame_id], question=None)}
+    content = frames.HandleContent(description="The answer to what was asked here.", target=f"{stream}@{version}")
+    return calls.add_handle(
+        replace(state, frames=awake), frame_id, question.id, "event_ref", priority="high", content=content
+    )
 
 
 def _check_same_answer(

@@ -242,7 +242,7 @@ def read_handle_event(env: Env, stream: str, version: int) -> Event | None:
 
 
 def read_questions(env: Env) -> Iterator[QuestionInfo]:
-    """Yield every open question of the tenant that can be answered, oldest frame first."""
+    """Yield every open question of the tenant that can be answered, in order of their frames' ids."""
     after = b""
     while rows := env.journal.select(env.tenant, RowQuery(table="suspended_frames", after_key=after, limit=PAGE)):
         for stream, row in rows:

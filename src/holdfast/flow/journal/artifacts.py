@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from holdfast.core.journal.codec import seal_draft
+from holdfast.core.journal.codec import RESTORE, seal_draft
 from holdfast.core.search.documents import decode_beginning
 from holdfast.errors import Corrupt, InvalidValue, NotFound, TooLarge
 from holdfast.ports import Env
@@ -53,13 +53,17 @@ def withdraw_artifacts(env: Env, placed: Sequence[Artifact]) -> None:
 
 
 def read_artifact(env: Env, name: str) -> bytes | Erased:
-    """Return an artifact's bytes by its hexadecimal name, or ERASED."""
+    """Return an artifact's bytes by its hexadecimal name, or ERASED; raise Corrupt if they are not what was written."""
     try:
         raw = bytes.fromhex(name)
     except (ValueError, TypeError):
         raise NotFound(f"{name!r} is not the name of an artifact.") from None
     body = require(env.journal, ARTIFACTS).artifact(env.tenant, raw)
-    return ERASED if body is None else body
+    if body is None:
+        return ERASED
+    if artifact_name(env.journal.secret, env.tenant, body) != raw:
+        raise Corrupt(f"Artifact {name} (tenant {env.tenant}) is not what was written. {RESTORE}")
+    return body
 
 
 def read_artifact_beginning(env: Env, name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.journal.chain import genesis_hash, link_hash
-from holdfast.core.journal.codec import check_plain, decode_facts
+from holdfast.core.journal.codec import check_plain, decode_facts, is_intact
 from holdfast.core.lazy import convert
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
 from holdfast.flow.journal.read import iterate_stored
@@ -33,7 +33,7 @@ PAGE = 512
 TransferItem = tuple[str, StoredEvent | Subject | Artifact]
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
-_BYTE_FIELDS = ("id", "causation", "correlation", "salt", "mac", "hash")
+_BYTE_FIELDS = ("id", "causation", "correlation", "salt", "digest", "mac", "hash")
 _TEXT_FIELDS = ("facts", "content")
 _SHAPES: dict[str, Any] = {"event": StoredEvent, "subject": Subject, "artifact": Artifact}
 
@@ -77,7 +77,7 @@ def check_chains(copies: Iterable[TransferItem]) -> Iterator[TransferItem]:
         if isinstance(item, StoredEvent):
             place = (tenant, item.stream)
             version, previous = ends.get(place) or (0, genesis_hash(tenant, item.stream))
-            if item.version != version + 1 or link_hash(previous, item) != item.hash:
+            if item.version != version + 1 or link_hash(previous, item) != item.hash or not is_intact(item):
                 raise Refused(
                     f"Event {item.seq} ({item.stream} version {item.version}) is not what was written: "
                     "this copy was changed or is incomplete. Nothing was imported."

@@ -88,9 +88,8 @@ def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -
             trust=one.trust,
             origin=Origin(kind="memory", stream=one.scope, first=one.version, last=one.version, entry=one.key),
             relevance=one.score,
-            position=position,
         )
-        for position, one in enumerate(found)
+        for one in found
     )
     return replace(known, items=(*known.items, *items))
 
@@ -188,8 +187,6 @@ class _EvidenceReader:
                 origin=origin,
                 mandatory=handle.id in self._asked.include,
                 relevance=self._relevance(text),
-                recency=handle.at,
-                position=handle.position,
                 type=handle.kind,
                 source=found.source,
             )

@@ -32,7 +32,7 @@ from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.frames import StreamState
 from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, Segment, WindowKey
-from holdfast.records.scope import parse_scope
+from holdfast.records.scope import Scope
 from holdfast.records.sessions import SessionState
 
 CHARACTERS_PER_TOKEN = 6
@@ -50,8 +50,12 @@ def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
         found = evidence.gather_evidence(env, seen, asked, room)
         with env.journal.snapshot():
             state = load_current_state(env, seen.thread)
-            if state.thread is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.thread))):
-                thread_state(env, seen.thread)  # Refuses a missing session. A frame's own thread may not exist yet.
+            if state.thread is None and seen.frame is None:
+                thread_state(env, seen.thread)  # Refuses a missing session.
+            elif state.thread is None and seen.frame is not None and seen.thread != Scope.frame(seen.frame.id).text:
+                # Until somebody opens the frame's session, its packs are those of its own, empty thread.
+                seen = msgspec.structs.replace(seen, thread=Scope.frame(seen.frame.id).text)
+                state = load_current_state(env, seen.thread)
             session = None if seen.session is None else load_current_state(env, seen.session).session
             builder = _PackBuilder(env, seen, asked, state, session)
             made = builder.build(found, builder.load_brief())

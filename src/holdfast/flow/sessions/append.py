@@ -438,11 +438,10 @@ def append_frame_messages(
 
 
 def read_frame_messages(env: Env, frame_id: str, limit: int | None = None) -> list[Message]:
-    """Return the newest messages of a frame's thread, oldest first; none if it has no thread of its own."""
+    """Return the newest messages of a frame's thread, oldest first; none if nobody has opened it yet."""
     if limit is not None and not is_number(limit, least=0):
         raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
     thread = frame_thread(env, frame_id)
-    private = read.session_stream(thread) == thread
-    if private and load_current_state(env, thread).thread is None:
+    if load_current_state(env, thread).thread is None:
         return []
     return read.read_messages(env, thread, limit=limit)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode
+from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode, read_content
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import KeyReused
 from holdfast.flow.journal.append import States, StreamWrite, append_events, decide_and_append, redact_as_configured
@@ -300,9 +300,10 @@ def unlink_draft(edge: Edge, *, effect: str | None = None) -> Draft:
 def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
     """Return the key and the entry that an event holds."""
     facts: StateWritten = decode_facts(event.type, event.schema, event.facts)
-    assert event.content is not None, "an entry whose value was erased is not read"
+    content = read_content(event)
+    assert content is not None, "an entry whose value was erased is not read"
     return facts.key, StoredEntry(
-        value=bytes(decode(event.content, _RawValue).value),
+        value=bytes(decode(content, _RawValue).value),
         version=event.version,
         written_at=event.at,
         expires_at=facts.expires_at,

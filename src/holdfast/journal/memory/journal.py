@@ -20,14 +20,13 @@ from holdfast.core.compaction.summary import find_subject_events
 from holdfast.core.journal.chain import (
     advance_head,
     check_numbers,
-    content_mac,
     find_key_conflict,
     find_refusal,
     key_mismatch_error,
     new_head,
     place_part,
 )
-from holdfast.core.journal.codec import decode_facts
+from holdfast.core.journal.codec import decode_facts, outer_hash
 from holdfast.core.journal.load import build_state
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import PROJECTIONS, check_lookup
@@ -615,9 +614,9 @@ class MemoryJournal:
             )
             assert appended.version
             for stored in theirs:
-                if stored.content is not None and stored.salt is not None:
-                    mac = content_mac(stored.salt, stored.content)
-                    self._events[stored.seq] = replace(stored, content=None, salt=None, mac=mac)
+                if stored.salt is not None and stored.digest is not None:
+                    mac = outer_hash(stored.salt, stored.digest)
+                    self._events[stored.seq] = replace(stored, content=None, salt=None, digest=None, mac=mac)
             seqs = [stored.seq for stored in theirs]
             self.drop_vectors(tenant, seqs)
             if self._texts is not None:

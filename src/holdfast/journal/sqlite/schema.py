@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import apsw
 
-from holdfast.core.journal.chain import content_mac
+from holdfast.core.journal.codec import outer_hash
 from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.statements import migrations, queries
@@ -100,5 +100,5 @@ JOURNAL_FILE = FileFormat(
     prepare_schema,
     list_objects,
     generalise_name,
-    functions={"holdfast_mac": (cast(Any, content_mac), 2), "holdfast_row": (row_digest, -1)},
+    functions={"holdfast_mac": (cast(Any, outer_hash), 2), "holdfast_row": (row_digest, -1)},
 )

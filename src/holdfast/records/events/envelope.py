@@ -66,7 +66,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A draft in canonical bytes with its id, time and salt: complete but for its position in the stream.
+    """A draft in canonical bytes with its id, time, salt and digest: complete but for its position in the stream.
 
     The records are what the bytes decode to. They go with the bytes, so that nothing on the way to disk decodes again.
     """
@@ -78,6 +78,7 @@ class SealedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     facts: bytes
     content: bytes | None
     salt: bytes | None
+    digest: bytes | None
     subject: str | None
     facts_record: Any
     content_record: Any
@@ -97,8 +98,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An event exactly as the journal stores it: bytes, never re-encoded. Fields are in the order of the columns.
 
-    `user` and `subject` are pseudonyms: integers of a table whose names can be erased. `rest` counts the events of the
-    same append that follow in this stream.
+    `digest` is the content's under its salt; erasure removes all three and leaves the MAC made of them. `user` and
+    `subject` are pseudonyms: integers of a table whose names can be erased. `rest` counts the events of the same append
+    that follow in this stream.
     """
 
     seq: int
@@ -122,6 +124,7 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     facts: bytes
     content: bytes | None
     salt: bytes | None
+    digest: bytes | None
     mac: bytes | None
     hash: bytes
 

@@ -22,8 +22,8 @@ UPDATE streams SET version = ?, head = ?, epoch = ?, holder = ?, closed = ? WHER
 
 -- name: insert_event
 INSERT INTO events (seq, tenant, stream, version, event_id, timestamp, event_type, schema, key, rest, epoch, origin,
-    trust, user_id, subject, causation, correlation, app, facts, content, salt, mac, hash)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    trust, user_id, subject, causation, correlation, app, facts, content, salt, digest, mac, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: tenant_ids
 SELECT name, id FROM tenants
@@ -308,7 +308,7 @@ CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = h.stream AND e.version = 
 WHERE t.tenant = ?1 AND t.name = ?2 AND e.event_type = 'state.written'
 
 -- name: erase_content
-UPDATE events SET mac = holdfast_mac(salt, content), content = NULL, salt = NULL
+UPDATE events SET mac = holdfast_mac(salt, digest), content = NULL, salt = NULL, digest = NULL
 WHERE seq IN (SELECT value FROM json_each(?)) AND content IS NOT NULL
 
 -- name: erasable_artifacts

@@ -99,6 +99,7 @@ CREATE TABLE events (
     facts       BLOB NOT NULL,
     content     BLOB,
     salt        BLOB,
+    digest      BLOB,
     mac         BLOB,
     hash        BLOB NOT NULL CHECK (length(hash) = 32),
     FOREIGN KEY (tenant, stream) REFERENCES streams (tenant, id),
@@ -113,7 +114,7 @@ CREATE INDEX events_subject ON events (tenant, subject) WHERE subject IS NOT NUL
 CREATE INDEX idx_events_type ON events (tenant, event_type);
 CREATE INDEX events_opened ON events (tenant, user_id) WHERE event_type = 'session.opened';
 
--- Append-only, said by the database itself. Erasure may empty content and salt, and nothing else.
+-- Append-only, said by the database itself. Erasure may empty content, salt and digest, and nothing else.
 CREATE TRIGGER events_never_deleted BEFORE DELETE ON events
 BEGIN
     SELECT raise(ABORT, 'events are never deleted');
@@ -127,8 +128,8 @@ BEGIN
 END;
 
 CREATE TRIGGER events_only_erased
-BEFORE UPDATE OF content, salt, mac ON events
-WHEN new.content IS NOT NULL OR new.salt IS NOT NULL OR new.mac IS NULL
+BEFORE UPDATE OF content, salt, digest, mac ON events
+WHEN new.content IS NOT NULL OR new.salt IS NOT NULL OR new.digest IS NOT NULL OR new.mac IS NULL
 BEGIN
     SELECT raise(ABORT, 'content can only be erased');
 END;
