@@ -17,6 +17,7 @@ RESERVED_PREFIX: Final = "holdfast/"
 """How holdfast's own keys begin, of entries and of operations. Callers can read under them, and not write."""
 
 ULID_CHARS = 26
+ULID_BYTES = 16
 _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(chr(first) + chr(second) for first in _CROCKFORD for second in _CROCKFORD)
 _FORTY_BITS = (1 << 40) - 1

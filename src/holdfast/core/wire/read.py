@@ -26,7 +26,15 @@ import msgspec
 from holdfast.core.numbers import is_number
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.parts import EMPTY_MESSAGE, check_message
-from holdfast.core.wire.plain_data import ReadNotes, clean_text, dump_record, get_field, is_record, to_plain_data
+from holdfast.core.wire.plain_data import (
+    ReadNotes,
+    check_lengths,
+    clean_text,
+    dump_record,
+    get_field,
+    is_record,
+    to_plain_data,
+)
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
@@ -47,6 +55,8 @@ def read_input(item: Any, *, partial: bool = False) -> list[Message]:
         messages = _read_item(item, ReadNotes(strict=True, partial=partial))
     else:
         given = list(item) if isinstance(item, list | tuple) else [item]
+        for each in given:
+            check_lengths(each)
         shapes = [_classify_item(each) for each in given]
         # Plain messages look the same in every format: they are items of Responses only beside other such items.
         taken = ("item", "plain") if "item" in shapes else ("item",)
