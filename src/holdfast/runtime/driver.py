@@ -35,6 +35,7 @@ from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Model
 from holdfast.records.messages import Delta, ModelCall, ModelReply
+from holdfast.runtime.reply import DELTA_EVENTS
 from holdfast.runtime.tools.arguments import arguments_json
 from holdfast.runtime.tools.call import AsyncToolCall, Tell, ToolCall
 from holdfast.runtime.tools.result import build_outcome, failure_text
@@ -176,7 +177,7 @@ class TurnDriver:
                 said.clear()
             elif delta.kind == "text":
                 said.append(delta.text)
-            self._tell("reset" if delta.kind == "reset" else "delta", {"text": delta.text, "kind": delta.kind})
+            self._tell(DELTA_EVENTS[delta.kind], {"name" if delta.kind == "tool" else "text": delta.text})
 
         replying = asyncio.ensure_future(request_reply(self._model, asked, say))
         if await self._finish_or_stop(replying):
