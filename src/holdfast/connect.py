@@ -479,11 +479,12 @@ _STORE_BACKENDS: dict[str, tuple[_StoreOpener, tuple[str, ...]]] = {
 
 
 def _store_path(text: str) -> Path:
-    """Return the path in `scheme:///relative` or `scheme:////absolute`; it must be printable."""
-    scheme = text.partition(":")[0]
+    """Return the path in `scheme:///relative`, `scheme:////absolute` or `scheme:/absolute`; it must be printable."""
+    scheme, _, rest = text.partition(":")
     try:
         parts = urlsplit(text)
-        path = unquote(parts.path.removeprefix("/"), errors="strict")
+        # The first slash after an authority, even an empty one, only ends that authority.
+        path = unquote(parts.path.removeprefix("/") if rest.startswith("//") else parts.path, errors="strict")
         odd = parts.netloc or parts.query or parts.fragment or not text.isprintable()
     except ValueError:
         path, odd = "", True

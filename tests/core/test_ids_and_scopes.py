@@ -129,3 +129,19 @@ def test_constructors_and_texts() -> None:
 def test_a_text_that_is_no_scope_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         Scope.of(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 100_000 + "/a",
+        "session/" + "x" * 100_000,
+        "a/b/" + "c" * 100_000,
+        "user/%ff" + "y" * 100_000,
+        "user/%41" * 3,
+    ],
+)
+def test_a_refused_scope_is_repeated_in_short(text: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        Scope.of(text)
+    assert len(str(refused.value)) < 1_000

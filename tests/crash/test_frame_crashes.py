@@ -31,11 +31,13 @@ from holdfast.core.frames.next_step import next_steps
 from holdfast.core.journal import load
 from holdfast.errors import FrameEnded, QuestionNotFound, Waiting
 from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames.calls import outcome_key
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
 from holdfast.records.batches import Head
 from holdfast.records.frames import Limits, StreamState
+from holdfast.records.ids import own_key
 from holdfast.records.recovery import Answer
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
@@ -216,7 +218,7 @@ def blocks(policy: str) -> Body:
 
 def _model(hf: Holdfast, world: World, frame: str) -> None:
     call = hf.index.begin_model_call(frame, model="m", key=f"{frame}/model")
-    if not hf.journal.events_by_key(SCOPE, f"{call}/end"):
+    if not hf.journal.events_by_key(SCOPE, outcome_key(call)):
         world.effect("model")()
         hf.index.end_model_call(frame, call, usage=Usage(input=100, output=20))
 
@@ -244,7 +246,7 @@ def _tool(hf: Holdfast, world: World, frame: str, name: str) -> None:
     """A loop of one's own: a call that was open before this life may have happened, and is asked about."""
     torn = {call.id for call in hf.index.get_frame(frame).calls}
     call = hf.index.begin_tool_call(frame, name, key=f"{frame}/{name}", if_interrupted="ask")
-    if hf.journal.events_by_key(SCOPE, f"{call}/end"):
+    if hf.journal.events_by_key(SCOPE, outcome_key(call)):
         return
     if call in torn:
         answer = _ask(hf, frame, f"{name} may have run", f"{call}/torn", call)
@@ -759,7 +761,7 @@ def pending_work_lost(patch: pytest.MonkeyPatch) -> None:
 
 def outcome_not_remembered(patch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count()
-    patch.setattr(frame_calls, "memo_key", lambda frame, key: f"{frame}/run/{key}/{next(numbers)}")
+    patch.setattr(frame_calls, "memo_key", lambda frame, key: own_key(frame, "run", key, next(numbers)))
 
 
 def torn_step_not_asked_about(patch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import shutil
 import tempfile
@@ -13,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import connect
+from holdfast.journal.sqlite.schema import read_secret
 from holdfast.records.settings import Settings
 from holdfast.sqlite import connection as sqlite_connection
 from tests.forked import as_nobody
@@ -148,6 +151,24 @@ def test_a_damaged_header_is_named(tmp_path: Path) -> None:
         _look_at_everything(path)
 
 
+def test_a_secret_that_is_text_is_damage(tmp_path: Path) -> None:
+    connection = apsw.Connection(":memory:")
+    connection.execute("CREATE TABLE meta (name, value, digest); INSERT INTO meta VALUES ('secret', 'text', 'text')")
+    with pytest.raises(holdfast.Corrupt, match="secret is missing or damaged"):
+        read_secret(connection)
+    path = tmp_path / "a.db"
+    holdfast.open(path).close()
+    damaged = apsw.Connection(str(path))
+    damaged.pragma("writable_schema", 1)
+    damaged.execute("UPDATE sqlite_schema SET sql = replace(sql, 'STRICT, ', '') WHERE name = 'meta'")
+    damaged.close()
+    damaged = apsw.Connection(str(path))
+    damaged.execute("UPDATE meta SET value = 'text'")
+    damaged.close()
+    with pytest.raises(holdfast.HoldfastError):
+        _look_at_everything(path)
+
+
 def test_an_empty_file_becomes_a_journal_with_a_private_mode(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path) as hf:
@@ -250,6 +271,21 @@ def test_copies_never_overwrite_and_say_what_is_missing(tmp_path: Path) -> None:
             holdfast.restore(tmp_path / "b.db", tmp_path / "there")
     assert (tmp_path / "there").read_text() == "precious"
     assert not (tmp_path / "c.db").exists()
+
+
+@pytest.mark.parametrize("field", ["id", "causation", "correlation"])
+@pytest.mark.parametrize("size", [0, 15, 17, 64])
+def test_an_import_with_an_id_of_another_size_is_refused(field: str, size: int, tmp_path: Path) -> None:
+    with holdfast.open("memory:") as hf:
+        hf.journal.append("s", "app.noted")
+        hf.journal.export(tmp_path / "good.jsonl")
+    header, line = (tmp_path / "good.jsonl").read_text().splitlines()
+    event = {**json.loads(line), field: base64.b64encode(b"\xff" * size).decode()}
+    (tmp_path / "bad.jsonl").write_text(f"{header}\n{json.dumps(event)}")
+    with holdfast.open("memory:") as copy:
+        with pytest.raises(holdfast.errors.InvalidValue, match=f"Line 2 cannot be read .{field} has {size} bytes"):
+            copy.journal.import_(tmp_path / "bad.jsonl")
+        assert copy.journal.position() == 0
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def slow(pause: float = 0.005) -> Scripted:
 
 
 def kinds(heard: list[Heard]) -> list[str]:
-    return [one.kind for one in heard if one.kind != "delta"]
+    return [one.kind for one in heard if one.kind not in ("delta", "tool_call")]
 
 
 def journaled(heard: list[Heard]) -> list[tuple[str, dict[str, Any]]]:
@@ -43,7 +43,7 @@ def journaled(heard: list[Heard]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def said(heard: list[Heard]) -> str:
-    return "".join(one.text for one in heard if one.kind == "delta" and one.data["kind"] == "text")
+    return "".join(one.text for one in heard if one.kind == "delta")
 
 
 # clients come and go

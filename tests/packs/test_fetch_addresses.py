@@ -28,13 +28,15 @@ HOSTILE_ADDRESSES = [
     # documentation, measuring, relays, reserved
     "192.0.2.1", "198.51.100.1", "203.0.113.1", "198.18.0.1", "198.19.255.255", "192.88.99.1", "192.0.0.8",
     "2001:db8::1", "3fff::1", "2001:2::1", "2001:10::1", "2001:20::1", "100::1", "5f00::1", "240.0.0.1",
+    # name servers for private networks, and multicast relays
+    "192.31.196.1", "192.175.48.1", "192.52.193.1", "2620:4f:8000::1", "2001:4:112::1",
     # everybody at once
     "224.0.0.1", "239.255.255.255", "255.255.255.255", "ff02::1", "ff0e::1",
     # one address in another: mapped, compatible, NAT64, 6to4, Teredo, ISATAP
     "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:a9fe:a9fe", "::127.0.0.1", "::ffff:0:127.0.0.1",
     "64:ff9b::7f00:1", "64:ff9b::169.254.169.254", "64:ff9b:1::a00:1", "2002:7f00:1::", "2002:a9fe:a9fe::1",
     "2002:c0a8:1::1", "2001:0:7f00:1::", "2001:0:5db8:d822:0:0:80ff:fffe", "2001:0:5db8:d822:0:0:5601:5601",
-    "2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:127.0.0.1",
+    "2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:127.0.0.1", "2001:67c:2b0:db32:0:1:a00:1", "2606:4700:7f00:1::",
     # what a resolver should not give, and some libraries take
     "0x7f000001", "2130706433", "0177.0.0.1", "127.1", "127.0.0.1 ", "①②⑦.0.0.1", "localhost", "", "93.184.216.34:443",
 ]  # fmt: skip
@@ -104,7 +106,8 @@ def test_no_socket_is_opened_where_an_address_is_not_public(address: str, real_s
 @pytest.mark.parametrize(
     "address",
     ["93.184.216.34", "8.8.8.8", "172.32.0.1", "2606:4700::1", "2a00:1450:4001::1", "::ffff:8.8.8.8",
-     "64:ff9b::808:808", "2002:808:808::1", "2606:4700::5efe:808:808"],
+     "64:ff9b::808:808", "2002:808:808::1", "2606:4700::5efe:808:808", "2001:4860:4860::8888", "2606:4700::6810:84e5",
+     "2a00:1450:4001:81b::200e", "2a04:4e42::645", "2001:67c:2b0:db32:0:1:808:808", "2620:0:862:ed1a::1"],
 )  # fmt: skip
 def test_public_addresses_are_connected_to_also_where_they_are_wrapped(address: str) -> None:
     sockets = Sockets()
@@ -133,7 +136,17 @@ def wrappings(inner: IPv4Address, noise: int) -> list[IPv6Address]:
         IPv6Address(0x2001_0000 << 96 | low << 64 | high),
         IPv6Address(0x2001_0000 << 96 | 0x0808_0808 << 64 | low ^ 0xFFFF_FFFF),
         IPv6Address(0x2606_4700 << 96 | 0x5EFE << 32 | low),
+        *(translated(inner, prefix, noise) for prefix in (32, 40, 48, 56, 64, 96)),
     ]
+
+
+def translated(inner: IPv4Address, prefix: int, noise: int) -> IPv6Address:
+    """An address behind a network's own NAT64 prefix (RFC 6052), of which bits 64 to 71 are 0."""
+    own = (0x2606_4700 << 96 | noise & (1 << 96) - 1) >> 128 - prefix << 128 - prefix
+    if prefix == 96:
+        return IPv6Address(own & ~(0xFF << 56) | int(inner))
+    joined = own >> 64 << 56 | int(inner) << 88 - prefix
+    return IPv6Address(joined >> 56 << 64 | joined & (1 << 56) - 1)
 
 
 @settings(max_examples=volume(200, 20_000), deadline=None)
@@ -142,6 +155,12 @@ def test_wrapping_a_private_address_in_any_way_does_not_make_it_public(inner: IP
     assert not is_public(str(inner))
     for wrapped in wrappings(inner, noise):
         assert not is_public(str(wrapped)), wrapped
+
+
+def test_a_network_specific_prefix_that_is_not_unwrapped_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_translated_addresses", lambda address: ())
+    leaks = [one for one in wrappings(IPv4Address("10.0.0.1"), 7 << 70) if is_public(str(one))]
+    assert len(leaks) == 6
 
 
 @settings(max_examples=volume(200, 20_000), deadline=None)

@@ -93,6 +93,14 @@ def test_the_address_may_name_the_model_and_the_environment_the_key(
     assert ours.name == f"{server.url.removeprefix('http://')}/embeddings#small-1"
 
 
+def test_the_key_is_read_when_it_is_used(server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ask(server, api_key=None, dimensions=3)
+    for key in (KEY, "another"):
+        monkeypatch.setenv(embedding_endpoint.KEY_VARIABLE, key)
+        ours.embed([key])
+    assert [headers["Authorization"] for headers in server.headers] == [f"Bearer {KEY}", "Bearer another"]
+
+
 def test_without_a_key_none_is_sent_and_dimensions_are_asked_for_where_given(server: EmbeddingServer) -> None:
     ours = ask(server, api_key=None, dimensions=3)
     assert ours.dimensions == 3

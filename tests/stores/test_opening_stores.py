@@ -56,6 +56,17 @@ def test_what_names_no_place_is_refused(url: str, nowhere: Path) -> None:
     assert list(nowhere.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("form", "absolute"), [("fs:{}", True), ("fs:///{}", True), ("fs:made", False), ("fs:///made", False)]
+)
+def test_a_path_is_absolute_if_it_is_written_so(form: str, absolute: bool, nowhere: Path, tmp_path: Path) -> None:
+    place = tmp_path / "elsewhere"
+    with open_store(form.format(place)) as store:
+        store("user/1").write("k", 1)
+    assert place.is_dir() == absolute
+    assert (nowhere / "made").is_dir() == (not absolute)
+
+
 @pytest.mark.parametrize("url", [None, 5, b"memory:", b"fs:///x", ["memory:"], object()])
 def test_what_is_no_url_is_refused(url: Any) -> None:
     with pytest.raises(InvalidValue, match="URL"):

@@ -61,7 +61,7 @@ def kinds(events: Iterable[AgentEvent]) -> list[str]:
     """What was heard, by kind, with runs of deltas as one."""
     found: list[str] = []
     for event in events:
-        if event.kind != "delta" or not found or found[-1] != "delta":
+        if event.kind not in ("delta", "thinking", "tool_call") or not found or found[-1] != event.kind:
             found.append(event.kind)
     return found
 

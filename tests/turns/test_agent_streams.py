@@ -13,10 +13,10 @@ import holdfast
 from holdfast.errors import ActorBusy, InvalidValue, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
-from holdfast.records.messages import Delta, ModelCall
-from holdfast.runtime import listeners
+from holdfast.records.messages import Delta, Message, ModelCall, ToolCallRequest
+from holdfast.runtime import driver, listeners
 from holdfast.runtime.driver import TurnDriver
-from holdfast.runtime.reply import AgentEvent
+from holdfast.runtime.reply import DELTA_EVENTS, AgentEvent
 from holdfast.runtime.tools.call import ToolCall
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Gated, journaled, kinds, spoken_async
@@ -57,10 +57,13 @@ def test_everything_comes_in_order(hf: Holdfast) -> None:
     agent = hf.agent("a", model=Scripted(SCRIPT), tools=[look, pay])
     events = list(agent.stream(SESSION, "Look and pay."))
     assert kinds(one for one in events if one.kind != "progress") == [
-        *("message", "delta", "reply", "tool", "tool", "result", "result", "delta", "reply", "question")
+        *("message", "delta", "tool_call", "reply", "tool", "tool", "result", "result"),
+        *("tool_call", "reply", "question"),
     ]
+    assert [(one.text, one.name) for one in events if one.kind == "tool_call"] == [("", "look")] * 2 + [("", "pay")]
+    assert [one.name for one in events if one.kind == "result"] == ["look", "look"]
     assert events[0].text == "Look and pay."
-    first = [one for one in events if one.kind == "delta" and one.data["kind"] == "text"]
+    first = [one for one in events if one.kind == "delta"]
     assert "".join(one.text for one in first) == "Let me look."
     reply = next(one for one in events if one.kind == "reply")
     assert (reply.text, [one["name"] for one in reply.data["calls"]]) == ("Let me look.", ["look", "look"])
@@ -74,6 +77,52 @@ def test_everything_comes_in_order(hf: Holdfast) -> None:
     assert again[: len(known)] == known, "who goes on hears the turn from its beginning"
     assert kinds(again[len(known) :]) == ["answered", "tool", "result", "delta", "reply", "done"]
     assert again[len(known) + 1].name == "pay"
+
+
+class Thinking:
+    """A model that thinks, writes a call and speaks, in pieces."""
+
+    name, price = "thinking", None
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None]) -> ModelReply:
+        """Think and call a tool; with its result, think and speak."""
+        for piece in ("I ", "wonder."):
+            say(Delta(kind="reasoning", text=piece))
+        if any(message.tool_results for message in asked.pack.messages):
+            for piece in ("It ", "is 1."):
+                say(Delta(text=piece))
+            return ModelReply(message=Message(role="assistant", content="It is 1."))
+        say(Delta(kind="tool", text="look"))
+        request = ToolCallRequest(name="look", arguments='{"at": 1}')
+        return ModelReply(message=Message(role="assistant", tool_calls=(request,)))
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+def hear_pieces(hf: Holdfast) -> None:
+    """Only the reply's own words are deltas; what led to them has kinds of its own, and results name their tools."""
+    agent = hf.agent("a", model=Thinking(), tools=[look], history=False)
+    events = list(agent.stream(SESSION, "Look."))
+    assert "".join(one.text for one in events if one.kind == "delta") == "It is 1."
+    assert "".join(one.text for one in events if one.kind == "thinking") == "I wonder." * 2
+    assert [(one.name, one.text) for one in events if one.kind == "tool_call"] == [("look", "")]
+    (result,) = [one for one in events if one.kind == "result"]
+    assert (result.name, result.data["results"][0]["name"]) == ("look", "look")
+    before = next(one.id for one in events if one.kind == "tool")
+    again = [one for one in agent.tail(SESSION, after=before) if one.kind == "result"]
+    assert [one.name for one in again] == ["look"], "whoever comes after the call hears its name as well"
+
+
+def test_a_delta_is_the_replys_text_and_a_result_names_its_tool(hf: Holdfast) -> None:
+    hear_pieces(hf)
+
+
+@pytest.mark.parametrize("kind", ["reasoning", "tool"])
+def test_deltas_that_mix_are_noticed(hf: Holdfast, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "DELTA_EVENTS", {**DELTA_EVENTS, kind: "delta"})
+    with pytest.raises(AssertionError):
+        hear_pieces(hf)
 
 
 def test_a_stream_tells_of_its_own_turn_only(hf: Holdfast) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.http import HttpModel
 from holdfast.model.providers import ADAPTERS, AnthropicMessages, OpenAIChat, OpenAIResponses, create_model
 from holdfast.records.messages import ModelCall
-from tests.model_server import model_server
+from tests.model_server import Fault, model_server
 from tests.turns.model_kit import KINDS, Shown
 
 
@@ -100,6 +101,80 @@ def test_without_a_key_nothing_is_sent_to_a_provider(kind: str, monkeypatch: pyt
 
         assert asyncio.run(main()) == "no key needed here"
     assert not {"Authorization", "X-Api-Key", "x-api-key"} & server.headers[0].keys()
+
+
+NAMES = {"openai": "openai:gpt-5-mini", "responses": "responses:gpt-5", "anthropic": "anthropic:claude-sonnet-4-5"}
+
+
+def set_connection(monkeypatch: pytest.MonkeyPatch, key: str | None, url: str) -> None:
+    """Set the variables of every provider, as an operator does."""
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", url.removesuffix("/v1"))
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        if key is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, key)
+
+
+def correct_the_key(kind: str, first: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send without a key, or with a wrong one; then set it right: the same client goes on, with the same message."""
+    with model_server(["Hello."], [Fault(status=401), None]) as server, holdfast.open("memory:") as hf:
+        set_connection(monkeypatch, first, server.url)
+        with pytest.raises(ModelFailed) as failed:
+            hf.agent("a", model=NAMES[kind]).send("s", "Hi.", key="k")
+        assert (failed.value.kind, "_API_KEY" in str(failed.value)) == ("unauthorised", first is None)
+        set_connection(monkeypatch, "right", server.url)
+        assert hf.agent("a", model=NAMES[kind]).send("s", "Hi.", key="k").text == "Hello."
+    sent = [{name.lower(): value for name, value in headers.items()} for headers in server.headers]
+    keys = [headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ") for headers in sent]
+    assert keys == [first or "", "right"]
+
+
+@pytest.mark.parametrize("first", [None, "wrong"])
+def test_a_key_is_read_when_it_is_used(kind: str, first: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    correct_the_key(kind, first, monkeypatch)
+
+
+def test_a_key_that_sticks_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = HttpModel._read_connection
+    kept: dict[HttpModel, tuple[str, str]] = {}
+    monkeypatch.setattr(HttpModel, "_read_connection", lambda self: kept.setdefault(self, real(self)))
+    with pytest.raises(AssertionError):
+        correct_the_key(kind, "wrong", monkeypatch)
+
+
+def test_a_new_key_does_not_go_to_an_old_address(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with model_server(["one"]) as old, model_server(["two"]) as new, holdfast.open("memory:") as hf:
+        for server, word in ((old, "one"), (new, "two")):
+            set_connection(monkeypatch, f"key-{word}", server.url)
+            assert hf.agent("a", model=NAMES[kind]).send("s", "Hi.").text == word
+    assert "key-two" not in str(old.headers)
+    assert "key-one" not in str(new.headers)
+
+
+def test_a_remote_address_in_a_variable_needs_a_key_and_one_in_code_may_not(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(**how: Any) -> ModelFailed:
+        with pytest.raises(ModelFailed) as failed:
+            asyncio.run(ADAPTERS[kind]("m", attempts=1, **how).reply(ModelCall(pack=Shown())))
+        return failed.value
+
+    set_connection(monkeypatch, None, "https://127.0.0.1:9/v1")
+    assert (send().kind, "_API_KEY" in str(send())) == ("unauthorised", True)
+    assert send(base_url="https://127.0.0.1:9/v1").kind == "unavailable", "it was called"
+
+
+def test_a_variable_that_became_no_key_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_connection(monkeypatch, "right", "http://127.0.0.1:9/v1")
+    model = ADAPTERS[kind]("m")
+    set_connection(monkeypatch, "two\nlines", "http://127.0.0.1:9/v1")
+    with pytest.raises(ModelFailed, match=r"_API_KEY must be one line") as failed:
+        asyncio.run(model.reply(ModelCall(pack=Shown())))
+    assert failed.value.kind == "unauthorised"
+    with pytest.raises(InvalidValue, match=r"_API_KEY must be one line"):
+        ADAPTERS[kind]("m")
 
 
 def test_importing_holdfast_imports_no_http_client() -> None:

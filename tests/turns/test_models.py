@@ -275,14 +275,14 @@ def test_a_model_that_forgets_what_failed_attempts_used_is_noticed(monkeypatch: 
     monkeypatch.setattr(
         http.HttpModel,
         "_build_error",
-        lambda self, fault, attempt, used, said: real(self, fault, attempt, fault.usage, said),
+        lambda self, fault, attempt, used, said, key: real(self, fault, attempt, fault.usage, said, key),
     )
     with pytest.raises(AssertionError):
         check_usage_of_failures()
 
 
 def test_a_model_that_shows_its_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http.HttpModel, "_redact", lambda self, text: text)
+    monkeypatch.setattr(http.HttpModel, "_redact", lambda self, text, key: text)
     fault = Fault(status=403, message=f"The key {KEY} may not")
     with model_server([], [fault]) as server, pytest.raises(AssertionError):
         Asked("openai", server).failure()

@@ -241,7 +241,7 @@ def test_tools_are_called_and_answered_by_the_providers_ids(kind: str) -> None:
     with world(kind, [CALLS, "Rain."], [], tools=[weather]) as (hf, agent, server):
         events = list(agent.stream(SESSION, "Weather?"))
         assert kinds(events) == [
-            *("message", "delta", "reply", "tool", "tool", "result", "result", "delta", "reply", "done")
+            *("message", "tool_call", "reply", "tool", "tool", "result", "result", "delta", "reply", "done")
         ]
         assert len(server.requests) == 2
         assert "rain in Paris" in json.dumps(server.requests[1])

@@ -290,10 +290,9 @@ class ChatScreen:
         print_text(f"{PROMPT}{event.text}", "bold")
 
     def _delta(self, event: AgentEvent) -> None:
-        if event.data.get("kind") == "text" and event.text:
-            self._said += event.text
-            sys.stdout.write(escape_lines(event.text))
-            sys.stdout.flush()
+        self._said += event.text
+        sys.stdout.write(escape_lines(event.text))
+        sys.stdout.flush()
 
     def _reset(self, event: AgentEvent) -> None:
         if self._said:

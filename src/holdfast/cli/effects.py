@@ -47,8 +47,9 @@ from holdfast.cli.output import (
     shorten_text,
 )
 from holdfast.client.effects import Effects
-from holdfast.errors import InvalidValue
+from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.extras.webhook import WebhookSink
+from holdfast.flow.effects.outbox import LANE_ERRORS
 from holdfast.records.effects import BUILT_IN_SINKS, FINAL_STATUSES, DispatchReport, EffectInfo
 from holdfast.records.events.envelope import Erased
 from holdfast.system import SystemClock
@@ -296,14 +297,20 @@ def _dispatch_due(
 ) -> dict[str, int]:
     """Dispatch all due effects in batches; at most `total`, so that it ends while others declare more."""
     counts = Counter(dict.fromkeys(DispatchReport.__struct_fields__, 0))
+    errors: list[HoldfastError] = []
     for name in names:
-        while total is None or counts.total() < total:
-            part = effects.dispatch(sink=name, limit=BATCH_SIZE)
-            if not part.attempts:
-                break
-            counts.update(msgspec.to_builtins(part))
-            if progress is not None and total is not None:
-                progress(counts.total(), total)
+        try:
+            while total is None or counts.total() < total:
+                part = effects.dispatch(sink=name, limit=BATCH_SIZE)
+                if not part.attempts:
+                    break
+                counts.update(msgspec.to_builtins(part))
+                if progress is not None and total is not None:
+                    progress(counts.total(), total)
+        except LANE_ERRORS as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return dict(counts)
 
 

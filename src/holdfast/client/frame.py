@@ -55,7 +55,7 @@ from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, HandleContent, OutcomeContent
 from holdfast.records.frames import LIVE_STATUSES, FrameLimits, Limits, Question, TokenBudget
-from holdfast.records.ids import check_id, check_key
+from holdfast.records.ids import MAX_ID_CHARS, check_key, own_key
 from holdfast.records.messages import Message
 from holdfast.records.recovery import Answer, FrameInfo, QuestionReceipt
 from holdfast.records.usage import Usage
@@ -85,7 +85,8 @@ class Frame:
         self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
         self._inherit = check_handle_names(inherit)
-        self._key = None if key is None else check_key(key if parent is None else f"{parent}/frame/{key}")
+        own = None if key is None else check_key(key)
+        self._key = own if own is None or parent is None else own_key(parent, "child", own)
         self._id: str | None = None
         self._epoch: int | None = None
         """The epoch of the lease that this block uses; None for a child, and for a block that holds no lease."""
@@ -467,7 +468,7 @@ class Frame:
         )
 
     def _question_key(self, key: str) -> str:
-        return f"{self.id}/ask/{check_id(key, 'key')}"
+        return own_key(self.id, "ask", check_key(key, limit=MAX_ID_CHARS))
 
     def _find_question(self, key: str | None, token: bool) -> QuestionReceipt | None:
         """Find the question that was asked under this key, whatever its wording, so that it is asked only once."""

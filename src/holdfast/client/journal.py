@@ -21,7 +21,7 @@ from holdfast.ports.capabilities import BACKUP, MAINTENANCE, require
 from holdfast.records.batches import AppendResult, HeadQuery
 from holdfast.records.catalogue import APP_PREFIX
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased, Event
-from holdfast.records.ids import check_id, check_key
+from holdfast.records.ids import MAX_KEY_BYTES, check_id
 from holdfast.records.reports import Erasure, EventQuery, Progress, VerificationReport
 from holdfast.records.scope import Address, Scope
 from holdfast.system import publish_file
@@ -103,7 +103,8 @@ class JournalView:
 
     def events_by_key(self, scope: Address, key: str) -> list[Event]:
         """Return the events that were written to a stream under a key; an empty list if there are none."""
-        stored = self.env.journal.events_by_key(self.env.tenant, Scope.of(scope).text, check_key(key))
+        check_id(key, "key", limit=2 * MAX_KEY_BYTES)  # Also holdfast's own, which may end in a caller's.
+        stored = self.env.journal.events_by_key(self.env.tenant, Scope.of(scope).text, key)
         return [decode_event(event) for event in stored]
 
     def version(self, scope: Address) -> int:

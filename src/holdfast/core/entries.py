@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.numbers import check_number, is_number, short_repr
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import DIRECTIONS, LIFETIMES, REDUCERS, TIERS, Edge, EdgeQuery, TraversalResult
-from holdfast.records.ids import check_id
+from holdfast.records.ids import RESERVED_PREFIX, check_id
 from holdfast.records.scope import Scope
 
 MAX_KEY_CHARS: Final = 512
@@ -22,8 +22,6 @@ MAX_KEY_BYTES: Final = 1_024
 MAX_PAGE: Final = 10_000
 MAX_DEPTH: Final = 64
 MAX_TTL: Final = 100 * 366 * 24 * 3600
-RESERVED_PREFIX: Final = "holdfast/"
-"""The prefix of keys that only holdfast writes: models are shown their values as holdfast's own words."""
 _SESSION_SCOPES: Final = (("session",), ("session", "thread"))
 MAX_APPLIED_EFFECTS: Final = 16
 """The number of applied effects that an entry remembers."""

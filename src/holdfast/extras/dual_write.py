@@ -16,6 +16,7 @@ from holdfast.client.session import Session
 from holdfast.core.wire.openai_chat import OpenAIRequest
 from holdfast.errors import HoldfastError, InvalidValue, OutcomeUnknown, Refused, Unavailable
 from holdfast.flow.journal import redact as journal_redact
+from holdfast.records.ids import check_key, own_key
 from holdfast.records.scope import Scope
 
 OnMissing = Literal["error", "fallback"]
@@ -54,7 +55,7 @@ class DualWrite:
         self.list = messages
         self.refused: list[RefusedEntry] = []
         self._hf, self._id, self._settings = hf, session, settings
-        self._name, self._falls_back = name, on_missing == "fallback"
+        self._name, self._falls_back = check_key(name), on_missing == "fallback"
         self._session: Session | None = None
         self._stored = 0
         self.catch_up()
@@ -114,12 +115,15 @@ class DualWrite:
         if not index and self._is_system_prompt(session, self.list[index]):
             return
         try:
-            session.append(self.list[index], key=f"{self._name}/{index}")
+            session.append(self.list[index], key=self._entry_key(index))
         except Refused as error:
             if not self._falls_back:
                 raise
             # The list has always accepted this entry: note why the session does not, and go on.
             self.refused.append(RefusedEntry(index=index, reason=str(error)))
+
+    def _entry_key(self, index: int) -> str:
+        return own_key("list", self._name, index)
 
     def _is_system_prompt(self, session: Session, message: Any) -> bool:
         """Return True if the list begins with a system prompt that is, or now becomes, the session's own."""
@@ -143,7 +147,7 @@ class DualWrite:
             middle = (low + high) // 2
             # A refused entry has no key, so its neighbours are checked as well.
             near = range(middle, min(middle + 8, high))
-            if any(hf.journal.events_by_key(stream, f"{self._name}/{index}") for index in near):
+            if any(hf.journal.events_by_key(stream, self._entry_key(index)) for index in near):
                 low = middle + 1
             else:
                 high = middle

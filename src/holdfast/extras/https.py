@@ -13,7 +13,7 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
@@ -63,8 +63,11 @@ _NOT_PUBLIC_4: Final = tuple(
         "172.16.0.0/12",
         "192.0.0.0/24",
         "192.0.2.0/24",
+        "192.31.196.0/24",  # AS112
+        "192.52.193.0/24",  # multicast relays
         "192.88.99.0/24",  # 6to4 relays
         "192.168.0.0/16",
+        "192.175.48.0/24",  # AS112
         "198.18.0.0/15",
         "198.51.100.0/24",
         "203.0.113.0/24",
@@ -76,11 +79,15 @@ _GLOBAL_6: Final = IPv6Network("2000::/3")
 """The only part of IPv6 that is allocated to networks of the internet."""
 _NOT_PUBLIC_6: Final = tuple(
     IPv6Network(text)
-    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # protocols, documentation, 6to4
+    # Protocols, documentation, 6to4, AS112, documentation.
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 )
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 _LOW_32: Final = 0xFFFF_FFFF
+_BEHIND_TRANSLATED: Final = (56, 48, 40, 32, 24)
+"""Zero bits behind the IPv4 address that a NAT64 prefix of 32, 40, 48, 56 or 64 bits is followed by (RFC 6052)."""
+_THIS_NETWORK: Final = IPv4Network("0.0.0.0/8")
 
 
 class HttpsFetcher:
@@ -329,8 +336,24 @@ def unwrap_address(address: IpAddress) -> tuple[IpAddress, ...]:
     low = IPv4Address(int(address) & _LOW_32)
     if address in _NAT64:
         return (low,)
-    # ISATAP: the interface id embeds an IPv4 address, and the prefix must be public as well.
-    return (address, low) if int(address) >> 32 & _LOW_32 in _ISATAP else (address,)
+    # ISATAP and networks' own NAT64 prefixes embed an IPv4 address, and the prefix must be public as well.
+    isatap = (low,) if int(address) >> 32 & _LOW_32 in _ISATAP else ()
+    return (address, *isatap, *_translated_addresses(int(address)))
+
+
+def _translated_addresses(address: int) -> Iterator[IPv4Address]:
+    """Return the IPv4 addresses that a network may translate an address to, by any prefix of its own.
+
+    Such a prefix is not known by its look, so every place is read where an IPv4 address can be. Small numbers are
+    left out: they are interface ids, such as that of `2001:4860:4860::8888`.
+    """
+    if address >> 56 & 0xFF:  # These bits are 0 in all of them.
+        return
+    joined = address >> 64 << 56 | address & (1 << 56) - 1
+    places = [zeros for zeros in _BEHIND_TRANSLATED if joined & (1 << zeros) - 1 == 0]
+    for found in (IPv4Address(joined >> zeros & _LOW_32) for zeros in (*places, 0)):  # 0: a prefix of 96 bits.
+        if found not in _THIS_NETWORK:
+            yield found
 
 
 def _is_allocated(address: IpAddress) -> bool:

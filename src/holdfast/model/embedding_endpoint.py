@@ -73,12 +73,17 @@ class EndpointEmbedder(CheckedEmbedder):
             raise InvalidValue("Say which model the endpoint shall use: model=…, or after a # in its address.")
         if not is_number(timeout, most=3600, whole=False) or timeout <= 0:
             raise InvalidValue(f"timeout must be seconds, more than 0 and at most 3600, not {timeout!r:.40}.")
-        self._key = check_key(os.environ.get(KEY_VARIABLE) if api_key is None else api_key, "The endpoint's key")
+        self._api_key = None if api_key is None else check_key(api_key, "The endpoint's key")
+        self._read_key()
         self._address, self._model, self._timeout = address, chosen, float(timeout)
         self._asked_for = check_dimensions(dimensions)
         self._clock: Clock = clock or SystemClock()
         length = f":{dimensions}" if dimensions else ""
         super().__init__(f"{address.netloc}{_endpoint_path(address)}#{chosen}{length}", dimensions)
+
+    def _read_key(self) -> str:
+        """Return the key as it is now: its variable may be set or corrected while a client is open."""
+        return check_key(os.environ.get(KEY_VARIABLE), KEY_VARIABLE) if self._api_key is None else self._api_key
 
     def _compute_vectors(self, texts: list[str], *, query: bool) -> list[list[float]]:
         numbers: list[list[float]] = []
@@ -115,8 +120,9 @@ class EndpointEmbedder(CheckedEmbedder):
 
     def _post(self, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        key = self._read_key()
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         kind = http.client.HTTPSConnection if self._address.scheme == "https" else http.client.HTTPConnection
         assert self._address.hostname is not None
         with contextlib.closing(kind(self._address.hostname, self._address.port, timeout=self._timeout)) as connection:
@@ -175,7 +181,8 @@ class EndpointEmbedder(CheckedEmbedder):
             return ""
         if not isinstance(said, str):
             return ""
-        shown = said.replace(self._key, "…") if self._key else said
+        key = self._read_key()
+        shown = said.replace(key, "…") if key else said
         return ": " + "".join(letter if letter.isprintable() else " " for letter in shown[:200]).rstrip(". ")
 
 

@@ -26,7 +26,7 @@ from holdfast.core.wire.formats import Format
 from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.read import CUT_OFF_REASONS, finish_reason, read_reply, read_usage, reply_format
 from holdfast.core.wire.stream import StreamAccumulator
-from holdfast.errors import InvalidMessage
+from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.records.messages import Delta, Message
 from holdfast.records.usage import Usage
 
@@ -144,7 +144,7 @@ async def _read_stream(response: httpx2.Response, pieces: StreamAccumulator, voi
             return
         try:
             new = pieces.add(event.data)
-        except InvalidMessage as error:
+        except (InvalidMessage, TooLarge) as error:
             raise Fault(f"its stream cannot be read: {error}", kind="malformed", usage=pieces.usage) from None
         for delta in new:
             voice.relay(delta)
@@ -286,6 +286,8 @@ def parse_reply(whole: dict[str, Any], form: Format) -> tuple[Message, str | Non
         raise Fault(f"its answer is not complete but {finish}", kind="malformed", usage=usage)
     try:
         message = read_reply(whole, form, ReadNotes(strict=True, partial=finish in CUT_OFF_REASONS))
+    except TooLarge as error:
+        raise Fault(f"its answer cannot be kept: {error}", kind="malformed", usage=usage) from None
     except InvalidMessage as error:
         if finish not in _REFUSAL_REASONS:
             raise _empty_reply_fault(error, finish, usage) from None

@@ -98,8 +98,8 @@ class HttpModel:
             if not is_number(seconds, least=least, most=86_400, whole=False):
                 raise InvalidValue(f"{name} must be seconds, from {least:g} to 86400, not {seconds!r:.40}.")
         self._timeout, self._patience = float(timeout), float(patience)
-        self._url = self._resolve_url(base_url)
-        self._key = check_key(api_key if api_key is not None else os.environ.get(self.key_variable), "api_key")
+        self._base_url, self._api_key = base_url, None if api_key is None else check_key(api_key, "api_key")
+        self._read_connection()
         self._options, self._stream = dict(options or {}), stream
         self._headers = {name: check_key(value, f"The header {name}") for name, value in (headers or {}).items()}
         self._clock: Clock = clock or SystemClock()
@@ -115,22 +115,30 @@ class HttpModel:
     @property
     def identity(self) -> str:
         """A digest of the model's name, address and credentials, which changes if one of them does."""
-        told = [self.name, self._url, sorted(self._build_headers("").items())]
+        try:
+            url, key = self._read_connection()
+        except InvalidValue as error:
+            return str(error)
+        told = [self.name, url, sorted(self._build_headers("", key).items())]
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
         """Call the model, retrying while that may help; raise ModelFailed with the reason if there is no reply."""
-        if not self._key and not self._headers and self._url.startswith(self.address):
+        try:
+            url, key = self._read_connection()
+        except InvalidValue as error:
+            raise ModelFailed(f"The model {self.name} cannot be called: {error}", kind="unauthorised") from None
+        if not key and not self._headers and self._needs_key(url):
             raise ModelFailed(
                 f"The model {self.name} needs a key. Give api_key=…, or set {self.key_variable}.", kind="unauthorised"
             )
         body = msgspec.json.encode(self._build_body(asked))
-        headers = self._build_headers(asked.call)
+        headers = self._build_headers(asked.call, key)
         voice, began, answered = DeltaRelay(say), self._clock.monotonic(), 0
         used: Usage | None = None
         for attempt in range(1, self._attempts + 1):
             try:
-                message, finish, now = await self._attempt(body, headers, asked, voice)
+                message, finish, now = await self._attempt(url, body, headers, asked, voice)
                 return ModelReply(
                     message=message, usage=_add_usage(used, now) or Usage(), finish=finish, attempts=attempt
                 )
@@ -143,7 +151,7 @@ class HttpModel:
             answered += fault.kind in ANSWERED_KINDS
             wait = None if answered >= ANSWERED_LIMIT else self._retry_delay(fault, attempt, began)
             if wait is None:
-                raise self._build_error(fault, attempt, used, voice)
+                raise self._build_error(fault, attempt, used, voice, key)
             voice.restart()
             await self._sleep(wait)
         raise AssertionError("the last attempt returns or raises")
@@ -176,10 +184,10 @@ class HttpModel:
     # One attempt
 
     async def _attempt(
-        self, body: bytes, headers: dict[str, str], asked: ModelCall, voice: DeltaRelay
+        self, url: str, body: bytes, headers: dict[str, str], asked: ModelCall, voice: DeltaRelay
     ) -> tuple[Message, str | None, Usage | None]:
         pieces = self._make_accumulator(asked)
-        answer = await send_request(self._get_client(), self._url, body, headers, pieces, voice, self._clock.now_ms)
+        answer = await send_request(self._get_client(), url, body, headers, pieces, voice, self._clock.now_ms)
         whole = self._finish_response(answer, asked)
         message, finish = parse_reply(whole, self.form)
         voice.finish(message)
@@ -195,11 +203,11 @@ class HttpModel:
             client = self._clients[loop] = httpx2.AsyncClient(verify=_ssl_context(), timeout=limits, limits=pool)
         return client
 
-    def _build_headers(self, call: str) -> dict[str, str]:
+    def _build_headers(self, call: str, key: str) -> dict[str, str]:
         # No compression: a response could unpack to more than any size limit.
         made = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if self._key:
-            made |= self._key_headers(self._key)
+        if key:
+            made |= self._key_headers(key)
         if call and call.isascii() and call.isprintable():
             made["Idempotency-Key"] = call
         return {**made, **self._headers}
@@ -219,9 +227,11 @@ class HttpModel:
             return min(wait, left)
         return wait if attempt == 1 and self._patience > 0 else None
 
-    def _build_error(self, fault: Fault, attempt: int, used: Usage | None, voice: DeltaRelay) -> ModelFailed:
+    def _build_error(self, fault: Fault, attempt: int, used: Usage | None, voice: DeltaRelay, key: str) -> ModelFailed:
         times = f", {attempt} times" if attempt > 1 else ""
-        why = self._redact(f"The model {self.name} gave no answer: {fault}{times}. {fault.advice}")
+        unsent = fault.kind == "unauthorised" and not key and not self._headers
+        advice = f"No key was sent. Give api_key=…, or set {self.key_variable}." if unsent else fault.advice
+        why = self._redact(f"The model {self.name} gave no answer: {fault}{times}. {advice}", key)
         return ModelFailed(
             why,
             kind=fault.kind,
@@ -231,12 +241,25 @@ class HttpModel:
             partial=voice.visible_text,
         )
 
-    def _redact(self, text: str) -> str:
-        for secret in (self._key, *self._headers.values()):
+    def _redact(self, text: str, key: str) -> str:
+        for secret in (key, *self._headers.values()):
             text = text.replace(secret, "…") if len(secret) > 3 else text
         return text
 
-    # Constructor arguments
+    # Address and key
+
+    def _read_connection(self) -> tuple[str, str]:
+        """Return the address and the key as they are now: a variable may be set or corrected while a client is open.
+
+        Both are read together, so that a new key never goes to an old address.
+        """
+        given = self._api_key
+        key = check_key(os.environ.get(self.key_variable), self.key_variable) if given is None else given
+        return self._resolve_url(self._base_url), key
+
+    def _needs_key(self, url: str) -> bool:
+        """Return True for the provider's own address, or a remote one that its variable names in place of it."""
+        return url.startswith(self.address) or (self._base_url is None and url.startswith("https:"))
 
     def _resolve_url(self, given: str | None) -> str:
         url = (given or os.environ.get(self.address_variable) or self.address).rstrip("/")
@@ -250,7 +273,7 @@ class HttpModel:
         return url
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._model!r}, at {urlsplit(self._url).netloc})"
+        return f"{type(self).__name__}({self._model!r}, at {urlsplit(self._read_connection()[0]).netloc})"
 
 
 def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:

@@ -141,8 +141,8 @@ class AnthropicMessages(HttpModel):
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"x-api-key": key}
 
-    def _build_headers(self, call: str) -> dict[str, str]:
-        return {"anthropic-version": ANTHROPIC_VERSION, **super()._build_headers(call)}
+    def _build_headers(self, call: str, key: str) -> dict[str, str]:
+        return {"anthropic-version": ANTHROPIC_VERSION, **super()._build_headers(call, key)}
 
     def _complete_url(self, url: str) -> str:
         # Anthropic's SDK takes the address without the version, so both forms are accepted.

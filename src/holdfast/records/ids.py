@@ -7,13 +7,17 @@ creation. Across machines the clock orders nothing here; streams and versions do
 from __future__ import annotations
 
 import unicodedata
+from typing import Final
 
 from holdfast.errors import InvalidValue
 
 MAX_ID_CHARS = 128
 MAX_KEY_BYTES = 512
+RESERVED_PREFIX: Final = "holdfast/"
+"""How holdfast's own keys begin, of entries and of operations. Callers can read under them, and not write."""
 
 ULID_CHARS = 26
+ULID_BYTES = 16
 _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(chr(first) + chr(second) for first in _CROCKFORD for second in _CROCKFORD)
 _FORTY_BITS = (1 << 40) - 1
@@ -89,9 +93,26 @@ def check_id(value: object, what: str = "id", *, limit: int = MAX_ID_CHARS) -> s
     return value
 
 
-def check_key(value: object) -> str:
-    """Return an idempotency key if it is valid: the rules of an id, but up to 512 bytes."""
-    key = check_id(value, "key", limit=MAX_KEY_BYTES)
+class OwnKey(str):
+    """An idempotency key that holdfast made. A caller's text is never one, whatever it says."""
+
+    __slots__ = ()
+
+
+def own_key(*parts: object) -> OwnKey:
+    """Return holdfast's own key for an operation. Callers' parts come last, so that no two lists give the same key."""
+    return OwnKey(RESERVED_PREFIX + "/".join(map(str, parts)))
+
+
+def check_key(value: object, *, limit: int = MAX_KEY_BYTES) -> str:
+    """Return an idempotency key if it is valid: the rules of an id, up to 512 bytes, and not one of holdfast's own."""
+    if isinstance(value, OwnKey):
+        return value
+    key = check_id(value, "key", limit=limit)
     if len(key.encode()) > MAX_KEY_BYTES:
         raise InvalidValue(f"key is over {MAX_KEY_BYTES} bytes. Use a shorter one, such as a request id.")
+    if key.startswith(RESERVED_PREFIX):
+        raise InvalidValue(
+            f"key {key!r:.80} begins with {RESERVED_PREFIX!r}, and such keys are holdfast's own. Use another key."
+        )
     return key

@@ -32,7 +32,8 @@ class Scope(msgspec.Struct, frozen=True, order=True):
             raise InvalidValue(f"A scope has at most {MAX_SCOPE_PARTS} parts.")
         for kind, name in self.parts:
             if kind not in SCOPE_KINDS:
-                raise InvalidValue(f"{kind!r} is not a kind of scope. Known kinds: {', '.join(sorted(SCOPE_KINDS))}.")
+                known = ", ".join(sorted(SCOPE_KINDS))
+                raise InvalidValue(f"{kind!r:.80} is not a kind of scope. Known kinds: {known}.")
             check_id(name, f"{kind} id")
 
     @classmethod
@@ -130,7 +131,7 @@ def _decode(piece: str) -> str:
     try:
         return unquote(piece, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidValue(f"{piece!r} is not percent-encoded UTF-8, so it is no part of a scope.") from None
+        raise InvalidValue(f"{piece!r:.80} is not percent-encoded UTF-8, so it is no part of a scope.") from None
 
 
 @lru_cache(maxsize=1024)
@@ -141,9 +142,10 @@ def parse_scope(text: str) -> Scope:
     pieces = text.split("/")
     if len(pieces) % 2:
         raise InvalidValue(
-            f"{text!r} is not a scope. Write kind/id pairs such as session/s1, or a bare id without '/' for a session."
+            f"{text!r:.80} is not a scope. "
+            "Write kind/id pairs such as session/s1, or a bare id without '/' for a session."
         )
     scope = Scope(tuple(zip(pieces[::2], map(_decode, pieces[1::2]), strict=True)))
     if scope.text != text:
-        raise InvalidValue(f"{text!r} is not in canonical form; write {scope.text!r}.")
+        raise InvalidValue(f"{text!r:.80} is not in canonical form; write {scope.text!r:.400}.")
     return scope

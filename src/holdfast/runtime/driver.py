@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from holdfast.aio.executor import STEPS, ThreadPools
@@ -35,6 +35,7 @@ from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Model
 from holdfast.records.messages import Delta, ModelCall, ModelReply
+from holdfast.runtime.reply import DELTA_EVENTS
 from holdfast.runtime.tools.arguments import arguments_json
 from holdfast.runtime.tools.call import AsyncToolCall, Tell, ToolCall
 from holdfast.runtime.tools.result import build_outcome, failure_text
@@ -74,6 +75,30 @@ class TurnDriver:
     def has_stop_request(self) -> bool:
         """Return True if any process has requested a stop."""
         return turns.find_stop_request(self._engine.env, self._engine.place) is not None
+
+    async def prepare(self, load: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Load what the turn needs before its first step, unless it is stopped meanwhile."""
+        loading = asyncio.ensure_future(load())
+        if await self._finish_or_stop(loading):
+            loading.result()
+        elif self._engine.ended is None:  # The stop request is gone.
+            await self.prepare(load)
+
+    async def _finish_or_stop(self, work: asyncio.Future[Any]) -> bool:
+        """Wait for some work. If a stop comes first, cancel the work, stop the turn and return False."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return True
+            self._stopping.clear()
+            await _cancel_and_wait(work)
+            await self._threads.run(self._engine.stop_if_requested)
+            return False
+        finally:
+            stopping.cancel()
+            if not work.done():
+                await _cancel_and_wait(work)
 
     async def run(self) -> Done | Ask:
         """Drive the turn until it is done, stopped or waiting."""
@@ -152,23 +177,13 @@ class TurnDriver:
                 said.clear()
             elif delta.kind == "text":
                 said.append(delta.text)
-            self._tell("reset" if delta.kind == "reset" else "delta", {"text": delta.text, "kind": delta.kind})
+            self._tell(DELTA_EVENTS[delta.kind], {"name" if delta.kind == "tool" else "text": delta.text})
 
         replying = asyncio.ensure_future(request_reply(self._model, asked, say))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((replying, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if await self._finish_or_stop(replying):
             if replying.cancelled():  # By the model itself: cancelling this task would have ended the wait.
                 raise _model_failure(self._model, "was cancelled by something that it waited for")
-            if replying.done():
-                return replying.result()
-            self._stopping.clear()
-            await _cancel_and_wait(replying)
-            await self._threads.run(self._engine.stop_if_requested)
-        finally:
-            stopping.cancel()
-            if not replying.done():
-                await _cancel_and_wait(replying)
+            return replying.result()
         if self._engine.ended is not None:
             return None
         say(Delta(kind="reset"))  # The stop request is gone: ask the model again.
@@ -179,17 +194,8 @@ class TurnDriver:
     async def _call_tools(self, calls: list[TurnToolCall]) -> None:
         """Call all tools in parallel. The failure of one does not end the others; a stop ends all."""
         running = asyncio.gather(*(self._call_tool(call) for call in calls), return_exceptions=True)
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                await _cancel_and_wait(running)
-                await self._threads.run(self._engine.stop_if_requested)
-                return
-        finally:
-            stopping.cancel()
-            if not running.done():
-                await _cancel_and_wait(running)
+        if not await self._finish_or_stop(running):
+            return
         for one in running.result():
             if isinstance(one, BaseException):
                 raise one

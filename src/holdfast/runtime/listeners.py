@@ -7,7 +7,7 @@ after the last event it saw.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.aio.executor import ThreadPools
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import InvalidValue
-from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state
+from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
@@ -94,7 +94,7 @@ class Tail:
         facts: Any = event.facts
         match event.type:
             case "message.appended":
-                return _message_event(session_read.decode_messages(self._env, [event])[0])
+                return _message_event(session_read.decode_messages(self._env, [event])[0], self._tool_names(event))
             case "frame.popped" if facts.parent is None:
                 return self._end_event(event)
             case "tool.requested":
@@ -106,6 +106,14 @@ class Tail:
             case "question.answered":
                 return AgentEvent(kind="answered", data={"question": facts.question, "approved": facts.approved})
         return None
+
+    def _tool_names(self, event: Event) -> dict[str, str]:
+        """Return the names of the tools that a message answers, by call: those of the message that called them."""
+        if not event.facts.answers or event.facts.round is None:
+            return {}
+        called = read_event(self._env, event.stream, event.facts.round)
+        asked = [] if called is None else session_read.decode_messages(self._env, [called])
+        return {call.id: call.name for message in asked for call in message.tool_calls}
 
     def _end_event(self, event: Event) -> AgentEvent:
         """Return the event for the end of a turn: with its reply and finish reason, or with the reason it stopped."""
@@ -127,18 +135,20 @@ class Tail:
             after = page[-1].version
 
 
-def _message_event(message: Message) -> AgentEvent | None:
+def _message_event(message: Message, tools: Mapping[str, str]) -> AgentEvent | None:
     kind: Any = {"user": "message", "assistant": "reply", "tool": "result"}.get(message.role)
     if kind is None:
         return None
     data: dict[str, Any] = {"message": message.id, "partial": message.partial, "synthetic": message.synthetic}
     data["calls"] = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in message.tool_calls]
+    names = [tools.get(one.tool_call_id) for one in message.tool_results]
     data["results"] = [
-        {"id": one.tool_call_id, "result": one.result, "is_error": one.is_error} for one in message.tool_results
+        {"id": one.tool_call_id, "name": name, "result": one.result, "is_error": one.is_error}
+        for name, one in zip(names, message.tool_results, strict=True)
     ]
     if kind == "reply":
         data["finish"] = message.finish
-    return AgentEvent(kind=kind, text=message.text, data=data)
+    return AgentEvent(kind=kind, text=message.text, name=names[0] if len(set(names)) == 1 else None, data=data)
 
 
 async def follow(

@@ -9,7 +9,7 @@ the 12 of a cut-off 1200 would fit, and be wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -50,15 +50,34 @@ class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 EventKind = Literal[
-    "message", "delta", "reset", "reply", "tool", "result", "progress", "question", "answered", "done", "stopped"
+    "message",
+    "delta",
+    "thinking",
+    "tool_call",
+    "reset",
+    "reply",
+    "tool",
+    "result",
+    "progress",
+    "question",
+    "answered",
+    "done",
+    "stopped",
 ]
+DELTA_EVENTS: Final[Mapping[str, EventKind]] = {
+    "text": "delta",
+    "reasoning": "thinking",
+    "tool": "tool_call",
+    "reset": "reset",
+}
+"""The event for each kind of a model's delta. Only `delta` is the reply's text."""
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event in a conversation, from `stream` or `tail`.
 
     An event with an `id` is in the journal: `tail(session, after=id)` continues right after it. Deltas and progress
-    have no id; a later listener finds the reply or result that they led to.
+    have no id; a later listener finds the reply or result that they led to. `name` is the tool's, on events about one.
     """
 
     kind: EventKind

@@ -145,13 +145,11 @@ class AgentSend(Generic[T]):
             await driver.publish_versions()
             if self._begun is not None:
                 self._begun.announce(engine.place)
-            self._tools.update(await self._load_tools() or {})
-            # Not before this turn is live: a turn in progress must not see another agent's instructions.
-            await self._configure_session(model, self._tools)
             for one in engine.opener.work:
                 one.heeds_stops = True
             tracked = self._crew.track_driver(self._env.tenant, engine.place.frame, driver)
             with enter_work(*engine.opener.work), tracked:
+                await driver.prepare(partial(self._prepare, model))
                 return await driver.run()
         finally:
             hub.publish_event(place, "over", {})
@@ -165,6 +163,12 @@ class AgentSend(Generic[T]):
         if len(own) == len(self._made.tools):
             return {**found, **own}
         return None if local else {**found, **await load_tools(self._made.tools)}
+
+    async def _prepare(self, model: Model) -> None:
+        """List the tools of servers, and set up the session for them."""
+        self._tools.update(await self._load_tools() or {})
+        # Not before this turn is live: a turn in progress must not see another agent's instructions.
+        await self._configure_session(model, self._tools)
 
     async def _has_thread(self) -> bool:
         stream = read.session_stream(self._stream)

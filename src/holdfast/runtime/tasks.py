@@ -67,7 +67,7 @@ class ListenerHub:
 
     def publish_event(self, place: tuple[str, str], kind: str, data: dict[str, Any]) -> None:
         """Relay a live event to the listeners. Must be called on their event loop."""
-        if kind == "delta" and data.get("kind") == "text":
+        if kind == "delta":
             self._said.setdefault(place, []).append(str(data.get("text", "")))
         elif kind in ("reset", "over"):
             self._said.pop(place, None)
@@ -94,7 +94,7 @@ class ListenerHub:
         if said and again:
             ear.put_nowait(AgentEvent(kind="reset"))
         if said:
-            ear.put_nowait(AgentEvent(kind="delta", text=said, data={"kind": "text"}))
+            ear.put_nowait(AgentEvent(kind="delta", text=said))
         self._ears.setdefault(place, set()).add(ear)
         return ear
 

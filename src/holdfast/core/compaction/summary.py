@@ -15,7 +15,6 @@ import msgspec
 
 from holdfast.core.compaction.sentences import clean_text, cut_pieces, fit_text
 from holdfast.core.compaction.strategies import omission_note
-from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.numbers import is_number
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, subtract_size
@@ -30,6 +29,7 @@ from holdfast.records.events.envelope import TRUST_LEVELS, StoredEvent
 from holdfast.records.events.frames import FrameCompacted
 from holdfast.records.events.sessions import SummaryMade
 from holdfast.records.frames import PRIORITY_SCORE
+from holdfast.records.ids import RESERVED_PREFIX
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel
 

@@ -88,8 +88,9 @@ def _reservation_draft(frame_id: str, purpose: str, amount: int) -> Draft:
 
 def to_nano_usd(value: object, what: str) -> int:
     """Convert an amount above 0 in US dollars to billionths of a dollar."""
-    if not is_number(value, whole=False) or value <= 0:
-        raise InvalidValue(f"{what} must be an amount above 0 in US dollars, not {value!r:.40}.")
+    if not is_number(value, most=MAX_AMOUNT / NANO_USD, whole=False) or value <= 0:
+        most = f"{MAX_AMOUNT // NANO_USD:,}"
+        raise InvalidValue(f"{what} must be an amount above 0 and up to {most} in US dollars, not {value!r:.40}.")
     return round(value * NANO_USD)
 
 

@@ -57,6 +57,7 @@ from holdfast.core.wire.plain_data import (
     ParsedConversation,
     ReadNotes,
     drop_blank_prompt,
+    get_field,
     iterate_items,
     read_role,
     to_plain_data,
@@ -195,7 +196,9 @@ class _AssistantItems:
 def _is_assistant_item(item: dict[str, Any]) -> bool:
     """Return True if the model produced the item, False if it was input to the model."""
     if item.get("type") in (None, "message"):
-        return item.get("role") == "assistant"
+        parts = item.get("content")
+        made = [get_field(part, "type") for part in parts] if isinstance(parts, list) else []
+        return item.get("role") == "assistant" or "output_text" in made  # Whatever role it claims.
     kind = item["type"]
     return not (isinstance(kind, str) and (kind.endswith("_output") or kind == "mcp_approval_response"))
 

@@ -17,7 +17,14 @@ import msgspec
 
 from holdfast.core.journal.codec import check_plain
 from holdfast.core.numbers import MAX_AMOUNT
-from holdfast.core.wire.plain_data import MAX_MESSAGE_NESTING, ReadNotes, clean_text, is_json
+from holdfast.core.wire.plain_data import (
+    MAX_MESSAGE_NESTING,
+    ReadNotes,
+    check_count,
+    check_lengths,
+    clean_text,
+    is_json,
+)
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import ROLES, Message, Part, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
@@ -237,6 +244,7 @@ class MessageBuilder(msgspec.Struct):
         """Add a call with its provider's fields, and a part that marks its position, unless it is None."""
         if call is None:
             return
+        check_count("tool_calls", len(self.calls) + 1)
         if extras:
             self.call_extras[str(len(self.calls))] = extras
         self.parts.append({"type": "call", "call": len(self.calls)})
@@ -317,6 +325,7 @@ def check_message(message: Message) -> Message:
     notes = ReadNotes(strict=True)
     if not isinstance(message.role, str) or message.role not in ROLES:
         raise InvalidMessage(f"{message.role!r} is not a role. Use one of {', '.join(sorted(ROLES))}.")
+    check_lengths(message)
     content = message.content
     if isinstance(content, list):
         for part in content:

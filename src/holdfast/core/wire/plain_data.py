@@ -15,10 +15,13 @@ from typing import Any
 import msgspec
 
 from holdfast.core.values import exception_text
-from holdfast.errors import InvalidMessage
+from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.records.messages import ROLES, Message, Repair, ToolDef
 
 MAX_MESSAGE_NESTING = 48
+MAX_CALLS = 1_000
+MAX_PARTS = 10_000
+"""Tool calls and parts of one message."""
 """The nesting limit. It leaves room for the levels that an event adds, within the limit of the journal."""
 
 EMPTY_REQUEST_TEXT = "[Nothing was said.]"
@@ -122,11 +125,29 @@ def get_field(thing: Any, name: str) -> Any:
 
 def read_mapping(item: Any, notes: ReadNotes) -> dict[str, Any] | None:
     """Return a message as plain data; anything but a mapping is reported as malformed."""
+    check_lengths(item)
     given = to_plain_data(item, notes)
     if isinstance(given, dict):
         return given
     notes.report(f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
     return None
+
+
+def check_lengths(item: Any) -> None:
+    """Refuse a message or response that is too long before it is read: each call costs far more than its bytes."""
+    choices = get_field(item, "choices")
+    if isinstance(choices, list) and choices:
+        item = get_field(choices[0], "message")
+    for name, limit in (("tool_calls", MAX_CALLS), ("content", MAX_PARTS), ("output", MAX_PARTS)):
+        found = get_field(item, name)
+        if isinstance(found, list | tuple):
+            check_count(name, len(found), limit)
+
+
+def check_count(name: str, count: int, limit: int = MAX_CALLS) -> None:
+    """Refuse a message with too many calls or parts."""
+    if count > limit:
+        raise TooLarge(f"A message has more than {limit:,} items in {name}. Keep a part of it, or ask the model again.")
 
 
 def iterate_items(items: Any, notes: ReadNotes) -> Iterable[Any]:

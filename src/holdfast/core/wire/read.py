@@ -7,7 +7,8 @@
 
 With `partial=True`, calls that were cut off are left out and noted in `metadata["left_out"]`.
 
-Of a whole response, the message, the finish reason and the usage are read; the response itself is not kept. Of several
+Of a whole response, the message, the finish reason and the usage are read; the response itself is not kept. It is the
+assistant's, whatever role it claims, and so are messages and items that only a provider's reply can hold. Of several
 choices the first is used; `metadata["choices"]` is their number, and the usage covers all. A reply that was cut short
 has the reason in `metadata["finish"]`: `length`, `max_tokens`, `max_output_tokens`, `content_filter`, `refusal`,
 `pause_turn`.
@@ -25,7 +26,15 @@ import msgspec
 from holdfast.core.numbers import is_number
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.parts import EMPTY_MESSAGE, check_message
-from holdfast.core.wire.plain_data import ReadNotes, clean_text, dump_record, get_field, is_record, to_plain_data
+from holdfast.core.wire.plain_data import (
+    ReadNotes,
+    check_lengths,
+    clean_text,
+    dump_record,
+    get_field,
+    is_record,
+    to_plain_data,
+)
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
@@ -46,6 +55,8 @@ def read_input(item: Any, *, partial: bool = False) -> list[Message]:
         messages = _read_item(item, ReadNotes(strict=True, partial=partial))
     else:
         given = list(item) if isinstance(item, list | tuple) else [item]
+        for each in given:
+            check_lengths(each)
         shapes = [_classify_item(each) for each in given]
         # Plain messages look the same in every format: they are items of Responses only beside other such items.
         taken = ("item", "plain") if "item" in shapes else ("item",)
@@ -71,6 +82,8 @@ def _read_item(item: Any, notes: ReadNotes) -> list[Message]:
     kind = reply_format(given)
     if kind is not None:
         return [read_reply(given, kind, notes)]
+    if is_record(item) and hasattr(item, "refusal"):  # The message of a chat completion, taken out of it.
+        given["role"] = "assistant"
     if "role" not in given:
         raise InvalidMessage(
             f"This {type(item).__name__} has no role and is no response that is known. {_ACCEPTED_INPUT}"
@@ -220,7 +233,7 @@ def _read_chat_completion(given: dict[str, Any], notes: ReadNotes) -> Message | 
     if not isinstance(item, dict):
         what = "one chunk of a stream" if "delta" in choice else "a response without a message"
         raise InvalidMessage(f"This is {what}. Collect the whole reply, then append it.")
-    said = {"role": "assistant", **item}
+    said = {**item, "role": "assistant"}  # Whatever role it claims: a model must not speak as the system.
     audio = said.pop("audio", None)
     if said.get("content") is None and isinstance(audio, dict):
         # The audio can only be referred to for an hour; keep the transcript.

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.core.numbers import is_number
 from holdfast.core.wire.calls import json_text
 from holdfast.core.wire.formats import FORMATS, Format
-from holdfast.core.wire.plain_data import ReadNotes, get_field, to_plain_data
+from holdfast.core.wire.plain_data import ReadNotes, check_count, get_field, to_plain_data
 from holdfast.core.wire.read import read_usage
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.records.messages import Delta, DeltaKind
@@ -254,6 +254,7 @@ class _ChatChoice(msgspec.Struct):
                 same = []
         if same:
             return same[-1], False
+        check_count("tool_calls", len(self.calls) + 1)
         self.calls.append({"id": "", "type": "function", **({} if index is None else {"index": index})})
         if isinstance(piece.get("type"), str) and piece["type"]:
             self.calls[-1]["type"] = piece["type"]

@@ -247,13 +247,15 @@ def preview_value(value: Any) -> str:
     return text if len(text) <= _MAX_PREVIEW_CHARS else f"{text[:_MAX_PREVIEW_CHARS]} …"
 
 
-def _describe_type(schema: Schema) -> str:
-    if "enum" in schema:
+def _describe_type(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "anything"
+    if isinstance(schema.get("enum"), list):
         return " or ".join(preview_value(one) for one in schema["enum"][:8])
-    if "anyOf" in schema:
+    if isinstance(schema.get("anyOf"), list):
         return " or ".join(dict.fromkeys(_describe_type(one) for one in schema["anyOf"]))
     kind = schema.get("type", "object" if "$ref" in schema else "anything")
-    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+    return " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
 
 
 def _find_problems(schema: Any, value: Any, where: str, defs: Mapping[str, Any], depth: int) -> Iterator[str]:
@@ -273,7 +275,7 @@ def _find_problems(schema: Any, value: Any, where: str, defs: Mapping[str, Any],
     ):
         expected = " or ".join(_TYPE_WORDS[kind] for kind in kinds)
         yield f"{where or 'they'}: expected {expected}, in {preview_value(value)}"
-    elif "enum" in schema and str(value) not in {str(one) for one in schema["enum"]}:
+    elif isinstance(schema.get("enum"), list) and str(value) not in {str(one) for one in schema["enum"]}:
         yield f"{where or 'they'}: expected {_describe_type(schema)}, in {preview_value(value)}"
     elif isinstance(value, dict):
         yield from _find_object_problems(schema, value, where, defs, depth)
@@ -287,7 +289,8 @@ def _find_object_problems(
 ) -> Iterator[str]:
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
-    needed = schema.get("required") or ()
+    required = schema.get("required")
+    needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     for name in needed:
         # Strict schemas require nullable properties.
         if name not in value and not _accepts_null(known.get(name), defs):

@@ -20,7 +20,18 @@ from msgspec.structs import replace
 from holdfast.core import effects as rules
 from holdfast.core.numbers import check_number
 from holdfast.core.values import discard_awaitable, exception_text
-from holdfast.errors import ActorBusy, Conflict, EffectRefused, StaleEpoch, Unavailable
+from holdfast.errors import (
+    ActorBusy,
+    Conflict,
+    Corrupt,
+    EffectRefused,
+    HoldfastError,
+    KeyReused,
+    Refused,
+    StaleEpoch,
+    Unavailable,
+    VersionConflict,
+)
 from holdfast.flow.effects.settle import build_settled_content, effect_owner, settle_effect
 from holdfast.flow.effects.sinks import client_sinks, find_default_sink
 from holdfast.flow.frames.read import read_event, row_ulid
@@ -34,6 +45,8 @@ from holdfast.records.scope import Scope
 LOOK_AHEAD: Final = 8
 ERASED_REASON: Final = "What it was about was erased before it was sent."
 UNKNOWN_REASON: Final = "The process that delivered it ended before the outcome was known."
+LANE_ERRORS: Final = (Refused, KeyReused, VersionConflict, Corrupt)
+"""Errors of one lane's stream. They are raised once all other lanes were dispatched; others concern the journal."""
 NO_SINK_REASON: Final = "No sink of this name was registered in the process that looked."
 
 
@@ -47,10 +60,11 @@ class _Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _DispatchRun(msgspec.Struct, kw_only=True):
-    """The remaining allowance of a dispatch, and its outcomes so far."""
+    """The remaining allowance of a dispatch, its outcomes so far, and the errors of lanes that were left."""
 
     left: int | None
     done: dict[str, int] = msgspec.field(default_factory=dict)
+    errors: list[HoldfastError] = msgspec.field(default_factory=list)
 
     def note(self, outcome: str) -> None:
         self.done[outcome] = self.done.get(outcome, 0) + 1
@@ -72,6 +86,8 @@ def dispatch_effects(env: Env, *, sink: str | None = None, limit: int | None = N
     for lanes in busy:
         if run.has_allowance() and _has_sink(env, lanes[0].sink):
             _dispatch_sink(env, lanes, run, wait=True)
+    if run.errors:
+        raise run.errors[0]
     return DispatchReport(**run.done)
 
 
@@ -165,11 +181,16 @@ def _dispatch_lanes(env: Env, lanes: Sequence[_Lane], run: _DispatchRun, epoch: 
     waiting = deque(lanes)
     while waiting and run.has_allowance() and not env.leases.draining:
         lane = waiting.popleft()
-        row = _find_next_row(env, lane)
-        if row is None:
+        try:
+            row = _find_next_row(env, lane)
+            if row is None:
+                continue
+            _check_owner(env, lane.sink, epoch)
+            settled = _attempt_effect(env, lane, row)
+        except LANE_ERRORS as error:
+            error.add_note(f"The effects of {lane.stream} for {lane.sink} were left; others were dispatched.")
+            run.errors.append(error)
             continue
-        _check_owner(env, lane.sink, epoch)
-        settled = _attempt_effect(env, lane, row)
         if settled is None:
             _check_owner(env, lane.sink, epoch)
         else:

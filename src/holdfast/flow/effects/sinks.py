@@ -25,6 +25,7 @@ from holdfast.records.effects import BUILT_IN_SINKS, EFFECT_KINDS, WHEN_DEAD, De
 from holdfast.records.entries import StoredEntry
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
+from holdfast.records.ids import own_key
 from holdfast.records.scope import MAIN_THREAD, Scope
 
 Middleware = Callable[[Any], Any]
@@ -125,12 +126,12 @@ def _record_taken(storage: Storage, id: str, answer: Mapping[str, Any]) -> None:
 
 def effect_key(id: str) -> str:
     """Return the key under which an effect happens once, in whichever stream."""
-    return f"effect/{id}"
+    return own_key(id, "effect")
 
 
 def settlement_key(id: str) -> str:
     """Return the key under which an effect is settled for good, in the stream that declared it."""
-    return f"effect/{id}/settled"
+    return own_key(id, "settled")
 
 
 def client_sinks(env: Env) -> SinkRegistry:
@@ -157,7 +158,7 @@ def find_default_sink(env: Env, name: str) -> Sink | None:
 def _hand_off(env: Env, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
     # End the frame first, since this may be refused: then nothing was begun.
     content = OutcomeContent(summary=effect.summary, value={"handed_to": effect.to, "frame": declared.id})
-    lifecycle.pop_frame(env, effect.frame, "completed", content, key=f"{effect_key(declared.id)}/end")
+    lifecycle.pop_frame(env, effect.frame, "completed", content, key=own_key(declared.id, "handed"))
     return _push_frame(env, declared, effect)
 
 
@@ -187,7 +188,7 @@ def _request_approval(env: Env, declared: DeclaredEffect, effect: Any) -> Mappin
     if frame is None:
         content = GoalContent(goal=effect.question)
         place = actor_scope(effect.actor, effect.session)
-        frame = lifecycle.push_frame(env, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame")
+        frame = lifecycle.push_frame(env, place, content, frame_id=declared.id, key=own_key(declared.id, "frame"))
     asked = questions.suspend_frame(
         env,
         frame,

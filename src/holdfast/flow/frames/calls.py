@@ -40,7 +40,7 @@ from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.frames import PRIORITY_SCORE, Call
-from holdfast.records.ids import check_id, ulid_text
+from holdfast.records.ids import MAX_ID_CHARS, check_key, own_key, ulid_text
 from holdfast.records.recovery import DO_NOT_RUN, RUN_AGAIN, Answer
 from holdfast.records.usage import Usage
 from holdfast.system import renew_in_child
@@ -315,11 +315,15 @@ def _find_run_value(env: Env, frame: str, key: str) -> tuple[Any, ...]:
     return (ERASED if event.content is ERASED else getattr(event.content, "value", None),)
 
 
+def outcome_key(call: str) -> str:
+    """Return the key of a call's outcome: one call has one."""
+    return own_key(call, "end")
+
+
 def _end_call(env: Env, frame: str, call: str, decide: Any, same: Any) -> ChangeResult:
-    """End a call under a key made of its id: one call has one outcome."""
     parse_id(call, "call")
     try:
-        return change_frame(env, frame, decide, key=f"{call}/end", same=same)
+        return change_frame(env, frame, decide, key=outcome_key(call), same=same)
     except KeyReused:
         raise CallNotFound(f"Call {call} was ended already, with another outcome. One call has one.") from None
 
@@ -383,12 +387,12 @@ def _step_owner(env: Env, frame: str) -> StepOwner:
 
 def memo_key(frame: str, key: str) -> str:
     """Return the key under which a step's outcome is remembered."""
-    return f"{frame}/run/{key}"
+    return own_key(frame, "run", key)
 
 
 def begin_step(env: Env, frame: str, key: str, if_interrupted: str) -> RunStart:
     """Return a step's earlier value, or a call to run it under. Pair with finish_step, fail_step or leave_step."""
-    check_id(key, "key")
+    check_key(key, limit=MAX_ID_CHARS)
     RUNNING_STEPS.enter(_step_owner(env, frame), key)
     try:
         # Looked up after `enter`: another thread records the value before it leaves the step.
@@ -430,7 +434,7 @@ def ask_to_run_again(env: Env, frame: str, what: str, torn: Call) -> Answer:
         reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT_RUN], recommended=DO_NOT_RUN
     )
     asked = questions.suspend_frame(
-        env, frame, content, call=torn.id, subtree=True, leave_away=True, key=f"{torn.id}/torn"
+        env, frame, content, call=torn.id, subtree=True, leave_away=True, key=own_key(torn.id, "torn")
     )
     answer = questions.read_answer(env, find_frame_stream(env, frame), asked.question)
     if answer is None:

@@ -30,7 +30,7 @@ from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Draft, Event
 from holdfast.records.frames import Question, StreamState
-from holdfast.records.ids import ulid_text
+from holdfast.records.ids import own_key, ulid_text
 from holdfast.records.recovery import Answer, QuestionReceipt
 
 TOKEN_BYTES = 32
@@ -168,7 +168,7 @@ def _check_token(question: Question, token: str | None) -> None:
 
 def answer_key(question_id: str) -> str:
     """Return the key of an answer: one question has one."""
-    return f"{question_id}/answer"
+    return own_key(question_id, "answer")
 
 
 def is_waiting_for(env: Env, frame_id: str, question_id: str) -> bool:

@@ -33,7 +33,7 @@ from holdfast.ports import Env
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ActorResumed
 from holdfast.records.frames import Call, FrameLimits, FrameState, StreamState
-from holdfast.records.ids import check_id
+from holdfast.records.ids import MAX_ID_CHARS, check_id, check_key, own_key
 from holdfast.records.recovery import ActorResumeState, PendingWork, RecoverySummary
 from holdfast.records.scope import Scope, parse_scope
 
@@ -134,7 +134,7 @@ def is_interruption(error: Exception, status: str) -> bool:
 
 def frame_key(frame: str, key: str | None) -> str | None:
     """Prefix a key with the frame's id, so that other frames may use the same key."""
-    return None if key is None else f"{frame}/do/{check_id(key, 'key')}"
+    return None if key is None else own_key(frame, "do", check_key(key, limit=MAX_ID_CHARS))
 
 
 def check_not_suspended(env: Env, stream: str, frame: str, key: str | None) -> None:

@@ -324,7 +324,7 @@ def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Arti
             events.append(seal_draft(draft, id=id, at=at, salt=ids.salt(), settings=settings))
         if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
             raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
-        key = None if part.key is None else check_key(part.key)
+        key = None if part.key is None else str(check_key(part.key))
         parts.append(BatchPart(stream=part.stream, events=tuple(events), expected=expected, key=key, epoch=part.epoch))
     source = Source(user=env.user, origin=env.origin, trust=env.trust, app=__version__)
     return Batch(tenant=env.tenant, parts=tuple(parts), source=source, artifacts=tuple(artifacts))

@@ -23,7 +23,7 @@ from holdfast.ports import Env
 from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.ids import check_id
+from holdfast.records.ids import ULID_BYTES, check_id
 from holdfast.records.reports import EventQuery, Progress, Subject
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
@@ -33,7 +33,8 @@ PAGE = 512
 TransferItem = tuple[str, StoredEvent | Subject | Artifact]
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
-_BYTE_FIELDS = ("id", "causation", "correlation", "salt", "digest", "mac", "hash")
+_ID_FIELDS = ("id", "causation", "correlation")
+_BYTE_FIELDS = (*_ID_FIELDS, "salt", "digest", "mac", "hash")
 _TEXT_FIELDS = ("facts", "content")
 _SHAPES: dict[str, Any] = {"event": StoredEvent, "subject": Subject, "artifact": Artifact}
 
@@ -152,6 +153,8 @@ def _parse_item(line: dict[str, Any], number: int) -> TransferItem:
         for field in _BYTE_FIELDS:
             if line.get(field) is not None and kind == "event":
                 line[field] = _decode_base64(line[field], number)
+                if field in _ID_FIELDS and len(line[field]) != ULID_BYTES:
+                    raise InvalidValue(f"{field} has {len(line[field])} bytes, and an id has {ULID_BYTES}")
         if kind == "artifact":
             line["name"] = bytes.fromhex(line["name"])
             line["body"] = None if line["body"] is None else _decode_base64(line["body"], number)

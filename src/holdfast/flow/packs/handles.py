@@ -18,6 +18,7 @@ from holdfast.core.packs.event_text import cap_text, event_text, message_text
 from holdfast.core.trust import FILE_PREFIX, KIND_TRUST, event_trust, lowest_trust
 from holdfast.core.values import exception_text
 from holdfast.errors import Corrupt, EvidenceFailed, HoldfastError, InvalidValue, NotFound, Refused, Unsupported
+from holdfast.flow.frames.calls import outcome_key
 from holdfast.flow.frames.read import parse_id, read_event
 from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.packs.visibility import read_origin
@@ -183,7 +184,7 @@ def _resolve_tool_output(asked: HandleRequest) -> HandleText:
 
 def _find_outcome(asked: HandleRequest, stream: str, call: str) -> Event:
     """Find the outcome of a call: it is journaled under a key made from the call's id."""
-    for stored in asked.env.journal.events_by_key(asked.env.tenant, stream, f"{call}/end"):
+    for stored in asked.env.journal.events_by_key(asked.env.tenant, stream, outcome_key(call)):
         event = decode_event(stored)
         if event.type in _OUTCOMES and event.facts.call == call:
             return event

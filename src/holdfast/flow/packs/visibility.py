@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.entries import RESERVED_PREFIX
 from holdfast.core.frames import stack
 from holdfast.core.numbers import is_number
 from holdfast.core.wire.parts import ERASED_TEXT
@@ -35,7 +34,7 @@ from holdfast.ports.capabilities import STATE, require
 from holdfast.records.entries import EntryPageQuery
 from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.events.frames import GoalContent
-from holdfast.records.ids import check_id
+from holdfast.records.ids import RESERVED_PREFIX, check_id
 from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, FrameBreadcrumb, Layout, Origin
 from holdfast.records.recovery import FrameInfo, HandleInfo
 from holdfast.records.scope import Address, Scope, parse_scope

@@ -28,6 +28,7 @@ from holdfast.ports import Env
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import FrameState, StreamState
+from holdfast.records.ids import own_key
 from holdfast.records.recovery import SweepReport
 from holdfast.records.scope import parse_scope
 from holdfast.records.sessions import SessionSweepReport
@@ -155,7 +156,7 @@ def _flag_overdue(env: Env, stream: str, frame: FrameState) -> str | None:
     """Journal once that a frame is overdue."""
     assert frame.deadline is not None
     facts = frames.FrameOverdue(frame=frame.id, deadline=frame.deadline)
-    key = f"{frame.id}/overdue/{frame.deadline}"
+    key = own_key(frame.id, "overdue", frame.deadline)
     if env.journal.events_by_key(env.tenant, stream, key):
         return None
     decide_and_append(env, (stream,), lambda states: {stream: [Draft(type="frame.overdue", facts=facts)]}, key=key)

@@ -30,7 +30,7 @@ from holdfast.records.events.envelope import ERASED, Draft, StoredEvent
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.frames import FrameLimits, FrameState, StreamState
-from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.ids import own_key, ulid_bytes, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
@@ -330,7 +330,7 @@ def request_stop(env: Env, turn: TurnPlace, reason: str | None = None) -> bool:
         return {turn.actor: [draft]}
 
     try:
-        decide_and_append(env, (turn.actor,), decide, key=f"{turn.frame}/stop", same=lambda events: True)
+        decide_and_append(env, (turn.actor,), decide, key=own_key(turn.frame, "stop"), same=lambda events: True)
     except FrameNotFound:
         return False
     return True
@@ -345,7 +345,7 @@ def find_stop_reason(env: Env, turn: TurnPlace) -> str | None:
 
 def find_stop_request(env: Env, turn: TurnPlace) -> str | None:
     """Return the reason of a stop request, or None if there is none."""
-    stored = env.journal.events_by_key(env.tenant, turn.actor, f"{turn.frame}/stop")
+    stored = env.journal.events_by_key(env.tenant, turn.actor, own_key(turn.frame, "stop"))
     if not stored:
         return None
     reason = content_field(decode_event(stored[0]), "reason")

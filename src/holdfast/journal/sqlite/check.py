@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.rebuild import REBUILD_KEY
 from holdfast.journal.sqlite.rows import subject_digest
-from holdfast.journal.sqlite.schema import APPLICATION_ID, JOURNAL_FILE, latest_schema, meta_digest
+from holdfast.journal.sqlite.schema import APPLICATION_ID, JOURNAL_FILE, is_meta_intact, latest_schema
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.reports import Finding
 from holdfast.records.scope import parse_scope
@@ -72,7 +72,7 @@ def _check_meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator
     names = set()
     for name, value, digest in connection.execute(queries()["meta"]):
         names.add(name)
-        if meta_digest(name, value) != digest:
+        if not is_meta_intact(name, value, digest):
             yield Finding(kind="meta", where=name, problem="was changed")
         elif name == "secret" and value != journal.secret:
             yield Finding(kind="meta", where=name, problem="is another one than that which is in use")

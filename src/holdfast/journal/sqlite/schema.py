@@ -67,10 +67,15 @@ def meta_digest(name: str, value: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\0" + value).digest()
 
 
+def is_meta_intact(name: object, value: object, digest: object) -> bool:
+    """Return True if a row of `meta` is as it was written. A damaged file may hold anything in it."""
+    return isinstance(name, str) and isinstance(value, bytes) and meta_digest(name, value) == digest
+
+
 def read_secret(connection: apsw.Connection) -> bytes:
     """Return this journal's own key."""
     for name, value, digest in connection.execute(queries()["meta"]):
-        if name == "secret" and meta_digest(name, value) == digest:
+        if name == "secret" and is_meta_intact(name, value, digest):
             return bytes(value)
     raise Corrupt("The journal's secret is missing or damaged. Run `holdfast verify` and restore from a backup.")
 

@@ -22,6 +22,7 @@ from holdfast.flow.frames import calls
 from holdfast.flow.frames.takeover import check_not_suspended, frame_key
 from holdfast.ports import Env
 from holdfast.records.events.frames import HandleContent
+from holdfast.records.ids import own_key
 from holdfast.records.recovery import Answer
 
 Tell = Callable[[str, dict[str, Any]], None]
@@ -73,7 +74,7 @@ class ToolCall:
     def _question_key(self, key: str | None) -> str:
         """Return a key for each question, the same in every run."""
         self._asked += 1
-        return key if key is not None else f"question-{self._asked}"
+        return key if key is not None else own_key("question", self._asked)
 
     def progress(self, text: str, **more: Any) -> None:
         """Report progress to current listeners. It is not journaled."""
@@ -86,7 +87,7 @@ class ToolCall:
         """
         known = {name: how.pop(name, None) for name in ("description", "target", "body")}
         if key is None:
-            key = f"attached-{hashlib.sha256(encode([kind, known, how])).hexdigest()[:32]}"
+            key = own_key("attached", hashlib.sha256(encode([kind, known, how])).hexdigest()[:32])
         check_not_suspended(self.env, self.frame.scope, self.key, key)
         return calls.add_handle(
             self.env,

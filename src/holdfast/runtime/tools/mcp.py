@@ -21,17 +21,18 @@ import base64
 import binascii
 import re
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
 import msgspec
 
+from holdfast.core.journal.codec import encode
 from holdfast.core.values import exception_text
-from holdfast.core.wire.tools import MAX_NAME_CHARS
-from holdfast.errors import EffectFailed, InvalidValue, ToolFailed, ToolInterrupted, Unsupported
+from holdfast.core.wire.tools import MAX_NAME_CHARS, read_tool_defs
+from holdfast.errors import InvalidValue, Refused, TooLarge, ToolFailed, ToolInterrupted, Unsupported
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.result import Bytes
 from holdfast.runtime.tools.tool import AnyTool, Approval, IfInterrupted, Tool
@@ -46,6 +47,11 @@ except ImportError:  # An optional extra.
     mcp_types = None  # type: ignore[assignment]
 
 _PAGE_LIMIT: Final = 100
+_TOOL_LIMIT: Final = 1_000
+_LIST_BYTES: Final = 500_000
+"""Bytes of all definitions: they are one event of a session."""
+_NESTING: Final = 48
+"""Depth of a definition, which an event wraps further."""
 _INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CONNECT_TIMEOUT: Final = 30.0
 _READ_TIMEOUT: Final = 300.0
@@ -63,7 +69,8 @@ class McpServer:
 
     `needs_approval` and `if_interrupted` hold for all of its tools, or are mappings by the server's own tool names.
     `prefix` goes before those names where two servers use the same. `env` is added to the few variables that a server
-    always gets, such as PATH. `timeout` is for one call, `connect_timeout` for connecting to the server.
+    always gets, such as PATH. `timeout` is for one call, `connect_timeout` for connecting to the server and
+    again for listing its tools. A server that cannot be used raises `ToolFailed`.
     """
 
     def __init__(
@@ -108,32 +115,49 @@ class McpServer:
             if isinstance(option, Mapping) and not option.keys() <= known:
                 odd = ", ".join(sorted(option.keys() - known))
                 raise InvalidValue(f"{self._said} has no tool {odd}. It has {', '.join(sorted(known))}.")
-        return [self._make_tool(one) for one in listed]
+        return [self._make_tool(one, definition) for one, definition in zip(listed, self._define(listed), strict=True)]
 
     async def _list_tools(self) -> list[mcp_types.Tool]:
         found: list[mcp_types.Tool] = []
         cursor: str | None = None
         link = await self._connect()
         try:
-            for _ in range(_PAGE_LIMIT):
-                page = await link.client.list_tools(cursor=cursor, cache_mode="refresh")
-                found += page.tools
-                cursor = page.next_cursor
-                if cursor is None:
-                    return found
+            async with _limit_time(self._connect_timeout):
+                for _ in range(_PAGE_LIMIT):
+                    page = await link.client.list_tools(cursor=cursor, cache_mode="refresh")
+                    found += page.tools
+                    cursor = page.next_cursor
+                    if cursor is None or len(found) > _TOOL_LIMIT:
+                        break
         except Exception as error:
-            raise EffectFailed(f"{self._describe_failure(link, error, 'did not list its tools')}.") from error
-        raise EffectFailed(f"{self._said} lists its tools on more than {_PAGE_LIMIT} pages. Correct the server.")
+            raise ToolFailed(f"{self._describe_failure(link, error, 'did not list its tools')}.") from error
+        if cursor is not None or len(found) > _TOOL_LIMIT:
+            limits = f"{_TOOL_LIMIT:,} tools or {_PAGE_LIMIT} pages"
+            raise ToolFailed(f"{self._said} lists more than {limits}. Correct the server.")
+        return found
 
-    def _make_tool(self, one: mcp_types.Tool) -> AnyTool:
+    def _define(self, listed: Sequence[mcp_types.Tool]) -> Sequence[ToolDef]:
+        """Return the definitions for the model; refuse those that no session could keep or no model be given."""
+        try:
+            found = read_tool_defs(
+                ToolDef(
+                    name=_INVALID_CHARACTERS.sub("_", f"{self._prefix}{one.name}")[:MAX_NAME_CHARS],
+                    description=one.description or one.title,
+                    parameters={"properties": {}, **one.input_schema, "type": "object"},
+                )
+                for one in listed
+            )
+            size = len(encode(found, _NESTING))
+            if size > _LIST_BYTES:
+                raise TooLarge(f"They have {size:,} bytes; {_LIST_BYTES:,} are allowed.")
+        except Refused as error:
+            raise ToolFailed(f"{self._said} lists tools that cannot be used: {error} Correct the server.") from error
+        return found
+
+    def _make_tool(self, one: mcp_types.Tool, definition: ToolDef) -> AnyTool:
         async def run(**arguments: Any) -> Any:
             return await self._call_tool(one.name, arguments)
 
-        definition = ToolDef(
-            name=_INVALID_CHARACTERS.sub("_", f"{self._prefix}{one.name}")[:MAX_NAME_CHARS],
-            description=one.description or one.title,
-            parameters={"properties": {}, **one.input_schema, "type": "object"},
-        )
         return Tool(
             run,
             definition,
@@ -145,7 +169,7 @@ class McpServer:
     async def _call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         try:
             link = await self._connect()
-        except EffectFailed as error:
+        except ToolFailed as error:
             raise ToolFailed(f"{error} {name} was not called.") from error
         try:
             result = await link.client.call_tool(name, arguments)
@@ -172,9 +196,7 @@ class McpServer:
             await found.connect(self._connect_timeout)
         except Exception as error:
             found.give_up()
-            raise EffectFailed(
-                f"{self._said} cannot be reached: {describe_error(error)}. Check that it runs."
-            ) from error
+            raise ToolFailed(f"{self._said} cannot be reached: {describe_error(error)}. Check that it runs.") from error
         return found
 
     def _describe_failure(self, link: McpConnection, error: Exception, what: str) -> str:
@@ -304,12 +326,8 @@ class McpConnection:
 
     async def connect(self, timeout: float) -> None:
         """Wait until it is connected."""
-        try:
-            async with asyncio.timeout(timeout):
-                await asyncio.shield(self._ready)
-        except TimeoutError:
-            self.give_up()
-            raise TimeoutError(f"it did not answer within {timeout:g} seconds") from None
+        async with _limit_time(timeout):
+            await asyncio.shield(self._ready)
 
     def give_up(self) -> None:
         """Close it without waiting."""
@@ -407,6 +425,15 @@ async def _open_transport(stack: AsyncExitStack, target: McpTarget) -> AbstractA
     patience = httpx2.Timeout(_CONNECT_TIMEOUT, read=_READ_TIMEOUT)
     http = await stack.enter_async_context(httpx2.AsyncClient(headers=target.headers, timeout=patience))
     return streamable_http_client(target.url, http_client=http)
+
+
+@asynccontextmanager
+async def _limit_time(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise TimeoutError(f"it did not answer within {seconds:g} seconds") from None
 
 
 def is_connection_lost(error: BaseException) -> bool:

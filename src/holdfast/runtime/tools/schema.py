@@ -279,11 +279,13 @@ def to_strict(schema: Schema) -> Schema:
     return {**kept, "properties": properties, "required": list(properties)}
 
 
-def takes_null(schema: Schema) -> bool:
+def takes_null(schema: Any) -> bool:
     """Return True if null is a value of its own here, rather than a sign that the property was left out."""
-    if "anyOf" in schema:
+    if not isinstance(schema, Mapping):
+        return schema is True
+    if isinstance(schema.get("anyOf"), list):
         return any(takes_null(one) for one in schema["anyOf"])
-    if "enum" in schema:
+    if isinstance(schema.get("enum"), list):
         return None in schema["enum"]
     kind = schema.get("type")
     return kind == "null" or (isinstance(kind, list) and "null" in kind) or not schema.keys() - {"description"}
