@@ -625,6 +625,7 @@ OPS: dict[str, Op] = {
     "compact_context": Op(root, lambda hf, k: hf.index.compact_context(k["frame"], 0, key="k")),
     "compact_context stored": Op(root, lambda hf, k: hf.index.compact_context(k["frame"], 0, store=True, key="k")),
     "handles": Op(removed, lambda hf, k: hf.index.handles(k["frame"])),
+    "results": Op(removed, lambda hf, k: hf.index.results(k["frame"])),
     "add_result": Op(root, lambda hf, k: hf.index.add_result(k["frame"], "file", "a.txt", summary="s", key="k")),
     "begin_model_call": Op(root, lambda hf, k: hf.index.begin_model_call(k["frame"], request={"a": 1}, key="k")),
     "begin_model_call pack": Op(root, _call_with_pack),
