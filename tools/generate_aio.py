@@ -6,7 +6,8 @@
 A plain twin only crosses into a thread: `export = make_async(Session.export)`. RUNNERS names those that cross in a
 special way. A property and a method with overloads are spelled out, with a docstring that says no more than
 `See Session.title.` Every other twin is written by hand and left alone; a public member of the sync class without a
-twin gets a plain one. Twins stand in the order of the sync class where they are new, and keep their place otherwise.
+twin gets a plain one, and a plain twin without such a member is removed. Twins stand in the order of the sync class
+where they are new, and keep their place otherwise.
 """
 # ruff: noqa: INP001
 
@@ -131,6 +132,9 @@ def rewrite(text: str, owner: str, members: list[Member]) -> str:
     twins = find_twins(node, owner)
     after = twins["__init__"][1] if "__init__" in twins else node.body[0].end_lineno or 0
     edits: list[tuple[int, int, str]] = []
+    for name in twins.keys() - {member.name for member in members}:
+        begin, end, is_generated = twins[name]
+        edits += [(begin, end, "")] if is_generated else []
     for member in members:
         made = "\n".join(f"    {line}" if line else "" for line in member.render().splitlines())
         if member.name not in twins:

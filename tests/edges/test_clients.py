@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import runpy
 import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import pytest
 
 import holdfast
 from holdfast.aio.effects import AsyncEffects
 from holdfast.aio.holdfast import AsyncHoldfast, AsyncOpenOptions
+from holdfast.aio.index import AsyncIndexView
 from holdfast.aio.journal import AsyncJournalView
 from holdfast.aio.session_views import AsyncSessionPacks
 from holdfast.aio.state import AsyncReadableState, AsyncState, AsyncStateReader, AsyncStateStore, AsyncStoreOptions
@@ -30,9 +34,9 @@ from holdfast.runtime.agent import Agent, AsyncAgent
 from holdfast.testing.clock import FrozenClock, SeededIds
 
 
-def _public(kind: type) -> dict[str, inspect.Signature]:
+def _public(kind: type, *, follow_wrapped: bool = True) -> dict[str, inspect.Signature]:
     return {
-        name: inspect.signature(member)
+        name: inspect.signature(member, follow_wrapped=follow_wrapped)
         for name, member in vars(kind).items()
         if not name.startswith("_") and inspect.isfunction(member)
     }
@@ -60,15 +64,48 @@ EITHER = {("operate", "operator"), ("add_sink", "sink")}
     ],
 )
 def test_both_clients_have_the_same_methods_with_the_same_parameters(sync: type, colour: type) -> None:
-    one, other = _public(sync), _public(colour)
+    one, other = _public(sync), _public(colour, follow_wrapped=False)
     assert one.keys() == other.keys()
     differ = set()
     for name, signature in one.items():
         for given, same in zip(signature.parameters.values(), other[name].parameters.values(), strict=True):
             assert (given.name, given.kind, given.default) == (same.name, same.kind, same.default), name
             differ |= {(name, given.name)} if given != same else set()
-        assert inspect.getdoc(getattr(colour, name)), name
+        twin = getattr(colour, name)
+        assert inspect.getdoc(twin), name
+        assert (twin.__module__, twin.__qualname__) == (colour.__module__, f"{colour.__name__}.{name}")
     assert differ == {(name, parameter) for name, parameter in EITHER if name in one}
+
+
+def test_other_parameters_are_found_even_behind_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(JournalView.version)
+    async def version(self: Any, of: str) -> None: ...
+
+    monkeypatch.setattr(AsyncJournalView, "version", version)
+    with pytest.raises(AssertionError, match="version"):
+        test_both_clients_have_the_same_methods_with_the_same_parameters(JournalView, AsyncJournalView)
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [AsyncHoldfast.sessions, AsyncHoldfast.questions, AsyncEffects.pending, AsyncEffects.dead, AsyncIndexView.stacks],
+)
+def test_a_twin_that_iterates_says_so(pages: Any) -> None:
+    assert get_origin(get_type_hints(pages)["return"]) is AsyncIterator
+    assert get_origin(inspect.signature(pages).return_annotation) is AsyncIterator
+
+
+def test_a_wrong_argument_is_refused_by_the_name_of_the_twin() -> None:
+    async def main() -> None:
+        async with holdfast.open_async("memory:") as hf:
+            chat: Any = await hf.session("alice")
+            for name in ("export", "append"):
+                with pytest.raises(TypeError, match=rf"^AsyncSession\.{name}\(\) got .* 'fromat'"):
+                    await getattr(chat, name)("openai", fromat=1)
+            with pytest.raises(TypeError, match=r"^AsyncHoldfast\.sessions\(\) got"):
+                hf.sessions(usr="alice")  # type: ignore[call-arg]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -109,6 +146,12 @@ def test_the_plain_async_twins_are_those_that_the_generator_writes() -> None:
     generator = Path(__file__).parent.parent.parent / "tools" / "generate_aio.py"
     done = subprocess.run([sys.executable, generator, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_generator_removes_a_plain_twin_that_is_left_over() -> None:
+    generator = runpy.run_path(str(Path(__file__).parent.parent.parent / "tools" / "generate_aio.py"))
+    source = "class AsyncA:\n    kept = 1\n    old_pin = make_async(A.pin)\n"
+    assert generator["rewrite"](source, "A", []) == "class AsyncA:\n    kept = 1\n"
 
 
 def test_a_name_is_in_one_module_or_also_at_the_root_and_every_error_in_errors() -> None:

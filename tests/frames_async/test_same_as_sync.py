@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -33,7 +34,7 @@ def _public(kind: type) -> dict[str, Any]:
 
 
 def _parameters(member: Any) -> list[tuple[Any, ...]]:
-    found = inspect.signature(member).parameters.values()
+    found = inspect.signature(member, follow_wrapped=False).parameters.values()
     # A step's function and a summarizer may be async here, which is the one difference.
     return [(p.name, p.kind, p.default, None if p.name in ("fn", "summarizer") else p.annotation) for p in found]
 
@@ -63,12 +64,22 @@ def test_both_sides_have_the_same_members_with_the_same_parameters(
         assert inspect.getdoc(other[name]), name
         if not _without_parentheses(member):
             assert _parameters(member) == _parameters(other[name]), name
+            assert other[name].__qualname__ == f"{colour.__name__}.{name}"
         elif name not in names:
             assert [parameter.name for parameter in inspect.signature(other[name]).parameters.values()] == ["self"]
     assert {name for name, member in other.items() if _without_parentheses(member)} == names
     called = {name for name in other.keys() - names if not inspect.iscoroutinefunction(other[name])}
     assert called - {"frame", "turn"} == iterated
     assert hasattr(sync, "__iter__") == hasattr(colour, "__aiter__")
+
+
+def test_other_parameters_are_found_even_behind_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(AsyncFrame.append)
+    async def append(self: Any, message: Any, *, files: Any = ()) -> None: ...
+
+    monkeypatch.setattr(AsyncFrame, "append", append)
+    with pytest.raises(AssertionError, match="append"):
+        test_both_sides_have_the_same_members_with_the_same_parameters(Frame, AsyncFrame, {"id", "scope"}, set(), set())
 
 
 Said = tuple[str, tuple[Any, ...], dict[str, Any]]

@@ -14,7 +14,6 @@ journaled intents say what to do about them. A callback that hangs is abandoned,
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import os
 import threading
@@ -25,9 +24,9 @@ from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
-from types import TracebackType
+from types import GenericAlias, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from holdfast.client.frame import Frame
@@ -396,19 +395,38 @@ def make_async(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return the async twin of a method, with its signature: one crossing, to the object that `_sync` holds."""
 
-    @functools.wraps(method)
+    @wraps(method)
     async def twin(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
-        found: T = await run(self._threads, partial(getattr(self._sync, method.__name__), *args, **named))
+        found: T = await run(self._threads, _bind_arguments(twin, method.__name__, self, args, named))
         return found
 
+    _describe_twin(twin, method)
     return twin
 
 
 def make_pages(method: Callable[Concatenate[Any, P], Iterator[T]]) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
     """Return the async twin of a method that iterates over the journal: one crossing per page."""
 
-    @functools.wraps(method)
+    @wraps(method)
     def twin(self: Any, /, *args: P.args, **named: P.kwargs) -> AsyncIterator[T]:
-        return iterate_pages(self._threads, getattr(self._sync, method.__name__)(*args, **named))
+        return iterate_pages(self._threads, _bind_arguments(twin, method.__name__, self, args, named)())
 
+    item = method.__annotations__["return"].removeprefix("Iterator[").removesuffix("]")
+    _describe_twin(twin, method, GenericAlias(AsyncIterator, item))
     return twin
+
+
+def _describe_twin(twin: Any, method: Callable[..., Any], returned: Any = None) -> None:
+    """Give a twin its own name and return annotation; its parameters are the method's."""
+    twin.__qualname__, twin.__module__ = f"Async{method.__qualname__}", method.__module__.replace(".client.", ".aio.")
+    twin.__annotations__ = method.__annotations__ | ({"return": returned} if returned else {})
+    twin.__signature__ = inspect.signature(method).replace(return_annotation=twin.__annotations__["return"])
+
+
+def _bind_arguments(twin: Any, name: str, self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Callable[[], Any]:
+    """Return the sync call; refuse wrong arguments here, by the twin's name and not from a thread."""
+    try:
+        twin.__signature__.bind(self, *args, **named)
+    except TypeError as error:
+        raise TypeError(f"{twin.__qualname__}() {error}") from None
+    return partial(getattr(self._sync, name), *args, **named)

@@ -7,11 +7,12 @@ released: its key continues it.
 In `frame.run` an async function is awaited on the loop; if it is cancelled, its intent stays open, because its outcome
 is unknown. Any other function runs in a thread, as a whole: cancelling the await does not stop it, and its value is
 remembered all the same.
+
+Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -80,10 +81,20 @@ class AsyncFrame:
     @overload
     async def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message: ...
 
-    @functools.wraps(Frame.append)
-    async def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message | list[Message]:
+    async def append(
+        self,
+        message: Any,
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        policy: str | None = None,
+        key: str | None = None,
+    ) -> Message | list[Message]:
         """See Frame.append. Async rules are awaited here."""
-        return await run_with_rules(self._threads, lambda: self._sync.append(message, **options))
+        return await run_with_rules(
+            self._threads,
+            lambda: self._sync.append(message, files=files, partial=partial, policy=policy, key=key),
+        )
 
     pack = make_async(Frame.pack, run_pack)
 

@@ -10,7 +10,7 @@ Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) ar
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
@@ -91,10 +91,19 @@ class AsyncSession:
     @overload
     async def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message: ...
 
-    @functools.wraps(Session.append)
-    async def append(self, message: Any, **options: Unpack[AppendOptions]) -> Message | list[Message]:
+    async def append(
+        self,
+        message: Any,
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        policy: str | None = None,
+        key: str | None = None,
+    ) -> Message | list[Message]:
         """See Session.append. Async rules are awaited here."""
-        return await self._run_with_rules(lambda: self._sync.append(message, **options))
+        return await self._run_with_rules(
+            lambda: self._sync.append(message, files=files, partial=partial, policy=policy, key=key)
+        )
 
     async def append_result(
         self,
