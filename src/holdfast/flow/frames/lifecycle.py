@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.frames import calls, lifecycle
+from holdfast.core.frames import evidence, lifecycle
 from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.numbers import is_number
@@ -168,7 +168,7 @@ def _home_stream(stream: str | None, above: tuple[str, str] | None) -> str:
 
 
 def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
-    names = calls.check_handle_names(given)
+    names = evidence.check_handle_names(given)
     if names and parent is None:
         raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
     return names
@@ -180,10 +180,10 @@ def _inherit_handles(
     """Return the handles that a child inherits; the content that they point to is not copied."""
     stream, parent = above
     drafts = []
-    for position, handle in enumerate(calls.select_handles(states[stream].frames[parent], names), 1):
+    for position, handle in enumerate(evidence.select_handles(states[stream].frames[parent], names), 1):
         event = read_event(env, stream, handle.version)
         assert event is not None, "a handle names the event that attached it"
-        drafts.append(calls.inherit_handle(frame, position, event))
+        drafts.append(evidence.inherit_handle(frame, position, event))
     return drafts
 
 
