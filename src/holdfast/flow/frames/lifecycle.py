@@ -35,9 +35,10 @@ from holdfast.records.ids import ulid_text
 Decide = Callable[[StreamState], Sequence[Draft]]
 
 
-def check_goal(content: frames.GoalContent) -> None:
-    """Refuse an empty goal or invalid metadata."""
-    if content.goal is not None and (not isinstance(content.goal, str) or not content.goal.strip()):
+def check_goal(content: frames.GoalContent, *, required: bool = False) -> None:
+    """Refuse an empty goal, a missing one if it is required, and invalid metadata."""
+    given = content.goal is not None or required
+    if given and (not isinstance(content.goal, str) or not content.goal.strip()):
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
     if content.metadata is not None and not isinstance(content.metadata, dict):
         raise InvalidValue("metadata must be an object with names.")
@@ -113,11 +114,9 @@ def push_frame(
     """Push a new frame and return its id. With a key or an id of the caller's, a second call returns the first id."""
     if env.leases.draining:
         raise Draining
-    check_goal(content)
+    check_goal(content, required=True)
     if limits is not None:
         check_limits(limits)
-    if content.goal is None:
-        raise InvalidValue("A frame's goal must be a text that says what it is for.")
     content = redact_as_configured(env, content)
     above = None if parent is None else (_parent_stream(env, parent), parent)
     home = _home_stream(stream, above)
