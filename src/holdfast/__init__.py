@@ -25,8 +25,7 @@ Names beyond the root are in public modules, which only re-export:
     compaction   rules, triggers, configurations, summarizers
     models       model classes, the registry, prices
 
-Imports point one way:
-cli → testing → runtime → aio → client → connect → flow | journal | store | model → ports → core → records → errors.
+Imports point one way: AGENTS.md has the order of the layers, and `make lint` checks it.
 """
 
 from importlib import import_module as _import_module
