@@ -147,6 +147,8 @@ __all__ = [
     "tool",
 ]
 
+_MODULES = ("compaction", "effects", "errors", "models", "types")
+
 # Imported on first use: slow to import, or not needed by every program.
 _find_lazy_name = _lazy_names(
     __name__,
@@ -174,6 +176,10 @@ _find_lazy_name = _lazy_names(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("compaction", "effects", "errors", "models", "types"):
+    if name in _MODULES:
         return _import_module(f"holdfast.{name}")
     return _find_lazy_name(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
