@@ -1,4 +1,4 @@
-"""Hold for all tests: they hear Ctrl-C however they were started, and keep their files in memory where it is large."""
+"""Every test hears Ctrl-C, however the suite was started, and keeps its files in memory where there is room."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ Names beyond the root are in public modules, which only re-export:
     compaction   rules, triggers, configurations, summarizers
     models       model classes, the registry, prices
 
-Imports point one way:
-cli → testing → runtime → aio → client → connect → flow | journal | store | model → ports → core → records → errors.
+Imports point one way: AGENTS.md has the order of the layers, and `make lint` checks it.
 """
 
 from importlib import import_module as _import_module
@@ -148,6 +147,8 @@ __all__ = [
     "tool",
 ]
 
+_MODULES = ("compaction", "effects", "errors", "models", "types")
+
 # Imported on first use: slow to import, or not needed by every program.
 _find_lazy_name = _lazy_names(
     __name__,
@@ -175,6 +176,10 @@ _find_lazy_name = _lazy_names(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("compaction", "effects", "errors", "models", "types"):
+    if name in _MODULES:
         return _import_module(f"holdfast.{name}")
     return _find_lazy_name(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

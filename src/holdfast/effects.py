@@ -59,3 +59,7 @@ __getattr__ = _lazy_names(
         "holdfast.extras.webhook": "WebhookSink verify_webhook",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -44,3 +44,7 @@ __getattr__ = _lazy_names(
         "holdfast.model.scripted": "Scripted",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

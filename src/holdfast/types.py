@@ -116,3 +116,7 @@ __getattr__ = _lazy_names(
         "holdfast.aio.state": "AsyncStateReader AsyncStateStore",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -30,7 +30,7 @@ from holdfast.connect import assemble_env
 from holdfast.core.frames.next_step import next_steps
 from holdfast.core.journal import load
 from holdfast.errors import FrameEnded, QuestionNotFound, Waiting
-from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames import steps
 from holdfast.flow.frames.calls import outcome_key
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
@@ -762,18 +762,18 @@ def pending_work_lost(patch: pytest.MonkeyPatch) -> None:
 
 def outcome_not_remembered(patch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count()
-    patch.setattr(frame_calls, "memo_key", lambda frame, key: own_key(frame, "run", key, next(numbers)))
+    patch.setattr(steps, "memo_key", lambda frame, key: own_key(frame, "run", key, next(numbers)))
 
 
 def torn_step_not_asked_about(patch: pytest.MonkeyPatch) -> None:
-    original = frame_calls._resume_interrupted
+    original = steps._resume_interrupted
 
     def careless(env: Any, frame: str, key: str, torn: Any) -> Any:
         if torn.if_interrupted == "ask":
-            return frame_calls.RunStart(call=torn.id)
+            return steps.RunStart(call=torn.id)
         return original(env, frame, key, torn)
 
-    patch.setattr(frame_calls, "_resume_interrupted", careless)
+    patch.setattr(steps, "_resume_interrupted", careless)
 
 
 @pytest.mark.parametrize("plant", [pending_work_lost, outcome_not_remembered, torn_step_not_asked_about])

@@ -17,6 +17,7 @@ from typing import Any, get_origin, get_type_hints
 import pytest
 
 import holdfast
+from holdfast import testing
 from holdfast.aio.effects import AsyncEffects
 from holdfast.aio.holdfast import AsyncHoldfast, AsyncOpenOptions
 from holdfast.aio.index import AsyncIndexView
@@ -136,6 +137,12 @@ def test_everything_public_is_listed_and_everything_listed_is_there() -> None:
         assert all(hasattr(module, name) for name in module.__all__)
         with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
             module.Nothing  # noqa: B018
+
+
+def test_completion_offers_every_public_name_before_its_first_use() -> None:
+    for module in (holdfast, *PUBLIC, testing):
+        assert set(module.__all__) <= set(dir(module)), module.__name__
+    assert {module.__name__.rpartition(".")[2] for module in PUBLIC} <= set(dir(holdfast))
 
 
 def test_a_session_has_few_members_of_its_own() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.flow.effects.sinks import SinkRegistry
-from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames import steps
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.journal import text_index
@@ -81,7 +81,7 @@ def middleware_of_everybody(patch: Patch) -> None:
 
 
 def steps_by_frame_alone(patch: Patch) -> None:
-    patch.setattr(frame_calls, "_step_owner", lambda env, frame: ("", "", frame))
+    patch.setattr(steps, "_step_owner", lambda env, frame: ("", "", frame))
 
 
 def keys_of_everybody(patch: Patch) -> None:

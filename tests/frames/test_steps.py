@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import ActorBusy, EffectFailed, InvalidValue, TooLarge, Waiting
-from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames import steps
 from holdfast.journal.memory.journal import MemoryJournal
 from tests.frames.blocks import SCOPE, client, kinds, never, torn
 from tests.frames.conftest import ACTOR
@@ -206,15 +206,15 @@ def test_an_erased_value_says_so(hf: holdfast.Holdfast) -> None:
 
 def test_a_step_that_ended_meanwhile_does_not_run_again(hf: holdfast.Holdfast, monkeypatch: Any) -> None:
     ran: list[str] = []
-    enter = frame_calls.RUNNING_STEPS.enter
+    enter = steps.RUNNING_STEPS.enter
     with hf.frame("f") as frame:
 
         def late(owner: str, key: str) -> None:
-            monkeypatch.setattr(frame_calls.RUNNING_STEPS, "enter", enter)
+            monkeypatch.setattr(steps.RUNNING_STEPS, "enter", enter)
             frame.run(lambda: ran.append("first"), key="s")
             enter(owner, key)
 
-        monkeypatch.setattr(frame_calls.RUNNING_STEPS, "enter", late)
+        monkeypatch.setattr(steps.RUNNING_STEPS, "enter", late)
         frame.run(lambda: ran.append("late"), key="s")
     assert ran == ["first"]
 

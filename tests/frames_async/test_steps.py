@@ -120,7 +120,7 @@ def test_cancelled_before_it_was_called_a_step_is_not_asked_about(
     play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(hf: AsyncHoldfast) -> None:
-        from holdfast.flow.frames import calls as steps
+        from holdfast.flow.frames import steps
 
         reached, gate, loop, begin = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), steps.begin_step
         ran: list[int] = []

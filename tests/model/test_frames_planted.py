@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.frames import budgets, calls, lifecycle, questions, stack
+from holdfast.core.frames import budgets, calls, evidence, lifecycle, questions, stack
 from holdfast.core.journal import chain, fold, load, project
 from holdfast.flow.frames import questions as frame_questions
 from holdfast.flow.frames.leases import StreamLeases
@@ -163,7 +163,7 @@ def overdraft_refused(patch: Patch) -> None:
 
 
 def handle_loses_its_place(patch: Patch) -> None:
-    original = calls.add_handle
+    original = evidence.add_handle
 
     def add_handle(state: StreamState, frame_id: str, *args: Any, **kwargs: Any) -> Any:
         [draft] = original(state, frame_id, *args, **kwargs)
@@ -171,7 +171,7 @@ def handle_loses_its_place(patch: Patch) -> None:
         last = max((handle.position for handle in handles), default=0)
         return [replace(draft, facts=replace(draft.facts, position=last + 1))]
 
-    patch.setattr(calls, "add_handle", add_handle)
+    patch.setattr(evidence, "add_handle", add_handle)
 
 
 def key_not_compared(patch: Patch) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Unavailable
-from holdfast.core.frames import calls as rules
+from holdfast.core.frames import evidence as rules
 from holdfast.errors import EvidenceFailed, InvalidValue
 from holdfast.flow.packs import handles
 from holdfast.records.events.calls import CallContent, ToolReturned

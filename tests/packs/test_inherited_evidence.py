@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.core.frames import calls
+from holdfast.core.frames import evidence
 from holdfast.errors import InvalidValue, KeyReused, NotFound
 from holdfast.flow.packs import handles, visibility
 from holdfast.types import ERASED
@@ -182,12 +182,12 @@ def in_several_worlds() -> None:
 
 
 def test_evidence_that_lost_its_source_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = calls.inherit_handle
+    real = evidence.inherit_handle
 
     def lost(*given: Any) -> Any:
         draft = real(*given)
         return replace(draft, facts=replace(draft.facts, source_stream=None, source_version=None))
 
-    monkeypatch.setattr(calls, "inherit_handle", lost)
+    monkeypatch.setattr(evidence, "inherit_handle", lost)
     with pytest.raises((AssertionError, holdfast.HoldfastError)):
         in_several_worlds()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.core.frames import calls as rules
+from holdfast.core.frames import evidence as rules
 from holdfast.effects import DeleteState, LinkState, OperatorOutput, UnlinkState, WriteState
 from holdfast.errors import EvidenceFailed, InvalidValue
 from holdfast.extras.documents import DocumentRoot

@@ -39,8 +39,8 @@ from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.options import AppendOptions
 from holdfast.core.values import convert_value
 from holdfast.errors import Refused
-from holdfast.flow.frames import calls
-from holdfast.flow.frames.calls import RunStart
+from holdfast.flow.frames import steps
+from holdfast.flow.frames.steps import RunStart
 from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, ToolDef
 
@@ -223,10 +223,10 @@ class AsyncStepRun:
     def __init__(self, frame: Frame, threads: ThreadPools, key: str, if_interrupted: str) -> None:
         self._threads = threads
         of = frame.env, frame.id, key
-        self._begin: Callable[[], RunStart] = partial(calls.begin_step, *of, if_interrupted)
-        self._done: Callable[[str, Any], Any] = partial(calls.finish_step, *of)
-        self._failed: Callable[[str, BaseException], None] = partial(calls.fail_step, *of)
-        self._leave: Callable[[], None] = partial(calls.leave_step, *of)
+        self._begin: Callable[[], RunStart] = partial(steps.begin_step, *of, if_interrupted)
+        self._done: Callable[[str, Any], Any] = partial(steps.finish_step, *of)
+        self._failed: Callable[[str, BaseException], None] = partial(steps.fail_step, *of)
+        self._leave: Callable[[], None] = partial(steps.leave_step, *of)
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Return the step's value, from this run or an earlier one."""

@@ -31,19 +31,18 @@ from holdfast.client.pack import ContextPack
 from holdfast.client.questions import ask_question
 from holdfast.core.frames import questions as question_rules
 from holdfast.core.frames import stack
-from holdfast.core.frames.calls import check_handle_names
+from holdfast.core.frames.evidence import check_handle_names
 from holdfast.core.journal.codec import decode, decode_event, encode
 from holdfast.core.values import convert_value, exception_text, is_record_type, to_plain
 from holdfast.core.wire.read import read_input
 from holdfast.errors import Draining, FrameEnded, InsufficientTokens, InvalidValue, KeyReused, Refused, Waiting
 from holdfast.flow.compaction import rules as compaction_rules
-from holdfast.flow.frames import calls, lifecycle, questions, read, takeover
+from holdfast.flow.frames import budgets, evidence, lifecycle, questions, read, steps, takeover
 from holdfast.flow.frames.read import frame_thread
 from holdfast.flow.frames.takeover import (
     check_not_suspended,
     check_on_error,
     claim_block,
-    default_limits,
     frame_key,
     is_interruption,
     read_status,
@@ -152,7 +151,7 @@ class Frame:
             parent=self._parent,
             tokens=self._tokens,
             limits=self._limits,
-            default=default_limits(self.env, self._stream),
+            default=budgets.default_limits(self.env, self._stream),
             inherit=self._inherit,
             key=self._key,
             lease=lease,
@@ -380,18 +379,18 @@ class Frame:
         if inspect.iscoroutinefunction(fn):
             raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
-        begun = calls.begin_step(self.env, self.id, key, if_interrupted)
+        begun = steps.begin_step(self.env, self.id, key, if_interrupted)
         if begun.known:
             return typing.cast(T, convert_value(begun.known[0], kind))
         try:
             value = fn(*args)
         except Exception as error:
-            calls.fail_step(self.env, self.id, key, begun.call, error)
+            steps.fail_step(self.env, self.id, key, begun.call, error)
             raise
         except BaseException:
-            calls.leave_step(self.env, self.id, key)  # The intent stays open: the outcome is unknown.
+            steps.leave_step(self.env, self.id, key)  # The intent stays open: the outcome is unknown.
             raise
-        return typing.cast(T, convert_value(calls.finish_step(self.env, self.id, key, begun.call, value), kind))
+        return typing.cast(T, convert_value(steps.finish_step(self.env, self.id, key, begun.call, value), kind))
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
         """Set the frame's result, written when the frame completes; return the value as it will be read back."""
@@ -411,17 +410,17 @@ class Frame:
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, paid from a reservation if a purpose is given."""
         check_not_suspended(self.env, self._stream, self.id, key)
-        calls.spend_tokens(self.env, self.id, usage, purpose, frame_key(self.id, key))
+        budgets.spend_tokens(self.env, self.id, usage, purpose, frame_key(self.id, key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
         check_not_suspended(self.env, self._stream, self.id, key)
-        calls.reserve_tokens(self.env, self.id, purpose, amount, frame_key(self.id, key))
+        budgets.reserve_tokens(self.env, self.id, purpose, amount, frame_key(self.id, key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Release a reservation, whole or in part."""
         check_not_suspended(self.env, self._stream, self.id, key)
-        calls.release_reservation(self.env, self.id, purpose, amount, frame_key(self.id, key))
+        budgets.release_reservation(self.env, self.id, purpose, amount, frame_key(self.id, key))
 
     def attach(
         self,
@@ -439,7 +438,7 @@ class Frame:
         """Attach evidence and return the handle's id."""
         check_not_suspended(self.env, self._stream, self.id, key)
         content = HandleContent(description=description, target=target, body=body)
-        return calls.add_handle(
+        return evidence.add_handle(
             self.env,
             self.id,
             kind,
@@ -454,7 +453,7 @@ class Frame:
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; return the name with which `hf.index.restore_handles` brings it back."""
         check_not_suspended(self.env, self._stream, self.id, key)
-        return calls.remove_handles(self.env, self.id, handles, reason, frame_key(self.id, key))
+        return evidence.remove_handles(self.env, self.id, handles, reason, frame_key(self.id, key))
 
     # questions
 

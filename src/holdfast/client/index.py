@@ -19,8 +19,8 @@ from holdfast.core.numbers import is_number
 from holdfast.core.values import to_plain
 from holdfast.errors import BudgetTooSmall, TokenNotFound
 from holdfast.flow.compaction import frames
+from holdfast.flow.frames import budgets, evidence, lifecycle, read, takeover
 from holdfast.flow.frames import calls as frame_calls
-from holdfast.flow.frames import lifecycle, read, takeover
 from holdfast.flow.frames import questions as frame_questions
 from holdfast.flow.packs import briefs, visibility
 from holdfast.flow.sessions import append
@@ -253,21 +253,21 @@ class IndexView:
 
     def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        frame_calls.reserve_tokens(self.env, frame, purpose, amount, key)
+        budgets.reserve_tokens(self.env, frame, purpose, amount, key)
 
     def release_reservation(
         self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
     ) -> None:
         """Release a reservation, whole or in part."""
-        frame_calls.release_reservation(self.env, frame, purpose, amount, key)
+        budgets.release_reservation(self.env, frame, purpose, amount, key)
 
     def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record usage that a reservation pays for, as far as it goes."""
-        frame_calls.spend_tokens(self.env, frame, usage, purpose, key)
+        budgets.spend_tokens(self.env, frame, usage, purpose, key)
 
     def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record what work used. Never refused for its amount: the work is done."""
-        frame_calls.spend_tokens(self.env, frame, usage, None, key)
+        budgets.spend_tokens(self.env, frame, usage, None, key)
 
     # evidence and results
 
@@ -290,7 +290,7 @@ class IndexView:
     ) -> str:
         """Attach evidence and return the handle's id. An existing handle is changed in place."""
         content = HandleContent(description=description, target=target, body=body, metadata=to_plain(metadata))
-        return frame_calls.add_handle(
+        return evidence.add_handle(
             self.env,
             frame,
             kind,
@@ -309,11 +309,11 @@ class IndexView:
     ) -> str | None:
         """Detach evidence; return the name with which `restore_handles` brings it back."""
         names = [handle] if isinstance(handle, str) else handle
-        return frame_calls.remove_handles(self.env, frame, names, reason, key)
+        return evidence.remove_handles(self.env, frame, names, reason, key)
 
     def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
         """Attach again what one removal or compaction detached; return the handles."""
-        return frame_calls.restore_handles(self.env, frame, removal, key)
+        return evidence.restore_handles(self.env, frame, removal, key)
 
     def compact_context(
         self,
@@ -345,7 +345,7 @@ class IndexView:
 
     def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
         """Add a reference to something that the frame produced; return its position."""
-        return frame_calls.add_result(self.env, frame, kind, ref, summary, key)
+        return evidence.add_result(self.env, frame, kind, ref, summary, key)
 
     def results(self, frame: str) -> list[ResultInfo]:
         """Return the references that a frame added to what it produced, in order, with their summaries."""

@@ -44,3 +44,7 @@ __getattr__ = _lazy_names(
         "holdfast.testing.lives": "kill_point killable",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

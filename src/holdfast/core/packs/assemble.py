@@ -22,6 +22,7 @@ from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
     AssembledPack,
     BriefContext,
+    CompactionLevel,
     ContextPackMetadata,
     ConversationSlice,
     Decision,
@@ -101,12 +102,8 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         brief=given.brief.context,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
         evidence=tuple(make_evidence(form.segment, form.item.type, form.item.source) for form in evidence),
-        token_summary=TokenSummary(
-            budget=given.budget,
-            used=used,
-            remaining=max(given.budget - used, 0),
-            breakdown=token_breakdown(segments, given.overhead),
-            compaction_level=fit.level,
+        token_summary=summarise_tokens(
+            segments, budget=given.budget, used=used, overhead=given.overhead, level=fit.level
         ),
         metadata=replace(
             given.metadata,
@@ -206,12 +203,14 @@ def _order_segments(
     return [*stable, *memories, *evidence, *late[-1:]], len(stable)
 
 
-def token_breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
-    """Return the tokens by kind. The overhead that a provider adds is counted in the brief segment."""
+def summarise_tokens(
+    segments: Sequence[Segment], *, budget: int, used: int, overhead: int, level: CompactionLevel
+) -> TokenSummary:
+    """Return the budget, its use, and the tokens by kind. A provider's overhead is counted in the brief segment."""
     total: dict[str, int] = {}
     for segment in segments:
         total[segment.kind] = total.get(segment.kind, 0) + segment.estimated_tokens
-    return TokenBreakdown(
+    breakdown = TokenBreakdown(
         brief=total.get("brief", 0) - overhead,
         breadcrumbs=total.get("breadcrumb", 0),
         summaries=total.get("summary", 0),
@@ -220,6 +219,8 @@ def token_breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdow
         evidence=total.get("evidence", 0),
         overhead=overhead,
     )
+    remaining = max(budget - used, 0)
+    return TokenSummary(budget=budget, used=used, remaining=remaining, breakdown=breakdown, compaction_level=level)
 
 
 def _list_decisions(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.frames import calls, lifecycle
+from holdfast.core.frames import evidence, lifecycle
 from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.numbers import is_number
@@ -35,9 +35,10 @@ from holdfast.records.ids import ulid_text
 Decide = Callable[[StreamState], Sequence[Draft]]
 
 
-def check_goal(content: frames.GoalContent) -> None:
-    """Refuse an empty goal or invalid metadata."""
-    if content.goal is not None and (not isinstance(content.goal, str) or not content.goal.strip()):
+def check_goal(content: frames.GoalContent, *, required: bool = False) -> None:
+    """Refuse an empty goal, a missing one if it is required, and invalid metadata."""
+    given = content.goal is not None or required
+    if given and (not isinstance(content.goal, str) or not content.goal.strip()):
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
     if content.metadata is not None and not isinstance(content.metadata, dict):
         raise InvalidValue("metadata must be an object with names.")
@@ -113,11 +114,9 @@ def push_frame(
     """Push a new frame and return its id. With a key or an id of the caller's, a second call returns the first id."""
     if env.leases.draining:
         raise Draining
-    check_goal(content)
+    check_goal(content, required=True)
     if limits is not None:
         check_limits(limits)
-    if content.goal is None:
-        raise InvalidValue("A frame's goal must be a text that says what it is for.")
     content = redact_as_configured(env, content)
     above = None if parent is None else (_parent_stream(env, parent), parent)
     home = _home_stream(stream, above)
@@ -168,7 +167,7 @@ def _home_stream(stream: str | None, above: tuple[str, str] | None) -> str:
 
 
 def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
-    names = calls.check_handle_names(given)
+    names = evidence.check_handle_names(given)
     if names and parent is None:
         raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
     return names
@@ -180,10 +179,10 @@ def _inherit_handles(
     """Return the handles that a child inherits; the content that they point to is not copied."""
     stream, parent = above
     drafts = []
-    for position, handle in enumerate(calls.select_handles(states[stream].frames[parent], names), 1):
+    for position, handle in enumerate(evidence.select_handles(states[stream].frames[parent], names), 1):
         event = read_event(env, stream, handle.version)
         assert event is not None, "a handle names the event that attached it"
-        drafts.append(calls.inherit_handle(frame, position, event))
+        drafts.append(evidence.inherit_handle(frame, position, event))
     return drafts
 
 

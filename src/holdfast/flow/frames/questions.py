@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.core.frames import calls
+from holdfast.core.frames import evidence
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.stack import add_clock_events, live_frame, walk_leaf_first
 from holdfast.core.journal.codec import decode_event
@@ -258,7 +258,7 @@ def _attach_payload(
     # As it will be when the frame has resumed.
     awake = {**state.frames, frame_id: replace(state.frames[frame_id], question=None)}
     content = frames.HandleContent(description="The answer to what was asked here.", target=f"{stream}@{version}")
-    return calls.add_handle(
+    return evidence.add_handle(
         replace(state, frames=awake), frame_id, question.id, "event_ref", priority="high", content=content
     )
 

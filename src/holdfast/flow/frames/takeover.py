@@ -32,14 +32,11 @@ from holdfast.flow.journal.append import Drafts, States, decide_and_append, load
 from holdfast.ports import Env
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ActorResumed
-from holdfast.records.frames import Call, FrameLimits, FrameState, StreamState
+from holdfast.records.frames import Call, FrameState, StreamState
 from holdfast.records.ids import MAX_ID_CHARS, check_id, check_key, own_key
 from holdfast.records.recovery import ActorResumeState, PendingWork, RecoverySummary
-from holdfast.records.scope import Scope, parse_scope
 
 ON_ERROR = ("fail", "leave")
-BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
-"""The limits of a frame if none are given and no model is named."""
 
 
 def take_stream(env: Env, stream: str) -> int:
@@ -89,15 +86,6 @@ def check_on_error(on_error: str) -> str:
     if on_error not in ON_ERROR:
         raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
     return on_error
-
-
-def default_limits(env: Env, stream: str) -> FrameLimits:
-    """Return the default limits of a block: within a session, as much context as its model accepts."""
-    session = parse_scope(stream).get("session")
-    known = None if session is None else load_current_state(env, Scope.session(session).text).session
-    if known is None or known.model is None or env.models is None:
-        return BLOCK_LIMITS
-    return replace(BLOCK_LIMITS, context_tokens=env.models.info(known.model).input_budget)
 
 
 def read_status(env: Env, stream: str, frame: str) -> str:

@@ -89,13 +89,11 @@ def begin_call(
 
     `digest` names the content shown, and `newest` is the version of the last message at that time.
     """
-    _check_pack(env, packed, frame)
+    thread, actor = packed.metadata.scope, _check_pack(env, packed, frame)
     model, pack_id = model or packed.model, ulid_text(env.ids.ulid())
     call = pack_id if frame is None else ulid_text(env.ids.ulid())
     facts = _pack_facts(env, packed, digest, pack_id, call, frame)
     content = redact_as_configured(env, None if request is None else CallContent(arguments=request))
-    thread = packed.metadata.scope
-    actor = thread if frame is None else find_frame_stream(env, frame)
     streams = (actor,) if actor == thread else (actor, thread)
 
     def decide(states: States) -> dict[str, list[Draft]]:
@@ -135,21 +133,23 @@ def begin_call(
     return made
 
 
-def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> None:
-    """Refuse a pack of the past, and one that was not made for this call."""
+def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> str:
+    """Refuse a pack of the past, and one that was not made for this call; return the stream of the call."""
     if packed.metadata.reconstructed or packed.metadata.pack_id is not None:
         raise InvalidValue("This pack is of the past. Make one with pack() for a new call.")
     made_for, thread = packed.metadata.frame_id, packed.metadata.scope
     if frame is None:
         if made_for is not None:
             raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
-        return
+        return thread
     parse_id(frame)
-    within = parse_scope(find_frame_stream(env, frame)).get("session")
+    stream = find_frame_stream(env, frame)
+    within = parse_scope(stream).get("session")
     # A frame outside any session may work for one; a frame within a session works for that session only.
     session_s = made_for is None and (within is None or frame_thread(env, frame) == thread)
     if made_for != frame and not session_s:
         raise InvalidValue(f"This pack shows {thread}, which is not what frame {frame} sees. Make one for this frame.")
+    return stream
 
 
 def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack, newest: int | None) -> list[Draft]:

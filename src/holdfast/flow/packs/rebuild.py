@@ -12,7 +12,7 @@ from itertools import pairwise
 from holdfast.core.compaction.summary import read_passage
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import convert
-from holdfast.core.packs.assemble import has_estimated_parts, round_origins, token_breakdown
+from holdfast.core.packs.assemble import has_estimated_parts, round_origins, summarise_tokens
 from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label, make_mark
 from holdfast.core.packs.manifest import (
@@ -60,7 +60,6 @@ from holdfast.records.packs import (
     RetrievedEvidence,
     Segment,
     SegmentKind,
-    TokenSummary,
     WindowKey,
 )
 from holdfast.records.sessions import Summary
@@ -261,12 +260,8 @@ class _PackRebuilder:
             brief=brief.context,
             breadcrumbs=tuple(self._crumbs),
             evidence=tuple(self._evidence),
-            token_summary=TokenSummary(
-                budget=facts.budget,
-                used=facts.used,
-                remaining=max(facts.budget - facts.used, 0),
-                breakdown=token_breakdown(segments, self._counter.framing.reply),
-                compaction_level=level,
+            token_summary=summarise_tokens(
+                segments, budget=facts.budget, used=facts.used, overhead=self._counter.framing.reply, level=level
             ),
             metadata=ContextPackMetadata(
                 pack_id=facts.pack,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.frames import budgets, calls, lifecycle
+from holdfast.core.frames import budgets, calls, evidence, lifecycle
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.next_step import pending_questions
 from holdfast.core.frames.stack import children, has_live_children, live_frame, walk_leaf_first
@@ -253,7 +253,7 @@ def _has_open_work(state: StreamState, frame: FrameState) -> bool:
 
 
 def _draft_turn_end(turn: TurnPlace, state: StreamState, reply: str) -> list[Draft]:
-    named = calls.add_result(state, turn.frame, REPLY, reply, None)
+    named = evidence.add_result(state, turn.frame, REPLY, reply, None)
     after = DraftBuilder(state, 0)
     after.add(named)
     popped = lifecycle.pop({turn.actor: after.state}, turn.actor, turn.frame, "completed", OutcomeContent())

@@ -31,8 +31,8 @@ from holdfast.core.numbers import is_number
 from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
+from holdfast.flow.frames.budgets import default_limits
 from holdfast.flow.frames.read import load_current_state
-from holdfast.flow.frames.takeover import default_limits
 from holdfast.flow.sessions import sessions
 from holdfast.flow.turns import limits, stop, turns
 from holdfast.flow.turns.append import TurnPlace

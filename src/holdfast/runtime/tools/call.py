@@ -18,7 +18,7 @@ from holdfast.client.frame import Frame
 from holdfast.core.journal.codec import encode
 from holdfast.core.numbers import is_number
 from holdfast.errors import InvalidValue
-from holdfast.flow.frames import calls
+from holdfast.flow.frames import evidence
 from holdfast.flow.frames.takeover import check_not_suspended, frame_key
 from holdfast.ports import Env
 from holdfast.records.events.frames import HandleContent
@@ -89,7 +89,7 @@ class ToolCall:
         if key is None:
             key = own_key("attached", hashlib.sha256(encode([kind, known, how])).hexdigest()[:32])
         check_not_suspended(self.env, self.frame.scope, self.key, key)
-        return calls.add_handle(
+        return evidence.add_handle(
             self.env,
             self.turn_id,
             kind,
