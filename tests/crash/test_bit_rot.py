@@ -82,7 +82,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert journal.position() > 100
     journal.close()
     with holdfast.open(path) as hf:
-        hf.session("told", tools=[holdfast.ToolDef(name="search")])
+        chat = hf.session("told", tools=[holdfast.ToolDef(name="search")])
+        chat.append([word for number in range(8) for word in (f"question {number} " * 60, f"answer {number} " * 60)])
+        assert chat.compact(keep=2, store=True) is not None
         assert hf.journal.erase("carol").artifacts == 1
     assert not path.with_name("a.db-wal").exists()
     return path

@@ -136,7 +136,7 @@ def torture(place: Place, *, writes: bool) -> Counter[str]:
         pack = hf.index.pack_at(call)
         assert shown in ([], [sent(pack)]), point
         assert hf.index.get_frame(place.frame).context_hash == pack.digest, point
-        assert [one.handle_id for one in pack.evidence] == ["file", "body"], point
+        assert [one.handle_id for one in pack.evidence] == ["body", "file"], point
         assert place.files(journal) == (place.backend == "sqlite"), point
         assert hf.journal.verify().findings == (), point
         rows["begun" if found else "nothing"] += 1

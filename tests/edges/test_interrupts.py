@@ -50,12 +50,24 @@ def collect(hf: holdfast.Holdfast, number: int) -> object:
     return hf.journal.collect() + 1
 
 
+def renew_lease(hf: holdfast.Holdfast, number: int) -> object:
+    return not hf.env.journal.renew_lease("default", "actor/nobody", 1)
+
+
 def run_frame(hf: holdfast.Holdfast, number: int) -> object:
     with hf.frame("job", key=f"job {next(JOBS)}") as frame:
         return frame.run(lambda: "done", key="step")
 
 
-OPERATIONS: list[Operation] = [append_event, append_message, append_new_session, write_state, collect, run_frame]
+OPERATIONS: list[Operation] = [
+    append_event,
+    append_message,
+    append_new_session,
+    write_state,
+    collect,
+    renew_lease,
+    run_frame,
+]
 
 
 def interrupt_everywhere(hf: holdfast.Holdfast, path: Path | None, operation: Operation, tries: int) -> None:
@@ -154,8 +166,8 @@ def transaction_left_open(patch: pytest.MonkeyPatch) -> None:
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], Operation, str]] = [
     (lead_taken_before_its_try, append_event, "another thread waits for a lock"),
     (locks_on_a_stack, append_new_session, "another thread waits for a lock"),
-    (write_lock_in_a_context_manager, collect, "another thread waits for a lock"),
-    (transaction_left_open, collect, "another process waits for a lock"),
+    (write_lock_in_a_context_manager, renew_lease, "another thread waits for a lock"),
+    (transaction_left_open, renew_lease, "another process waits for a lock"),
 ]
 
 

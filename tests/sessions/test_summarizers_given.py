@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -389,7 +390,8 @@ def test_a_model_of_holdfasts_own_may_summarise_on_a_loop_and_in_a_window() -> N
                 plain.append(long_talk(3))
                 assert plain.compact(keep=1) is not None
 
-    with pytest.warns(UserWarning, match="event loop"):
+    with warnings.catch_warnings():  # The sync client warns of the loop once per process.
+        warnings.simplefilter("ignore")
         asyncio.run(run())
     short = holdfast.summarise_window(
         long_talk(9), max_tokens=3_000, keep=1, summarize=holdfast.Scripted(["They talked."])
