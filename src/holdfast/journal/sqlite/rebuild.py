@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
 REBUILD_KEY = "rebuild"
-REBUILD_BATCH = 1_000
+REBUILD_BATCH = 4_000
 
 
 def rebuild_projections(journal: SqliteJournal, progress: Progress | None = None) -> int:
@@ -74,7 +74,7 @@ class _ProjectionRebuild:
         self._connection.execute(queries()["drop_meta"], (REBUILD_KEY,))
 
     def _run_in_transaction(self, work: Any) -> None:
-        """Run a short piece of the work, then leave the write lock to others for as long, or until all have looked."""
+        """Run a short piece of the work, then leave the write lock to others until all that wait have looked."""
         began = time.monotonic()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -86,7 +86,7 @@ class _ProjectionRebuild:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-        time.sleep(min(time.monotonic() - began, 2 * MAX_BUSY_STEP))
+        time.sleep(min(time.monotonic() - began, 1.2 * MAX_BUSY_STEP))
 
     def _newest_seq(self) -> int:
         return int(fetch_rows(self._connection, queries()["position"])[0][0])
