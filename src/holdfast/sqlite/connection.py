@@ -67,7 +67,7 @@ _BLOCK_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 _QUOTED_NAME = re.compile('"([a-z_][a-z0-9_]*)"')
 SchemaObjects = Mapping[tuple[str, str], str]
-"""What a schema consists of: the definition of every table, index, view and trigger by type and name."""
+"""The definition of every table, index, view and trigger of a schema, by type and name."""
 _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 _STATISTICS = {
     "sqlite_stat1": "sqlite_stat1: CREATE TABLE sqlite_stat1(tbl,idx,stat)",
