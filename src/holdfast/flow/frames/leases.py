@@ -127,7 +127,10 @@ class StreamLeases:
             return []
         if not self._is_free(state) and not self._is_still_silent(tenant, stream):
             raise _busy_error(stream)  # Another process took it since we looked, or its owner is back.
-        (self._abandoned.discard if state.holder is None else self._abandoned.add)((tenant, stream))
+        if state.holder is None:
+            self._abandoned.discard((tenant, stream))
+        else:
+            self._abandoned.add((tenant, stream))
         facts = LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=round(self._lease * 1000))
         return [Draft(type="lease.taken", facts=facts)]
 

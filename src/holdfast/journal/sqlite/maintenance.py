@@ -129,7 +129,10 @@ def _publish_journal(partial: Path, bodies: Path, target: Path) -> None:
     try:
         for path in (bodies, *sorted(bodies.rglob("*"))) if bodies.is_dir() else ():
             name = folder / path.relative_to(bodies)
-            name.mkdir(mode=0o700) if path.is_dir() else publish_file(path, name)
+            if path.is_dir():
+                name.mkdir(mode=0o700)
+            else:
+                publish_file(path, name)
             made.append((name, name.stat().st_ino))
         for parent in {name.parent for name, _ in made}:
             sync_folder(parent)
@@ -140,7 +143,8 @@ def _publish_journal(partial: Path, bodies: Path, target: Path) -> None:
         for name, own in reversed(made if not _is_inode(target, number) else ()):
             if _is_inode(name, own):
                 with suppress(OSError):
-                    name.rmdir() if name.is_dir() else name.unlink()
+                    remove = name.rmdir if name.is_dir() else name.unlink
+                    remove()
         if isinstance(error, FileExistsError):
             raise Refused(f"{error.filename} exists already. Move it away, or give the path of a new file.") from None
         raise translate_error(error) from error
