@@ -20,7 +20,7 @@ from holdfast.flow.journal.append import StreamWrite, seal_batch
 from holdfast.flow.journal.verify import verify
 from holdfast.journal.sqlite import transaction
 from holdfast.records.batches import Batch
-from holdfast.sqlite.pool import SqlitePool
+from holdfast.sqlite import pool
 from holdfast.testing.disk import FaultKind
 from holdfast.testing.writer import Writer, make_note
 from tests.crash.ledger import TENANT, canary, everything, name_of
@@ -207,7 +207,7 @@ def test_a_doubtful_commit_is_safe_before_it_is_believed(quick_path):
 
 
 def test_it_finds_doubtful_commits_that_are_believed(quick_path, monkeypatch):
-    monkeypatch.setattr(SqlitePool, "_make_durable", lambda connections, writer: None)
+    monkeypatch.setattr(pool, "rewrite_log", lambda connection, path, vfs: None)
     with switched_on(quick_path / "machine", Random(0)) as machine:
         doubt(machine, "sync")
         with pytest.raises(AssertionError, match="acknowledged batches are lost"):

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.flow.journal import caches
-from holdfast.journal.sqlite.transaction import CommitRound, GroupCommit
+from holdfast.flow.journal import append as changing
+from holdfast.journal.sqlite.transaction import GroupCommit, GroupMember
+from holdfast.records.batches import Batch
 from holdfast.records.entries import StoredEntry
 from holdfast.sqlite.pool import SqlitePool
 from holdfast.store.fs import files
@@ -122,14 +123,17 @@ def test_real_signals_beside_busy_threads_leave_no_lock_held(tmp_path: Path) -> 
 
 
 def lead_taken_before_its_try(patch: pytest.MonkeyPatch) -> None:
-    def settle(self: GroupCommit, joined: CommitRound) -> None:
+    def submit(self: GroupCommit, batch: Batch) -> Any:
+        own = GroupMember(batch)
+        joined = self._join(own)
         self._leading.acquire()
         try:
             self._commit(self._take_members(joined))
         finally:
             self._leading.release()
+        return own.outcome
 
-    patch.setattr(GroupCommit, "_settle", settle)
+    patch.setattr(GroupCommit, "submit", submit)
 
 
 def locks_on_a_stack(patch: pytest.MonkeyPatch) -> None:
@@ -139,7 +143,7 @@ def locks_on_a_stack(patch: pytest.MonkeyPatch) -> None:
                 stack.enter_context(lock)
             return work()
 
-    patch.setattr(caches, "_run_locked", run_locked)
+    patch.setattr(changing, "run_locked", run_locked)
 
 
 def write_lock_in_a_context_manager(patch: pytest.MonkeyPatch) -> None:
@@ -150,9 +154,9 @@ def write_lock_in_a_context_manager(patch: pytest.MonkeyPatch) -> None:
         with pool.locked:  # type: ignore[attr-defined]
             yield
 
-    def write_locked(self: SqlitePool, work: Callable[[Any], Any]) -> Any:
+    def write_locked(self: SqlitePool, *given: Any) -> Any:
         with lock(self):
-            return write(self, work)
+            return write(self, *given)
 
     patch.setattr(SqlitePool, "locked", threading.Lock(), raising=False)
     patch.setattr(SqlitePool, "write", write_locked)
@@ -160,7 +164,12 @@ def write_lock_in_a_context_manager(patch: pytest.MonkeyPatch) -> None:
 
 def transaction_left_open(patch: pytest.MonkeyPatch) -> None:
     """Without the last resort, a second signal in the code that rolls back leaves SQLite's lock."""
-    patch.setattr(SqlitePool, "_lend_writer", lambda self, work: work(self._writer or self._open(write=True)))
+
+    def write(self: SqlitePool, work: Callable[..., Any], *given: Any) -> Any:
+        with self.write_lock.lock:
+            return work(self._prepare_writer(), *given)
+
+    patch.setattr(SqlitePool, "write", write)
 
 
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], Operation, str]] = [

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.errors import OutcomeUnknown, Refused, Unavailable, VersionConflict
 from holdfast.flow.journal import append as changing
 from holdfast.flow.journal.append import decide_and_append, load_state
-from holdfast.flow.journal.caches import StateCache
+from holdfast.flow.journal.caches import StateCache, run_locked
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
@@ -188,7 +188,7 @@ def test_streams_are_locked_in_one_order_whatever_order_is_asked_for() -> None:
     def work(seed: int) -> None:
         random = seeded(f"locks {seed}")
         for _ in range(200):
-            cache.run_locked("t", random.sample(names, 5), lambda: done.append(seed))
+            run_locked(cache.locks("t", random.sample(names, 5)), lambda: done.append(seed))
 
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
     for thread in threads:

@@ -124,13 +124,9 @@ class Session:
         off. `policy` decides how compaction may treat the message: pinned, normal, compress_first or discard_when_done.
         """
         messages = read_input(add_files(message, files) if files else message, partial=partial)
-        found = self._append(messages, key=key, policy=policy)
-        return found if isinstance(message, list) else found[-1]
-
-    def _append(self, messages: Sequence[Message], **how: Any) -> list[Message]:
-        found, _ = session_append.append_to_thread(self._env, self._thread_stream, messages, **how)
+        found, _ = session_append.append_to_thread(self._env, self._thread_stream, messages, key=key, policy=policy)
         compaction_rules.fire_after_append(self._env, self._thread_stream, found)
-        return found
+        return found if isinstance(message, list) else found[-1]
 
     def append_result(
         self,
@@ -147,8 +143,7 @@ class Session:
             raise InvalidMessage("Say which call this answers: a ToolCallRequest, or its id.")
         provider = call.provider_id if isinstance(call, ToolCallRequest) else None
         answer = ToolCallResult(tool_call_id=id, result=result, is_error=is_error, provider_id=provider)
-        message = Message(role="tool", tool_results=(answer,))
-        return self._append([message], key=key, policy=policy)[0]
+        return self.append(Message(role="tool", tool_results=(answer,)), key=key, policy=policy)
 
     # reading
 

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import apsw
 
@@ -41,6 +41,7 @@ from holdfast.sqlite.connection import (
 from holdfast.system import ForkLock
 
 ResultT = TypeVar("ResultT")
+GivenTs = TypeVarTuple("GivenTs")
 
 MAX_IDLE_READERS = 16
 FORK_WAIT_SECONDS = 1.0
@@ -99,37 +100,39 @@ class SqlitePool:
         finally:
             self._users.pop(user, None)
 
-    def write(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
+    def write(self, work: Callable[[apsw.Connection, *GivenTs], ResultT], *given: *GivenTs) -> ResultT:
         """Call `work` with the one connection that writes, while no other thread of this process writes."""
         user = object()
         with self.write_lock.lock:
             try:
                 self._enter(user)
-                return self._lend_writer(work)
+                try:
+                    return work(self._prepare_writer(), *given)
+                finally:
+                    # The last resort, if a signal interrupted the code that ends a transaction: a signal cannot come
+                    # between here and the close, because nothing is called before it.
+                    writer = self._writer
+                    if writer is not None and writer.in_transaction:
+                        self._writer, self._writer_files, self._suspect = None, None, True
+                        writer.close(True)
             except DRIVER_ERRORS as error:
                 raise translate_error(error) from error
             finally:
                 self._users.pop(user, None)
                 self._close_if_unused()
 
-    def _lend_writer(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
+    def _prepare_writer(self) -> apsw.Connection:
         try:
-            try:
-                connection = self._writer or self._open_writer()
-                self.check_files()
-                if self._suspect or self._inherited:
-                    self._make_durable(connection)
-            except BaseException:
-                self.drop_writer(suspect=self._suspect)
-                raise
-            return work(connection)
-        finally:
-            # The last resort, if a signal interrupted the code that ends a transaction: a signal cannot come between
-            # here and the close, because nothing is called before it.
-            writer = self._writer
-            if writer is not None and writer.in_transaction:
-                self._writer, self._writer_files, self._suspect = None, None, True
-                writer.close(True)
+            connection = self._writer or self._open_writer()
+            self.check_files()
+            if self._suspect or self._inherited:
+                # Put on disk what a failed commit or a dead process left visible, before any write builds on it.
+                rewrite_log(connection, self._path, self._vfs)
+                self._suspect = self._inherited = False
+        except BaseException:
+            self.drop_writer(suspect=self._suspect)
+            raise
+        return connection
 
     def transact(self, work: Callable[[apsw.Connection], ResultT]) -> ResultT:
         """Call `work` with the write connection in a transaction: committed at the end, rolled back on any error."""
@@ -332,11 +335,6 @@ class SqlitePool:
                 connection.close(True)
             except apsw.Error:
                 pass  # It failed before, so closing may fail too.
-
-    def _make_durable(self, connection: apsw.Connection) -> None:
-        """Put on disk what a failed commit or a dead process left visible, before any write builds on it."""
-        rewrite_log(connection, self._path, self._vfs)
-        self._suspect = self._inherited = False
 
     def _enter(self, user: object) -> None:
         """Note an operation. It waits while a thread forks, unless the fork waits for an operation of this thread."""

@@ -26,6 +26,7 @@ from holdfast.errors import (
     Unavailable,
     VersionConflict,
 )
+from holdfast.flow.journal.caches import run_locked
 from holdfast.flow.journal.redact import redact_content
 from holdfast.ports import Env
 from holdfast.records.batches import ANY_VERSION, AppendResult, Artifact, Batch, BatchPart, PartPlacement
@@ -94,9 +95,12 @@ def decide_and_append(
     """
     key = None if key is None else check_key(key)
     decision = _Decision(env, streams, decide, key, needs, artifacts, tries)
+    done = None
     try:
-        while (done := env.states.run_locked(env.tenant, decision.streams, decision.try_once)) is None:
-            pass
+        while done is None:
+            lock, *others = env.states.locks(env.tenant, decision.streams)
+            with lock:
+                done = run_locked(others, decision.try_once) if others else decision.try_once()
     except (Refused, KeyReused):
         earlier = None if key is None else _find_earlier_result(env, streams[0], key, same)
         if earlier is None:

@@ -98,15 +98,13 @@ class StateCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def run_locked(self, tenant: str, streams: Iterable[str], work: Callable[[], ResultT]) -> ResultT:
-        """Call `work` under the locks of these streams, taken in sorted order, so there is no deadlock."""
+    def locks(self, tenant: str, streams: Iterable[str]) -> list[threading.Lock]:
+        """Return the locks of some streams, at least one, in the order in which all take them: no deadlock."""
         stripes = sorted({hash((tenant, stream)) % STRIPES for stream in streams})[:MAX_LOCKS]
-        locks = [self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()) for stripe in stripes]
-        return _run_locked(locks, work)
+        return [self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()) for stripe in stripes]
 
 
-def _run_locked(locks: Sequence[threading.Lock], work: Callable[[], ResultT]) -> ResultT:
-    if not locks:
-        return work()
+def run_locked(locks: Sequence[threading.Lock], work: Callable[[], ResultT]) -> ResultT:
+    """Call `work` under some locks."""
     with locks[0]:  # Not an ExitStack: a signal could come between taking a lock and noting it.
-        return _run_locked(locks[1:], work)
+        return work() if len(locks) == 1 else run_locked(locks[1:], work)

@@ -104,8 +104,16 @@ class GroupCommit:
         try:
             joined = self._join(own)
             with joined.lock:
-                if own.outcome is None:
-                    self._settle(joined)
+                if own.outcome is None and not joined.begun:
+                    with self._leading:
+                        self._wait_for_callers(joined)
+                        members = self._take_members(joined)
+                        began = time.monotonic()
+                        self._commit(members)
+                        self._took = time.monotonic() - began
+                        self._company = len(members) + len(self._open.members)
+                if own.outcome is None:  # Whoever led was interrupted.
+                    settle_members(joined.members, OutcomeUnknown)
         except BaseException:
             own.withdrawn = True  # Nothing is written later for a caller that has gone.
             raise
@@ -126,18 +134,6 @@ class GroupCommit:
                 joined.wanted = 0
                 joined.enough.release()
             return joined
-
-    def _settle(self, joined: CommitRound) -> None:
-        """Commit a round, unless a leader began to and was interrupted: then its outcome is unknown."""
-        if not joined.begun:
-            with self._leading:
-                self._wait_for_callers(joined)
-                members = self._take_members(joined)
-                began = time.monotonic()
-                self._commit(members)
-                self._took = time.monotonic() - began
-                self._company = len(members) + len(self._open.members)
-        settle_members(joined.members, OutcomeUnknown)
 
     def _wait_for_callers(self, joined: CommitRound) -> None:
         """Wait for the callers of the last round, if the disk is slow and they have not arrived yet."""
@@ -179,7 +175,7 @@ class SqliteWriter:
     def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group, settle every member of it and announce the commit."""
         try:
-            self._connections.write(lambda connection: self._write_members(connection, members))
+            self._connections.write(self._attempt, members)
         except HoldfastError as error:
             for member in members:
                 if member.outcome is None:
@@ -187,16 +183,9 @@ class SqliteWriter:
         finally:
             self._announce()
 
-    def _write_members(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> None:
-        if not self._attempt(connection, members):
-            # The database itself refused a row: find out whose it was.
-            for member in members:
-                if member.outcome is None:
-                    self._attempt(connection, [member], alone=True)
-
-    def _attempt(self, connection: apsw.Connection, members: Sequence[GroupMember], *, alone: bool = False) -> bool:
-        """Run one transaction. False asks for another attempt, member by member."""
-        committing = False
+    def _attempt(self, connection: apsw.Connection, members: Sequence[GroupMember], *, alone: bool = False) -> None:
+        """Run one transaction; if the database itself refuses a row, one for each member, to find out whose it was."""
+        committing = refused = False
         try:
             plan = SqlitePlan(connection, self._files, [member.batch for member in members], index=self._index)
             answers = []
@@ -221,12 +210,14 @@ class SqliteWriter:
             if not isinstance(error, (*DRIVER_ERRORS, HoldfastError, MemoryError)):
                 settle_members(members, OutcomeUnknown if committing else Unavailable)
                 raise
-            if not alone and not committing and isinstance(translate_error(error), Refused):
-                return False
+            refused = not alone and not committing and isinstance(translate_error(error), Refused)
+            for member in members:
+                if member.outcome is None and not refused:
+                    member.outcome = translate_error(error, committing=committing)
+        if refused:
             for member in members:
                 if member.outcome is None:
-                    member.outcome = translate_error(error, committing=committing)
-        return True
+                    self._attempt(connection, [member], alone=True)
 
 
 MESSAGE_APPENDED = "message.appended"
