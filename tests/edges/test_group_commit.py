@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import SqliteJournal, transaction
 from holdfast.journal.sqlite.transaction import CommitRound, GroupCommit, GroupMember, settle_members
 from holdfast.records.batches import AppendResult, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import SealedEvent
@@ -105,6 +106,23 @@ def test_followers_share_the_next_commit() -> None:
     assert held.groups[0] == ["leader"]
     assert sorted(held.groups[1]) == [f"f{number}" for number in range(7)]
     assert outcomes == {name: name for name in outcomes}
+
+
+def test_a_lone_caller_waits_for_nobody_however_slow_the_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    times = itertools.count()
+    monkeypatch.setattr(transaction.time, "monotonic", lambda: next(times))
+    group = GroupCommit(lambda members: [_answer(member) for member in members], members=8, size=10**6)
+    take = group._take_members
+
+    def take_members(joined: CommitRound) -> list[GroupMember]:
+        waited.append(joined.wanted)
+        return take(joined)
+
+    monkeypatch.setattr(group, "_take_members", take_members)
+    for name in ("a", "b", "c"):
+        group.submit(_batch(name))
+    assert waited == [0, 0, 0]
 
 
 def test_a_group_has_a_limit_of_members_and_of_bytes() -> None:

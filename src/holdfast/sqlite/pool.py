@@ -192,9 +192,10 @@ class SqlitePool:
         raise FileMoved(message)
 
     def _are_files_moved(self) -> bool:
-        files, found = self._writer_files, tuple(map(_file_id, self._names))
-        # Another thread may have closed the writer just now, and the log with it.
-        return self._moved or (files is not None and files is self._writer_files and files != found)
+        files, (database, log) = self._writer_files, self._names
+        if self._moved or files is None or files == (_file_id(database), _file_id(log)):
+            return self._moved
+        return files is self._writer_files  # Another thread may have closed the writer just now, and the log with it.
 
     def abandon_transaction(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
         """Roll back after an error; drop the connection if it may be faulty or its commit may be half done."""

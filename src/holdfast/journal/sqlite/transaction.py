@@ -111,7 +111,8 @@ class GroupCommit:
                         began = time.monotonic()
                         self._commit(members)
                         self._took = time.monotonic() - began
-                        self._company = len(members) + len(self._open.members)
+                        arrived = 0 if self._open is joined else len(self._open.members)
+                        self._company = len(members) + arrived
                 if own.outcome is None:  # Whoever led was interrupted.
                     settle_members(joined.members, OutcomeUnknown)
         except BaseException:
