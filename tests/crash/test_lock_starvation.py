@@ -80,11 +80,13 @@ class SharedClock(FrozenClock):
 
 def open_owner(path: Path) -> holdfast.Holdfast:
     """An owner that gives no signs by itself."""
-    return open_journal(path, FrozenClock(), lease=600)
+    owner = open_journal(path, FrozenClock())
+    owner.env.leases.close()
+    return owner
 
 
-def open_journal(path: Path, clock: FrozenClock, lease: float = LEASE) -> holdfast.Holdfast:
-    settings = Settings(lease_ms=round(lease * 1000), busy_ms=0)
+def open_journal(path: Path, clock: FrozenClock) -> holdfast.Holdfast:
+    settings = Settings(lease_ms=round(LEASE * 1000), busy_ms=0)
     return holdfast.Holdfast(assemble_env(SqliteJournal(path, settings=settings), settings, clock))
 
 
@@ -243,7 +245,7 @@ def lock_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 def no_time_after_the_lock(patch: pytest.MonkeyPatch) -> None:
     def is_silent(leases: StreamLeases, watch: object) -> bool:
-        over = leases._clock.monotonic() - watch.since >= leases._lease  # type: ignore[attr-defined]
+        over = leases._clock.monotonic() - watch.since >= watch.lease  # type: ignore[attr-defined]
         return over and leases._journal.is_writable(1)
 
     patch.setattr(StreamLeases, "_is_silent", is_silent)

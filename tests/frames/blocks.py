@@ -36,8 +36,8 @@ class Flaky:
         return appended
 
 
-def client(journal: Any = None, clock: FrozenClock | None = None) -> Holdfast:
-    return Holdfast(assemble_env(journal or MemoryJournal(), Settings(), clock or FrozenClock()))
+def client(journal: Any = None, clock: FrozenClock | None = None, lease_ms: int = 10_000) -> Holdfast:
+    return Holdfast(assemble_env(journal or MemoryJournal(), Settings(lease_ms=lease_ms), clock or FrozenClock()))
 
 
 def holder(hf: Holdfast) -> str | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.connect import assemble_env
@@ -125,6 +128,62 @@ def test_the_second_client_of_a_file_waits_for_signs_of_life(tmp_path: Path) -> 
     assert mine.status == "completed"
     for hf in (first, alive, busy, second):
         hf.close()
+
+
+@contextmanager
+def open_twice(kind: str, folder: Path) -> Iterator[list[Any]]:
+    """A journal in the hands of two processes."""
+    memory = MemoryJournal()
+    journals: list[Any] = [memory if kind == "memory" else SqliteJournal(folder / "a.db") for _ in range(2)]
+    yield journals
+    for journal in journals:
+        journal.close()
+
+
+def take_over(journals: list[Any], *, held_ms: int, taken_ms: int, sign_after: float | None = None) -> float | None:
+    """Enter another owner's block; return after how many seconds, or None if the owner was found alive."""
+    owner = client(journals[0], lease_ms=held_ms)
+    owner.env.leases.close()  # It gives no sign but this one.
+    block = owner.frame("job", key="job")
+    block.open()
+
+    def sign() -> None:
+        if sign_after is not None and clock.monotonic() - began >= sign_after:
+            journals[0].renew_lease("default", SCOPE, 1)
+
+    clock = Watched(sign)
+    began = clock.monotonic()
+    taker = client(journals[1], clock, lease_ms=taken_ms)
+    try:
+        taker.frame("job", key="job").open()
+    except ActorBusy:
+        assert block.run(lambda: "mine", key="a") == "mine"
+        return None
+    return clock.monotonic() - began
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_the_holders_lease_counts_and_not_the_takers(kind: str, tmp_path: Path) -> None:
+    with open_twice(kind, tmp_path) as journals:
+        assert take_over(journals, held_ms=10_000, taken_ms=1_000, sign_after=10 / 3) is None
+    for held, taken in ((10_000, 1_000), (1_000, 10_000)):
+        folder = tmp_path / str(held)
+        folder.mkdir()
+        with open_twice(kind, folder) as journals:
+            after = take_over(journals, held_ms=held, taken_ms=taken)
+            assert after is not None
+            assert held / 1000 <= after <= held / 1000 + taken / 10_000
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_holder_judged_by_the_takers_lease_is_caught(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = StreamLeases._begin_watch
+    by_ours = lambda leases, head, signs: begin(leases, replace(head, lease_ms=0), signs)  # noqa: E731
+    monkeypatch.setattr(StreamLeases, "_begin_watch", by_ours)
+    with pytest.raises(AssertionError):
+        test_the_holders_lease_counts_and_not_the_takers(kind, tmp_path)
 
 
 def test_whoever_was_quicker_is_not_robbed(monkeypatch: pytest.MonkeyPatch) -> None:

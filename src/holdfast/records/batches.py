@@ -90,6 +90,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     hash: bytes
     epoch: int = 0
     holder: str | None = None
+    lease_ms: int = 0
     closed: bool = False
 
 

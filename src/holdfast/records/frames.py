@@ -158,6 +158,7 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     epoch: int = 0
     holder: str | None = None
+    lease_ms: int = 0
     closed: bool = False
     frames: dict[str, FrameState] = {}
     session: SessionState | None = None

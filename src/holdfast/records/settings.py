@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Time to wait for another process's write lock. `HOLDFAST_BUSY_MS`"""
 
     lease_ms: int = 10_000
-    """Time without a sign of life from an owner before another may take over. `HOLDFAST_LEASE_MS`"""
+    """Time without a sign of life from this process before another may take over. `HOLDFAST_LEASE_MS`"""
 
     default_context_tokens: int = 4_000
     """Context limit of a frame pushed without limits. `HOLDFAST_DEFAULT_CONTEXT_TOKENS`"""

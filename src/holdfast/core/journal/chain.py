@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from holdfast.core.journal.codec import decode, inner_hash, outer_hash
 from holdfast.errors import Conflict, HoldfastError, KeyReused, Refused, StaleEpoch, StreamClosed, VersionConflict
@@ -136,7 +136,7 @@ def place_part(
     placed: list[StoredEvent] = []
     source = batch.source
     user = None if source.user is None else pseudonym(source.user)
-    version, previous, epoch, holder, closed = head.version, head.hash, head.epoch, head.holder, head.closed
+    version, previous = head.version, head.hash
     rest = len(part.events)
     for event in part.events:
         version += 1
@@ -154,7 +154,7 @@ def place_part(
             key=None if placed else part.key,
             rest=rest,
             # Events after a lease.taken in the same part are written under the new lease.
-            epoch=epoch if event.type in OWNER_TYPES else None,
+            epoch=head.epoch if event.type in OWNER_TYPES else None,
             origin=source.origin,
             trust=source.trust,
             user=user,
@@ -175,32 +175,24 @@ def place_part(
         placed.append(stored)
         seq += 1
         if event.type == LEASE_TAKEN:
-            epoch, holder = event.facts_record.epoch, event.facts_record.owner
+            taken: LeaseTaken = event.facts_record
+            head = replace(head, epoch=taken.epoch, holder=taken.owner, lease_ms=taken.lease_ms)
         elif event.type == LEASE_RELEASED:
-            holder = None
+            head = replace(head, holder=None)
         elif event.type == STREAM_CLOSED:
-            closed = True
-    after = Head(
-        id=head.id, stream=part.stream, version=version, hash=previous, epoch=epoch, holder=holder, closed=closed
-    )
-    return placed, after
+            head = replace(head, closed=True)
+    return placed, replace(head, version=version, hash=previous)
 
 
 def advance_head(head: Head, event: StoredEvent) -> Head:
     """Return the head after an event that already has its place, such as one of a copy or of a chain being verified."""
-    epoch, holder = head.epoch, None if event.type == LEASE_RELEASED else head.holder
     if event.type == LEASE_TAKEN:
         taken: LeaseTaken = decode(event.facts, LeaseTaken)
-        epoch, holder = taken.epoch, taken.owner
-    return Head(
-        id=head.id,
-        stream=head.stream,
-        version=event.version,
-        hash=event.hash,
-        epoch=epoch,
-        holder=holder,
-        closed=head.closed or event.type == STREAM_CLOSED,
-    )
+        head = replace(head, epoch=taken.epoch, holder=taken.owner, lease_ms=taken.lease_ms)
+    elif event.type == LEASE_RELEASED:
+        head = replace(head, holder=None)
+    closed = head.closed or event.type == STREAM_CLOSED
+    return replace(head, version=event.version, hash=event.hash, closed=closed)
 
 
 def check_numbers(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

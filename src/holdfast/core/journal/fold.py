@@ -56,7 +56,7 @@ def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at:
     if (session := SESSION_RULES.get(type_name)) is not None:
         return replace(state, version=version, session=session(state.session, facts, version, at))
     if type_name == "lease.taken":
-        return replace(state, version=version, epoch=facts.epoch, holder=facts.owner)
+        return replace(state, version=version, epoch=facts.epoch, holder=facts.owner, lease_ms=facts.lease_ms)
     if type_name == "lease.released":
         return replace(state, version=version, holder=None)
     if type_name == "stream.closed":

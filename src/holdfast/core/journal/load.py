@@ -66,6 +66,7 @@ def _build_state(head: Head, rows: Rows) -> StreamState:
         version=head.version,
         epoch=head.epoch,
         holder=head.holder,
+        lease_ms=head.lease_ms,
         closed=head.closed,
         frames={id: _build_frame(id, row, parts[id]) for id, row in frames.items()},
         session=_build_session(rows),

@@ -1,9 +1,9 @@
 """Leases: ownership of streams, taken by an event and judged by change.
 
 An owner gives signs of life: a counter that grows, or events. A process that wants the stream watches it for the
-length of a lease by its own monotonic clock; timestamps of different processes are never compared. If nothing
-changes, it takes the next epoch, and from then on the journal refuses the earlier owner's writes, however long that
-owner slept.
+length of the owner's lease, which the owner wrote when it took it, by its own monotonic clock; timestamps of different
+processes are never compared. If nothing changes, it takes the next epoch, and from then on the journal refuses the
+earlier owner's writes, however long that owner slept.
 
 Time in which nobody can write is not silence: an owner that waits for the write lock cannot give signs. So in the last
 half of the watch the watcher takes the lock for a moment, and starts that half again whenever it does not get it. Half
@@ -21,6 +21,7 @@ import msgspec
 from holdfast.errors import ActorBusy, Busy, Draining, NotOwner, StaleEpoch
 from holdfast.ports import Clock
 from holdfast.ports.journal import Journal
+from holdfast.records.batches import Head
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import StreamState
@@ -37,9 +38,10 @@ SignsOfLife = tuple[int, int, int]
 
 
 class _OwnerWatch(msgspec.Struct):
-    """An owner's last signs of life, since when they are unchanged, and since when the write lock is free."""
+    """An owner's last signs of life, its lease in seconds, since when both stand, and since when the lock is free."""
 
     signs: SignsOfLife
+    lease: float
     since: float
     free_since: float | None = None
 
@@ -131,7 +133,7 @@ class StreamLeases:
             self._abandoned.discard((tenant, stream))
         else:
             self._abandoned.add((tenant, stream))
-        facts = LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=round(self._lease * 1000))
+        facts = LeaseTaken(epoch=state.epoch + 1, owner=self.name, lease_ms=round(self._lease * 1000))
         return [Draft(type="lease.taken", facts=facts)]
 
     def lock(self, tenant: str, stream: str) -> AbstractContextManager[object]:
@@ -189,19 +191,21 @@ class StreamLeases:
         """Wait until the stream is free, ours, or its owner was silent for a lease; raise ActorBusy if it is alive."""
         if self._is_free(state):
             return
-        watch = _OwnerWatch(self._read_signs(tenant, stream), self._clock.monotonic())
-        while not self._is_silent(watch):
+        watch: _OwnerWatch | None = None
+        while (head := self._journal.head(tenant, stream)) is not None and head.holder is not None:
+            signs = self._read_signs(tenant, head)
+            if watch is None:
+                watch = self._begin_watch(head, signs)
+            elif signs != watch.signs:
+                raise _busy_error(stream)
+            elif self._is_silent(watch):
+                self._silent[tenant, stream] = signs
+                return
             if self.draining:
                 raise Draining
-            if self._clock.monotonic() - watch.since > 2 * self._lease and watch.free_since is None:
+            if self._clock.monotonic() - watch.since > 2 * watch.lease and watch.free_since is None:
                 raise Busy
             self._clock.sleep(self._lease / POLLS_PER_LEASE)
-            head = self._journal.head(tenant, stream)
-            if head is None or head.holder is None:
-                return
-            if self._read_signs(tenant, stream) != watch.signs:
-                raise _busy_error(stream)
-        self._silent[tenant, stream] = watch.signs
 
     def watch(self, tenant: str, stream: str) -> Iterator[float]:
         """Yield seconds to sleep until the stream is free, ours, or its owner was silent for the length of a lease.
@@ -214,10 +218,9 @@ class StreamLeases:
             if head is None or head.holder in (None, self.name) or self._process.is_gone(head.holder or ""):
                 self._seen.pop(place, None)
                 return
-            signs, now = self._read_signs(tenant, stream), self._clock.monotonic()
-            watch = self._seen.setdefault(place, _OwnerWatch(signs, now))
-            if signs != watch.signs:
-                self._seen[place] = _OwnerWatch(signs, now)
+            signs, watch = self._read_signs(tenant, head), self._seen.get(place)
+            if watch is None or signs != watch.signs:
+                self._seen[place] = self._begin_watch(head, signs)
             elif self._is_silent(watch):
                 self._silent[place] = signs
                 return
@@ -230,26 +233,31 @@ class StreamLeases:
     def _is_silent(self, watch: _OwnerWatch) -> bool:
         """Return True if an owner gave no sign for a lease, though it could have in the last half of it."""
         now = self._clock.monotonic()
-        if now - watch.since < self._lease / 2:
+        if now - watch.since < watch.lease / 2:
             return False
         if not self._journal.is_writable(round(self._lease * 1000 / POLLS_PER_LEASE)):
             watch.free_since = None
             return False
         if watch.free_since is None:
             watch.free_since = self._clock.monotonic()
-        return now - watch.since >= self._lease and now - watch.free_since >= self._lease / 2
+        return now - watch.since >= watch.lease and now - watch.free_since >= watch.lease / 2
 
     def _is_still_silent(self, tenant: str, stream: str) -> bool:
-        signs, silent = self._read_signs(tenant, stream), self._silent.get((tenant, stream))
-        return silent is not None and (signs[0], signs[2]) == (silent[0], silent[2])
+        head, silent = self._journal.head(tenant, stream), self._silent.get((tenant, stream))
+        if head is None or silent is None:
+            return False
+        epoch, _, renewals = self._read_signs(tenant, head)
+        return (epoch, renewals) == (silent[0], silent[2])
 
     def _is_free(self, state: StreamState) -> bool:
         return state.holder is None or state.holder == self.name or self._process.is_gone(state.holder)
 
-    def _read_signs(self, tenant: str, stream: str) -> SignsOfLife:
-        head = self._journal.head(tenant, stream)
-        epoch, version = (0, 0) if head is None else (head.epoch, head.version)
-        return epoch, version, self._journal.renewals(tenant, stream)
+    def _read_signs(self, tenant: str, head: Head) -> SignsOfLife:
+        return head.epoch, head.version, self._journal.renewals(tenant, head.stream)
+
+    def _begin_watch(self, head: Head, signs: SignsOfLife) -> _OwnerWatch:
+        # The owner gives signs as often as its own lease asks for. One without a length is judged by ours.
+        return _OwnerWatch(signs, head.lease_ms / 1000 or self._lease, self._clock.monotonic())
 
     # Our own signs of life
 

@@ -105,8 +105,8 @@ class _Verification:
                     self._progress(self.events, self._total)
         except Exception as error:  # noqa: BLE001
             self._report("unreadable", f"{where} after version {version}", _describe_error(error))
-        found = (version, previous, state.epoch, state.holder, state.closed)
-        if (head.version, head.hash, head.epoch, head.holder, head.closed) != found:
+        found = (version, previous, state.epoch, state.holder, state.lease_ms, state.closed)
+        if (head.version, head.hash, head.epoch, head.holder, head.lease_ms, head.closed) != found:
             self._report("head", where, "the stream's end is not that of its last event")
         self._compare_rows(tenant, head.stream, shadow, tables)
         self._verify_state(tenant, head.stream, state)

@@ -431,7 +431,17 @@ class SqliteJournal:
 
 
 def _make_head(stream: str, row: Sequence[Any]) -> Head:
-    return Head(id=row[0], stream=stream, version=row[1], hash=row[2], epoch=row[3], holder=row[4], closed=bool(row[5]))
+    id, version, digest, epoch, holder, lease_ms, closed = row
+    return Head(
+        id=id,
+        stream=stream,
+        version=version,
+        hash=digest,
+        epoch=epoch,
+        holder=holder,
+        lease_ms=lease_ms,
+        closed=bool(closed),
+    )
 
 
 def _row_dicts(table: str, rows: Iterable[Sequence[Any]]) -> list[Row]:

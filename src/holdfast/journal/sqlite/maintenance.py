@@ -283,7 +283,8 @@ class _JournalCopy:
 
     def finish(self) -> None:
         for (tenant, _), head in self._heads.items():
-            values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
+            owner = (head.epoch, head.holder, head.lease_ms, head.closed)
+            values = (head.version, head.hash, *owner, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)
         if self._journal.settings.index_text:
             search.repair_indexes(self._connection, self._journal.files, lambda step: step())

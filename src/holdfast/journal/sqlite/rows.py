@@ -84,7 +84,8 @@ def stream_row(tenant: int | None, head: Head) -> tuple[Any, ...]:
     """Return a new row of `streams`."""
     scope = parse_scope(head.stream)
     names = (scope.get("actor"), scope.get("session"), scope.get("thread"))
-    return (head.id, tenant, head.stream, *names, head.version, head.hash, head.epoch, head.holder, head.closed)
+    owner = (head.epoch, head.holder, head.lease_ms, head.closed)
+    return (head.id, tenant, head.stream, *names, head.version, head.hash, *owner)
 
 
 def event_row(event: StoredEvent, tenant: int, stream: int) -> tuple[Any, ...]:

@@ -257,10 +257,11 @@ class SqlitePlan:
         sql = _BEGIN_AND_READ if begin else queries()["wanted_heads"]
         wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
         found: list[Any] = connection.execute(sql, (_JSON.encode(wanted).decode(),)).fetchall()
-        for place, tenant, stream, version, head, epoch, holder, closed, keyed, last, streams, secret in found:
+        for place, tenant, stream, *row, keyed, last, streams, secret in found:
             name, stream_name, key = wanted[place]
             self._tenants[name] = tenant
             if stream is not None:
+                version, head, epoch, holder, lease_ms, closed = row
                 self._heads[name, stream_name] = Head(
                     id=stream,
                     stream=stream_name,
@@ -268,6 +269,7 @@ class SqlitePlan:
                     hash=head,
                     epoch=epoch,
                     holder=holder,
+                    lease_ms=lease_ms,
                     closed=bool(closed),
                 )
             if keyed is not None and key is not None:
@@ -420,7 +422,7 @@ class SqlitePlan:
             if is_new:
                 fresh.append(stream_row(self._tenants[tenant], head))
             else:
-                owner = (head.epoch, head.holder, head.closed)
+                owner = (head.epoch, head.holder, head.lease_ms, head.closed)
                 moved.append((head.version, head.hash, *owner, self._tenants[tenant], head.id))
         if fresh:
             connection.executemany(queries()["insert_stream"], fresh)

@@ -10,7 +10,8 @@ class LeaseTaken(Facts, frozen=True):
 
     epoch: int
     owner: str
-    ttl_ms: int = 0
+    lease_ms: int = 0
+    """The silence of this owner after which another may take over."""
 
 
 class LeaseReleased(Facts, frozen=True):

@@ -3,7 +3,7 @@
 -- name: wanted_heads
 -- What the whole group needs to know: for each part in the JSON array [[tenant, stream, key], …]
 -- its stream's head and the event that its key stands for.
-SELECT j.key, t.id, s.id, s.version, s.head, s.epoch, s.holder, s.closed, k.version,
+SELECT j.key, t.id, s.id, s.version, s.head, s.epoch, s.holder, s.lease_ms, s.closed, k.version,
     (SELECT max(seq) FROM events), (SELECT max(id) FROM streams), (SELECT value FROM meta WHERE name = 'secret')
 FROM json_each(?) AS j
 LEFT JOIN tenants AS t ON t.name = j.value ->> 0
@@ -14,11 +14,11 @@ LEFT JOIN events AS k ON k.tenant = t.id AND k.stream = s.id AND k.key = j.value
 INSERT INTO tenants (id, name) VALUES (?, ?)
 
 -- name: insert_stream
-INSERT INTO streams (id, tenant, name, actor_id, session_id, thread_id, version, head, epoch, holder, closed)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO streams (id, tenant, name, actor_id, session_id, thread_id, version, head, epoch, holder, lease_ms, closed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: update_stream
-UPDATE streams SET version = ?, head = ?, epoch = ?, holder = ?, closed = ? WHERE tenant = ? AND id = ?
+UPDATE streams SET version = ?, head = ?, epoch = ?, holder = ?, lease_ms = ?, closed = ? WHERE tenant = ? AND id = ?
 
 -- name: insert_event
 INSERT INTO events (seq, tenant, stream, version, event_id, timestamp, event_type, schema, key, rest, epoch, origin,
@@ -47,12 +47,12 @@ SET body = CASE WHEN erased = 1 THEN excluded.body ELSE body END, file = max(fil
     digest = holdfast_row(name, excluded.size, placed_at, max(file, excluded.file), excluded.erased)
 
 -- name: head
-SELECT s.id, s.version, s.head, s.epoch, s.holder, s.closed
+SELECT s.id, s.version, s.head, s.epoch, s.holder, s.lease_ms, s.closed
 FROM streams AS s JOIN tenants AS t ON t.id = s.tenant
 WHERE t.name = ? AND s.name = ?
 
 -- name: heads
-SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.closed
+SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.lease_ms, s.closed
 FROM streams AS s JOIN tenants AS t ON t.id = s.tenant
 WHERE t.name = ? AND s.name > ? ORDER BY s.name LIMIT ?
 
@@ -62,7 +62,7 @@ WHERE tenant = ? AND stream = ? AND status IN ('active', 'waiting', 'suspended')
 
 -- name: live_heads
 -- In the order of the index of live frames, so that no page looks at what another one gives.
-SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.closed
+SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.lease_ms, s.closed
 FROM frames AS f INDEXED BY idx_frames_actor CROSS JOIN streams AS s ON s.id = f.stream
 WHERE f.tenant = (SELECT id FROM tenants WHERE name = ?1) AND f.status IN ('active', 'waiting', 'suspended')
     AND f.stream > ?2
@@ -75,7 +75,7 @@ SELECT t.name FROM tenants AS t WHERE EXISTS (
 )
 
 -- name: heads_by_name
-SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.closed FROM json_each(?2) AS j
+SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.lease_ms, s.closed FROM json_each(?2) AS j
 CROSS JOIN streams AS s ON s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = j.value
 
 -- name: renew_lease

@@ -65,6 +65,7 @@ CREATE TABLE streams (
     head       BLOB NOT NULL CHECK (length(head) = 32),
     epoch      INTEGER NOT NULL,
     holder     TEXT,
+    lease_ms   INTEGER NOT NULL,
     closed     INTEGER NOT NULL CHECK (closed IN (0, 1)),
     UNIQUE (tenant, name),
     UNIQUE (tenant, id)
