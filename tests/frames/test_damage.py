@@ -50,6 +50,22 @@ def test_unreadable_state_is_never_taken_for_an_empty_one(path: Path, damage: st
         assert len(hf.index.resume_actor(ACTOR).frames) == 3
 
 
+def test_the_view_shows_a_child_in_another_scope_below_its_parent(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as hf:
+        root = hf.index.push_frame("root", scope=ACTOR)
+        away = hf.index.push_frame("away", parent=root, scope="actor/other")
+        below = hf.index.push_frame("below", parent=away)
+        ended = hf.index.push_frame("ended", parent=below, scope="actor/third")
+        hf.index.pop_frame(ended)
+        back = hf.index.push_frame("back", parent=below, scope=ACTOR)
+        frames = [hf.index.get_frame(frame) for frame in (root, away, below, back)]
+    columns = "frame_id, parent_frame_id, depth, root_frame_id"
+    rows = list(apsw.Connection(str(tmp_path / "a.db")).execute(f"SELECT {columns} FROM active_frame_stacks"))
+    ids = [ulid_bytes(frame) for frame in (root, away, below, back)]
+    assert rows == list(zip(ids, [None, *ids], [frame.depth for frame in frames], [ids[0]] * 4, strict=False))
+    assert [frame.depth for frame in frames] == [0, 1, 2, 3]
+
+
 def test_the_view_shows_a_waiting_root_and_its_active_child(path: Path) -> None:
     with holdfast.open(path) as hf:
         frames = hf.index.stack(ACTOR)

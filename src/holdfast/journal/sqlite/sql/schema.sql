@@ -483,16 +483,22 @@ CREATE TABLE effects (
 
 CREATE INDEX idx_effects_lane ON effects (tenant, sink, stream, version);
 
--- Every live frame with its root: a waiting parent does not hide its active child.
+-- Every live frame with its root: a waiting parent does not hide its active child, also if that is in another stream.
 CREATE VIEW active_frame_stacks AS
 WITH RECURSIVE stack AS (
     SELECT tenant, stream, frame_id, parent_frame_id, status, 0 AS depth, frame_id AS root_frame_id
     FROM frames
-    WHERE parent_frame_id IS NULL AND status IN ('active', 'waiting', 'suspended')
+    WHERE parent_frame_id IS NULL AND outer_frame_id IS NULL AND status IN ('active', 'waiting', 'suspended')
     UNION ALL
     SELECT f.tenant, f.stream, f.frame_id, f.parent_frame_id, f.status, s.depth + 1, s.root_frame_id
     FROM frames AS f
     JOIN stack AS s ON f.tenant = s.tenant AND f.parent_frame_id = s.frame_id
+    WHERE f.status IN ('active', 'waiting', 'suspended')
+    UNION ALL
+    SELECT f.tenant, f.stream, f.frame_id, f.outer_frame_id, f.status, s.depth + 1, s.root_frame_id
+    FROM stack AS s
+    JOIN frame_children AS c ON c.tenant = s.tenant AND c.frame_id = s.frame_id
+    JOIN frames AS f ON f.tenant = c.tenant AND f.frame_id = c.child_frame_id
     WHERE f.status IN ('active', 'waiting', 'suspended')
 )
 SELECT tenant, stream, frame_id, parent_frame_id, status, depth, root_frame_id FROM stack;
