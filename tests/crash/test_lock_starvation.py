@@ -202,7 +202,7 @@ def test_a_live_process_keeps_its_actor_while_the_lock_is_held(
         assert owner.do("leave") == "ok completed"
 
 
-def rebuild_beside_others(path: Path, patch: pytest.MonkeyPatch) -> None:
+def rebuild_beside_others(path: Path, patch: pytest.MonkeyPatch, since: int = 0) -> None:
     """Rebuild a journal that lost half of its index, while others write whenever the lock is free."""
     patch.setattr(sqlite_rebuild, "REBUILD_BATCH", 20)
     patch.setattr(sqlite_search, "REPAIR_BATCH", 5)
@@ -223,7 +223,7 @@ def rebuild_beside_others(path: Path, patch: pytest.MonkeyPatch) -> None:
 
         with patch.context() as inner:
             inner.setattr(sqlite_rebuild, "time", SimpleNamespace(sleep=write, monotonic=time.monotonic))
-            hf.journal.rebuild()
+            hf.journal.rebuild(since=since)
         assert len(pieces) >= 12, "the lock was held for long"
         assert hf.journal.verify().findings == ()
         with journal.connections.reader() as connection:
@@ -232,8 +232,11 @@ def rebuild_beside_others(path: Path, patch: pytest.MonkeyPatch) -> None:
         assert there == sorted(wanted), "the index does not hold the current texts"
 
 
-def test_a_rebuild_leaves_the_lock_to_others_after_every_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rebuild_beside_others(tmp_path / "a.db", monkeypatch)
+@pytest.mark.parametrize("since", [0, 70])
+def test_a_rebuild_leaves_the_lock_to_others_after_every_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: int
+) -> None:
+    rebuild_beside_others(tmp_path / "a.db", monkeypatch, since)
 
 
 # tests that can fail
@@ -274,12 +277,26 @@ def replaced_entries_indexed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sqlite_search, "queries", lambda: {**known, "state_version": sql})
 
 
+def later_events_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_rebuild._ProjectionRebuild, "_apply", lambda rebuild, limit: 0)
+
+
+def other_streams_emptied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_rebuild._ProjectionRebuild, "_merge_shadows", sqlite_rebuild._ProjectionRebuild._swap_shadows)
+
+
 @pytest.mark.parametrize(
-    ("plant", "found"), [(texts_in_one_piece, "held for long"), (replaced_entries_indexed, "current texts")]
+    ("plant", "since", "found"),
+    [
+        (texts_in_one_piece, 0, "held for long"),
+        (replaced_entries_indexed, 0, "current texts"),
+        (later_events_forgotten, 70, "a row is missing"),
+        (other_streams_emptied, 70, "a row is missing"),
+    ],
 )
 def test_a_rebuild_that_goes_wrong_beside_others_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], since: int, found: str
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError, match=found):
-        rebuild_beside_others(tmp_path / "a.db", monkeypatch)
+        rebuild_beside_others(tmp_path / "a.db", monkeypatch, since)

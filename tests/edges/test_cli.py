@@ -234,6 +234,9 @@ def test_rebuild_makes_rows_anew(cli: Cli, path: Path) -> None:
     assert "7 events" in cli("rebuild", path).out
     assert cli("verify", path).code == 0
     assert cli("rebuild", path, "--json").json == {"events": 7}
+    assert cli("rebuild", path, "--since", "7", "--json").json == {"events": 0}
+    assert 0 < cli("rebuild", path, "--since", "6", "--json").json["events"] < 7
+    assert_one_clear_line(cli("rebuild", path, "--since", "-1"), 2, "since")
 
 
 # copies

@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.errors import InvalidValue
 from holdfast.records.ids import ulid_bytes
 from tests.frames.conftest import ACTOR
 
@@ -48,6 +49,34 @@ def test_unreadable_state_is_never_taken_for_an_empty_one(path: Path, damage: st
         assert not hf.journal.verify().ok
         hf.journal.rebuild()
         assert len(hf.index.resume_actor(ACTOR).frames) == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM frames WHERE stream = {stream} AND depth = 1",
+        "UPDATE frames SET stream = (SELECT min(id) FROM streams) WHERE stream = {stream}",
+        "INSERT INTO frame_children SELECT tenant, stream, frame_id, frame_id, 'x' FROM frames WHERE stream = {stream}",
+    ],
+)
+def test_a_rebuild_since_a_cursor_mends_the_streams_that_changed_after_it(path: Path, damage: str) -> None:
+    with holdfast.open(path) as hf:
+        since = hf.journal.position()
+        root = hf.index.push_frame("root", scope="actor/later")
+        hf.index.push_frame("child", parent=root)
+    connection = apsw.Connection(str(path))
+    ((stream,),) = connection.execute("SELECT id FROM streams WHERE name = 'actor/later'").fetchall()
+    connection.execute(damage.format(stream=stream))
+    connection.close()
+    with holdfast.open(path) as hf:
+        assert not hf.journal.verify().ok
+        assert hf.journal.rebuild(since=since + 2) == 0
+        assert not hf.journal.verify().ok, "nothing changed after that"
+        assert hf.journal.rebuild(since=since) == 2
+        assert hf.journal.verify().findings == ()
+        for wrong in (-1, 1.5, True, "1"):
+            with pytest.raises(InvalidValue, match="since"):
+                hf.journal.rebuild(since=wrong)  # type: ignore[arg-type]
 
 
 def test_the_view_shows_a_child_in_another_scope_below_its_parent(tmp_path: Path) -> None:

@@ -82,10 +82,16 @@ def verify(
     return OK if report.ok else DAMAGED
 
 
-def rebuild(path: JournalPath = None, /, *, json: Json = False) -> None:
+def rebuild(
+    path: JournalPath = None,
+    /,
+    *,
+    since: Annotated[int, Parameter(help="Rebuild only streams with events after this cursor.")] = 0,
+    json: Json = False,
+) -> None:
     """Rebuild every projection from the events, while others keep working."""
     with open_existing(path) as hf, ProgressBar("rebuild") as progress:
-        events = hf.journal.rebuild(progress=progress)
+        events = hf.journal.rebuild(since=since, progress=progress)
     print_result(json, {"events": events}, f"Rebuilt from {events:,} events.")
 
 

@@ -140,11 +140,15 @@ class JournalView:
         self._check_whole()
         return verify(self.env, progress, rebuild_pack=rebuild_pack if packs else None)
 
-    def rebuild(self, *, progress: Progress | None = None) -> int:
-        """Rebuild every projection from the events, while others go on; return how many were applied."""
+    def rebuild(self, *, since: int = 0, progress: Progress | None = None) -> int:
+        """Rebuild every projection from the events, while others go on; return how many were applied.
+
+        With `since`, a position, rebuild only what belongs to streams with events after it, from all of their events.
+        """
         self._check_whole()
+        read.check_cursor("since", since)
         try:
-            return require(self.env.journal, MAINTENANCE).rebuild(progress)
+            return require(self.env.journal, MAINTENANCE).rebuild(progress, since)
         finally:
             self.env.states.clear()
 

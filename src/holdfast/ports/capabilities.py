@@ -106,8 +106,11 @@ class Maintainer(Protocol):
     def check(self) -> Iterator[Finding]:
         """Yield the problems that only this backend can detect."""
 
-    def rebuild(self, progress: Progress | None = None) -> int:
-        """Rebuild every projection from the events; return the number of events applied."""
+    def rebuild(self, progress: Progress | None = None, since: int = 0) -> int:
+        """Rebuild every projection from the events; return the number of events applied.
+
+        With `since`, rebuild only the rows of streams with events after that cursor, from all events of these streams.
+        """
 
     def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
         """Write exact copies, each with its tenant, into this empty journal, and adopt the secret."""

@@ -53,6 +53,7 @@ from holdfast.records.batches import (
     HeadQuery,
     PartPlacement,
     Row,
+    RowInsert,
     RowQuery,
     RowWithStream,
     SessionQuery,
@@ -649,20 +650,26 @@ class MemoryJournal:
             found = list(self._tables.all_rows(table))
         return iter(found)
 
-    def rebuild(self, progress: Progress | None = None) -> int:
+    def rebuild(self, progress: Progress | None = None, since: int = 0) -> int:
         with self._open():
+            changed = {(event.tenant, event.stream) for seq, event in self._events.items() if seq > since}
+            events = [event for event in self._events.values() if (event.tenant, event.stream) in changed]
             fresh = MemoryTables()
             fresh.known_artifacts = set(self._artifacts)
             self._tables, old = fresh, self._tables
             try:
-                for done, event in enumerate(self._events.values(), 1):
+                for table in PROJECTIONS:
+                    for tenant, stream, row in old.iterate_rows(table.name):
+                        if (tenant, stream) not in changed:
+                            fresh.apply(tenant, stream, RowInsert(table.name, row))
+                for done, event in enumerate(events, 1):
                     self._project(event, decode_facts(event.type, event.schema, event.facts))
                     if progress is not None and done % 1000 == 0:
-                        progress(done, len(self._events))
+                        progress(done, len(events))
             except BaseException:
                 self._tables = old
                 raise
-            return len(self._events)
+            return len(events)
 
     def check(self) -> Iterator[Finding]:
         return iter(())

@@ -411,8 +411,8 @@ class SqliteJournal:
     def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
         return maintenance.iterate_rows(self, table)
 
-    def rebuild(self, progress: Progress | None = None) -> int:
-        return sqlite_rebuild.rebuild_projections(self, progress)
+    def rebuild(self, progress: Progress | None = None, since: int = 0) -> int:
+        return sqlite_rebuild.rebuild_projections(self, progress, since)
 
     def check(self) -> Iterator[Finding]:
         return sqlite_check.check_database(self)

@@ -4,6 +4,9 @@ Foreign keys are off on this connection only: dropping a table with them on woul
 the rows that refer to it. They are checked before the commit. Other processes notice the
 swap by SQLite's schema version and prepare their statements again.
 
+With `since`, only the rows of streams with events after that cursor are rebuilt: all events of these streams are
+replayed into the shadow tables, whose rows then replace theirs.
+
 The write lock is held for short pieces of the work only, with a pause after each, in which waiting
 processes get it: owners must be able to give signs of life meanwhile.
 """
@@ -13,9 +16,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import msgspec
 
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.project import project_event
@@ -25,7 +30,7 @@ from holdfast.errors import Busy, Corrupt, InvalidValue
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.schema import SHADOW_SUFFIX, meta_digest
-from holdfast.journal.sqlite.statements import bind_change, drop_sql, queries, rename_sql
+from holdfast.journal.sqlite.statements import bind_change, drop_sql, merge_sql, queries, rename_sql
 from holdfast.records.reports import Progress
 from holdfast.sqlite.connection import MAX_BUSY_STEP, fetch_rows
 
@@ -36,13 +41,13 @@ REBUILD_KEY = "rebuild"
 REBUILD_BATCH = 4_000
 
 
-def rebuild_projections(journal: SqliteJournal, progress: Progress | None = None) -> int:
-    """Rebuild every projection; return the number of events applied."""
+def rebuild_projections(journal: SqliteJournal, progress: Progress | None, since: int) -> int:
+    """Rebuild every projection, or the rows of streams that changed after a cursor; return how many events it took."""
     try:
         with journal.connections.extra_writer() as connection:
             connection.pragma("foreign_keys", 0)
             return _ProjectionRebuild(
-                connection, journal.files, progress, index=bool(journal.settings.index_text)
+                connection, journal.files, progress, since, index=bool(journal.settings.index_text)
             ).run()
     finally:
         journal.announce()
@@ -50,18 +55,24 @@ def rebuild_projections(journal: SqliteJournal, progress: Progress | None = None
 
 class _ProjectionRebuild:
     def __init__(
-        self, connection: apsw.Connection, files: ArtifactFiles, progress: Progress | None, *, index: bool
+        self, connection: apsw.Connection, files: ArtifactFiles, progress: Progress | None, since: int, *, index: bool
     ) -> None:
         self._connection = connection
         self._files = files
         self._index = index
         self._progress = progress
+        self._since = since
+        self._replayed: dict[tuple[int, int], int] = {}
+        """With `since`, the streams that are rebuilt, as (tenant, stream), and the versions up to which they are."""
+        self._total = 0
         self._applied = 0
         self._count = 0
         self._token = secrets.token_bytes(16)
 
     def run(self) -> int:
         self._run_in_transaction(self._make_shadows)
+        if self._since:
+            self._replay_streams()
         while self._newest_seq() - self._applied > REBUILD_BATCH:
             self._run_in_transaction(lambda: self._apply(REBUILD_BATCH))
         self._run_in_transaction(self._finish)
@@ -109,8 +120,34 @@ class _ProjectionRebuild:
         wanted = "SELECT sql FROM sqlite_schema WHERE type = ? AND name = ?"
         return str(fetch_rows(self._connection, wanted, (kind, name))[0][0])
 
+    def _replay_streams(self) -> None:
+        """Apply all events of the streams that changed; `_apply` continues with those that come meanwhile."""
+        self._applied = self._newest_seq()
+        changed = fetch_rows(self._connection, queries()["streams_after"], (self._since,))
+        self._total = sum(version for _, _, version in changed)
+        rows: list[Any] = []
+        sql = queries()["events_between"]
+        for *place, _ in changed:
+            known = 0
+            while page := fetch_rows(self._connection, sql, (*place, known + 1, known + REBUILD_BATCH - len(rows))):
+                rows += page
+                known = self._replayed[page[-1][1:3]] = page[-1][3]
+                if len(rows) == REBUILD_BATCH:
+                    self._run_in_transaction(partial(self._project, rows))
+                    rows = []
+        self._run_in_transaction(partial(self._project, rows))
+
     def _apply(self, limit: int) -> int:
         rows = fetch_rows(self._connection, queries()["events_after"], (self._applied, 2**63 - 1, limit))
+        if self._since:  # Other streams are left as they are, and events that were replayed are not applied again.
+            self._project([row for row in rows if row[3] > self._replayed.get(row[1:3], row[3])])
+        else:
+            self._project(rows)
+        if rows:
+            self._applied = rows[-1][0]
+        return len(rows)
+
+    def _project(self, rows: Sequence[Any]) -> None:
         coalesced = RowChangeSet()
         for row in rows:
             try:
@@ -123,12 +160,9 @@ class _ProjectionRebuild:
             self._execute(
                 [bind_change(change, *place, SHADOW_SUFFIX) for place, change in coalesced.changes(table.name)]
             )
-        if rows:
-            self._applied = rows[-1][0]
-            self._count += len(rows)
+        self._count += len(rows)
         if self._progress is not None:
-            self._progress(self._applied, self._newest_seq())
-        return len(rows)
+            self._progress(self._count, self._total or self._newest_seq())
 
     def _execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
         """Make one call per SQL text: each row occurs once, so the order does not matter."""
@@ -141,6 +175,20 @@ class _ProjectionRebuild:
     def _finish(self) -> None:
         while self._apply(REBUILD_BATCH):
             pass
+        if self._since:
+            self._merge_shadows()
+        else:
+            self._swap_shadows()
+        broken = fetch_rows(self._connection, "PRAGMA foreign_key_check")
+        if broken:
+            raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
+
+    def _merge_shadows(self) -> None:
+        streams = msgspec.json.encode([stream for _, stream in self._replayed]).decode()
+        for table in PROJECTIONS:
+            self._connection.execute(merge_sql(table.name + SHADOW_SUFFIX, table.name), (streams,))
+
+    def _swap_shadows(self) -> None:
         names = [table.name for table in PROJECTIONS]
         indexes = self._table_sql("index", names)
         views = fetch_rows(self._connection, "SELECT name, sql FROM sqlite_schema WHERE type = 'view'")
@@ -153,9 +201,6 @@ class _ProjectionRebuild:
             self._connection.execute(rename_sql(name + SHADOW_SUFFIX, name))
         for sql in (*indexes, *(sql for _, sql in views)):
             self._connection.execute(sql)
-        broken = fetch_rows(self._connection, "PRAGMA foreign_key_check")
-        if broken:
-            raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
 
     def _table_sql(self, kind: str, tables: Iterable[str]) -> list[str]:
         found = self._connection.execute(

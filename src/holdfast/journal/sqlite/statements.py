@@ -152,6 +152,15 @@ def drop_sql(kind: str, name: str) -> str:
     return f"DROP {kind} IF EXISTS {name}"
 
 
+def merge_sql(shadow: str, table: str) -> str:
+    """Return the statements that replace the rows of streams, a JSON array of ids, by those of a shadow table."""
+    # A damaged row may have the key of a rebuilt one in another stream: the rebuilt one is right.
+    return (
+        f"DELETE FROM {table} WHERE stream IN (SELECT value FROM json_each(?)); "
+        f"INSERT OR REPLACE INTO {table} SELECT * FROM {shadow}; {drop_sql('TABLE', shadow)}"
+    )
+
+
 def rename_sql(old: str, new: str) -> str:
     """Return the statement that renames a table."""
     return f"ALTER TABLE {old} RENAME TO {new}"

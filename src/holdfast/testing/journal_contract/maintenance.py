@@ -36,6 +36,19 @@ class MaintenanceContract(JournalFixtures):
         assert dump_projections(journal) == live
         assert verify(writer.env).findings == ()
 
+    def test_a_rebuild_since_a_cursor_replays_the_streams_that_changed(self, writer: Writer, journal: Journal) -> None:
+        self._fill_journal(writer)
+        since = journal.position()
+        assert require(journal, MAINTENANCE).rebuild(since=since) == 0
+        writer.append(STREAM, make_note())
+        live, head = dump_projections(journal), journal.head("default", STREAM)
+        assert head is not None
+        for _ in range(2):
+            assert require(journal, MAINTENANCE).rebuild(since=since) == head.version
+            assert dump_projections(journal) == live
+        assert require(journal, MAINTENANCE).rebuild(since=0) == journal.position()
+        assert verify(writer.env).findings == ()
+
     def test_artifacts_are_kept_once_and_read_back(self, writer: Writer, journal: Journal) -> None:
         small, large = b"s" * 100, b"L" * 300_000
         for _ in range(2):

@@ -225,6 +225,9 @@ SELECT stream, version FROM events WHERE tenant = ? AND event_id = ?
 -- name: events_between
 SELECT * FROM events WHERE tenant = ? AND stream = ? AND version BETWEEN ? AND ? ORDER BY version
 
+-- name: streams_after
+SELECT tenant, id, version FROM streams WHERE id IN (SELECT stream FROM events WHERE seq > ?)
+
 -- name: events_after
 SELECT e.*, s.name, t.name FROM events AS e
 CROSS JOIN streams AS s ON s.id = e.stream CROSS JOIN tenants AS t ON t.id = e.tenant
