@@ -89,7 +89,8 @@ def type_name(kind: Any) -> str:
         return "any JSON"
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
-    return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}[kind.__name__]
+    plain = getattr(kind, "__supertype__", kind)
+    return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}[plain.__name__]
 
 
 # events
@@ -455,6 +456,10 @@ technology. See [State](../build/state.md).
 
 ENTRIES = "`name in state` is true if a key has a value; iterating gives the keys. See [State](../build/state.md)."
 TYPES = "See [Values of your own types](../build/state.md#values-of-your-own-types)."
+IDS = (
+    "`holdfast.types` has `SessionId`, `OperatorId` and `WorkflowId`: text at run time, and to a type checker no two "
+    "of them are the same. What holdfast returns has these types; arguments accept any text."
+)
 DECLARED = "See [Effects](../build/effects.md)."
 STORES = (holdfast.open_store, holdfast.open_store_async)
 
@@ -628,6 +633,7 @@ def python() -> str:
         _methods("ModelSummarizer", compaction.ModelSummarizer, made=True),
         _methods("DualWrite", holdfast.DualWrite, MIGRATING, made=True),
         _methods("Scope", holdfast.Scope),
+        f"## Ids\n\n{IDS}",
         "## Records\n\nFrozen, plain records.",
         *(_record(kind) for kind in RECORDS),
         f"### CompactionLevel\n\n{summary(compaction.CompactionLevel)}\n\n{_levels()}",

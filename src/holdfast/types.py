@@ -18,6 +18,7 @@ from holdfast.records.batches import AppendResult
 from holdfast.records.entries import Edge, Entry, Revision, SearchResult, TraversalResult
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.frames import FrameLimits, TokenBudget
+from holdfast.records.ids import OperatorId, SessionId, WorkflowId
 from holdfast.records.messages import Repair
 from holdfast.records.packs import (
     Appearance,
@@ -81,6 +82,7 @@ __all__ = [
     "HistoryTools",
     "ImportReport",
     "OpenAIRequest",
+    "OperatorId",
     "PackDiff",
     "PackInfo",
     "PendingWork",
@@ -94,6 +96,7 @@ __all__ = [
     "Revision",
     "SearchResult",
     "Segment",
+    "SessionId",
     "SessionInfo",
     "SessionSweepReport",
     "StateReader",
@@ -106,6 +109,7 @@ __all__ = [
     "TraversalResult",
     "VerificationReport",
     "Window",
+    "WorkflowId",
 ]
 
 # Imported on first use: slow to import.

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parent.parent.parent
 CALLS = """
 import holdfast
 from holdfast import Limits, Settings
+from holdfast.effects import EffectInfo
+from holdfast.types import OperatorId, SessionId, WorkflowId
 
 
 def sync(hf: holdfast.Holdfast) -> None:
@@ -50,11 +52,30 @@ def sync(hf: holdfast.Holdfast) -> None:
     hf.index.assemble_context_pack("actor/main", include=["h"])  # wrong
 
 
+def tell_ids_apart(hf: holdfast.Holdfast, scope: holdfast.Scope, done: holdfast.Reply[str], effect: EffectInfo) -> None:
+    session: SessionId | None = hf.session("plain text").id
+    session = next(hf.sessions()).id
+    session = done.session
+    session = scope.get("session")
+    operator: OperatorId | None = effect.operator
+    operator = scope.get("operator")
+    workflow: WorkflowId | None = scope.get("workflow")
+    session = operator  # wrong
+    operator = workflow  # wrong
+    workflow = session  # wrong
+    session = "plain text"  # wrong
+    for id in (session, operator, workflow):
+        if id is not None:
+            hf.state(holdfast.Scope.session(id)).list(prefix=id.upper())
+
+
 async def awaited(hf: holdfast.AsyncHoldfast) -> None:
     async with holdfast.open_async("a.db", durability="fast") as opened:
         await opened.usage()
     holdfast.open_async("a.db", durable="fast")  # wrong
     chat: holdfast.AsyncSession = await hf.session("a", model="gpt-5-mini")
+    session: SessionId = chat.id
+    await hf.session(session)
     await hf.session("a", modell="gpt-5-mini")  # wrong
     (await chat.pack(4_000, max_messages=5)).to_anthropic()
     await chat.pack(4_000, max_messages="five")  # wrong

@@ -22,6 +22,7 @@ from holdfast.client.session import Session
 from holdfast.flow.sessions.sessions import streams_of
 from holdfast.ports import Env
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
+from holdfast.records.ids import SessionId
 from holdfast.records.messages import Message, ToolCallRequest
 from holdfast.records.sessions import Summary
 from holdfast.records.usage import Usage
@@ -42,7 +43,7 @@ class AsyncSession:
     # properties
 
     @property
-    def id(self) -> str:
+    def id(self) -> SessionId:
         """The session's id."""
         return self._sync.id
 

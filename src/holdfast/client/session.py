@@ -43,7 +43,7 @@ from holdfast.flow.turns.tool_calls import ToolRules
 from holdfast.ports import Env
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
 from holdfast.records.entries import SearchResult
-from holdfast.records.ids import check_key, ulid_text
+from holdfast.records.ids import SessionId, check_key, ulid_text
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.packs import Trace
 from holdfast.records.reports import Progress
@@ -59,7 +59,7 @@ class Session:
 
     def __init__(self, env: Env, id: str, thread: str = MAIN_THREAD) -> None:
         self._env = env
-        self.id, self.thread = id, thread
+        self.id, self.thread = SessionId(id), thread
         self._session_stream, self._thread_stream = sessions_flow.streams_of(id, thread)
 
     # properties

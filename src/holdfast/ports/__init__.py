@@ -25,6 +25,7 @@ from holdfast.records.entries import (
     StoredEntry,
 )
 from holdfast.records.events.envelope import Trust
+from holdfast.records.ids import SessionId
 from holdfast.records.messages import Delta, Message, ModelCall, ModelInfo, ModelReply
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
@@ -232,7 +233,7 @@ class EndedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     tenant: str
-    session: str
+    session: SessionId
     generation: int
     cause: str
     ended_at: int

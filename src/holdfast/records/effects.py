@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from holdfast.records.frames import Limits
+from holdfast.records.ids import OperatorId
 from holdfast.records.scope import Address
 
 EffectStatus = Literal["pending", "approval", "applied", "skipped", "failed", "deferred", "dead"]
@@ -211,7 +212,7 @@ class DeclaredEffect(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     """The stream that declared it: effects of one scope for one sink arrive in order."""
     tenant: str
-    operator: str | None = None
+    operator: OperatorId | None = None
     attempt: int = 1
     declared_at: int = 0
 
@@ -228,7 +229,7 @@ class EffectInfo(msgspec.Struct, frozen=True, kw_only=True):
     sink: str
     status: EffectStatus
     scope: str
-    operator: str | None
+    operator: OperatorId | None
     payload: Any
     attempts: int
     retry_at: int | None

@@ -7,9 +7,16 @@ creation. Across machines the clock orders nothing here; streams and versions do
 from __future__ import annotations
 
 import unicodedata
-from typing import Final
+from typing import Final, NewType
 
 from holdfast.errors import InvalidValue
+
+OperatorId = NewType("OperatorId", str)
+"""An operator's id as holdfast returns it. Type checkers tell the kinds of ids apart; arguments accept any text."""
+SessionId = NewType("SessionId", str)
+"""A session's id as holdfast returns it."""
+WorkflowId = NewType("WorkflowId", str)
+"""A workflow's id as holdfast returns it."""
 
 MAX_ID_CHARS = 128
 MAX_KEY_BYTES = 512

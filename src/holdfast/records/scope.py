@@ -7,13 +7,13 @@ two scopes are equal exactly when their texts are, and the text can be read back
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Literal, overload
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from holdfast.errors import InvalidValue
-from holdfast.records.ids import check_id
+from holdfast.records.ids import OperatorId, SessionId, WorkflowId, check_id
 
 SCOPE_KINDS = frozenset({"actor", "session", "thread", "operator", "workflow", "user", "frame", "custom", "id"})
 MAX_SCOPE_PARTS = 8
@@ -97,6 +97,14 @@ class Scope(msgspec.Struct, frozen=True, order=True):
         """The reversible text form, also the stream's name."""
         return _scope_text(self.parts)
 
+    @overload
+    def get(self, kind: Literal["operator"]) -> OperatorId | None: ...
+    @overload
+    def get(self, kind: Literal["session"]) -> SessionId | None: ...
+    @overload
+    def get(self, kind: Literal["workflow"]) -> WorkflowId | None: ...
+    @overload
+    def get(self, kind: str) -> str | None: ...
     def get(self, kind: str) -> str | None:
         """Return the id of the first part of this kind, or None."""
         for part, name in self.parts:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.records.events.sessions import CallRef, MessageSpan, SharedSegment
+from holdfast.records.ids import SessionId
 from holdfast.records.usage import Usage
 
 
@@ -64,7 +65,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A session as listed. `user` is the pseudonym of the user who opened it."""
 
-    id: str
+    id: SessionId
     status: str
     title: str | None
     model: str | None

@@ -23,7 +23,7 @@ from holdfast.flow.turns.deadlock import current_caller, enter_work, wait_graph
 from holdfast.flow.turns.open import TurnTerms
 from holdfast.ports import Env
 from holdfast.records.frames import FrameLimits
-from holdfast.records.ids import check_id, check_key
+from holdfast.records.ids import SessionId, check_id, check_key
 from holdfast.runtime.agent_config import AgentConfig
 from holdfast.runtime.listeners import Tail, TurnListener, follow
 from holdfast.runtime.loop_thread import LoopThread, get_loop_thread
@@ -179,7 +179,7 @@ class AsyncAgent(Generic[T]):
         self, terms: TurnTerms, session: str, thread: str, begun: TurnListener | None = None
     ) -> AgentSend[T]:
         """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
-        sending: AgentSend[T] = AgentSend(self._env, self._crew, self._made, terms, session, thread, begun)
+        sending: AgentSend[T] = AgentSend(self._env, self._crew, self._made, terms, SessionId(session), thread, begun)
         with enter_work(*wait_graph.caller_turns(current_caller(self._env, asyncio.current_task()))):
             sending.task = self._crew.start(sending.run())
         return sending

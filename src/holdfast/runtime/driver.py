@@ -34,6 +34,7 @@ from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Model
+from holdfast.records.ids import SessionId
 from holdfast.records.messages import Delta, ModelCall, ModelReply
 from holdfast.runtime.reply import DELTA_EVENTS
 from holdfast.runtime.tools.arguments import arguments_json
@@ -58,7 +59,7 @@ class TurnDriver:
         threads: ThreadPools,
         tell: Tell,
         *,
-        session: str,
+        session: SessionId,
         output: dict[str, Any] | None,
         options: Mapping[str, Any],
         wrote: Callable[[tuple[int, int]], None],

@@ -26,7 +26,7 @@ from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
 from holdfast.ports import Env
 from holdfast.ports.capabilities import ARTIFACTS
-from holdfast.records.ids import check_id
+from holdfast.records.ids import SessionId, check_id
 from holdfast.records.scope import Scope
 from holdfast.runtime.tasks import get_agent_tasks
 
@@ -45,7 +45,7 @@ class RecoveryFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that could not be resumed so far."""
 
     tenant: str
-    session: str
+    session: SessionId
     thread: str
     frame: str
     times: int

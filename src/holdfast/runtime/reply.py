@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.wire.read import CUT_OFF_REASONS
 from holdfast.core.wire.tools import describe_parameters
 from holdfast.errors import ArgumentsUnfit
+from holdfast.records.ids import SessionId
 from holdfast.records.messages import Message
 from holdfast.records.recovery import QuestionInfo
 from holdfast.records.usage import Usage
@@ -46,7 +47,7 @@ class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """The provider's finish reason, such as `length` or `refusal`; None if the reply ended normally."""
     usage: Usage = Usage()
     turn_id: str = ""
-    session: str = ""
+    session: SessionId = SessionId("")
 
 
 EventKind = Literal[

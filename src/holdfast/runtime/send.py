@@ -25,7 +25,7 @@ from holdfast.flow.turns.limits import ModelLimits
 from holdfast.flow.turns.open import TurnTerms
 from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Env, Model
-from holdfast.records.ids import check_id
+from holdfast.records.ids import SessionId, check_id
 from holdfast.records.usage import Usage
 from holdfast.runtime.agent_config import AgentConfig
 from holdfast.runtime.driver import TurnDriver
@@ -47,7 +47,7 @@ class AgentSend(Generic[T]):
         crew: AgentTasks,
         made: AgentConfig,
         terms: TurnTerms,
-        session: str,
+        session: SessionId,
         thread: str,
         begun: TurnListener | None = None,
     ) -> None:

@@ -7,7 +7,7 @@ from random import Random
 from holdfast.ports import Ids
 from holdfast.records.events import state
 from holdfast.records.events.envelope import Draft
-from holdfast.records.ids import ulid_text
+from holdfast.records.ids import OperatorId, ulid_text
 from holdfast.testing.generate_frames import WORDS
 
 KEYS = ("prefs", "user_1", "user_%", "a/b", "née", "日記", "note 7", "Prefs")
@@ -69,7 +69,9 @@ class StateGenerator:
         effect, sink = ulid_text(self._ids.ulid()), self._random.choice(SINKS)
         self._waiting.append((effect, sink))
         approval = self._random.random() < 0.2
-        facts = state.EffectDeclared(effect=effect, kind="custom", sink=sink, operator="op", needs_approval=approval)
+        facts = state.EffectDeclared(
+            effect=effect, kind="custom", sink=sink, operator=OperatorId("op"), needs_approval=approval
+        )
         content = state.EffectContent(payload={"n": self._random.randrange(9)})
         return Draft(type="effect.declared", facts=facts, content=content, subject=self._random_subject())
 

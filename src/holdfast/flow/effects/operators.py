@@ -31,7 +31,7 @@ from holdfast.records import effects
 from holdfast.records.effects import AnyEffect, EffectOutcome, EffectStatus, OperatorOutput, OperatorResult
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.state import EffectContent, EffectDeclared, OperatorRan, OutputContent
-from holdfast.records.ids import check_id, check_key, ulid_text
+from holdfast.records.ids import OperatorId, check_id, check_key, ulid_text
 from holdfast.records.scope import Address, Scope
 
 Operator = Callable[[Any, Any], Any]
@@ -218,19 +218,19 @@ class OperatorCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call of an operator: its name, the stream of its run, and the key and input that identify the run."""
 
     stream: str
-    name: str
+    name: OperatorId
     key: str | None
     given: str | None
 
 
-def operator_name(operator: object, name: str | None, key: str | None) -> str:
+def operator_name(operator: object, name: str | None, key: str | None) -> OperatorId:
     """Return an operator's name. With a key it must have one of its own: a key stands for one operator."""
     if name:
-        return check_id(name, "name of an operator")
+        return OperatorId(check_id(name, "name of an operator"))
     found = str(getattr(operator, "__name__", type(operator).__name__))
     if key is not None and (found.startswith("<") or isinstance(operator, functools.partial)):
         raise InvalidValue(f"Many functions are called {found!r}, and a key stands for one operator. Give name=.")
-    return check_id(found, "name of an operator")
+    return OperatorId(check_id(found, "name of an operator"))
 
 
 def digest_input(env: Env, given: Any) -> str | None:

@@ -52,7 +52,7 @@ from holdfast.records.events.sessions import (
 )
 from holdfast.records.events.state import StateDeleted
 from holdfast.records.frames import StreamState
-from holdfast.records.ids import check_id, ulid_text
+from holdfast.records.ids import SessionId, check_id, ulid_text
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
@@ -426,7 +426,7 @@ def _iter_sessions(env: Env, query: SessionQuery, title: str | None) -> Iterator
                 continue
             names = ("status", "model", "user", "opened_at", "active_at", "messages", "threads", "usage")
             known = {name: getattr(row, name) for name in names}
-            yield SessionInfo(id=str(parse_scope(row.stream).get("session")), title=own, **known)
+            yield SessionInfo(id=SessionId(str(parse_scope(row.stream).get("session"))), title=own, **known)
         query = replace(query, before=page[-1].place)
 
 
@@ -515,7 +515,7 @@ def _append_offer(
 
 
 def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:
-    session = str(parse_scope(stream).get("session"))
+    session = SessionId(str(parse_scope(stream).get("session")))
 
     def read(thread: str) -> Iterator[Message]:
         if thread not in closing.spans:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.records.events.envelope import Content, Facts
+from holdfast.records.ids import OperatorId
 
 
 class StateWritten(Facts, frozen=True):
@@ -65,7 +66,7 @@ class StateUnlinked(Facts, frozen=True):
 class OperatorRan(Facts, frozen=True):
     """An operator returned its output and declared these effects, in order; their changes are in the same append."""
 
-    operator: str
+    operator: OperatorId
     effects: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     """The kind of each effect."""
@@ -90,7 +91,7 @@ class EffectDeclared(Facts, frozen=True):
     effect: str
     kind: str
     sink: str
-    operator: str | None = None
+    operator: OperatorId | None = None
     needs_approval: bool = False
 
 

@@ -22,7 +22,7 @@ from holdfast.flow.frames import evidence
 from holdfast.flow.frames.takeover import check_not_suspended, frame_key
 from holdfast.ports import Env
 from holdfast.records.events.frames import HandleContent
-from holdfast.records.ids import own_key
+from holdfast.records.ids import SessionId, own_key
 from holdfast.records.recovery import Answer
 
 Tell = Callable[[str, dict[str, Any]], None]
@@ -38,7 +38,7 @@ class ToolCall:
         *,
         turn_id: str,
         name: str,
-        session: str,
+        session: SessionId,
         attempt: int,
         answer: Answer | None,
         tell: Tell,
