@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.client.state import StateStore
 from holdfast.core import entries as rules
@@ -199,6 +200,20 @@ def what_is_over_is_handed_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoredEntry, "is_live", lambda entry, now: True)
 
 
+def pages_are_full_of_other_tiers(patch: pytest.MonkeyPatch) -> None:
+    real = state_store.fetch_pages
+
+    def fetch(storage: Storage, scope: str, page: Any, most: int | None, counts: Any = None) -> Any:
+        return [one for one in real(storage, scope, page, most) if counts is None or counts(*one)]
+
+    patch.setattr(state_store, "fetch_pages", fetch)
+
+
+def searches_end_with_the_first_answer(patch: pytest.MonkeyPatch) -> None:
+    first = MemoryStore.search
+    patch.setattr(MemoryStore, "search", lambda self, scope, wanted: first(self, scope, replace(wanted, limit=100)))
+
+
 PATCHES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (time_does_not_pass, "test_what_has_expired_is_gone_for_every_reader"),
     (time_does_not_pass, "test_what_has_expired_is_not_there_for_writers"),
@@ -206,6 +221,8 @@ PATCHES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (reducers_begin_anew, "test_a_reducer_keeps_what_the_write_does_not_say"),
     (reducers_begin_anew, "test_a_reducer_keeps_the_type_of_what_it_changes"),
     (what_is_over_is_handed_on, "test_what_is_over_hands_nothing_on"),
+    (pages_are_full_of_other_tiers, "test_tiers_are_listed_and_searched_apart"),
+    (searches_end_with_the_first_answer, "test_tiers_are_listed_and_searched_apart"),
     (nothing_lies_over, "test_transient_entries_lie_over_what_is_stored"),
     (search_looks_below, "test_what_lies_below_a_transient_entry_is_not_found"),
     (a_refused_deletion_uncovers, "test_a_deletion_takes_both_and_a_refused_one_neither"),

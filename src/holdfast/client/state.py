@@ -72,19 +72,23 @@ class ReadableState:
         found: Entry | None = self._run_flow(store.read_entry, name)
         return found
 
-    def list(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> list[str]:
-        """Return keys in order. The next page begins after the last key of this one."""
-        found: list[str] = self._run_flow(store.list_keys, prefix, after, limit)
+    def list(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, tier: Tier | None = None
+    ) -> list[str]:
+        """Return keys in order, all or of one tier. The next page begins after the last key of this one."""
+        found: list[str] = self._run_flow(store.list_keys, prefix, after, limit, tier)
         return found
 
-    def entries(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> Sequence[Entry]:
-        """Return entries in order of key, with their values."""
-        found: Sequence[Entry] = self._run_flow(store.list_entries, prefix, after, limit)
+    def entries(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, tier: Tier | None = None
+    ) -> Sequence[Entry]:
+        """Return entries in order of key, all or of one tier, with their values."""
+        found: Sequence[Entry] = self._run_flow(store.list_entries, prefix, after, limit, tier)
         return found
 
-    def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
-        """Search entries; return the best matches first. A store that cannot search finds nothing."""
-        found: Sequence[SearchResult] = self._run_flow(state_search.search_scope, query, limit)
+    def search(self, query: str, *, limit: int = 5, tier: Tier | None = None) -> Sequence[SearchResult]:
+        """Search entries, all or of one tier; return the best first. A store that cannot search finds nothing."""
+        found: Sequence[SearchResult] = self._run_flow(state_search.search_scope, query, limit, tier)
         return found
 
     def history(self, name: str, /, *, limit: int | None = None) -> Sequence[Revision]:

@@ -79,8 +79,7 @@ def is_session_scope(scope: Scope) -> bool:
 
 def check_options(options: EntryOptions, scope: Scope) -> EntryOptions:
     """Check the options of an entry; refuse invalid ones by name."""
-    if options.tier is not None:
-        _check_choice("tier", options.tier, TIERS)
+    check_tier(options.tier)
     if options.lifetime is not None:
         _check_choice("lifetime", options.lifetime, LIFETIMES)
     if options.lifetime == "session" and not is_session_scope(scope):
@@ -97,6 +96,12 @@ def check_options(options: EntryOptions, scope: Scope) -> EntryOptions:
             f"ttl must be between a millisecond and 100 years, in seconds, not {short_repr(options.ttl)}."
         )
     return options
+
+
+def check_tier(value: str | None) -> None:
+    """Check the tier of an entry, or of those to be read; None if there is none."""
+    if value is not None:
+        _check_choice("tier", value, TIERS)
 
 
 def check_prefix(value: object) -> str:

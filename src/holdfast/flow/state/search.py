@@ -61,11 +61,14 @@ EventFilter = Callable[[StoredEvent], bool]
 """A predicate that is True for messages that take part in the search."""
 
 
-def search_scope(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:
-    """Search the entries of one scope, best first. A store that cannot search finds nothing."""
+def search_scope(
+    storage: Storage, scope: Address, query: str, limit: int, tier: str | None = None
+) -> list[SearchResult]:
+    """Search the entries of one scope, all or of one tier, best first. A store that cannot search finds nothing."""
     place, query = Scope.of(scope).text, check_query(query)
     words = query_terms(query)
     check_number("limit", limit, least=1, most=MAX_RESULTS)
+    rules.check_tier(tier)
     if not words or not storage.store.capabilities & {"text", "vectors"}:
         return []
     now = storage.clock.now_ms()
@@ -75,9 +78,14 @@ def search_scope(storage: Storage, scope: Address, query: str, limit: int) -> li
     name = None if embedder is None or vector is None else embedder.name
     most = max(STORE_CANDIDATES, 2 * limit)
     wanted = EntrySearchQuery(now=now, terms=words, vector=vector, embedder=name, limit=most)
-    matches = storage.store.search(place, wanted)
-    # Drop entries hidden by a transient one: a reader would get another value.
-    return rank_matches(place, [match for match in matches if match.key not in over], words, limit)
+    while True:
+        matches = storage.store.search(place, wanted)
+        # Drop entries hidden by a transient one: a reader would get another value.
+        kept = [one for one in matches if one.key not in over and tier in (None, one.entry.tier)]
+        if tier is None or len(kept) >= limit or len(matches) < wanted.limit:
+            return rank_matches(place, kept, words, limit)
+        # Stores do not know tiers, and entries of others filled the answer: ask for more.
+        wanted = replace(wanted, limit=4 * len(matches))
 
 
 def _embed_query(embedder: Embedder | None, query: str) -> bytes | None:

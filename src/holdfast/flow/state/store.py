@@ -108,16 +108,24 @@ def to_entry(scope: str, key: str, entry: StoredEntry) -> Entry:
     )
 
 
-def list_keys(storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None) -> list[str]:
+def list_keys(
+    storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None, tier: str | None
+) -> list[str]:
     """List keys in order, after one of them: the next page begins after the last key of this one."""
-    return [key for key, _ in list_stored(storage, scope, prefix, after, limit)]
+    return [key for key, _ in list_stored(storage, scope, prefix, after, limit, tier)]
 
 
 def list_stored(
-    storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
+    storage: Storage,
+    scope: Address,
+    prefix: str = "",
+    after: str | None = None,
+    limit: int | None = None,
+    tier: str | None = None,
 ) -> list[tuple[str, StoredEntry]]:
-    """List stored entries in key order, with transient ones in place of those they overlay."""
+    """List stored entries in key order, all or of one tier, with transient ones in place of those they overlay."""
     place, prefix = Scope.of(scope).text, rules.check_prefix(prefix)
+    rules.check_tier(tier)
     after = None if after is None else rules.check_entry_key(after)
     most = None if limit is None else check_number("limit", limit, least=1, most=rules.MAX_PAGE)
     now = storage.clock.now_ms()
@@ -126,26 +134,38 @@ def list_stored(
         for key, entry in storage.transients.live_entries(storage.place(place), now)
         if key.startswith(prefix) and (after is None or key > after)
     }
-    found = dict(fetch_pages(storage, place, EntryPageQuery(now=now, prefix=prefix, after=after), most))
+    page = EntryPageQuery(now=now, prefix=prefix, after=after)
+    if tier is None:
+        found = dict(fetch_pages(storage, place, page, most))
+    else:
+        found = dict(fetch_pages(storage, place, page, most, lambda key, one: key not in over and one.tier == tier))
+        over = {key: entry for key, entry in over.items() if entry.tier == tier}
     # A full page may end before a transient key: sorting and cutting leaves that key to a later page.
     found.update(over)
     return sorted(found.items())[:most]
 
 
 def list_entries(
-    storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
+    storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None, tier: str | None
 ) -> list[Entry]:
     """List entries in key order, as readers get them."""
     place = Scope.of(scope).text
-    return [to_entry(place, key, entry) for key, entry in list_stored(storage, place, prefix, after, limit)]
+    return [to_entry(place, key, entry) for key, entry in list_stored(storage, place, prefix, after, limit, tier)]
 
 
-def fetch_pages(storage: Storage, scope: str, page: EntryPageQuery, most: int | None) -> list[tuple[str, StoredEntry]]:
+def fetch_pages(
+    storage: Storage,
+    scope: str,
+    page: EntryPageQuery,
+    most: int | None,
+    counts: Callable[[str, StoredEntry], bool] | None = None,
+) -> list[tuple[str, StoredEntry]]:
+    """Fetch pages until there are `most` entries that count, or a few more, or no more pages."""
     found: list[tuple[str, StoredEntry]] = []
     while most is None or len(found) < most:
-        wanted = page.limit if most is None else min(page.limit, most - len(found))
+        wanted = page.limit if most is None or counts is not None else min(page.limit, most - len(found))
         more = storage.store.page(scope, replace(page, limit=wanted))
-        found += more
+        found += more if counts is None else [one for one in more if counts(*one)]
         if len(more) < wanted:
             break
         page = replace(page, after=more[-1][0])

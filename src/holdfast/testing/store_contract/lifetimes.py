@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from holdfast.client.state import State, StateStore
 from holdfast.core.values import register_type
 from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, VersionConflict
-from holdfast.records.entries import Reducer
+from holdfast.records.entries import TIERS, Reducer, Tier
 from holdfast.records.scope import Scope
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
@@ -34,6 +35,34 @@ class LifetimeContract(StoreFixtures):
             for name in ("tier", "lifetime", "content_kind", "salience"):
                 assert getattr(entry, name) == options.get(name), name
             assert entry.expires_at == (clock.now_ms() + 1_500 if "ttl" in options else None)
+
+    def test_tiers_are_listed_and_searched_apart(self, state: State) -> None:
+        for number in range(110):  # More than a search asks a store for.
+            state.write(f"a/{number:03}", "needle needle", tier="warm")
+        for tier in TIERS:
+            for number in range(3):
+                state.write(f"{tier}/x{number}", "a needle in much hay", tier=tier)
+        state.write("none", "needle")
+        some: tuple[Tier, ...] = ("hot", "cold")
+        for tier in some:
+            keys = [f"{tier}/x{number}" for number in range(3)]
+            assert state.list(tier=tier) == [entry.key for entry in state.entries(tier=tier)] == keys
+            pages = [state.list(tier=tier, after=after, limit=2) for after in (None, keys[1], keys[2])]
+            assert pages == [keys[:2], keys[2:], []]
+            found = {result.key for result in state.search("needle", tier=tier, limit=3)}
+            assert found == (set(keys) if state.search("needle") else set())
+        assert len(state.list(tier="warm")) == 113
+        assert state.list("hot/", tier="cold") == []
+        state.write("hot/x0", "hidden needle", lifetime="transient")
+        state.write("cold/x9", "shown", lifetime="transient", tier="cold")
+        assert state.list(tier="hot") == [entry.key for entry in state.entries(tier="hot")] == ["hot/x1", "hot/x2"]
+        assert state.list(tier="hot", limit=1) == ["hot/x1"]
+        assert state.list(tier="cold")[-1] == "cold/x9"
+        assert "hot/x0" not in {result.key for result in state.search("needle", tier="hot")}
+        reads: tuple[Callable[..., Any], ...] = (state.list, state.entries, state.search)
+        for read in reads:
+            with pytest.raises(InvalidValue, match="tier"):
+                read("needle", tier="tepid")
 
     def test_options_that_mean_nothing_are_refused_and_change_nothing(self, state: State) -> None:
         state.write("k", "v")
