@@ -182,6 +182,18 @@ def test_without_a_world_the_journal_is_all_there_is() -> None:
     assert (report.questions, report.killed) == (0, report.points)
 
 
+def test_signs_of_life_are_no_points_and_the_dead_give_none(tmp_path: Path) -> None:
+    life = lives.Life(lives.KillHistory())
+    hf = life.wrap_client(holdfast.open(tmp_path / "a.db"))
+    hf.frame("job").open()
+    passed = life.story.passed
+    assert hf.env.journal.renew_lease("default", "actor/main", 1)
+    assert life.story.passed == passed
+    life.dead = True
+    assert hf.env.journal.renew_lease("default", "actor/main", 1) is False
+    life.release(hf)
+
+
 # programs that cannot
 
 

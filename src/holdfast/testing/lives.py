@@ -91,7 +91,7 @@ class _MortalJournal(FaultPoints):
 
     def _guard(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         life, story = self._life, self._life.story
-        if name == "renew":  # A background thread calls it at any time, so it is no point. The dead do not renew.
+        if name == "renew_lease":  # A background thread calls it at any time, so it is no point. The dead do not renew.
             return lambda *args, **kwargs: not life.dead and call(*args, **kwargs)
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
