@@ -155,15 +155,16 @@ class Ask(Step):
 
 
 class Done(Step):
-    """The end of a turn. `status` is done or stopped, `reason` says why it was stopped, `text` is the reply so far.
+    """The end of a turn. `status` is done or stopped, `text` is the reply so far.
 
+    `reason` says why it was stopped, and `code` says so in one word, as `Reply.code` does; None if it is done.
     A reply that was cut off, or held back by its provider, is done as well: `finish` says so.
     """
 
-    __slots__ = ("message", "reason", "status")
+    __slots__ = ("code", "message", "reason", "status")
 
     def __init__(self, end: TurnEnd) -> None:
-        self.status, self.message, self.reason = end.status, end.message, end.reason
+        self.status, self.message, self.reason, self.code = end.status, end.message, end.reason, end.code
 
     @property
     def text(self) -> str:
