@@ -146,6 +146,7 @@ def test_messages_are_checked_and_calls_wait_for_their_results(hf: Holdfast) -> 
             with pytest.raises(InvalidValue):
                 frame.messages(limit)  # type: ignore[arg-type]
         assert [message.role for message in frame.messages()] == ["assistant", "tool", "user"]
+        assert [message.pinned for message in frame.messages()] == [False, True, False]
         assert frame.messages(0) == []
 
 

@@ -115,9 +115,12 @@ class CallTool(Step):
         """True if a person changed the arguments."""
         return self._call.args is not None
 
-    def done(self, value: Any, *, files: Sequence[bytes] = ()) -> Message:
-        """Record the tool's value, text or plain data, with files to keep. Return the result as stored."""
-        return self._engine.finish_tool(self._call, value, files=files)
+    def done(self, value: Any, *, files: Sequence[bytes] = (), policy: str | None = None) -> Message:
+        """Record the tool's value, text or plain data, with files to keep. Return the result as stored.
+
+        `policy` decides how compaction may treat it: see Session.append.
+        """
+        return self._engine.finish_tool(self._call, value, files=files, policy=policy)
 
     def fail(self, error: BaseException | str) -> Message:
         """Record that the tool failed: the model is told, and the turn continues."""

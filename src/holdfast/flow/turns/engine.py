@@ -385,10 +385,13 @@ class TurnEngine:
         self._open.update((call.request.id, call) for call in begun)
         return begun
 
-    def finish_tool(self, call: TurnToolCall, value: Any, *, files: Sequence[bytes] = ()) -> Message:
-        """Journal a tool's value, text or plain data, with files to keep."""
+    def finish_tool(
+        self, call: TurnToolCall, value: Any, *, files: Sequence[bytes] = (), policy: str | None = None
+    ) -> Message:
+        """Journal a tool's value, text or plain data, with files to keep and a policy for compaction."""
         with call.answer_once():
-            return self.end_tool(call, ToolCallReturn(result=add_edit_note(call, to_plain(value))), files)
+            came = ToolCallReturn(result=add_edit_note(call, to_plain(value)), policy=policy)
+            return self.end_tool(call, came, files)
 
     def fail_tool(self, call: TurnToolCall, error: BaseException | str) -> Message:
         """Journal that a tool failed: the model is told, and the turn continues."""
