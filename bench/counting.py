@@ -78,10 +78,10 @@ def counting(journal: Any) -> Iterator[Counts]:
 
 
 def _writing(write: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
-    def counted(work: Callable[[Any], Any]) -> Any:
+    def counted(work: Callable[..., Any], *given: Any) -> Any:
         def run(connection: apsw.Connection) -> Any:
             with _traced(connection, counts, writes=True):
-                return work(_Counted(connection, counts))
+                return work(_Counted(connection, counts), *given)
 
         return write(run)
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import holdfast
+from holdfast.client.effects import Effects
+from holdfast.client.index import IndexView
+from holdfast.client.journal import JournalView
+from holdfast.client.session_views import SessionCompaction, SessionPacks
 from holdfast.core.sessions.tokens import ANTHROPIC, OPENAI, OTHER
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.parts import PART_TYPES
 from holdfast.flow.sessions.import_export import ALL_FORMATS
 from holdfast.flow.sessions.sessions import STATUSES
+from holdfast.records.catalogue import CATALOGUE
 from holdfast.records.messages import ROLES, Repair
 from holdfast.records.settings import Settings
 from tests.offenders import assert_none
@@ -25,6 +31,22 @@ FRAMING = {
     "tools at all; each of them beside its JSON": ("tools", "tool"),
     "an image, at the most": ("image",),
     "what leads the reply": ("reply",),
+}
+
+
+SOURCE = Path(holdfast.__file__).parent
+OWNERS = {
+    "hf": holdfast.Holdfast,
+    "hf.index": IndexView,
+    "hf.journal": JournalView,
+    "hf.effects": Effects,
+    "session": holdfast.Session,
+    "session.packs": SessionPacks,
+    "session.compaction": SessionCompaction,
+    "frame": holdfast.Frame,
+    "pack": holdfast.ContextPack,
+    "holdfast": holdfast,
+    "Scope": holdfast.Scope,
 }
 
 
@@ -70,6 +92,39 @@ def test_the_table_of_framing_has_the_numbers_that_are_counted_with() -> None:
         if cells("build/tokens.md", row) != wanted:
             wrong.append(f"{row}: one row with {' | '.join(wanted)}")
     assert_none(wrong, "correct the table of framing in docs/build/tokens.md:")
+
+
+def find_missing_names(page: str) -> list[str]:
+    """Return the names that the rows of a page call ours and present, and that are nowhere in the code."""
+    files = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.sql")]
+    known = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+    known |= {f"HOLDFAST_{name.upper()}" for name in Settings.__struct_fields__}
+    wrong = []
+    for ours in re.findall(r"(?m)^\| .* \| (.*) \| now \|$", page):
+        for name in re.findall(r"`([^`]+)`", ours):
+            owner, _, member = name.partition("(")[0].rpartition(".")
+            if "/" in name and ":" not in name:
+                exists = "<" in name or (SOURCE / name).exists()
+            elif owner in OWNERS:
+                exists = hasattr(OWNERS[owner], member) or name in CATALOGUE
+            else:
+                exists = set(re.findall(r"[A-Za-z_]\w*", name)) <= known
+            wrong += [] if exists else [name]
+    return wrong
+
+
+def test_names_that_correspond_now_exist() -> None:
+    page = text("internals/correspondence.md")
+    assert len(re.findall(r"(?m) \| now \|$", page)) > 150
+    assert_none(find_missing_names(page), "names in docs/internals/correspondence.md that are not in the code:")
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    rows = ["`hf.tasks`", "`core/step`", "`session.packs.nothing(role)`", "`TaskContextMap`, `Scope`"]
+    page = "".join(f"| theirs | {row} | now |\n" for row in rows)
+    missing = ["hf.tasks", "core/step", "session.packs.nothing(role)", "TaskContextMap"]
+    assert find_missing_names(page) == missing
+    assert find_missing_names(page.replace("now", "later")) == []
 
 
 def test_every_role_part_and_status_is_explained() -> None:

@@ -16,8 +16,11 @@ import holdfast
 from holdfast.cli import admin, chat_session
 from holdfast.cli.chat_session import parse_answer
 from holdfast.cli.main import main
+from holdfast.flow.turns import limits
+from holdfast.model import http
 from holdfast.records.recovery import QuestionInfo
 from holdfast.runtime.agent import Agent
+from tests.model_server import Fault, model_server
 
 from .terminals import CTRL_C, CTRL_D, Terminal
 from .test_cli import Result, assert_one_clear_line
@@ -284,6 +287,36 @@ def test_a_model_that_cannot_be_called_is_one_line_and_the_turn_stays(
 
 
 @pytest.mark.parametrize(
+    ("status", "words", "live"),
+    [
+        (404, "answered 404: Something went wrong. Check the model's name", True),
+        (401, "answered 401. No key was sent. Give api_key=…, or set OPENAI_API_KEY.", True),
+        (429, "answered 429: Something went wrong, 8 times.", True),
+        (400, "The turn was stopped: model: rejected: The model gpt-5-mini gave no answer: it answered 400", False),
+        (None, ", 8 times.", True),  # There is no server.
+    ],
+)
+def test_a_message_without_an_answer_is_one_clear_line_and_no_success(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch, status: int | None, words: str, live: bool
+) -> None:
+    monkeypatch.setattr(http, "compute_retry_delay", lambda *given: 0)
+    with model_server([], [Fault(status=status or 500)] * 8) as server:
+        arguments = ("--model", f"openai:gpt-5-mini@{server.url}", "--say", "hello")
+        result = chat(arguments=arguments) if status else None
+    result = result or chat(arguments=arguments)
+    (line,) = [line for line in result.err.splitlines() if line.startswith("holdfast: ")]
+    assert words in line
+    assert (result.code, result.out, "The turn is still live." in result.err) == (2, "", live)
+
+
+def test_a_turn_that_a_limit_stops_is_no_success(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_FAILURES", 0)
+    result = chat(arguments=("--say", "hello"))
+    assert "holdfast: The turn was stopped: model: failed 0 times in a row." in result.err
+    assert result.code == 2
+
+
+@pytest.mark.parametrize(
     ("variables", "model"),
     [
         ({}, "scripted"),
@@ -473,3 +506,9 @@ def test_it_would_be_noticed_if_things_were_shown_twice(shop: Chat, monkeypatch:
     monkeypatch.setattr(chat_session.ChatScreen, "_is_new", lambda self, id: True)
     monkeypatch.setattr(Agent, "stream", lambda agent, session, *given, **how: agent.tail(session))
     assert shop("hm").out.count("> call gate") > 1
+
+
+def test_it_would_be_noticed_if_a_stopped_turn_were_a_success(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_session.ChatScreen, "_stopped", lambda self, event: None)
+    with pytest.raises(AssertionError):
+        test_a_turn_that_a_limit_stops_is_no_success(chat, monkeypatch)

@@ -16,9 +16,10 @@ from bench.counting import counting
 from holdfast import Holdfast
 from holdfast.errors import FrameEnded, FrameNotFound, InvalidMessage, InvalidValue, KeyReused, SessionNotFound
 from holdfast.flow.frames import read as frame_read
-from holdfast.flow.packs import visibility
+from holdfast.flow.packs import pack, visibility
 from holdfast.flow.sessions import append
 from holdfast.flow.sessions.append import MessagePreparer
+from holdfast.flow.sessions.read import thread_state
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock
 from tests.scale import seeded, volume
@@ -120,6 +121,23 @@ def test_a_session_that_nobody_opened_is_an_empty_conversation_to_a_frame(hf: Ho
     assert hf.journal.verify(packs=True).findings == ()
 
 
+def test_a_planted_pack_that_wants_the_session_of_a_frame_is_found(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pack.load_current_state
+
+    def load(env: Any, stream: str) -> Any:
+        if stream.startswith("session/"):
+            thread_state(env, stream)  # It refuses a missing session.
+        return real(env, stream)
+
+    monkeypatch.setattr(pack, "load_current_state", load)
+    with pytest.raises(SessionNotFound):
+        test_a_session_that_nobody_opened_is_an_empty_conversation_to_a_frame(hf)
+    with pytest.raises(FrameEnded), hf.frame("Early", session="later", key="k") as again:
+        again.append("hello")  # Its key is burnt: the frame has failed for good.
+
+
 def test_tokens_are_counted_as_the_session_counts_them(hf: Holdfast) -> None:
     hf.session("s", model="gpt-4o", tokenizer="cl100k_base")
     wanted = hf.session("s").append("The same words.")
@@ -146,6 +164,7 @@ def test_messages_are_checked_and_calls_wait_for_their_results(hf: Holdfast) -> 
             with pytest.raises(InvalidValue):
                 frame.messages(limit)  # type: ignore[arg-type]
         assert [message.role for message in frame.messages()] == ["assistant", "tool", "user"]
+        assert [message.pinned for message in frame.messages()] == [False, True, False]
         assert frame.messages(0) == []
 
 

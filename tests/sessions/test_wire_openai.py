@@ -11,8 +11,10 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnio
 from pydantic import TypeAdapter
 
 from holdfast.core.sessions.rounds import repair_messages
+from holdfast.core.sessions.tokens import OPENAI as CHAT_FRAMING
+from holdfast.core.sessions.tokens import message_tokens
 from holdfast.core.wire import calls as wire_calls
-from holdfast.core.wire import openai_chat
+from holdfast.core.wire import openai_chat, openai_responses
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.core.wire.tools import read_tool_defs
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolCallResult
@@ -249,6 +251,54 @@ def test_results_are_shown_as_text_and_say_what_happened() -> None:
         wire_calls.UNEXPLAINED_FAILURE,
         "[]",
     ]
+
+
+FAILURES = (
+    ToolCallResult(provider_id="c", result="no such city", is_error=True),
+    ToolCallResult(provider_id="c", result="Error: no such city", is_error=True),
+    ToolCallResult(provider_id="c", result={"code": 404}, is_error=True),
+    ToolCallResult(provider_id="c", result=[{"type": "text", "text": "no such city"}], is_error=True),
+    ToolCallResult(provider_id="c", result=INTERRUPTED_RESULT, is_error=True, interrupted=True),
+    ToolCallResult(provider_id="c", result="no such city"),
+)
+"""Failed results, and one at the end that did not fail."""
+
+
+def test_a_failed_result_says_so_in_formats_without_a_flag() -> None:
+    message = Message(role="tool", tool_results=FAILURES)
+    chat = [one["content"] for one in openai_chat.render_request([message])["messages"]]
+    responses = [one["output"] for one in openai_responses.render_request([message])["input"]]
+    assert chat == [
+        "Error: no such city",
+        "Error: no such city",
+        'Error: {"code":404}',
+        [{"type": "text", "text": "Error:"}, {"type": "text", "text": "no such city"}],
+        INTERRUPTED_RESULT,
+        "no such city",
+    ]
+    assert responses[3] == [{"type": "input_text", "text": "Error:"}, {"type": "input_text", "text": "no such city"}]
+    assert responses[:3] + responses[4:] == chat[:3] + chat[4:]
+
+
+def test_the_mark_of_a_failed_result_is_counted() -> None:
+    for failed in FAILURES[:4]:
+        message = Message(role="tool", tool_results=(failed,))
+        (sent,) = openai_chat.render_request([message], ids="provider")["messages"]
+        read = openai_chat.read_messages([sent]).messages[0]
+        assert message_tokens(message, len, CHAT_FRAMING) == message_tokens(read, len, CHAT_FRAMING)
+
+
+def test_a_failed_result_comes_back_as_text_and_is_marked_once() -> None:
+    sent = openai_chat.render_request([Message(role="tool", tool_results=FAILURES)], ids="provider")["messages"]
+    assert back(sent) == sent
+    # Another tool's words may begin so: what was no failure does not become one.
+    assert not any(one.tool_results[0].is_error for one in openai_chat.read_messages(sent).messages)
+
+
+def test_a_renderer_that_loses_failures_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_calls, "_mark_failure", lambda shown: shown)
+    with pytest.raises(AssertionError):
+        test_a_failed_result_says_so_in_formats_without_a_flag()
 
 
 def test_what_was_erased_says_so() -> None:

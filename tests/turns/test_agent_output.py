@@ -110,6 +110,7 @@ def test_one_that_never_fits_stops_the_turn(hf: Holdfast) -> None:
     reply = agent.send(SESSION, "Go", key="k")
     assert (reply.status, reply.text, reply.data) == ("stopped", "Here you are!", None)
     assert str(reply.reason).startswith("output:")
+    assert reply.code == "output"
     assert model.asked == CORRECTIONS + 1
     assert agent.send(SESSION, "Go", key="k") == reply
     assert agent.send(SESSION, "Again").status == "stopped", "the next turn is counted on its own"

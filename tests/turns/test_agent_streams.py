@@ -176,7 +176,7 @@ def test_a_place_that_is_none_is_refused(hf: Holdfast, after: Any) -> None:
         list(hf.agent("a", model="scripted").tail(SESSION, after))
 
 
-def test_another_client_hears_the_same(tmp_path: Path) -> None:
+def test_another_client_hears_every_event_that_is_in_the_journal_and_no_delta(tmp_path: Path) -> None:
     async def main() -> None:
         async with holdfast.open_async(tmp_path / "a.db") as here, holdfast.open_async(tmp_path / "a.db") as there:
             model = Gated({"go": ["Later."]})

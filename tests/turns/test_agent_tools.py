@@ -12,19 +12,107 @@ import pytest
 import holdfast
 from holdfast import Limits
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.errors import ActorBusy, EffectFailed, InsufficientTokens, Refused
+from holdfast.errors import ActorBusy, EffectFailed, InsufficientTokens, InvalidValue, Refused
+from holdfast.flow.turns.engine import TurnEngine
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime.send import AgentSend
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.turns.agent_world import SESSION, Counted, facts, on_loop, spoken_async, until_async
-from tests.turns.loops import place, spoken
+from tests.turns.loops import asks, place, spoken
 
 Holdfast = holdfast.Holdfast
 
 
 def results(hf: Holdfast, session: str = SESSION) -> list[Any]:
     return [result.result for one in hf.session(session).messages() for result in one.tool_results]
+
+
+# policies
+
+
+def policies(hf: Holdfast) -> list[str | None]:
+    found = [one for one in hf.session(SESSION).messages() if one.tool_results]
+    return ["pinned" if one.pinned else one.policy for one in found]
+
+
+def run_tools_with_policies(hf: Holdfast) -> None:
+    """Call tools with and without a policy, and one that fails."""
+
+    @tool(policy="discard_when_done")
+    def scan() -> str:
+        """List all rows."""
+        return "row " * 100
+
+    @tool(policy="pinned")
+    async def read(fails: bool) -> str:
+        """Read the rule."""
+        if fails:
+            raise OSError("no file")
+        return "never green"
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    script = [[call("scan")], [call("read", fails=False)], [call("read", fails=True)], [call("look")], "Done."]
+    agent = hf.agent("a", model=Scripted(script), tools=[scan, read, look])
+    assert agent.send(SESSION, "Paint the fence.").text == "Done."
+    assert policies(hf) == ["discard_when_done", "pinned", None, None]
+    made = hf.session(SESSION).compact(1, strategy="policy_trim", max_tokens=120)
+    assert made is not None
+    assert "row" not in made.text
+    assert "never green" in str(hf.session(SESSION).pack().to_openai())
+
+
+def test_the_policy_of_a_tool_is_that_of_its_results(hf: Holdfast) -> None:
+    run_tools_with_policies(hf)
+
+
+def test_a_planted_driver_that_forgets_the_policy_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = TurnEngine.finish_tool
+    monkeypatch.setattr(
+        TurnEngine, "finish_tool", lambda self, call, value, *, files, policy: finish(self, call, value, files=files)
+    )
+    with pytest.raises(AssertionError):
+        run_tools_with_policies(hf)
+
+
+@pytest.mark.parametrize("wrong", ["keep", 3, ["pinned"]])
+def test_an_unknown_policy_of_a_tool_is_refused(hf: Holdfast, wrong: Any) -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    with pytest.raises(InvalidValue, match="not a policy"):
+        tool(policy=wrong)(look)
+    with hf.session(SESSION).turn("Go.") as turn:
+        (model,) = turn.steps()
+        model.done(asks(("look", {})))  # type: ignore[attr-defined]
+        step: Any
+        (step,) = turn.steps()
+        with pytest.raises(InvalidValue, match="not a policy"):
+            step.done("seen", policy=wrong)
+        assert step.done("seen", policy="compress_first").policy == "compress_first", "nothing was written before"
+        turn.stop()
+    assert policies(hf) == ["compress_first"]
+
+
+def test_a_policy_is_given_in_an_asyncio_loop() -> None:
+    async def main() -> None:
+        async with holdfast.open_async("memory:") as hf:
+            chat = await hf.session(SESSION)
+            async with chat.turn("Go.") as turn:
+                async for step in turn:
+                    work: Any = step
+                    if isinstance(step, holdfast.CallModel):
+                        await work.done(asks(("look", {})))
+                    elif isinstance(step, holdfast.CallTool):
+                        assert (await work.done("seen", policy="pinned")).pinned
+                        await turn.stop()
+
+    asyncio.run(main())
 
 
 # beside each other

@@ -247,6 +247,7 @@ def test_too_many_tool_calls_stop_it(hf: Holdfast) -> None:
     model = Scripted([["Let me look.", call("look", at=1)], ["And again.", call("look", at=2)], "no"])
     reply = ended(hf, model, limits=Limits(tool_calls=1))
     assert reply.reason.startswith("tool_calls:")
+    assert reply.code == "tool_calls"
     assert reply.text == "And again."
 
 
@@ -257,6 +258,7 @@ def test_a_deadline_stops_it(hf: Holdfast, clock: FrozenClock) -> None:
 
     reply = ended(hf, Scripted([slow, "no"]), limits=Limits(timeout_ms=30_000))
     assert reply.reason.startswith("deadline:")
+    assert reply.code == "deadline"
     assert reply.text == "Looking."
 
 
@@ -267,6 +269,7 @@ def test_a_budget_of_tokens_stops_it(hf: Holdfast) -> None:
     )
     reply = ended(hf, Scripted([spent, "no"]), tokens=5_000)
     assert reply.reason.startswith("budget:")
+    assert reply.code == "budget"
     assert reply.text == "Looking."
 
 
@@ -278,6 +281,7 @@ def test_a_budget_in_dollars_stops_it() -> None:
         )
         reply = ended(hf, Scripted([spent, spent, "no"], name="dear"), budget_usd=3)
         assert reply.reason.startswith("budget:")
+        assert reply.code == "budget"
         assert (reply.text, reply.usage.cost) == ("Looking.", 4_000_000_000)
         assert (
             hf.agent("b", model=Scripted([spent, "Yes."], name="dear"), tools=[look], budget_usd=3).send("t", "Go").text
@@ -289,6 +293,7 @@ def test_too_many_loops_stop_it(hf: Holdfast) -> None:
     model = Counted(lambda pack: ["Round.", call("look", at=1)])
     reply = ended(hf, model, loops=3)
     assert reply.reason.startswith("loops:")
+    assert reply.code == "loops"
     assert (reply.text, model.asked) == ("Round.", 3)
 
 
@@ -296,7 +301,7 @@ def test_too_many_loops_stop_it(hf: Holdfast) -> None:
 def test_a_model_that_cannot_answer_stops_it(hf: Holdfast, kind: Any) -> None:
     error = ModelFailed("No such thing.", kind=kind, usage=holdfast.Usage(input=7), partial="As f")
     reply = ended(hf, Scripted([error]))
-    assert reply.reason == f"model: {kind}: No such thing."
+    assert (reply.code, reply.reason) == ("model", f"model: {kind}: No such thing.")
     assert reply.usage.input == 7
     (failed,) = facts(hf, "model.failed")
     assert (failed.error, failed.retryable, failed.usage.input) == (kind, False, 7)

@@ -11,6 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import InvalidValue, ModelFailed
+from holdfast.model import http
+from holdfast.model.exchange import Fault as Unsent
 from holdfast.model.http import HttpModel
 from holdfast.model.providers import ADAPTERS, AnthropicMessages, OpenAIChat, OpenAIResponses, create_model
 from holdfast.records.messages import ModelCall
@@ -153,17 +155,49 @@ def test_a_new_key_does_not_go_to_an_old_address(kind: str, monkeypatch: pytest.
     assert "key-one" not in str(new.headers)
 
 
-def test_a_remote_address_in_a_variable_needs_a_key_and_one_in_code_may_not(
+def call_without_a_key(kind: str, monkeypatch: pytest.MonkeyPatch, url: str | None = None, **how: Any) -> ModelFailed:
+    """Call a model whose address is in the variables, or in `how`, while no variable has a key."""
+    sent: list[str] = []
+
+    async def send(client: Any, url: str, *request: Any) -> Any:
+        sent.append(url)
+        raise Unsent("It was called.", kind="unavailable")
+
+    monkeypatch.setattr(http, "send_request", send)
+    set_connection(monkeypatch, None, url or "https://variable.example/v1")
+    with pytest.raises(ModelFailed) as failed:
+        asyncio.run(ADAPTERS[kind]("m", attempts=1, **how).reply(ModelCall(pack=Shown())))
+    assert len(sent) == (failed.value.kind == "unavailable")
+    return failed.value
+
+
+@pytest.mark.parametrize("url", ["https://gate.example/v1", "http://gate.example/v1", "http://10.0.0.5:8000/v1"])
+def test_without_a_key_nothing_is_sent_to_another_machine(kind: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for failed in (
+        call_without_a_key(kind, monkeypatch, url),
+        call_without_a_key(kind, monkeypatch, base_url=url),
+    ):
+        assert (failed.kind, failed.retryable) == ("unauthorised", False)
+        assert f"set {ADAPTERS[kind].key_variable}" in str(failed)
+    for how in ({"api_key": ""}, {"headers": {"X-Gate": "open"}}):
+        assert call_without_a_key(kind, monkeypatch, base_url=url, **how).kind == "unavailable", "that is said in code"
+
+
+LOCAL = ["http://localhost:11434/v1", "http://127.0.0.1:8000/v1", "http://[::1]:8080/v1", "https://models.localhost/v1"]
+
+
+@pytest.mark.parametrize("url", LOCAL)
+def test_a_server_on_this_machine_needs_no_key(kind: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call_without_a_key(kind, monkeypatch, url).kind == "unavailable", "it was called"
+    assert call_without_a_key(kind, monkeypatch, base_url=url).kind == "unavailable"
+
+
+def test_a_rule_that_takes_every_http_address_for_this_machine_is_noticed(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def send(**how: Any) -> ModelFailed:
-        with pytest.raises(ModelFailed) as failed:
-            asyncio.run(ADAPTERS[kind]("m", attempts=1, **how).reply(ModelCall(pack=Shown())))
-        return failed.value
-
-    set_connection(monkeypatch, None, "https://127.0.0.1:9/v1")
-    assert (send().kind, "_API_KEY" in str(send())) == ("unauthorised", True)
-    assert send(base_url="https://127.0.0.1:9/v1").kind == "unavailable", "it was called"
+    monkeypatch.setattr(http, "_is_loopback", lambda host: host != "gate.example")
+    with pytest.raises(AssertionError):
+        test_without_a_key_nothing_is_sent_to_another_machine(kind, "http://10.0.0.5:8000/v1", monkeypatch)
 
 
 def test_a_variable_that_became_no_key_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

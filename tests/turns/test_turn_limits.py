@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from bench.counting import counting
 from holdfast import Ask, CallModel, CallTool, Limits, Scripted, tool
 from holdfast.core.frames import calls
 from holdfast.errors import InvalidValue
-from holdfast.flow.turns import engine, limits
+from holdfast.flow.turns import engine, limits, turns
 from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.model.scripted import call
 from holdfast.records.usage import Usage
@@ -34,6 +35,7 @@ def endless(step: CallModel) -> None:
 def check_stopped(hf: Holdfast, done: Any, reason: str) -> None:
     assert done.status == "stopped"
     assert done.reason.startswith(f"{reason}: "), done.reason
+    assert done.code == reason
     assert hf.session(SESSION).details.open_calls() == [], "each call has a result"
     resumed = hf.index.resume_actor(place())
     assert (resumed.frames, resumed.holder) == ((), None)
@@ -122,10 +124,8 @@ def test_failures_cost_no_loops_and_none_is_retried_for_ever(hf: Holdfast) -> No
 
 
 def test_a_turn_in_which_no_tool_may_have_a_frame(hf: Holdfast) -> None:
-    done = take(hf, "Go.", endless, limits=Limits(context_tokens=4_000, tool_calls=9, depth=1, timeout_ms=None))
-    if done.reason.startswith("loops"):
-        pytest.fail("a depth is no number of loops")
-    assert done.status == "stopped"
+    done = take(hf, "Go.", endless, limits=Limits(context_tokens=4_000, tool_calls=9, depth=0, timeout_ms=None))
+    assert (done.status, done.code) == ("stopped", "depth")
 
 
 def test_words_that_were_said_before_the_limit_are_shown(hf: Holdfast) -> None:
@@ -135,6 +135,55 @@ def test_words_that_were_said_before_the_limit_are_shown(hf: Holdfast) -> None:
     done = take(hf, "Go.", model, lambda step: echo(step), loops=1)
     assert (done.status, done.text) == ("stopped", "Let me look.")
     assert spoken(hf)[1] == ("assistant", "Let me look.")
+
+
+# the code
+
+
+def test_the_end_of_a_turn_has_a_code_from_every_way_of_ending(hf: Holdfast) -> None:
+    assert take(hf, "Hi", replies("Hi."), key="fine").code is None
+    with hf.session(SESSION).turn("Go.", key="asked") as turn:
+        assert turn.stop("model: not now").code == "stopped", "the words of a caller are no code"
+    with pytest.raises(ZeroDivisionError), hf.session(SESSION).turn("Go.", key="raised", on_error="fail"):
+        raise ZeroDivisionError("loops: no")
+    failing = take(hf, "Go.", lambda step: step.fail("no"), key="model")
+    with hf.session(SESSION).turn("Go.", key="cancelled") as turn:
+        hf.index.pop_frame(turn.id, "cancelled")
+    ends = {key: take(hf, "Go.", replies(), key=key).code for key in ("asked", "raised", "model", "cancelled")}
+    assert ends == {"asked": "stopped", "raised": "failed", "model": failing.code, "cancelled": "stopped"}
+    assert failing.code == "model"
+
+
+def test_a_listener_and_another_process_are_given_the_code(tmp_path: Path) -> None:
+    @tool
+    def look() -> str:
+        return "Nothing."
+
+    path = str(tmp_path / "a.db")
+    with holdfast.open(path) as hf:
+        agent = hf.as_user("ann").agent("a", model=Scripted(lambda pack: [call("look")]), tools=[look], loops=2)
+        last = list(agent.stream(SESSION, "Go.", key="k"))[-1]
+        assert (last.kind, last.data["code"]) == ("stopped", "loops")
+    with holdfast.open(path) as hf:
+        reply = hf.agent("a", model=Scripted([]), tools=[look]).send(SESSION, "Go.", key="k")
+        assert (reply.status, reply.code) == ("stopped", "loops")
+        assert hf.index.get_frame(reply.turn_id).code == "loops"
+        hf.journal.erase("ann")
+        erased = take(hf, "Go.", replies(), key="k")
+        assert (erased.reason, erased.code) == (None, "loops"), "a code is not about a person"
+
+
+@IN_MEMORY
+def test_a_planted_code_that_is_read_from_the_reason_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = turns.read_outcome
+
+    def guess(env: Any, turn: Any) -> Any:
+        end = read(env, turn)
+        return replace(end, code=None if end.reason is None else end.reason.split(":")[0])
+
+    monkeypatch.setattr(turns, "read_outcome", guess)
+    with pytest.raises(AssertionError):
+        test_the_end_of_a_turn_has_a_code_from_every_way_of_ending(hf)
 
 
 # what cannot be meant

@@ -89,10 +89,10 @@ class AsyncCallTool(CallTool):
         self._threads = threads
 
     async def done(  # type: ignore[override]  # the same word, awaited here
-        self, value: Any, *, files: Sequence[bytes] = ()
+        self, value: Any, *, files: Sequence[bytes] = (), policy: str | None = None
     ) -> Message:
         """See CallTool.done."""
-        return await self._threads.run(self._engine.finish_tool, self._call, value, files=files)
+        return await self._threads.run(self._engine.finish_tool, self._call, value, files=files, policy=policy)
 
     async def fail(self, error: BaseException | str) -> Message:  # type: ignore[override]  # same word, awaited here
         """See CallTool.fail."""

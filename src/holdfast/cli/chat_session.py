@@ -328,6 +328,8 @@ class ChatScreen:
 
     def _stopped(self, event: AgentEvent) -> None:
         self.end_output()
+        if event.data["code"] != "stopped":  # Nobody wanted that, and a script must be told.
+            raise HoldfastError(f"The turn was stopped: {event.text}")
         why = "Stopped." if event.text in ("", STOPPED) else f"Stopped: {event.text}"
         kept = "Stopped. The text shown so far is kept in the conversation."
         print_note(kept if self._kept else why, "yellow")

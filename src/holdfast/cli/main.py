@@ -30,7 +30,7 @@ BROKEN_PIPE = 141
 EXIT_CODES = {
     OK: "Success.",
     DAMAGED: "The journal is damaged: `verify` found something, or stored data could not be read.",
-    REFUSED: "The input was bad or the call was refused; nothing was written.",
+    REFUSED: "The input was bad or the call was refused; nothing was written. In `chat`, a message got no answer.",
     UNAVAILABLE: "The journal is not available now, or the outcome is unknown. Try again.",
     INTERRUPTED: "Stopped with Ctrl-C.",
     BROKEN_PIPE: "The reader of the output closed the pipe, as `head` does.",

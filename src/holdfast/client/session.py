@@ -143,7 +143,10 @@ class Session:
             raise InvalidMessage("Say which call this answers: a ToolCallRequest, or its id.")
         provider = call.provider_id if isinstance(call, ToolCallRequest) else None
         answer = ToolCallResult(tool_call_id=id, result=result, is_error=is_error, provider_id=provider)
-        return self.append(Message(role="tool", tool_results=(answer,)), key=key, policy=policy)
+        message = Message(role="tool", tool_results=(answer,))
+        found, _ = session_append.append_to_thread(self._env, self._thread_stream, [message], key=key, policy=policy)
+        compaction_rules.fire_after_append(self._env, self._thread_stream, found)
+        return found[0]
 
     # reading
 

@@ -115,9 +115,12 @@ class CallTool(Step):
         """True if a person changed the arguments."""
         return self._call.args is not None
 
-    def done(self, value: Any, *, files: Sequence[bytes] = ()) -> Message:
-        """Record the tool's value, text or plain data, with files to keep. Return the result as stored."""
-        return self._engine.finish_tool(self._call, value, files=files)
+    def done(self, value: Any, *, files: Sequence[bytes] = (), policy: str | None = None) -> Message:
+        """Record the tool's value, text or plain data, with files to keep. Return the result as stored.
+
+        `policy` decides how compaction may treat it: see Session.append.
+        """
+        return self._engine.finish_tool(self._call, value, files=files, policy=policy)
 
     def fail(self, error: BaseException | str) -> Message:
         """Record that the tool failed: the model is told, and the turn continues."""
@@ -155,15 +158,16 @@ class Ask(Step):
 
 
 class Done(Step):
-    """The end of a turn. `status` is done or stopped, `reason` says why it was stopped, `text` is the reply so far.
+    """The end of a turn. `status` is done or stopped, `text` is the reply so far.
 
+    `reason` says why it was stopped, and `code` says so in one word, as `Reply.code` does; None if it is done.
     A reply that was cut off, or held back by its provider, is done as well: `finish` says so.
     """
 
-    __slots__ = ("message", "reason", "status")
+    __slots__ = ("code", "message", "reason", "status")
 
     def __init__(self, end: TurnEnd) -> None:
-        self.status, self.message, self.reason = end.status, end.message, end.reason
+        self.status, self.message, self.reason, self.code = end.status, end.message, end.reason, end.code
 
     @property
     def text(self) -> str:

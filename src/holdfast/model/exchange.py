@@ -273,7 +273,7 @@ def _error_names(error: Mapping[str, Any]) -> set[str]:
 
 def _quote_message(error: Mapping[str, Any]) -> str:
     said = error.get("message")
-    return f": {' '.join(said.split())[:_LONGEST_QUOTE]}" if isinstance(said, str) and said.strip() else ""
+    return f": {' '.join(said.split())[:_LONGEST_QUOTE].rstrip('.')}" if isinstance(said, str) and said.strip() else ""
 
 
 def parse_reply(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:

@@ -13,6 +13,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
+from ipaddress import ip_address
 from typing import Any, ClassVar, TypedDict
 from urllib.parse import SplitResult, urlsplit
 from weakref import WeakKeyDictionary
@@ -128,9 +129,11 @@ class HttpModel:
             url, key = self._read_connection()
         except InvalidValue as error:
             raise ModelFailed(f"The model {self.name} cannot be called: {error}", kind="unauthorised") from None
-        if not key and not self._headers and self._needs_key(url):
+        if not key and self._api_key is None and not self._headers and not _is_loopback(urlsplit(url).hostname or ""):
             raise ModelFailed(
-                f"The model {self.name} needs a key. Give api_key=…, or set {self.key_variable}.", kind="unauthorised"
+                f"The model {self.name} needs a key. Give api_key=…, or set {self.key_variable}; any word will do for "
+                "a server that wants none.",
+                kind="unauthorised",
             )
         body = msgspec.json.encode(self._build_body(asked))
         headers = self._build_headers(asked.call, key)
@@ -257,10 +260,6 @@ class HttpModel:
         key = check_key(os.environ.get(self.key_variable), self.key_variable) if given is None else given
         return self._resolve_url(self._base_url), key
 
-    def _needs_key(self, url: str) -> bool:
-        """Return True for the provider's own address, or a remote one that its variable names in place of it."""
-        return url.startswith(self.address) or (self._base_url is None and url.startswith("https:"))
-
     def _resolve_url(self, given: str | None) -> str:
         url = (given or os.environ.get(self.address_variable) or self.address).rstrip("/")
         wrong = f"A model's address is like {self.address}"
@@ -284,6 +283,14 @@ def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
 def _ssl_context() -> ssl.SSLContext:
     """Return the machine's certificates, read once: loading takes longer than a request."""
     return httpx2.create_ssl_context()
+
+
+def _is_loopback(host: str) -> bool:
+    """Return True for this machine, where servers of local models want no key."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def split_address(url: str, wrong: str) -> SplitResult:

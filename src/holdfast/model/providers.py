@@ -56,8 +56,8 @@ _LIMITS = (
 class OpenAIChat(HttpModel):
     """A chat completions model: `OpenAIChat("gpt-5-mini")`. The key is `api_key`, or the variable OPENAI_API_KEY.
 
-    For other hosts give `base_url`, as in `https://models.example.com/v1`; they may need no key. Options have OpenAI's
-    names; `max_tokens`, and `reasoning` such as "low", are translated for the model.
+    For other hosts give `base_url`, as in `https://models.example.com/v1`; a server on this machine needs no key.
+    Options have OpenAI's names; `max_tokens`, and `reasoning` such as "low", are translated for the model.
     """
 
     form: ClassVar[Format] = "openai"

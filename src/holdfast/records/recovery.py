@@ -21,6 +21,9 @@ WorkKind = Literal[
 ]
 
 
+StopCode = Literal["tool_calls", "deadline", "budget", "depth", "loops", "model", "output", "stopped", "failed"]
+"""The reason why a turn was stopped: a limit, a model that failed, an output that never fits, a stop, an exception."""
+
 RUN_AGAIN, DO_NOT_RUN = "run again", "do not"
 """The options of a question about repeating a call that may already have run."""
 
@@ -47,6 +50,8 @@ class FrameInfo(msgspec.Struct, frozen=True, kw_only=True):
     summary: str | Erased | None = None
     error: str | Erased | None = None
     value: Any = None
+    code: StopCode | None = None
+    """For a turn that a limit, its model or its output stopped: which of them."""
     context_hash: str | None = None
     reservations: dict[str, int] = {}
     handles: tuple[Handle, ...] = ()

@@ -108,10 +108,7 @@ class AsyncAgent(Generic[T]):
             sending.withdraw()
 
     async def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> AsyncIterator[AgentEvent]:
-        """Yield the events of a conversation, from any process: after an event, or from the start of the live turn.
-
-        Ends when no turn is live, or the turn waits for a person.
-        """
+        """Yield the events of a conversation: see Agent.tail."""
         hub, place = self._crew.hub, self._place(session, thread)
         tail = await self._threads.run(lambda: Tail(self._env, turns.turns_place(place[1])).seek(after))
         async for event in follow(hub, self._threads, tail, place, hub.listen(place, again=after is not None)):
@@ -270,7 +267,11 @@ class Agent(Generic[T]):
         )
 
     def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> Iterator[AgentEvent]:
-        """Yield the events of a conversation, from any process: after an event, or from the start of the live turn."""
+        """Yield the events of a conversation: after an event, or from the start of the live turn.
+
+        Ends when no turn is live, or the turn waits for a person. Another process than the one that works on the turn
+        gets the events with an id: no deltas, no progress.
+        """
         loop = get_loop_thread(self._hf)
         return _iterate_events(self._hf.env, loop, lambda: self._async_agent(loop).tail(session, after, thread=thread))
 

@@ -247,7 +247,8 @@ class TurnDriver:
         if came.is_error:
             await self._journal_outcome(call, engine.fail_tool, str(came.result))
         else:
-            await self._journal_outcome(call, engine.finish_tool, came.result, files=[one.data for one in came.files])
+            files = [one.data for one in came.files]
+            await self._journal_outcome(call, engine.finish_tool, came.result, files=files, policy=tool.policy)
 
     async def _handle_unknown(self, call: TurnToolCall, tool: AnyTool, text: str) -> None:
         """Handle a call with an unknown outcome, as its tool says."""

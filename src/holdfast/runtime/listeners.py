@@ -116,10 +116,11 @@ class Tail:
         return {call.id: call.name for message in asked for call in message.tool_calls}
 
     def _end_event(self, event: Event) -> AgentEvent:
-        """Return the event for the end of a turn: with its reply and finish reason, or with the reason it stopped."""
+        """Return the event for the end of a turn: with its reply and finish reason, or with reason and code."""
         data: dict[str, Any] = {"turn": event.facts.frame}
         error = content_field(event, "error")
         if event.facts.status != "completed":
+            data["code"] = turns.stop_code(event.facts.status, event.facts.code)
             return AgentEvent(kind="stopped", text=error if isinstance(error, str) else "", data=data)
         turn = TurnPlace(actor=self._place.actor, thread=self._place.thread, frame=event.facts.frame)
         reply = turns.read_outcome(self._env, turn).message

@@ -19,7 +19,7 @@ from holdfast.core.wire.tools import describe_parameters
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.ids import SessionId
 from holdfast.records.messages import Message
-from holdfast.records.recovery import QuestionInfo
+from holdfast.records.recovery import QuestionInfo, StopCode
 from holdfast.records.usage import Usage
 from holdfast.runtime.tools.arguments import join_problems, quote, read_json, read_value
 from holdfast.runtime.tools.schema import Schema, build_schema, object_schema
@@ -34,8 +34,8 @@ class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     done      `text` is the reply, and `data` the same as the agent's output type; `finish` is the provider's reason if
               it did not end normally: cut off, refused
     waiting   `questions` are open; `hf.answer(question.id, approve=True)` answers one
-    stopped   `reason` says why: tool_calls, deadline, budget, loops, output, model or the reason of a stop; `text` is
-              the text so far
+    stopped   `reason` says why in a sentence, and `code` in one word: tool_calls, deadline, budget, depth or loops for
+              a limit, model, output, stopped or failed; `text` is the text so far
     """
 
     status: ReplyStatus
@@ -43,6 +43,7 @@ class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     data: T | None = None
     questions: tuple[QuestionInfo, ...] = ()
     reason: str | None = None
+    code: StopCode | None = None
     finish: str | None = None
     """The provider's finish reason, such as `length` or `refusal`; None if the reply ended normally."""
     usage: Usage = Usage()

@@ -196,18 +196,19 @@ class AgentSend(Generic[T]):
                 turn_id=turn,
                 session=session,
             )
-        output, data, reason = self._made.output, None, ended.reason
+        output, data, reason, code = self._made.output, None, ended.reason, ended.code
         done = ended.status == "done"
         try:
             if done and ended.message is not None and output.schema is not None:
                 data = output.parse(ended.message)
         except ArgumentsUnfit as error:  # It was accepted when the agent had another output type.
-            reason = f"output: the stored reply does not fit what this agent asks for. {error}"
+            code, reason = "output", f"output: the stored reply does not fit what this agent asks for. {error}"
         return Reply(
             status="done" if done else "stopped",
             text=ended.text,
             data=data,
             reason=reason,
+            code=code,
             finish=ended.finish,
             usage=usage,
             turn_id=turn,

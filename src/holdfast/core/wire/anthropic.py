@@ -347,7 +347,7 @@ def _render_blocks(message: Message, index: int, wire: WireIds, *, exact: bool) 
             yield from _render_assistant_part(message, index, part, wire)
     elif message.role == "tool":
         for at, result in enumerate(message.tool_results):
-            shown = result_content(message, result)
+            shown = result_content(message, result, has_flag=True)
             words = shown if isinstance(shown, str) and not shown.isspace() else ""
             content = (
                 words if isinstance(shown, str) else [block for part in shown for block in _render_input_part(part)]

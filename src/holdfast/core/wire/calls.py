@@ -28,6 +28,8 @@ from holdfast.records.messages import INTERRUPTED_RESULT, Message, Part, ToolCal
 INVALID_JSON_KEY = "INVALID_JSON"
 """The key under which unparseable arguments are kept as text."""
 UNEXPLAINED_FAILURE = "The tool failed without saying why."
+_FAILURE_STARTS = ("Error:", "error:", INTERRUPTED_RESULT)
+"""The beginnings of a text that says by itself that a call failed."""
 _MAX_NOTE_CHARS = 2_000
 
 IdStyle = Literal["unique", "provider"]
@@ -89,8 +91,11 @@ def custom_input(call: ToolCallRequest) -> str:
     return given if isinstance(given, str) else call.arguments
 
 
-def result_content(message: Message, result: ToolCallResult) -> str | list[Part]:
-    """Return a result as the model sees it: text, parts, or other data as JSON text."""
+def result_content(message: Message, result: ToolCallResult, *, has_flag: bool = False) -> str | list[Part]:
+    """Return a result as the model sees it: text, parts, or other data as JSON text.
+
+    Unless the format `has_flag` for failures, the text of a failed result begins with `Error: `.
+    """
     value = result.result
     has_parts = is_parts(value)
     if has_parts:
@@ -101,12 +106,18 @@ def result_content(message: Message, result: ToolCallResult) -> str | list[Part]
         if result.interrupted:
             return INTERRUPTED_RESULT
         if value is None and message.erased:
-            return ERASED_TEXT
-        if result.is_error:
+            value = ERASED_TEXT
+        elif result.is_error:
             return UNEXPLAINED_FAILURE
-    if isinstance(value, str):
-        return value
-    return list(value) if has_parts else json_text(value)
+    shown = value if isinstance(value, str) else list(value) if has_parts else json_text(value)
+    return shown if has_flag or not (result.is_error or result.interrupted) else _mark_failure(shown)
+
+
+def _mark_failure(shown: str | list[Part]) -> str | list[Part]:
+    first = shown if isinstance(shown, str) else str(shown[0].get("text"))
+    if first.startswith(_FAILURE_STARTS):
+        return shown
+    return f"Error: {shown}" if isinstance(shown, str) else [{"type": "text", "text": "Error:"}, *shown]
 
 
 def _read_arguments(name: str, arguments: Any, notes: ReadNotes) -> str | None:

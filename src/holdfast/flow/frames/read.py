@@ -23,7 +23,7 @@ from holdfast.records.events.envelope import ERASED, Content, Erased, Event
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import FrameState, Handle, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
-from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo, ResultInfo
+from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo, ResultInfo, StopCode
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import MAIN_THREAD, Scope, parse_scope
 
@@ -114,6 +114,7 @@ def describe_frame(
     *,
     completed_at: int | None = None,
     outcome: Content | Erased | None = None,
+    code: StopCode | None = None,
     goal: GoalContent | None = None,
 ) -> FrameInfo:
     """Describe a frame for users; `completed_at` and `outcome` are given for an ended one."""
@@ -140,6 +141,7 @@ def describe_frame(
         deadline=frame.deadline,
         version=frame.version,
         **ended,
+        code=code,
         context_hash=frame.context_hash,
         reservations=dict(frame.reservations),
         handles=tuple(sorted(frame.handles.values(), key=lambda handle: handle.position)),
@@ -162,8 +164,9 @@ def _read_ended_frame(env: Env, frame_id: str) -> FrameInfo:
         frame = build_state(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
         # The last event of an ended frame is its end.
         end = read_event(env, stream, frame.version)
-        outcome, completed_at = None if end is None else end.content, row["completed_at"]
-        return describe_frame(env, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
+        outcome, code = (None, None) if end is None else (end.content, end.facts.code)
+        completed_at = row["completed_at"]
+        return describe_frame(env, stream, frame, completed_at=completed_at, outcome=outcome, code=code)  # type: ignore[arg-type]
 
 
 def read_ancestry(env: Env, frame_id: str) -> list[FrameInfo]:

@@ -130,6 +130,8 @@ class ToolCallReturn(msgspec.Struct, frozen=True, kw_only=True):
     result: Any
     failed: bool = False
     interrupted: bool = False
+    policy: str | None = None
+    """The compaction policy of the result."""
 
 
 def read_response(response: Any, finish: str | None = None) -> Message:
@@ -347,7 +349,7 @@ def end_turn_tool_call(
         provider_id=request.provider_id,
         interrupted=came.interrupted,
     )
-    message = Message(role="tool", tool_results=(answer,))
+    message = Message(role="tool", tool_results=(answer,), policy=came.policy)
     placed = [artifacts.prepare_artifact(env, body) for body in files]
     names = tuple(dict.fromkeys(one.name.hex() for one in placed))
 

@@ -52,6 +52,7 @@ from holdfast.flow.turns.turns import KnownTail, TurnEnd, TurnView
 from holdfast.ports import Env
 from holdfast.records.frames import LIVE_STATUSES
 from holdfast.records.messages import Message
+from holdfast.records.recovery import StopCode
 from holdfast.records.usage import Usage
 
 CORRECTIONS = 3
@@ -225,7 +226,7 @@ class TurnEngine:
             try:
                 steps = self._find_steps(at_once)
             except LimitExceeded as error:
-                self._stop(describe_limit(error), "failed")
+                self._stop(*describe_limit(error))
             except FrameEnded:
                 self.load_outcome()
             if self.ended is None:
@@ -282,7 +283,7 @@ class TurnEngine:
         said = turns.read_turn_messages(self.env, self.place)
         corrections = sum(one.role == "user" and one.synthetic and one.text != UNSEEN_NOTICE for one in said)
         if corrections >= CORRECTIONS:
-            self._stop(f"output: {complaint}", "failed")
+            self._stop(f"output: {complaint}", "failed", "output")
         else:
             self._append_notice(complaint)
 
@@ -363,7 +364,7 @@ class TurnEngine:
             if retryable:
                 self._models.note_failure()
             else:
-                self._stop(f"model: {text}", "failed")
+                self._stop(f"model: {text}", "failed", "model")
 
     def _remember_message(self, said: Message) -> None:
         """Remember a message just written, so that it need not be read, if nothing came between."""
@@ -384,10 +385,13 @@ class TurnEngine:
         self._open.update((call.request.id, call) for call in begun)
         return begun
 
-    def finish_tool(self, call: TurnToolCall, value: Any, *, files: Sequence[bytes] = ()) -> Message:
-        """Journal a tool's value, text or plain data, with files to keep."""
+    def finish_tool(
+        self, call: TurnToolCall, value: Any, *, files: Sequence[bytes] = (), policy: str | None = None
+    ) -> Message:
+        """Journal a tool's value, text or plain data, with files to keep and a policy for compaction."""
         with call.answer_once():
-            return self.end_tool(call, ToolCallReturn(result=add_edit_note(call, to_plain(value))), files)
+            came = ToolCallReturn(result=add_edit_note(call, to_plain(value)), policy=policy)
+            return self.end_tool(call, came, files)
 
     def fail_tool(self, call: TurnToolCall, error: BaseException | str) -> Message:
         """Journal that a tool failed: the model is told, and the turn continues."""
@@ -459,7 +463,7 @@ class TurnEngine:
             clock.sleep(left)
         return reason
 
-    def _stop(self, reason: str, status: str, *, usage: Usage | int = 0) -> TurnEnd:
+    def _stop(self, reason: str, status: str, code: StopCode | None = None, *, usage: Usage | int = 0) -> TurnEnd:
         self.check_claimed()
         for call in self._open.values():
             call.answered = True
@@ -469,12 +473,14 @@ class TurnEngine:
             self.place,
             reason=reason,
             status=status,
+            code=code,
             partial=Message(role="assistant", content=text) if text else None,
             usage=usage,
             begun=[one.call for one in self._open.values() if isinstance(one, TurnModelCall) and not one.repeated],
             release=self._epoch,
         )
-        return self._note_end(TurnEnd("stopped", turns.find_last_reply(self.env, self.place), reason))
+        last = turns.find_last_reply(self.env, self.place)
+        return self._note_end(TurnEnd("stopped", last, reason, turns.stop_code(status, code)))
 
     def _note_end(self, end: TurnEnd) -> TurnEnd:
         """Note that the turn has ended, and its lease with it."""

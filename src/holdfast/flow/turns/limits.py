@@ -33,6 +33,7 @@ from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.ports import Env
 from holdfast.records.events.envelope import Event
+from holdfast.records.recovery import StopCode
 from holdfast.records.reports import EventQuery
 from holdfast.records.usage import Usage
 
@@ -115,7 +116,7 @@ class ModelFailureLimit(LimitExceeded):
     """The model fails however often it is called: the turn ends."""
 
 
-LIMIT_REASONS = {
+LIMIT_CODES: dict[type[LimitExceeded], StopCode] = {
     ToolCallLimitExceeded: "tool_calls",
     DeadlineExceeded: "deadline",
     InsufficientTokens: "budget",
@@ -124,9 +125,14 @@ LIMIT_REASONS = {
 }
 
 
-def describe_limit(error: LimitExceeded) -> str:
-    """Return why a turn is stopped: one word, then a sentence."""
-    return f"{next((why for kind, why in LIMIT_REASONS.items() if isinstance(error, kind)), 'loops')}: {error}"
+ForcedEnd = tuple[str, str, StopCode | None]
+"""The reason, final status and code of a turn that can only be stopped."""
+
+
+def describe_limit(error: LimitExceeded) -> ForcedEnd:
+    """Return the end of a turn that has reached a limit. The reason is the code, then a sentence."""
+    code: StopCode = next((code for kind, code in LIMIT_CODES.items() if isinstance(error, kind)), "loops")
+    return f"{code}: {error}", "failed", code
 
 
 class ModelCallTally(msgspec.Struct, frozen=True):
@@ -186,8 +192,8 @@ def check_cost(usage: Usage, most: int | None) -> None:
         raise InsufficientTokens("the turn has reached its cost limit.")
 
 
-def find_exhausted_limit(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> str | None:
-    """Return why a turn without a worker can only be stopped; None if it can go on or waits for a person."""
+def find_exhausted_limit(env: Env, turn: TurnPlace, loops: int | None, cost: int | None) -> ForcedEnd | None:
+    """Return the end of a turn without a worker that can only be stopped; None if it can go on or waits."""
     try:
         with env.journal.snapshot():  # Another process may take and end the turn at any time.
             _check_next_step(env, turn, loops, cost)

@@ -41,6 +41,7 @@ from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
 from holdfast.ports import Env
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
+from holdfast.records.recovery import StopCode
 from holdfast.records.scope import Scope
 from holdfast.system import renew_in_child
 
@@ -292,23 +293,22 @@ class TurnOpener:
         elif not self._is_over():
             self.epoch = takeover.take_free_stream(self._env, taken.place.actor)
 
-    def _find_forced_end(self, live: TurnPlace, other: str | None) -> tuple[str, str] | None:
-        """Return why a turn without a worker can only be stopped, and its final status; None if it can go on."""
+    def _find_forced_end(self, live: TurnPlace, other: str | None) -> limits.ForcedEnd | None:
+        """Return the end of a turn without a worker that can only be stopped; None if it can go on."""
         asked = turns.find_stop_reason(self._env, live)
         if asked is not None:
-            return asked, "cancelled"
+            return asked, "cancelled", None
         if other is not None and self._terms.if_busy == "interrupt":
-            return INTERRUPT_REASON, "cancelled"
+            return INTERRUPT_REASON, "cancelled", None
         # This agent's limits do not apply to another agent's turn.
         loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
-        why = limits.find_exhausted_limit(self._env, live, loops, cost)
-        return None if why is None else (why, "failed")
+        return limits.find_exhausted_limit(self._env, live, loops, cost)
 
-    def _replace_turn(self, live: TurnPlace, why: str, status: str) -> None:
+    def _replace_turn(self, live: TurnPlace, why: str, status: str, code: StopCode | None) -> None:
         """End a turn without a worker that can only be stopped, then begin another."""
         epoch = takeover.take_free_stream(self._env, live.actor)
         try:
-            stop.stop_turn(self._env, live, reason=why, status=status)
+            stop.stop_turn(self._env, live, reason=why, status=status, code=code)
             self._begin()
         finally:
             takeover.release_stream(self._env, live.actor, epoch)

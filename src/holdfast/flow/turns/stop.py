@@ -29,6 +29,7 @@ from holdfast.records.events.journal import LeaseReleased
 from holdfast.records.frames import Call, StreamState
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallResult
+from holdfast.records.recovery import StopCode
 from holdfast.records.sessions import ThreadState
 from holdfast.records.usage import Usage
 
@@ -41,6 +42,7 @@ def stop_turn(
     *,
     reason: str,
     status: str = "cancelled",
+    code: StopCode | None = None,
     partial: Message | None = None,
     usage: Usage | int = 0,
     begun: Collection[str] = (),
@@ -63,7 +65,8 @@ def stop_turn(
             torn = call.kind == "model" and call.id not in begun
             used = record + _estimate_usage(env, call.id) if torn else record
             growing.add(_draft_call_end(turn, growing.state, call, used, kept))
-        growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
+        *below, popped = lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor]
+        growing.add([*below, replace(popped, facts=replace(popped.facts, code=code))])
         taken = env.leases.draft_take(env.tenant, turn.actor, state) if unowned else []
         given_back = LeaseReleased(epoch=state.epoch + 1, owner=env.leases.name)
         after = [Draft(type="lease.released", facts=given_back)] if taken else []

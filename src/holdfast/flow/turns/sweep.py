@@ -29,7 +29,7 @@ from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.ids import own_key
-from holdfast.records.recovery import SweepReport
+from holdfast.records.recovery import StopCode, SweepReport
 from holdfast.records.scope import parse_scope
 from holdfast.records.sessions import SessionSweepReport
 
@@ -148,7 +148,8 @@ def _end_frame(env: Env, stream: str, frame: FrameState, status: str, why: str, 
     if turn is None:
         pop_frame(env, frame.id, status, frames.OutcomeContent(error=why))
     else:
-        stop.stop_turn(env, turn, reason=why, status=status)
+        code: StopCode | None = "deadline" if why is ORPHAN_REASON else None
+        stop.stop_turn(env, turn, reason=why, status=status, code=code)
     return what
 
 

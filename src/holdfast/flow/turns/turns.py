@@ -32,6 +32,7 @@ from holdfast.records.events.journal import ReasonContent
 from holdfast.records.frames import FrameLimits, FrameState, StreamState
 from holdfast.records.ids import own_key, ulid_bytes, ulid_text
 from holdfast.records.messages import Message
+from holdfast.records.recovery import StopCode
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.usage import Usage
@@ -63,6 +64,8 @@ class TurnEnd(msgspec.Struct, frozen=True):
     """The final reply; for a stopped turn, the model's last message."""
     reason: str | None = None
     """The reason it was stopped."""
+    code: StopCode | None = None
+    """The same in one word."""
 
 
 class TurnAdmission(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,7 +368,13 @@ def read_outcome(env: Env, turn: TurnPlace) -> TurnEnd:
         status="done" if info.status == "completed" else "stopped",
         message=find_last_reply(env, turn) if named is None else message,
         reason=info.error if isinstance(info.error, str) else None,
+        code=stop_code(info.status, info.code),
     )
+
+
+def stop_code(status: str, code: StopCode | None) -> StopCode | None:
+    """Return the code of a turn that ended with this status, journaled or not; None for a reply."""
+    return code or (None if status == "completed" else "stopped" if status == "cancelled" else "failed")
 
 
 def read_turn_usage(env: Env, turn: TurnPlace) -> Usage:

@@ -76,10 +76,14 @@ class FrameSpent(Facts, frozen=True):
 
 
 class FramePopped(Facts, frozen=True):
-    """A unit of work ended. `usage` covers the whole subtree; the grant goes back to the parent."""
+    """A unit of work ended. `usage` covers the whole subtree; the grant goes back to the parent.
+
+    `code` names the limit or the failure that stopped a turn, as `Reply.code` does.
+    """
 
     frame: str
     status: str
+    code: str | None = None
     parent: str | None = None
     granted: int = 0
     usage: Usage = Usage()

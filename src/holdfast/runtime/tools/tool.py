@@ -23,6 +23,7 @@ from holdfast.core.values import discard_awaitable
 from holdfast.core.wire.tools import default_arguments
 from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
 from holdfast.flow.turns.tool_calls import ToolRules, lower_first_letter
+from holdfast.records.compaction import priority_of
 from holdfast.records.messages import ToolCallRequest, ToolDef
 from holdfast.runtime.tools.arguments import arguments_json, check_required, read_arguments, read_object
 from holdfast.runtime.tools.schema import Schema, to_strict
@@ -52,6 +53,7 @@ class Tool(Generic[P, R]):
         if_interrupted: IfInterrupted | None = None,
         timeout: float | None = None,
         tokens: int | None = None,
+        policy: str | None = None,
     ) -> None:
         check_tool_name(definition.name)
         self.function, self.definition, name = function, definition, definition.name
@@ -65,7 +67,8 @@ class Tool(Generic[P, R]):
         self.timeout = None if timeout is None else float(timeout)
         if tokens is not None and not is_number(tokens, least=0):
             raise InvalidValue(f"tokens of {name} is {tokens!r:.40}. Give a whole number of tokens, or None.")
-        self.tokens = tokens
+        self.tokens, self.policy = tokens, policy
+        priority_of(policy)  # It refuses an unknown policy.
         self.is_async = inspect.iscoroutinefunction(function)
         self._signature = signature
         self.__wrapped__ = function
@@ -157,6 +160,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     tokens: int | None = None,
+    policy: str | None = None,
     strict: bool | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
@@ -171,6 +175,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     tokens: int | None = None,
+    policy: str | None = None,
     strict: bool | None = None,
 ) -> Any:
     """Make a tool of a typed function, bare as `@tool` or with options.
@@ -178,8 +183,9 @@ def tool(
     `needs_approval` says whether a person has to agree first: True, False, or a function of the arguments by name.
     `if_interrupted` is the policy for a call that was begun and has no outcome: ask a person, retry with the same key
     because it is idempotent, or fail. By default a person is asked after a crash, and after the `timeout`, in seconds,
-    the model is told that the call may have run. `tokens` is the grant of the frame that each call runs in. `strict`
-    holds the model to the schema where a provider offers that.
+    the model is told that the call may have run. `tokens` is the grant of the frame that each call runs in. `policy`
+    decides how compaction may treat what the tool returns, as in Session.append. `strict` holds the model to the schema
+    where a provider offers that.
     """
 
     def made(function: Callable[..., Any]) -> AnyTool:
@@ -198,6 +204,7 @@ def tool(
             if_interrupted=if_interrupted,
             timeout=timeout,
             tokens=tokens,
+            policy=policy,
         )
 
     return made if function is None else made(function)
