@@ -77,7 +77,7 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """The usage of the session's model calls, as far as their responses were appended."""
+        """The usage of the session's model calls, as far as their responses were appended, and of its summaries."""
         return sessions_flow.session_usage(self._env, self.id)
 
     @property

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -101,6 +102,10 @@ class Summarizer(Protocol):
     def name(self) -> str: ...
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
+
+
+SUMMARY_CALLS: Final[ContextVar[list[tuple[str, Usage]] | None]] = ContextVar("holdfast_summary_calls", default=None)
+"""The model calls of the summary being made: a summarizer adds each of its own, with the name of the model."""
 
 
 class Embedder(Protocol):

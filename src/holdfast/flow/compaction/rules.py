@@ -23,6 +23,7 @@ from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import BudgetExhausted, InvalidValue, SummaryFailed
+from holdfast.flow.compaction.summaries import ModelCalls
 from holdfast.flow.compaction.threads import (
     check_config,
     compact_thread,
@@ -218,8 +219,7 @@ def _run_compaction(
     if standing.is_idle(stream, rule.name, thread) or not standing.busy.lock.acquire(blocking=False):
         return None
     try:
-        summarizer = standing.choose(config.summarizer)
-        made, failed = _compact_to_limits(env, stream, config, summarizer, packed=_has_overflow(occasion))
+        made, failed = _compact_to_limits(env, standing, stream, config, packed=_has_overflow(occasion))
     finally:
         standing.busy.lock.release()
     if not made and not failed:
@@ -229,14 +229,15 @@ def _run_compaction(
 
 
 def _compact_to_limits(
-    env: Env, stream: str, config: CompactionConfig, summarizer: Summarizer, *, packed: bool
+    env: Env, standing: SessionRules, stream: str, config: CompactionConfig, *, packed: bool
 ) -> tuple[list[Summary], list[str]]:
     """Run the strategy, then do whatever is needed to be within the limits; return summaries and failures."""
+    summarizer, calls = standing.choose(config.summarizer), standing.calls.setdefault(stream, [])
     made: list[Summary | None] = []
     failed: list[str] = []
 
     def force(config: CompactionConfig, within: int | None = None) -> None:
-        summary, errors = compact_with_fallback(env, stream, config, summarizer, within=within)
+        summary, errors = compact_with_fallback(env, stream, config, summarizer, calls=calls, within=within)
         made.append(summary)
         if summary is not None or not all(getattr(error, "longer", False) for error in errors.values()):
             failed.extend(f"{strategy}: {error}" for strategy, error in errors.items())
@@ -247,7 +248,7 @@ def _compact_to_limits(
         force(config)
     elif packed or (soft is not None and messages > soft) or (soft is None and most is None and tokens is None):
         try:
-            made.append(compact_thread(env, stream, config, summarizer))
+            made.append(compact_thread(env, stream, config, summarizer, calls=calls))
         except SummaryFailed as error:
             if not error.longer:
                 raise  # Otherwise there is too little to summarise so far, which is no failure.
@@ -404,6 +405,8 @@ class SessionRules:
         self._tallies: dict[str, ThreadTally] = {}
         self.quiet: dict[tuple[str, str], ThreadState] = {}
         """The state of a thread in which a rule found nothing to do, by stream and rule."""
+        self.calls: dict[str, ModelCalls] = {}
+        """The model calls of attempts that failed, by stream."""
         self.busy = ForkLock()
 
     def update_tally(

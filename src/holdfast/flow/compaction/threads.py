@@ -25,13 +25,16 @@ from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
 from holdfast.flow.compaction.summaries import (
     SMALL_SUMMARY_TOKENS,
+    ModelCalls,
     SummaryExtras,
     SummaryPlan,
     SummaryText,
+    collect_calls,
     count_saved_tokens,
     count_summary_tokens,
     message_counter,
     source_messages,
+    sum_calls,
 )
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
@@ -176,24 +179,31 @@ def compact_thread(
     within: int | None = None,
     whole: bool = False,
     write: SummaryWriter | None = None,
+    calls: ModelCalls | None = None,
 ) -> Summary | None:
     """Compact a thread: let a summary stand for older rounds; return None if there are none to cover.
 
-    `within` limits the tokens of the rounds that stay. `write` writes the summary together with something else.
+    `within` limits the tokens of the rounds that stay. `write` writes the summary together with something else. The
+    usage of `calls`, which earlier attempts made, is counted with that of this one.
     """
     check_config(env, config)
-    for attempt in range(1, COMPACT_TRIES + 1):
-        plan = plan_compaction(env, stream, config, within=within, whole=whole)
-        if plan is None:
-            return None
-        words = _make_summary_text(env, plan, config, summarizer)
-        if config.max_length is not None:
-            words = replace(words, text=fit_text(words.text, config.max_length, len))
-        try:
-            return write_compaction(env, plan, words, config, write)
-        except Conflict:
-            if attempt == COMPACT_TRIES:
-                raise
+    calls = [] if calls is None else calls
+    with collect_calls(env, calls):
+        for attempt in range(1, COMPACT_TRIES + 1):
+            plan = plan_compaction(env, stream, config, within=within, whole=whole)
+            if plan is None:
+                return None
+            words = _make_summary_text(env, plan, config, summarizer)
+            if config.max_length is not None:
+                words = replace(words, text=fit_text(words.text, config.max_length, len))
+            try:
+                made = write_compaction(env, plan, replace(words, usage=sum_calls(env, calls)), config, write)
+            except Conflict:
+                if attempt == COMPACT_TRIES:
+                    raise
+            else:
+                calls.clear()
+                return made
     return None
 
 
@@ -203,6 +213,7 @@ def compact_with_fallback(
     config: CompactionConfig,
     summarizer: Summarizer,
     *,
+    calls: ModelCalls,
     within: int | None = None,
     write: SummaryWriter | None = None,
 ) -> tuple[Summary | None, dict[str, SummaryFailed | TooLarge]]:
@@ -211,7 +222,7 @@ def compact_with_fallback(
     for strategy in (config.strategy, *FALLBACKS.get(config.strategy, ())):
         tried = replace(config, strategy=strategy)
         try:
-            return compact_thread(env, stream, tried, summarizer, within=within, write=write), failed
+            return compact_thread(env, stream, tried, summarizer, within=within, write=write, calls=calls), failed
         except (SummaryFailed, TooLarge) as error:
             failed[strategy] = error
     return None, failed
