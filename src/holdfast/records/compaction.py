@@ -129,6 +129,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: Any = None
     timeout: float | None = None
     """Seconds that a summarizer may take."""
+    background: bool = False
+    """Let a rule compact in a thread of its own, while the append or the model call goes on."""
     enabled: bool = True
 
     @property

@@ -76,7 +76,7 @@ _NUMBERS: Final = {
     "max_length": (1, "max_length must be a number of characters"),
 }
 _MAY_BE_NONE: Final = frozenset({"threshold", "max_messages", "max_tokens", "max_length"})
-_SWITCHES: Final = ("when_packed", "keep_goal", "enabled")
+_SWITCHES: Final = ("when_packed", "keep_goal", "background", "enabled")
 MAX_SECONDS: Final = int(threading.TIMEOUT_MAX)
 """The longest time a thread can wait."""
 
