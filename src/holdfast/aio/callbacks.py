@@ -202,6 +202,10 @@ class AsyncSummarizer(Protocol):
 AnySummarizer = SummarizerChoice | AsyncSummarizer | Callable[..., Awaitable[str]]
 
 
+AnyStore = Any
+"""A `StoreChoice`, or a store of `open_store_async`, or one scope of it."""
+
+
 class AsyncCompaction:
     """The compaction of one thread of a session."""
 
@@ -232,7 +236,9 @@ class AsyncCompaction:
                 text = await self._make_async(chosen).summarise_async(originals, max_tokens=most)
                 used = summaries.sum_calls(self._env, calls)
                 try:
-                    return await self._threads.run(self._write_summary, plan, text, chosen.name, used)
+                    # An async embedder may belong to the store that passages are copied to.
+                    write = partial(self._write_summary, plan, text, chosen.name, used)
+                    return await run_search(self._threads, write)
                 except Conflict:
                     if attempt == COMPACT_TRIES:
                         raise

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from holdfast.aio.callbacks import AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
+from holdfast.aio.callbacks import AnyStore, AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
 from holdfast.aio.executor import ThreadPools, iterate_pages, make_async, run_pack
 from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.aio.turn import AsyncTurn
@@ -146,7 +146,7 @@ class AsyncSession:
         summarizer: AnySummarizer | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         whole: bool = False,
-        store: bool | str = False,
+        store: AnyStore = False,
     ) -> Summary | None:
         """See Session.compact. An async summarizer is awaited here, any other runs in a thread."""
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)

@@ -31,6 +31,7 @@ from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
+    from holdfast.flow.compaction.mirror import PassageMirror
     from holdfast.flow.effects.sinks import SinkRegistry
     from holdfast.flow.frames.leases import StreamLeases
     from holdfast.flow.journal.caches import StateCache
@@ -297,3 +298,5 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     """The compaction strategies that this client was given, by name."""
     rules: dict[tuple[str, str], Any] = {}
     """The session rules of this process, by tenant and session's stream."""
+    mirrors: dict[tuple[str, str, int], PassageMirror] = {}
+    """The stores that follow the passages of a scope, by tenant, scope and identity of the store."""

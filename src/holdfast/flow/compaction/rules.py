@@ -89,6 +89,8 @@ def add_rule(
     a disabled configuration only removes that one. `wait` comes from a client that can await the rule's action.
     """
     rule = check_rule(env, given, choose, awaits=wait is not None)
+    if isinstance(rule.action, CompactionConfig):
+        flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
     place = (env.tenant, session)
     standing = env.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait

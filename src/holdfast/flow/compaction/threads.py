@@ -23,6 +23,7 @@ from holdfast.core.numbers import is_number
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
+from holdfast.flow.compaction.mirror import mirror_passages, storage_of
 from holdfast.flow.compaction.summaries import (
     SMALL_SUMMARY_TOKENS,
     ModelCalls,
@@ -281,10 +282,19 @@ def write_compaction(
 
 
 def flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:
-    """Return the scope that compacted passages are written to, by default the session's; None if flushing is off."""
-    if isinstance(config.store, str):
-        return Scope.of(config.store).text
-    return resolve_session_stream(env, stream) if config.store else None
+    """Return the scope that compacted passages are written to, by default the session's; None if flushing is off.
+
+    If another store is to have them too, it follows the scope from now on.
+    """
+    store = config.store
+    if isinstance(store, bool):
+        return resolve_session_stream(env, stream) if store else None
+    storage = storage_of(store)
+    if storage is None:
+        return Scope.of(store).text
+    scope: str = getattr(store, "scope", None) or resolve_session_stream(env, stream)
+    mirror_passages(env, scope, storage)
+    return scope
 
 
 def _find_goal(env: Env, plan: SummaryPlan) -> MessageLocation | None:
@@ -339,5 +349,5 @@ def check_config(env: Env, config: CompactionConfig) -> None:
         raise InvalidValue(
             f"timeout must be a number of seconds above 0 and at most {MAX_SECONDS}, not {seconds!r:.60}."
         )
-    if not isinstance(config.store, bool):
+    if not isinstance(config.store, bool) and storage_of(config.store) is None:
         Scope.of(config.store)
