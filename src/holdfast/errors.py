@@ -420,11 +420,13 @@ class ToolTimedOut(EffectFailed):
 class SummaryFailed(EffectFailed):
     """The summarizer failed or said nothing. Nothing was changed; try again, or use another summarizer.
 
-    `longer` says that nothing is wrong with it but that it is no shorter than what it was to stand for.
+    `longer` says that nothing is wrong with it but that it is no shorter than what it was to stand for. `usage` is what
+    its model used all the same, if it asked one.
     """
 
     def __init__(self, message: str | None = None, *, longer: bool = False) -> None:
         self.longer = longer
+        self.usage: object = None
         super().__init__(message)
 
 

@@ -57,6 +57,7 @@ SILENT = {
     "Session.id": "What the caller named it.",
     "Session.thread": "What the caller named it.",
     "State.scope": "What the caller named it.",
+    "State.storage": "The store itself, for compaction; a test of its own shows that a store serves one tenant.",
     "StateReader.scope": "What the caller named it.",
     "Frame.scope": "What the caller named it.",
 }

@@ -100,6 +100,7 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(chat, "compact", -1)
     yield op(chat, "compact", summarizer=3)
     yield op(chat, "compact", 1, strategy="sliding_window", store=True)
+    yield op(chat, "compact", strategy="sliding_window", summarizer=3)
     yield op(chat, "compact", strategy="by magic")
     yield op(chat.compaction, "add_rule", "by magic")
     yield op(chat.compaction, "rules")

@@ -79,10 +79,10 @@ def test_a_summary_noted_for_more_than_it_was_made_from_is_caught(monkeypatch: p
     """A planted bug: the range is taken when the summary is written, and not when it was begun."""
     note = AsyncCompaction._write_summary
 
-    def late(self: AsyncCompaction, plan: Any, text: str, method: str) -> Any:
+    def late(self: AsyncCompaction, plan: Any, *words: Any) -> Any:
         planned = self._make_plan(0, False)
         assert planned is not None
-        return note(self, planned[1], text, method)
+        return note(self, planned[1], *words)
 
     monkeypatch.setattr(AsyncCompaction, "_write_summary", late)
 

@@ -46,6 +46,7 @@ from holdfast.ports import Embedder, EndedConversation, Env, Memory
 from holdfast.records.compaction import CompactionConfig
 from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
+from holdfast.records.usage import Usage
 from holdfast.system import CALL_SITE, find_call_site
 
 POLL_SECONDS = 1.0
@@ -201,6 +202,10 @@ class AsyncSummarizer(Protocol):
 AnySummarizer = SummarizerChoice | AsyncSummarizer | Callable[..., Awaitable[str]]
 
 
+AnyStore = Any
+"""A `StoreChoice`, or a store of `open_store_async`, or one scope of it."""
+
+
 class AsyncCompaction:
     """The compaction of one thread of a session."""
 
@@ -220,18 +225,23 @@ class AsyncCompaction:
 
     async def run(self, *, whole: bool) -> Summary | None:
         """Summarise all but the newest rounds; retry if the covered messages were changed meanwhile."""
-        for attempt in range(1, COMPACT_TRIES + 1):
-            planned = await self._threads.run(self._make_plan, self._config.keep, whole)
-            if planned is None:
-                return None
-            chosen, plan, most = planned
-            originals = summaries.source_messages(plan)
-            text = await self._make_async(chosen).summarise_async(originals, max_tokens=most)
-            try:
-                return await self._threads.run(self._write_summary, plan, text, chosen.name)
-            except Conflict:
-                if attempt == COMPACT_TRIES:
-                    raise
+        calls: summaries.ModelCalls = []
+        with summaries.collect_calls(self._env, calls):
+            for attempt in range(1, COMPACT_TRIES + 1):
+                planned = await self._threads.run(self._make_plan, self._config.keep, whole)
+                if planned is None:
+                    return None
+                chosen, plan, most = planned
+                originals = summaries.source_messages(plan)
+                text = await self._make_async(chosen).summarise_async(originals, max_tokens=most)
+                used = summaries.sum_calls(self._env, calls)
+                try:
+                    # An async embedder may belong to the store that passages are copied to.
+                    write = partial(self._write_summary, plan, text, chosen.name, used)
+                    return await run_search(self._threads, write)
+                except Conflict:
+                    if attempt == COMPACT_TRIES:
+                        raise
         return None
 
     def _make_plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summaries.SummaryPlan, int] | None:
@@ -241,9 +251,9 @@ class AsyncCompaction:
         plan = compaction_threads.plan_compaction(env, self._thread_stream, config, whole=whole)
         return None if plan is None else (chosen, plan, token_allowance(env, plan, config, chosen.name))
 
-    def _write_summary(self, plan: summaries.SummaryPlan, text: str, method: str) -> Summary:
+    def _write_summary(self, plan: summaries.SummaryPlan, text: str, method: str, used: Usage | None) -> Summary:
         words = summarizer_text(self._config, text, method, thread_tokenizer(self._env, plan.stream)[0].count)
-        return compaction_threads.write_compaction(self._env, plan, words, self._config)
+        return compaction_threads.write_compaction(self._env, plan, replace(words, usage=used), self._config)
 
     def _make_async(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """Wrap a synchronous summarizer so that it runs in a thread and can be awaited."""

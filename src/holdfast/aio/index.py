@@ -8,7 +8,7 @@ Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) ar
 
 from __future__ import annotations
 
-from holdfast.aio.callbacks import AnySummarizer, LoopSummarizer, run_with_rules
+from holdfast.aio.callbacks import AnyStore, AnySummarizer, LoopSummarizer, run_with_rules
 from holdfast.aio.executor import ThreadPools, make_async, make_pages, run_pack
 from holdfast.client.index import IndexView, choose_frame_summarizer
 from holdfast.model.summarizers import resolve_summarizer as checked
@@ -73,7 +73,7 @@ class AsyncIndexView:
         summarizer: AnySummarizer | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         timeout: float | None = None,
-        store: bool | str = False,
+        store: AnyStore = False,
         strict: bool = False,
         key: str | None = None,
     ) -> CompactionResult:

@@ -9,11 +9,10 @@ Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) ar
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from holdfast.aio.callbacks import AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
+from holdfast.aio.callbacks import AnyStore, AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
 from holdfast.aio.executor import ThreadPools, iterate_pages, make_async, run_pack
 from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.aio.turn import AsyncTurn
@@ -148,15 +147,21 @@ class AsyncSession:
         summarizer: AnySummarizer | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         whole: bool = False,
-        store: bool | str = False,
+        store: AnyStore = False,
     ) -> Summary | None:
         """See Session.compact. An async summarizer is awaited here, any other runs in a thread."""
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
         if strategy != "summarise_oldest":
-            work = functools.partial(
-                self._sync.compact, keep, strategy=strategy, max_tokens=max_tokens, whole=whole, store=store
+            given: Any = summarizer  # Checked, and not called.
+            return await self._threads.run(
+                self._sync.compact,
+                keep,
+                strategy=strategy,
+                summarizer=given,
+                max_tokens=max_tokens,
+                whole=whole,
+                store=store,
             )
-            return await self._threads.run(work)
         _, thread_stream = streams_of(self._sync.id, self._sync.thread)
         return await AsyncCompaction(self._env, thread_stream, self._threads, summarizer, config).run(whole=whole)
 

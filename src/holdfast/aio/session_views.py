@@ -6,6 +6,7 @@ Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast.aio.callbacks import LoopSummarizer, await_action, run_with_rules
@@ -70,7 +71,8 @@ class AsyncSessionCompaction:
         def choose(given: Any) -> Summarizer:
             return LoopSummarizer(checked(choose_thread_summarizer(env, self._thread_stream, given)))
 
-        return await self._threads.run(compaction_rules.add_rule, env, self._session_stream, rule, choose, await_action)
+        work = partial(compaction_rules.add_rule, env, self._session_stream, rule, choose, await_action)
+        return await run_with_rules(self._threads, work)
 
     summaries = make_async(SessionCompaction.summaries)
     expand = make_async(SessionCompaction.expand)

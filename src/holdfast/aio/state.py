@@ -17,6 +17,7 @@ from holdfast.aio.callbacks import AnyEmbedder, run_search, wrap_embedder
 from holdfast.aio.executor import AsyncOpener, ThreadPools, close_with_pools, make_async
 from holdfast.client.options import SharedStoreOptions, refuse_unknown
 from holdfast.client.state import ReadableState, State, StateReader, StateStore, open_store
+from holdfast.flow.state.store import Storage
 from holdfast.records.entries import (
     Lifetime,
     Reducer,
@@ -109,6 +110,11 @@ class AsyncState(AsyncReadableState):
         """The scope of the entries."""
         return self._sync.scope
 
+    @property
+    def storage(self) -> Storage:
+        """See State.storage. Reads nothing, and is a property here too."""
+        return self._sync.storage
+
     async def write(
         self,
         name: str,
@@ -164,6 +170,7 @@ class AsyncStateStore:
 
     def __init__(self, store: StateStore, threads: ThreadPools) -> None:
         self.store = self._sync = store
+        self.storage = store.storage
         self._threads = threads
         # The journal embeds a query when it is searched; other stores embed what is written.
         self._embeds = store.owner and store.storage.embedder is not None

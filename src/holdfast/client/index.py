@@ -13,6 +13,7 @@ from holdfast.client import pack as client_context
 from holdfast.client.options import PackOptions, QuestionOptions, SharedPackOptions, SummarizerChoice, refuse_unknown
 from holdfast.client.pack import ContextPack
 from holdfast.client.questions import ask_question, check_flag, make_answer
+from holdfast.client.state import StoreChoice
 from holdfast.connect import make_summarizer
 from holdfast.core.frames import stack as frame_stack
 from holdfast.core.numbers import is_number
@@ -325,7 +326,7 @@ class IndexView:
         summarizer: SummarizerChoice | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         timeout: float | None = None,
-        store: bool | str = False,
+        store: StoreChoice = False,
         strict: bool = False,
         key: str | None = None,
     ) -> CompactionResult:

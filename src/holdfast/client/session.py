@@ -21,6 +21,7 @@ from holdfast.client.session_views import (
     choose_thread_summarizer,
     load_session_text,
 )
+from holdfast.client.state import StoreChoice
 from holdfast.client.turn import Turn, read_turn_messages
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.numbers import is_number
@@ -77,7 +78,7 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """The usage of the session's model calls, as far as their responses were appended."""
+        """The usage of the session's model calls, as far as their responses were appended, and of its summaries."""
         return sessions_flow.session_usage(self._env, self.id)
 
     @property
@@ -209,14 +210,14 @@ class Session:
         summarizer: SummarizerChoice | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         whole: bool = False,
-        store: bool | str = False,
+        store: StoreChoice = False,
     ) -> Summary | None:
         """Show a summary in place of all but the newest `keep` rounds; return None if there is nothing to summarise.
 
         Nothing is removed, and messages that arrive meanwhile stay. `strategy` decides how older rounds are shortened,
-        `whole` replaces earlier summaries as well, `store` also writes the covered messages to the state, where they
-        can be found. A summary is cut to `max_tokens`; one that is no smaller than what it replaces raises
-        SummaryFailed.
+        `whole` replaces earlier summaries as well, `store` also writes the covered messages to the state or to another
+        store, where they can be found. A summary is cut to `max_tokens`; one that is no smaller than what it replaces
+        raises SummaryFailed.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
         chosen = choose_thread_summarizer(self._env, self._thread_stream, summarizer)

@@ -182,6 +182,11 @@ class State(ReadableState):
         self._storage = storage
         self.scope = Scope.of(scope).text
 
+    @property
+    def storage(self) -> Storage:
+        """The store that the entries are in, with its rules: for `store=` of a compaction."""
+        return self._storage
+
     def _run_flow(self, flow: Callable[..., Any], *given: Any) -> Any:
         return flow(self._storage, self.scope, *given)
 
@@ -324,3 +329,7 @@ class StateStore:
 
     def __repr__(self) -> str:
         return f"StateStore({type(self.storage.store).__name__})"
+
+
+StoreChoice = bool | str | State | StateStore
+"""A place for compacted passages: a scope of `hf.state`, where True is the session's, or another store as well."""

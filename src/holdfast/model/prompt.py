@@ -14,14 +14,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import SummaryFailed
 from holdfast.model.registry import model_info
 from holdfast.model.summarizers import ModelSummarizer
 from holdfast.model.tokenizers import resolve_tokenizer
 from holdfast.ports import Model
 from holdfast.records.messages import ModelCall, ModelReply
-
-REFUSALS = ("refusal", "content_filter")
 
 
 class PromptPack(msgspec.Struct, frozen=True):
@@ -46,8 +43,8 @@ def make_model_summarizer(model: Model) -> ModelSummarizer:
     return ModelSummarizer(partial(ask_model, model), name=model.name, window=info.input_budget, count=count)
 
 
-def ask_model(model: Model, prompt: str) -> str:
-    """Return the text of a model's reply to a prompt; raise SummaryFailed if it refuses."""
+def ask_model(model: Model, prompt: str) -> ModelReply:
+    """Return a model's reply to a prompt."""
     replied: Future[ModelReply] = Future()
 
     def run() -> None:
@@ -58,10 +55,7 @@ def ask_model(model: Model, prompt: str) -> str:
 
     # In a thread of its own, since the caller's may have a running loop, and a daemon, since the model may hang.
     threading.Thread(target=copy_context().run, args=(run,), name="holdfast-prompt", daemon=True).start()
-    reply = replied.result()
-    if reply.finish in REFUSALS:
-        raise SummaryFailed(f"The model {model.name} refused to summarise ({reply.finish}). Nothing was changed.")
-    return reply.message.text
+    return replied.result()
 
 
 async def _await_reply(model: Model, prompt: str) -> ModelReply:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -31,6 +32,7 @@ from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
+    from holdfast.flow.compaction.mirror import PassageMirror
     from holdfast.flow.effects.sinks import SinkRegistry
     from holdfast.flow.frames.leases import StreamLeases
     from holdfast.flow.journal.caches import StateCache
@@ -102,6 +104,10 @@ class Summarizer(Protocol):
     def name(self) -> str: ...
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
+
+
+SUMMARY_CALLS: Final[ContextVar[list[tuple[str, Usage]] | None]] = ContextVar("holdfast_summary_calls", default=None)
+"""The model calls of the summary being made: a summarizer adds each of its own, with the name of the model."""
 
 
 class Embedder(Protocol):
@@ -293,3 +299,5 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     """The compaction strategies that this client was given, by name."""
     rules: dict[tuple[str, str], Any] = {}
     """The session rules of this process, by tenant and session's stream."""
+    mirrors: dict[tuple[str, str, int], PassageMirror] = {}
+    """The stores that follow the passages of a scope, by tenant, scope and identity of the store."""

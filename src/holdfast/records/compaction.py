@@ -122,13 +122,16 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     when_packed: bool = False
     keep_goal: bool = False
     """Pin the user's first message before it is covered by a summary."""
-    store: bool | str = False
-    """Also write compacted content to the state, where it can be found again: the session's, or a scope's."""
+    store: Any = False
+    """Also write compacted content to the state, where it can be found again: True for the session's scope, another
+    scope, or another store, `store` or `store(scope)`, which gets a copy and is searched."""
     recall: int = 0
     """Number of these entries that a pack looks for."""
     summarizer: Any = None
     timeout: float | None = None
     """Seconds that a summarizer may take."""
+    background: bool = False
+    """Let a rule compact in a thread of its own, while the append or the model call goes on."""
     enabled: bool = True
 
     @property

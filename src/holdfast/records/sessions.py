@@ -100,3 +100,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     trust: str
     state: dict[str, Any] | None = None
     """Data extracted from the messages, if the summary was made to extract state."""
+    usage: Usage | None = None
+    """The usage of the model that wrote it, with its failed attempts."""

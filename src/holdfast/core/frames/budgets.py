@@ -56,10 +56,15 @@ def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None 
         return []
     if not frame.calls:
         check_awake(frame)
+    return [draft_spent(frame, record, purpose, part)]
+
+
+def draft_spent(frame: FrameState, usage: Usage, purpose: str | None = None, part: int = 0) -> Draft:
+    """Return the event of usage that was paid for, `part` of it by a reservation."""
     left = frame.tokens.available
-    over = 0 if left is None else max(0, record.spent - part - left)
-    facts = frames.FrameSpent(frame=frame_id, usage=record, purpose=purpose, from_reserved=part, overdraft=over)
-    return [Draft(type="frame.spent", facts=facts)]
+    over = 0 if left is None else max(0, usage.spent - part - left)
+    facts = frames.FrameSpent(frame=frame.id, usage=usage, purpose=purpose, from_reserved=part, overdraft=over)
+    return Draft(type="frame.spent", facts=facts)
 
 
 def check_can_spend(frame: FrameState) -> None:

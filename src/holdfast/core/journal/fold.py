@@ -359,8 +359,10 @@ def _fold_message_retracted(thread: Thread, facts: said.MessageRetracted, versio
     return replace(thread, messages=facts.position, newest=facts.newest, edited=version, shared=shared, calls=calls)
 
 
-def _fold_thread_edited(thread: Thread, facts: Any, version: int, at: int) -> Thread:
-    return thread and replace(thread, edited=version)
+def _fold_summary_made(thread: Thread, facts: said.SummaryMade, version: int, at: int) -> Thread:
+    if thread is None or facts.usage is None:
+        return thread and replace(thread, edited=version)
+    return replace(thread, edited=version, usage=replace(thread.usage + facts.usage, model=None))
 
 
 def _fold_context_packed(thread: Thread, facts: ContextPacked, version: int, at: int) -> Thread:
@@ -382,6 +384,6 @@ THREAD_RULES: dict[str, Callable[[Thread, Any, int, int], Thread]] = {
     "thread.ended": _fold_thread_ended,
     "message.appended": _fold_message_appended,
     "message.retracted": _fold_message_retracted,
-    "summary.made": _fold_thread_edited,
+    "summary.made": _fold_summary_made,
     "context.packed": _fold_context_packed,
 }

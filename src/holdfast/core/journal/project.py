@@ -515,7 +515,8 @@ def _project_summary_made(facts: said.SummaryMade, version: int, at: int) -> lis
         "retired": None,
     }
     changes: list[RowChange] = [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.replaces]
-    return [*changes, RowInsert("summaries", row), RowUpdate("threads", (), {"edited": version})]
+    used = {} if facts.usage is None else usage_amounts(facts.usage)
+    return [*changes, RowInsert("summaries", row), RowUpdate("threads", (), {"edited": version}, used)]
 
 
 def _project_tokens_counted(facts: said.TokensCounted, version: int, at: int) -> list[RowChange]:

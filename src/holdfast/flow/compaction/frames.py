@@ -24,7 +24,8 @@ from holdfast.core.compaction.strategies import (
     run_strategy,
 )
 from holdfast.core.compaction.summary import passage_key, split_texts
-from holdfast.core.frames.stack import add_clock_events
+from holdfast.core.frames.budgets import draft_spent
+from holdfast.core.frames.stack import add_clock_events, live_frame
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.numbers import is_number
 from holdfast.core.trust import event_trust, lowest_trust
@@ -45,7 +46,7 @@ from holdfast.flow.compaction.threads import (
     plan_compaction,
     summary_framing,
 )
-from holdfast.flow.frames.lifecycle import check_live, match_event
+from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
 from holdfast.flow.frames.read import (
     content_field,
     find_frame_stream,
@@ -112,7 +113,11 @@ def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> Co
     written: list[FrameCompacted] = []
     write = partial(_commit_summary, work, tokens, written)
     config, room = _share_target(work, thread, tokens)
-    summary, failed = compact_with_fallback(work.env, thread, config, summarizer, within=room, write=write)
+    calls: summaries.ModelCalls = []
+    summary, failed = compact_with_fallback(work.env, thread, config, summarizer, calls=calls, within=room, write=write)
+    used = summaries.sum_calls(work.env, calls)
+    if used is not None:  # No attempt made a summary that counts it.
+        change_frame(work.env, work.frame, lambda state: [draft_spent(live_frame(state, work.frame), used)])
     note = "; ".join(f"{strategy}: {error}" for strategy, error in failed.items()) or None
     if summary is None:
         return work.result_without_change(tokens, note or NOTHING_OLDER)
@@ -160,10 +165,12 @@ def _commit_summary(
     )
 
     def decide(states: States) -> Drafts:
-        work.live_frame(states)
+        frame = work.live_frame(states)
         summaries.check_unchanged(work.env, plan, states)
         drafts = {stream: list(events) for stream, events in also.drafts(noted.id).items()}
         drafts[plan.stream] = [*drafts.get(plan.stream, ()), made]
+        if words.usage is not None:
+            drafts[work.stream] = [*drafts.get(work.stream, ()), draft_spent(frame, words.usage)]
         return work.frame_drafts(states, facts, drafts)
 
     changed = work.commit(decide, plan.stream, *also.streams)

@@ -12,7 +12,8 @@ from holdfast.core.compaction.summary import PASSAGE_PREFIX, CompactedPassage, p
 from holdfast.core.entries import EntryOptions, check_options
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.numbers import is_number
-from holdfast.errors import InvalidValue
+from holdfast.errors import InvalidValue, Refused, Unavailable
+from holdfast.flow.compaction.mirror import searched_storage
 from holdfast.flow.sessions.read import iter_places, load_messages
 from holdfast.flow.state import search
 from holdfast.flow.state.journal_store import journal_storage, write_draft
@@ -21,6 +22,7 @@ from holdfast.flow.state.write import build_entry
 from holdfast.ports import Env
 from holdfast.ports.capabilities import STATE, require
 from holdfast.records.compaction import RecalledEntry
+from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Draft
 from holdfast.records.scope import Address, Scope
 
@@ -49,13 +51,19 @@ def search_memories(env: Env, scopes: Sequence[Address], query: str, limit: int 
         raise InvalidValue(f"limit must be a number of entries, 0 or more, not {limit!r}.")
     found: dict[str, RecalledEntry] = {}
     for scope in dict.fromkeys(Scope.of(one).text for one in scopes) if limit and query.strip() else ():
-        for result in search.search_scope(
-            journal_storage(env), scope, query, min(limit * CANDIDATE_FACTOR, MAX_RESULTS)
-        ):
+        for result in _search_passages(env, scope, query, min(limit * CANDIDATE_FACTOR, MAX_RESULTS)):
             one = _load_memory(env, scope, result.key, result.score) if result.key.startswith(PASSAGE_PREFIX) else None
             if one is not None and one.text not in {known.text for known in found.values()}:
                 found.setdefault(one.id, one)  # A passage compacted twice, in two threads, is returned once.
     return sorted(found.values(), key=lambda one: (-one.score, one.scope, one.key))[:limit]
+
+
+def _search_passages(env: Env, scope: str, query: str, limit: int) -> list[SearchResult]:
+    """Search a scope in the store that mirrors it; in the journal if there is none, or if it cannot be searched now."""
+    try:
+        return search.search_scope(searched_storage(env, scope), scope, query, limit)
+    except (Refused, Unavailable):
+        return search.search_scope(journal_storage(env), scope, query, limit)
 
 
 def _load_memory(env: Env, scope: str, key: str, score: float) -> RecalledEntry | None:

@@ -4,6 +4,10 @@ Rules are evaluated after an append has been committed, and before a pack goes t
 pays nothing. A rule that fails is warned about and tried again at the next occasion; only a guard refuses, and only
 the next model call. An append made by a running rule does not fire rules again.
 
+With `background` a compaction runs in a thread of its own, and the append does not wait for it. It is written by
+compare-and-set like any other, so nothing is covered twice; what a crash interrupted is made when the rule is added
+again, or at the next occasion.
+
 Up to its limits a compaction is soft: above the threshold its strategy is tried, and on failure tried again later.
 Above a limit it must succeed: by the next strategy, and finally by leaving messages out.
 """
@@ -11,9 +15,10 @@ Above a limit it must succeed: by the next strategy, and finally by leaving mess
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +27,8 @@ from msgspec.structs import replace
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text, is_async
-from holdfast.errors import BudgetExhausted, InvalidValue, SummaryFailed
+from holdfast.errors import BudgetExhausted, Closed, InvalidValue, SummaryFailed
+from holdfast.flow.compaction.summaries import ModelCalls
 from holdfast.flow.compaction.threads import (
     check_config,
     compact_thread,
@@ -52,8 +58,9 @@ from holdfast.records.compaction import (
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
+from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.sessions import Summary, ThreadState
-from holdfast.system import ForkLock, warn_caller
+from holdfast.system import CALL_SITE, ForkLock, find_call_site, warn_caller
 
 TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
 COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
@@ -61,6 +68,9 @@ TARGET_SHARE: Final = 0.6
 """The share of an exceeded limit that is left afterwards; otherwise the next message would exceed it again."""
 KEEP_ALL_ROUNDS: Final = 2**31
 """The number of rounds to keep where only their tokens are limited."""
+BACKGROUND_THREADS: Final = 16
+"""The most compactions of a client in the background. Beyond that a rule waits for its next occasion."""
+BACKGROUND_BLOCK: Final = "compaction of "
 RETRY_GROWTH = 8
 """After a compaction found nothing to do, a thread must grow by about 1/8 before the next attempt."""
 
@@ -79,6 +89,8 @@ def add_rule(
     a disabled configuration only removes that one. `wait` comes from a client that can await the rule's action.
     """
     rule = check_rule(env, given, choose, awaits=wait is not None)
+    if isinstance(rule.action, CompactionConfig):
+        flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
     place = (env.tenant, session)
     standing = env.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait
@@ -91,6 +103,11 @@ def add_rule(
 
     if isinstance(rule.action, CompactionConfig) and not rule.action.enabled:
         undo()
+    elif _is_background(rule):
+        known = load_state(env, session).session
+        for thread in () if known is None else known.threads:
+            stream = Scope.thread(str(parse_scope(session).get("session")), thread).text
+            _start_compaction(env, standing, rule, Occasion(kind="appended", stream=stream))
     return undo
 
 
@@ -159,6 +176,9 @@ def _fire_rule(
     try:
         if not _is_due(env, standing, rule, occasion):
             return None
+        if _is_background(rule):
+            _start_compaction(env, standing, rule, occasion)
+            return None
         if isinstance(rule.action, TelemetryRecorder):
             _await_result(standing, rule, record_occasion(env, rule.action, occasion, before))
             return None
@@ -167,11 +187,56 @@ def _fire_rule(
         else:
             made = _await_result(standing, rule, rule.action(occasion))
             found = RuleOutcome(rule=rule.name, made=() if made is None else (made,))
+    except Closed:  # The client was closed meanwhile: the next one makes the summary.
+        return None
     except Exception as error:  # noqa: BLE001  # It may be anybody's code, and the append is done.
         found = RuleOutcome(rule=rule.name, error=exception_text(error))
     if found is not None and found.error is not None:
         warn_caller(f"The rule {rule.name} of {occasion.stream} failed: {found.error}")
     return found
+
+
+def _is_background(rule: Rule) -> bool:
+    return isinstance(rule.action, CompactionConfig) and rule.action.background
+
+
+def _start_compaction(env: Env, standing: SessionRules, rule: Rule, occasion: Occasion) -> None:
+    """Compact a conversation in a thread of its own, again for as long as the rule is due; draining waits for it."""
+    leases, stream, place = env.leases, occasion.stream, find_call_site()
+    here = (env.tenant, BACKGROUND_BLOCK + stream)
+    if leases.draining:
+        return
+    if not leases.enter_block(*here):
+        standing.missed.add(stream)  # The thread at work may have looked before this occasion: it looks again.
+        if not leases.enter_block(*here):
+            return
+    if sum(name.startswith(BACKGROUND_BLOCK) for _, name in tuple(leases.blocks)) > BACKGROUND_THREADS:
+        leases.blocks.discard(here)
+        return
+    once = Rule(rule.name, rule.trigger, replace(rule.action, background=False))
+    later = replace(occasion, new=())
+
+    def work() -> None:
+        CALL_SITE.set(place)
+        entered = True
+        while entered:
+            standing.missed.discard(stream)
+            try:
+                with mark_rule_running():
+                    found = _fire_rule(env, standing, once, later, ())
+                    while found is not None and found.error is None:
+                        found = _fire_rule(env, standing, once, later, ())
+            finally:
+                leases.blocks.discard(here)
+            entered = stream in standing.missed and leases.enter_block(*here)
+
+    # A daemon, since a summarizer may hang: a process that ends does not wait for it.
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="holdfast-compaction", daemon=True)
+    try:
+        thread.start()
+    except BaseException:
+        leases.blocks.discard(here)
+        raise
 
 
 def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
@@ -218,8 +283,7 @@ def _run_compaction(
     if standing.is_idle(stream, rule.name, thread) or not standing.busy.lock.acquire(blocking=False):
         return None
     try:
-        summarizer = standing.choose(config.summarizer)
-        made, failed = _compact_to_limits(env, stream, config, summarizer, packed=_has_overflow(occasion))
+        made, failed = _compact_to_limits(env, standing, stream, config, packed=_has_overflow(occasion))
     finally:
         standing.busy.lock.release()
     if not made and not failed:
@@ -229,14 +293,15 @@ def _run_compaction(
 
 
 def _compact_to_limits(
-    env: Env, stream: str, config: CompactionConfig, summarizer: Summarizer, *, packed: bool
+    env: Env, standing: SessionRules, stream: str, config: CompactionConfig, *, packed: bool
 ) -> tuple[list[Summary], list[str]]:
     """Run the strategy, then do whatever is needed to be within the limits; return summaries and failures."""
+    summarizer, calls = standing.choose(config.summarizer), standing.calls.setdefault(stream, [])
     made: list[Summary | None] = []
     failed: list[str] = []
 
     def force(config: CompactionConfig, within: int | None = None) -> None:
-        summary, errors = compact_with_fallback(env, stream, config, summarizer, within=within)
+        summary, errors = compact_with_fallback(env, stream, config, summarizer, calls=calls, within=within)
         made.append(summary)
         if summary is not None or not all(getattr(error, "longer", False) for error in errors.values()):
             failed.extend(f"{strategy}: {error}" for strategy, error in errors.items())
@@ -247,7 +312,7 @@ def _compact_to_limits(
         force(config)
     elif packed or (soft is not None and messages > soft) or (soft is None and most is None and tokens is None):
         try:
-            made.append(compact_thread(env, stream, config, summarizer))
+            made.append(compact_thread(env, stream, config, summarizer, calls=calls))
         except SummaryFailed as error:
             if not error.longer:
                 raise  # Otherwise there is too little to summarise so far, which is no failure.
@@ -404,6 +469,10 @@ class SessionRules:
         self._tallies: dict[str, ThreadTally] = {}
         self.quiet: dict[tuple[str, str], ThreadState] = {}
         """The state of a thread in which a rule found nothing to do, by stream and rule."""
+        self.calls: dict[str, ModelCalls] = {}
+        """The model calls of attempts that failed, by stream."""
+        self.missed: set[str] = set()
+        """Threads with an occasion that came while they were compacted in the background."""
         self.busy = ForkLock()
 
     def update_tally(

@@ -8,6 +8,7 @@ and neither does one longer than the messages it covers, unless it is small.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, groupby, islice, takewhile
 from typing import Any, Final
 
@@ -20,10 +21,10 @@ from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
-from holdfast.flow.sessions.append import thread_tokenizer
+from holdfast.flow.sessions.append import add_cost, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, leading_instructions, load_messages, thread_state
 from holdfast.flow.sessions.summaries import build_summary, is_covered, iter_summaries
-from holdfast.ports import Env, Tokenizer
+from holdfast.ports import SUMMARY_CALLS, Env, Tokenizer
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft
 from holdfast.records.events.sessions import MessageSpan, SummaryContent, SummaryMade
 from holdfast.records.ids import ulid_text
@@ -32,9 +33,12 @@ from holdfast.records.packs import CompactionLevel
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Scope
 from holdfast.records.sessions import Summary
+from holdfast.records.usage import NO_USAGE, Usage
 
 Keep = int | Callable[[Sequence[Message]], int]
 """The number of newest rounds to keep, or a function of the uncovered messages that returns it."""
+ModelCalls = list[tuple[str, Usage]]
+"""Model calls that no summary counts yet: the names of the models, and what each call used."""
 
 MERGE_COUNT = 8
 """This many summaries of similar size are merged into one, made from the originals: few cover a long thread."""
@@ -74,6 +78,29 @@ class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
     """The maker of the text: the strategy, or the summarizer it called."""
     level: CompactionLevel
     state: dict[str, Any] | None = None
+    usage: Usage | None = None
+    """The usage of the model calls, if any."""
+
+
+@contextmanager
+def collect_calls(env: Env, calls: ModelCalls) -> Iterator[None]:
+    """Add the model calls of summaries made in a block to a list; an error tells what they used.
+
+    Calls of failed attempts stay in the list, and so are counted to the next summary that is written.
+    """
+    before = SUMMARY_CALLS.set(calls)
+    try:
+        yield
+    except SummaryFailed as error:
+        error.usage = sum_calls(env, calls)
+        raise
+    finally:
+        SUMMARY_CALLS.reset(before)
+
+
+def sum_calls(env: Env, calls: ModelCalls) -> Usage | None:
+    """Return the usage of model calls with its cost; None without any call."""
+    return sum((add_cost(env, usage, model) for model, usage in calls), NO_USAGE) if calls else None
 
 
 def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> SummaryPlan | None:
@@ -195,6 +222,7 @@ def draft_summary(env: Env, plan: SummaryPlan, words: SummaryText) -> Draft:
         level=str(words.level),
         replaces=plan.replaces,
         flushed=plan.flushed,
+        usage=words.usage,
     )
     return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))
 

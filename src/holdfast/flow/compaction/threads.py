@@ -23,15 +23,19 @@ from holdfast.core.numbers import is_number
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
+from holdfast.flow.compaction.mirror import mirror_passages, storage_of
 from holdfast.flow.compaction.summaries import (
     SMALL_SUMMARY_TOKENS,
+    ModelCalls,
     SummaryExtras,
     SummaryPlan,
     SummaryText,
+    collect_calls,
     count_saved_tokens,
     count_summary_tokens,
     message_counter,
     source_messages,
+    sum_calls,
 )
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
@@ -73,7 +77,7 @@ _NUMBERS: Final = {
     "max_length": (1, "max_length must be a number of characters"),
 }
 _MAY_BE_NONE: Final = frozenset({"threshold", "max_messages", "max_tokens", "max_length"})
-_SWITCHES: Final = ("when_packed", "keep_goal", "enabled")
+_SWITCHES: Final = ("when_packed", "keep_goal", "background", "enabled")
 MAX_SECONDS: Final = int(threading.TIMEOUT_MAX)
 """The longest time a thread can wait."""
 
@@ -176,24 +180,31 @@ def compact_thread(
     within: int | None = None,
     whole: bool = False,
     write: SummaryWriter | None = None,
+    calls: ModelCalls | None = None,
 ) -> Summary | None:
     """Compact a thread: let a summary stand for older rounds; return None if there are none to cover.
 
-    `within` limits the tokens of the rounds that stay. `write` writes the summary together with something else.
+    `within` limits the tokens of the rounds that stay. `write` writes the summary together with something else. The
+    usage of `calls`, which earlier attempts made, is counted with that of this one.
     """
     check_config(env, config)
-    for attempt in range(1, COMPACT_TRIES + 1):
-        plan = plan_compaction(env, stream, config, within=within, whole=whole)
-        if plan is None:
-            return None
-        words = _make_summary_text(env, plan, config, summarizer)
-        if config.max_length is not None:
-            words = replace(words, text=fit_text(words.text, config.max_length, len))
-        try:
-            return write_compaction(env, plan, words, config, write)
-        except Conflict:
-            if attempt == COMPACT_TRIES:
-                raise
+    calls = [] if calls is None else calls
+    with collect_calls(env, calls):
+        for attempt in range(1, COMPACT_TRIES + 1):
+            plan = plan_compaction(env, stream, config, within=within, whole=whole)
+            if plan is None:
+                return None
+            words = _make_summary_text(env, plan, config, summarizer)
+            if config.max_length is not None:
+                words = replace(words, text=fit_text(words.text, config.max_length, len))
+            try:
+                made = write_compaction(env, plan, replace(words, usage=sum_calls(env, calls)), config, write)
+            except Conflict:
+                if attempt == COMPACT_TRIES:
+                    raise
+            else:
+                calls.clear()
+                return made
     return None
 
 
@@ -203,6 +214,7 @@ def compact_with_fallback(
     config: CompactionConfig,
     summarizer: Summarizer,
     *,
+    calls: ModelCalls,
     within: int | None = None,
     write: SummaryWriter | None = None,
 ) -> tuple[Summary | None, dict[str, SummaryFailed | TooLarge]]:
@@ -211,7 +223,7 @@ def compact_with_fallback(
     for strategy in (config.strategy, *FALLBACKS.get(config.strategy, ())):
         tried = replace(config, strategy=strategy)
         try:
-            return compact_thread(env, stream, tried, summarizer, within=within, write=write), failed
+            return compact_thread(env, stream, tried, summarizer, within=within, write=write, calls=calls), failed
         except (SummaryFailed, TooLarge) as error:
             failed[strategy] = error
     return None, failed
@@ -270,10 +282,19 @@ def write_compaction(
 
 
 def flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:
-    """Return the scope that compacted passages are written to, by default the session's; None if flushing is off."""
-    if isinstance(config.store, str):
-        return Scope.of(config.store).text
-    return resolve_session_stream(env, stream) if config.store else None
+    """Return the scope that compacted passages are written to, by default the session's; None if flushing is off.
+
+    If another store is to have them too, it follows the scope from now on.
+    """
+    store = config.store
+    if isinstance(store, bool):
+        return resolve_session_stream(env, stream) if store else None
+    storage = storage_of(store)
+    if storage is None:
+        return Scope.of(store).text
+    scope: str = getattr(store, "scope", None) or resolve_session_stream(env, stream)
+    mirror_passages(env, scope, storage)
+    return scope
 
 
 def _find_goal(env: Env, plan: SummaryPlan) -> MessageLocation | None:
@@ -328,5 +349,5 @@ def check_config(env: Env, config: CompactionConfig) -> None:
         raise InvalidValue(
             f"timeout must be a number of seconds above 0 and at most {MAX_SECONDS}, not {seconds!r:.60}."
         )
-    if not isinstance(config.store, bool):
+    if not isinstance(config.store, bool) and storage_of(config.store) is None:
         Scope.of(config.store)

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from holdfast.core.journal.codec import RESTORE, seal_draft
+from holdfast.core.journal.codec import RESTORE, decode_event, seal_draft
 from holdfast.core.search.documents import decode_beginning
 from holdfast.errors import Corrupt, InvalidValue, NotFound, TooLarge
 from holdfast.ports import Env
@@ -19,7 +19,8 @@ from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import ERASED, Draft, Erased, SealedEvent, Source
 from holdfast.records.events.journal import SubjectErased
 from holdfast.records.ids import check_id
-from holdfast.records.reports import Erasure
+from holdfast.records.reports import Erasure, EventQuery
+from holdfast.records.scope import Scope
 from holdfast.version import __version__
 
 DAY_MS = 86_400_000
@@ -100,6 +101,12 @@ def erase_subject(env: Env, subject: str) -> Erasure:
             env.recent.clear()
         if env.vectors is not None:
             env.vectors.clear()
+    if env.observers.list_callbacks(env.tenant, "subject.erased"):
+        last = EventQuery(
+            tenant=env.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1
+        )
+        for event in env.journal.read(last):
+            env.observers.notify(decode_event(event))
     # A process that died before its append left bodies without an owner: they may be this subject's.
     if ARTIFACTS.name in env.journal.capabilities:
         collect_artifacts(env)

@@ -106,6 +106,7 @@ def build_summary(stream: str, version: int, facts: SummaryMade, content: Summar
         method=facts.method,
         trust=facts.trust,
         state=content.state,
+        usage=facts.usage,
     )
 
 

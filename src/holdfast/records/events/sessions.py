@@ -217,6 +217,8 @@ class SummaryMade(Facts, frozen=True):
     """Versions of earlier summaries that this one replaces."""
     flushed: str | None = None
     """The scope that passages of the covered messages were written to, if any."""
+    usage: Usage | None = None
+    """The usage of the model that wrote it, with its failed attempts."""
 
     def spans(self, stream: str) -> tuple[MessageSpan, ...]:
         """Return the spans that a summary in this stream covers, oldest first."""
