@@ -37,7 +37,7 @@ ULID = re.compile(r"(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}(?![
 _CUT = re.compile(r"(?<=…)[0-9A-HJKMNP-TV-Z]{1,25}(?![0-9A-Za-z])|(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Z]{0,24}(?=…)")
 """What is left of an id at the edge of a snippet."""
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_MARK = re.compile(r"(?<=data )[0-9]{9}(?=>|&gt;)")
+_MARK = re.compile(r"(?<=data )[0-9]{9}(?=>|&gt;)|(?<=data )[0-9]{1,9}(?=…)")
 _CURSORS = frozenset({"seq", "last_seq", "last_event_seq", "log_seq", "at_seq"})
 
 

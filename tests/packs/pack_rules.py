@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from holdfast import ContextPack, Message
+from holdfast.core.packs.window import FLOOR_ROUNDS
 from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens, request_tokens
 from tests.packs.test_packs_on_data import independent, tokens_of
-from tests.packs.worlds import LEVELS, Attached, World
+from tests.packs.worlds import Attached, World
 from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 MARKER = re.compile(r"\[… (\d+) characters left out(?:: (\S+))? …\]")
@@ -192,8 +193,13 @@ def misreported(found: World, pack: ContextPack, **asked: Any) -> Iterator[str]:
             yield f"{one.id} among the refused: {not refused}"
     if (hidden := neither_shown_nor_summarised(found, pack)) != pack.conversation.truncated_count:
         yield f"{hidden} messages are not shown, and said to be {pack.conversation.truncated_count}"
-    if LEVELS.index(pack.level) < LEVELS.index(asked.get("min_compaction", "none")):
-        yield f"level {pack.level}, below {asked['min_compaction']}"
+    floor = asked.get("min_compaction", "none")
+    low = {one.handle_id for one in pack.evidence if one.priority in ("low", "background")}
+    if floor in ("aggressive", "critical") and low - {*asked.get("include", ())}:
+        yield f"level {pack.level} shows {low}, and the floor is {floor}"
+    rounds = sum(one.reason == "window" for one in pack.decisions)
+    if rounds >= {"moderate": FLOOR_ROUNDS, "aggressive": FLOOR_ROUNDS, "critical": 1}.get(floor, rounds + 1):
+        yield f"level {pack.level} shows {rounds} rounds, and the floor is {floor}"
     wanted = [one for one in asked.get("include", ()) if one == "nobody's"]
     if list(pack.metadata.missing_handles) != wanted:
         yield f"missing {pack.metadata.missing_handles}"

@@ -12,7 +12,7 @@ from typing import Any
 import holdfast
 from holdfast import ContextPack, Holdfast, Settings
 from tests.packs.pack_rules import kept_tokens, name, problems, size_problems
-from tests.packs.worlds import PLENTY, World, asks, attach, summarise, talk, world
+from tests.packs.worlds import LEVELS, PLENTY, World, asks, attach, summarise, talk, world
 from tests.sessions.generated import text
 
 NO_MEMORY = Settings(cached_windows=0, cached_streams=0, min_pack_tokens=1)
@@ -28,6 +28,12 @@ def packs(seed: int) -> list[str]:
             budget = found.required(1, **asked) + more
             pack = found.pack(budget, **asked)
             wrong += [f"{seed} at {budget}: {one}" for one in problems(found, pack, **asked)]
+            floor = asked.get("min_compaction", "none")
+            if LEVELS.index(pack.level) < LEVELS.index(floor):
+                # A floor is not reported where it changes nothing.
+                plain = found.pack(budget, **asked | {"min_compaction": pack.level})
+                if (plain.level, plain.digest) != (pack.level, pack.digest):
+                    wrong.append(f"{seed} at {budget}: level {pack.level}, below {floor}, is another pack")
             if rng.random() < 0.3:
                 found.begin(pack)
     return wrong

@@ -83,8 +83,13 @@ def shown_again(hf: Holdfast, frame: Frame, **how: Any) -> tuple[ContextPack, Co
 def plain(pack: ContextPack) -> dict[str, Any]:
     """All that a pack is documented to say again."""
     found: dict[str, Any] = msgspec.to_builtins(pack._packed)
-    for name in ("fresh", "follows", "kept_as", "pins", "metadata", "decisions"):
+    for name in ("fresh", "follows", "kept_as", "pins", "made", "metadata", "decisions"):
         del found[name]
+    for summary in found["summaries"]:
+        del summary["id"], summary["version"]  # A summary that is made for a pack has none until it is journaled.
+    for segment in found["segments"]:
+        for origin in segment["origins"] if segment["kind"] == "summary" else ():
+            del origin["first"], origin["last"]
     for crumb in found["breadcrumbs"]:
         del crumb["status"]
     for message in [*found["conversation"]["messages"], *(one for s in found["segments"] for one in s["messages"])]:

@@ -163,8 +163,8 @@ async def _tell(target: Any, name: str, args: Any, kwargs: Any) -> Any:
 def _comparable(value: Any) -> str:
     if isinstance(value, ContextPack):
         value = value, value.messages, value.to_openai(), value.to_responses(), value.to_anthropic()
-    # Artifacts are named with a secret that every journal has of its own.
-    plain = re.sub("[0-9a-f]{64}", "artifact", repr(value))
+    # Artifacts and fences are named with a secret that every journal has of its own.
+    plain = re.sub("[0-9a-f]{64}", "artifact", re.sub("data [0-9]{9}", "data", repr(value)))
     return re.sub(r"Async(Session\w*|HistoryTools|Turn)\(", r"\1(", plain)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from holdfast.records.events.envelope import Draft
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.sessions import Summary
 
@@ -226,6 +227,8 @@ class AssembledPack(msgspec.Struct, frozen=True, kw_only=True):
     """External texts, each with the name of the artifact that stores it once the pack is journaled."""
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
     """Messages first counted for this pack, by stream: (version, tokens) pairs."""
+    made: Draft | None = None
+    """The summary that was made for this pack, journaled together with it."""
     follows: dict[tuple[str, int], tuple[str, int]] = {}
     """The successor of each message in the thread, where nothing lies between them."""
     kept_as: str = ""

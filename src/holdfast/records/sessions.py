@@ -102,3 +102,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Data extracted from the messages, if the summary was made to extract state."""
     usage: Usage | None = None
     """The usage of the model that wrote it, with its failed attempts."""
+    window: bool = False
+    """True if a pack made it of messages older than its window."""

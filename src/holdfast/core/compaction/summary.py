@@ -43,6 +43,9 @@ CONTINUATION: Final = "    "
 GAP: Final = "…"
 SHORT_CHARS: Final = 160
 """Characters of a shortened message."""
+CHARS_PER_TOKEN: Final = 4
+"""Characters of a token, to estimate how long the lines of a summary may be."""
+MIN_LINE_CHARS: Final = 60
 _FORMS: Final = ("whole", "short", "gone")
 PASSAGE_PREFIX: Final = f"{RESERVED_PREFIX}context/"
 """Reserved, so that callers cannot write what would be shown as remembered."""
@@ -274,6 +277,37 @@ def _render_forms(
     head = [omission_note(left_out or len(messages))] if left_out or not lines else []
     level = CompactionLevel.AGGRESSIVE if left_out else CompactionLevel.LIGHT
     return ReducedTranscript("\n".join([*head, *lines]), level)
+
+
+def list_newest(messages: Sequence[Message], most: int, count: CountText) -> tuple[str, int]:
+    """Return a short line for each of the newest messages, as many as fit, and how many messages they stand for.
+
+    The more messages there are, the shorter their lines. The work follows the limit, not the messages. Those that are
+    shown anyway or to be discarded have no line.
+    """
+    length = min(max(CHARS_PER_TOKEN * most // max(len(messages), 1), MIN_LINE_CHARS), SHORT_CHARS)
+    lines: list[str] = []
+    covered = 0
+    for number, message in enumerate(reversed(messages), 1):
+        if message.pinned or message.policy == "discard_when_done":
+            continue
+        line = _shorten_line(render_transcript([message], length), length)
+        if line and not lines:
+            line = fit_text(line, most - 1, count)
+        most -= count(line) + 1
+        if most < 0:
+            break
+        if line:
+            lines.append(line)
+            covered = number
+    return "\n".join(reversed(lines)), covered
+
+
+def _shorten_line(text: str, length: int) -> str:
+    """Return a text as one short line: most of it from its beginning, the rest from its end."""
+    end = length // 4
+    short = text if len(text) <= length else f"{text[: length - end]} {GAP} {text[-end:]}"
+    return " ".join(short.split())
 
 
 class CompactedPassage(msgspec.Struct, frozen=True):

@@ -360,9 +360,10 @@ def _fold_message_retracted(thread: Thread, facts: said.MessageRetracted, versio
 
 
 def _fold_summary_made(thread: Thread, facts: said.SummaryMade, version: int, at: int) -> Thread:
-    if thread is None or facts.usage is None:
-        return thread and replace(thread, edited=version)
-    return replace(thread, edited=version, usage=replace(thread.usage + facts.usage, model=None))
+    if thread is None or facts.window:
+        return thread
+    usage = thread.usage if facts.usage is None else replace(thread.usage + facts.usage, model=None)
+    return replace(thread, edited=version, usage=usage)
 
 
 def _fold_context_packed(thread: Thread, facts: ContextPacked, version: int, at: int) -> Thread:

@@ -503,6 +503,8 @@ def _project_message_retracted(facts: said.MessageRetracted, version: int, at: i
 
 
 def _project_summary_made(facts: said.SummaryMade, version: int, at: int) -> list[RowChange]:
+    if facts.window:
+        return []  # Only packs refer to it.
     row: Row = {
         "version": version,
         "summary_id": ulid_bytes(facts.summary),

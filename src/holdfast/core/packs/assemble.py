@@ -14,10 +14,11 @@ from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.inputs import FitResult, PackSources
 from holdfast.core.packs.manifest import Successors, count_common_tokens, decide_earlier, decide_segment, make_evidence
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
-from holdfast.core.packs.segments import marker_segment, message_handle
+from holdfast.core.packs.segments import WINDOW_PART, marker_segment, message_handle
 from holdfast.core.trust import lowest_trust
 from holdfast.core.wire.parts import copy_data
 from holdfast.records.events.calls import PackedPiece
+from holdfast.records.events.envelope import Draft
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
     AssembledPack,
@@ -68,6 +69,7 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
     pins: tuple[tuple[str, bytes], ...] = ()
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
     kept_as: str = ""
+    made: Draft | None = None
     before: Sequence[PackedPiece]
     """The pieces of the last journaled pack of the same kind."""
 
@@ -126,6 +128,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         follows=dict(given.follows),
         fresh=given.fresh,
         kept_as=given.kept_as,
+        made=given.made,
         stable=stable,
     )
 
@@ -196,10 +199,14 @@ def _order_segments(
     before_window = first + sum(1 for nth in fit.rounds if nth < fit.start)
     head = [given.brief_segment, *rounds[:first], *given.notes, *crumbs]
     early, late = rounds[first:before_window], rounds[before_window:]
+    # The summary of what just left the window changes with the window, so it comes after what stays when that moves.
+    made = [one for one in fit.summaries if one.origins[0].part == WINDOW_PART]
+    standing = fit.summaries[: len(fit.summaries) - len(made)]
+    early = [*early, *marker, *made]
     if given.window.layout == "classic":
-        told = [*head, *memories, *fit.summaries, *early, *marker, *late, *evidence]
+        told = [*head, *memories, *standing, *early, *late, *evidence]
         return told, len(head)
-    stable = [*head, *fit.summaries, *early, *marker, *late[:-1]]
+    stable = [*head, *standing, *early, *late[:-1]]
     return [*stable, *memories, *evidence, *late[-1:]], len(stable)
 
 

@@ -4,8 +4,9 @@
 |---|---|
 | none | everything is shown as it is |
 | light | prose loses blanks, long texts keep their ends; the newest round stays as it is |
-| moderate | older rounds leave the window; evidence that does not fit is left out |
-| aggressive | evidence of low and background priority goes; the newest round and critical evidence are shortened |
+| moderate | older rounds leave the window and are summarised; evidence that does not fit is left out |
+| aggressive | evidence of low and background priority goes; the newest round and critical evidence are shortened;
+older rounds are left out without a summary if there is no room for one |
 | critical | only the newest round, pins, the turn's questions, critical evidence and the last breadcrumb are left |
 
 Everything critical is in every pack, or there is none: then `BudgetTooSmall` says how much is needed, and for what. A
@@ -18,6 +19,7 @@ is kept for the marker that earlier messages are not shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from holdfast.core.packs import rounds
 from holdfast.core.packs.inputs import (
@@ -31,26 +33,32 @@ from holdfast.core.packs.inputs import (
 from holdfast.core.packs.manifest import decide_item
 from holdfast.core.packs.rounds import RoundForm, share_evenly
 from holdfast.core.packs.segments import ItemForm, PackItem, order_items
-from holdfast.core.packs.window import OlderChooser
+from holdfast.core.packs.window import MIN_SUMMARY_TOKENS, OlderChooser
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Segment
 
 _LOW_PRIORITIES = frozenset({"low", "background"})
 _COMPLETE_LEVELS = LEVELS[:2]
+_SHOWN = attrgetter("crumbs", "summaries", "rounds", "items")
 
 
 def fit_pack(sources: PackSources, limits: PackLimits) -> FitResult:
-    """Return the first level that fits, from the floor on."""
-    all_there = sources.complete and not sources.hidden
-    for level in LEVELS[LEVELS.index(limits.floor) :]:
-        everything = level in _COMPLETE_LEVELS
-        if everything and not all_there:
-            continue
-        attempt = _Attempt(sources, limits, level)
-        found = attempt.fit_everything() if everything else attempt.fit_bounded()
-        if found is not None:
-            return found
-    raise AssertionError("the last level fits, or says what it needs")
+    """Return the first level that fits, from the floor on. A floor that changes nothing is not reported."""
+    floor = LEVELS.index(limits.floor)
+    found = next(filter(None, (_fit_level(sources, limits, level) for level in LEVELS[floor:])))
+    for level in LEVELS[:floor] if found.level is limits.floor else ():
+        lower = _fit_level(sources, limits, level)
+        if lower is not None and _SHOWN(lower) == _SHOWN(found):
+            return lower
+    return found
+
+
+def _fit_level(sources: PackSources, limits: PackLimits, level: CompactionLevel) -> FitResult | None:
+    """Fit a pack at one level, or return None. The last level fits, or says what it needs."""
+    attempt = _Attempt(sources, limits, level)
+    if level not in _COMPLETE_LEVELS:
+        return attempt.fit_bounded()
+    return attempt.fit_everything() if sources.complete and not sources.hidden else None
 
 
 class _Attempt:
@@ -72,7 +80,7 @@ class _Attempt:
     def fit_everything(self) -> FitResult | None:
         """Fit everything, at levels none and light, or return None."""
         forms = {nth: self._level_form(nth) for nth in range(self._rounds.number)}
-        items = tuple(map(self._forms.whole_form, self._items))
+        items = tuple(map(self._level_item, self._items))
         parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
         used = self._sources.fixed + self._first_tokens + sum(part.estimated_tokens for part in parts)
         used += sum([form.tokens for form in forms.values()]) + sum([form.tokens for form in items])
@@ -92,6 +100,11 @@ class _Attempt:
             return self._rounds.whole_form(nth)
         return self._rounds.light_form(nth)
 
+    def _level_item(self, item: PackItem) -> ItemForm:
+        """Return evidence or a memory at this level."""
+        whole = self._level is CompactionLevel.NONE
+        return self._forms.whole_form(item) if whole else self._forms.light_form(item)
+
     def fit_bounded(self) -> FitResult | None:
         """Fit what must be shown, then what can be, at levels moderate to critical."""
         crumbs = 0 if self._crumbs is None else self._crumbs.estimated_tokens
@@ -105,9 +118,13 @@ class _Attempt:
             start = self._rounds.window_start(max(self._rounds.number - 1, 0), self._shown)
             return self._make_result((), start, marked=self._held > 0)
         share = self._total * (100 - self._limits.settings.conversation_percent) // 100
-        self._add_items(min(self._room, max(0, share - sum(form.tokens for form in self._chosen.values()))))
+        share -= sum(form.tokens for form in self._chosen.values())
+        # What was not asked for leaves room for a summary of older messages.
+        self._add_items(max(0, min(share, self._room - 2 * MIN_SUMMARY_TOKENS)))
         self._room += self._held
         older = OlderChooser(self._sources, self._limits, self._shown, self._room, self._messages).choose()
+        if self._level is CompactionLevel.MODERATE and older.left_out and not older.summaries:
+            return None  # This level summarises what it leaves out.
         self._shown.update(older.forms)
         self._room -= older.tokens
         self._add_items(self._room)
@@ -213,6 +230,8 @@ class _Attempt:
         if marker is None or not self._messages:
             return 0
         room = marker.estimated_tokens
+        if self._level is CompactionLevel.AGGRESSIVE and self._room > 8 * MIN_SUMMARY_TOKENS:
+            room += 2 * MIN_SUMMARY_TOKENS  # What is shortened leaves room for a summary as well.
         if self._sources.complete and not self._sources.hidden and not self._sources.summaries:
             others = 0  # The tokens of the rounds that need not be shown, as far as they matter.
             for nth in range(self._rounds.number):
@@ -223,14 +242,14 @@ class _Attempt:
 
     def _fits_whole(self, critical: Sequence[PackItem], must: dict[int, RoundForm], held: int) -> bool:
         """Return True if everything required fits whole beside the marker, as level moderate demands."""
-        more = sum(self._forms.whole_form(item).tokens - self._forms.shortest_form(item).tokens for item in critical)
+        more = sum(self._level_item(item).tokens - self._forms.shortest_form(item).tokens for item in critical)
         more += sum(self._unshortened[nth].tokens - form.tokens for nth, form in must.items())
         return more <= self._room - held
 
     def _grow(self) -> None:
         """Lengthen what is shown at its shortest: the turn's questions, the newest round, pins, evidence."""
         critical = [one for one in self._chosen.values() if one.item.critical]
-        wanted = sum(self._forms.whole_form(one.item).tokens - one.tokens for one in critical)
+        wanted = sum(self._level_item(one.item).tokens - one.tokens for one in critical)
         asked = self._grow_questions(wanted)
         for nth in sorted(self._shown, reverse=True):
             if nth not in asked:
@@ -292,7 +311,7 @@ class _Attempt:
             if self._level is CompactionLevel.AGGRESSIVE and item.priority in _LOW_PRIORITIES:
                 self._why[item.id] = "level"
                 continue
-            form = self._forms.whole_form(item)
+            form = self._level_item(item)
             if form.tokens > room or (item.kind == "memory" and form.tokens > memory):
                 self._why[item.id] = "no_room"
                 continue

@@ -51,6 +51,8 @@ class PackSources(msgspec.Struct, frozen=True, kw_only=True):
     forms: ItemForms
     marker: Segment | None
     """The marker for earlier messages that are not shown, at its longest."""
+    summarise: Callable[[int, int], Segment | None] = lambda first, room: None
+    """A function that summarises the messages before a window's first round, in at most so many tokens."""
     fixed_parts: Callable[[], Sequence[RequiredPart]] = tuple
     """The parts that `fixed` consists of, for the error if they are too large."""
 

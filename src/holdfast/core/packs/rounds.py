@@ -13,13 +13,12 @@ from operator import is_
 import msgspec
 
 from holdfast.core.packs.segments import message_handle
-from holdfast.core.packs.tidy import is_light, lighten_message
+from holdfast.core.packs.tidy import LIGHT, is_light, lighten_message
 from holdfast.core.sessions.rounds import ConversationRounds
 from holdfast.core.sessions.shorten import CutTarget, HandleLookup, apply_recipe, fit_messages, keep_newest_calls
 from holdfast.core.wire.calls import json_text
 from holdfast.records.messages import Message
 
-LIGHT = "light"
 MessagePlace = tuple[str, int]
 """A message by its stream and version."""
 OUTPUTS_ONLY: tuple[CutTarget, ...] = ("results",)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.core.lazy import lazy_pattern
 from holdfast.core.packs.fences import WORK_LABEL, Mark, fence_text
+from holdfast.core.packs.tidy import LIGHT, lighten_text
 from holdfast.core.sessions.rounds import SUMMARY_LABEL
 from holdfast.core.sessions.shorten import cut_text, fit_messages
 from holdfast.core.sessions.tokens import CountMessage
@@ -32,6 +33,9 @@ from holdfast.records.sessions import Summary
 Crumb = tuple[FrameBreadcrumb, Origin]
 BREADCRUMBS_ID = "breadcrumbs"
 EARLIER_ID = "earlier"
+OLDER_ID = "older"
+WINDOW_PART = "window"
+"""The part of a manifest's piece that is a summary of messages older than the window."""
 LAST_GOAL_CHARS = 40
 """Characters of a goal, where only the last breadcrumb is left."""
 ELLIPSIS = "…"
@@ -43,7 +47,7 @@ _STRETCH_HANDLE: Final = lazy_pattern(
     r"m([1-9][0-9]{0,14})\s*(?:-|\u2013|\u2014|\.\.\.?|\u2026|\bto\b)\s*m?([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE
 )
 _MAX_HANDLE_CHARS: Final = 256
-_RESERVED_WORDS: Final = frozenset({"brief", BREADCRUMBS_ID, EARLIER_ID, "memory"})
+_RESERVED_WORDS: Final = frozenset({"brief", BREADCRUMBS_ID, EARLIER_ID, OLDER_ID, "memory"})
 _NOTE_HANDLE: Final = lazy_pattern(r"note[0-9]+", re.IGNORECASE)
 
 
@@ -94,7 +98,10 @@ class ItemForms(msgspec.Struct):
 
     mark: Mark
     count: CountMessage
+    abbreviate: int
+    """The most characters of prose at level light."""
     _whole: dict[str, ItemForm] = {}
+    _light: dict[str, ItemForm] = {}
     _least: dict[str, ItemForm] = {}
 
     def whole_form(self, item: PackItem) -> ItemForm:
@@ -103,19 +110,27 @@ class ItemForms(msgspec.Struct):
             self._whole[item.id] = self._make_form(item, item.text, None, 0)
         return self._whole[item.id]
 
+    def light_form(self, item: PackItem) -> ItemForm:
+        """Return an item at level light."""
+        if item.id not in self._light:
+            text, left_out = lighten_text(item.text, self.abbreviate, item.id)
+            light = self._make_form(item, text, f"{LIGHT}:{self.abbreviate}", left_out) if text != item.text else None
+            self._light[item.id] = light or self.whole_form(item)
+        return self._light[item.id]
+
     def shortest_form(self, item: PackItem) -> ItemForm:
         """Return an item as short as it can get."""
         if item.id not in self._least:
             text, left_out = cut_text(item.text, 0, item.id)
             short = self._make_form(item, text, "text:0", left_out) if left_out else self.whole_form(item)
-            self._least[item.id] = min(self.whole_form(item), short, key=lambda form: form.tokens)
+            self._least[item.id] = min(self.light_form(item), short, key=lambda form: form.tokens)
         return self._least[item.id]
 
     def shorten_to(self, item: PackItem, room: int) -> ItemForm:
         """Return an item in at most `room` tokens if possible, else as short as it gets."""
-        whole = self.whole_form(item)
-        if whole.tokens <= room:
-            return whole
+        light = self.light_form(item)
+        if light.tokens <= room:
+            return light
         body = Message(role="user", content=item.text)
         short = fit_messages(
             [body], room, lambda form: self.count(self._make_message(item, form.text)), name=lambda _: item.id
@@ -165,7 +180,10 @@ def make_segment(
 
 def cut_by_recipe(text: str, recipe: str | None, id: str) -> tuple[str, int]:
     """Return a text cut by a recipe, and the number of characters left out."""
-    return (text, 0) if recipe is None else cut_text(text, int(recipe.partition(":")[2]), id)
+    if recipe is None:
+        return text, 0
+    what, _, amount = recipe.partition(":")
+    return lighten_text(text, int(amount), id) if what == LIGHT else cut_text(text, int(amount), id)
 
 
 def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segment, ...]:
@@ -220,7 +238,8 @@ def summary_segment(summary: Summary, thread: str, mark: Mark, count: CountMessa
     """Return a summary as a segment, in the role that the trust of its sources allows."""
     id = summary_handle(summary, thread)
     message = make_message(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
-    origin = Origin(kind="summary", stream=summary.stream, first=summary.version, last=summary.version)
+    part = WINDOW_PART if summary.window else None
+    origin = Origin(kind="summary", stream=summary.stream, first=summary.version, last=summary.version, part=part)
     return make_segment("summary", id, "high", message, count, [origin])
 
 
@@ -268,7 +287,13 @@ def message_handle(message: Message, thread: str) -> str:
 
 
 def summary_handle(summary: Summary, thread: str) -> str:
-    """Return the handle of a summary in a thread: short if it is in the thread's own stream, else its id."""
+    """Return the handle of a summary in a thread: short if it is in the thread's own stream, else its id.
+
+    A pack's own summary is named by the messages it covers: it is shown before it has an id.
+    """
+    if summary.window:
+        own = [one for one in summary.covers if one.stream == thread]
+        return stretch_handle(own[0].first, own[0].last) if len(own) == len(summary.covers) == 1 else OLDER_ID
     return f"s{summary.version}" if summary.stream == thread else summary.id
 
 

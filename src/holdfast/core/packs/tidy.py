@@ -20,6 +20,9 @@ from holdfast.core.sessions.shorten import cut_text
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message
 
+LIGHT: Final = "light"
+"""The step of a recipe that names this level."""
+
 _TRAILING_BLANKS: Final = lazy_pattern(r"(?m)(?<![ \t])[ \t]+$")
 _BLANK_LINES: Final = lazy_pattern(r"\n{3,}")
 

@@ -1,4 +1,4 @@
-"""Choose the window over a conversation: where it begins, its summaries, and the omission marker.
+"""Choose the window over a conversation: where it begins, the summaries of what is older, and the omission marker.
 
 A provider's cache holds the beginning of the last request. A window that slides by a message with every call never
 has the same beginning twice. So a window that was journaled stays where it is until what follows no longer fits, and
@@ -15,8 +15,14 @@ import msgspec
 
 from holdfast.core.packs.inputs import PackLimits, PackSources
 from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm
-from holdfast.records.packs import Segment
+from holdfast.records.packs import LEVELS, Segment
 
+MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 64, 500
+"""The tokens of a summary that is made for a pack."""
+SUMMARY_DIVISOR = 6
+"""It takes one in this many of a pack's tokens, and at most half of what is left for older messages."""
+FLOOR_ROUNDS = 10
+"""The newest rounds that a pack keeps if all would fit and its floor asks for summaries."""
 MIN_STRETCHES = 2
 """The least number of stretches in a window, if none was journaled."""
 
@@ -64,6 +70,8 @@ class OlderRounds(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     """The first round of the window."""
     marked: bool
+    left_out: bool
+    """True if there are messages that neither these rounds nor standing summaries stand for."""
     tokens: int
 
 
@@ -94,18 +102,43 @@ class OlderChooser(msgspec.Struct, frozen=True):
             fits = told and sources.complete and sum(tokens) <= room and sum(sizes) <= messages
             if fits or mark <= room:
                 break
+        if fits and self.limits.floor not in LEVELS[:2] and len(older) >= FLOOR_ROUNDS:
+            fits, messages = False, min(messages, sum(sizes[1 - FLOOR_ROUNDS :]) + 1)
         marked = not fits and 0 < mark <= room
         room -= mark if marked else 0
-        start = self._choose_start(older, tokens, sizes, room, messages)
+        held = 0 if fits or messages < 2 else self._summary_room(room)
+        start = self._choose_start(older, tokens, sizes, room - held, messages - (held > 0))
+        made = sources.summarise(self._find_first(older, start), held) if held else None
+        if made is not None:
+            room, messages = room - made.estimated_tokens, messages - 1
+        elif held:
+            start = self._choose_start(older, tokens, sizes, room, messages)
         forms = {nth: looked[nth] for nth in older[start:]}
         if start and not self.limits.stickiness:
             start -= self._add_edge_round(older[start - 1], forms, room, messages)
         taken = sum(form.tokens for form in forms.values())
         # The marker must not take the place of a message.
         marked = marked and sum(len(form.messages) for form in forms.values()) < messages
-        first = rounds.window_start(older[start] if start < len(older) else max(rounds.number - 1, 0), self.shown)
-        tokens_taken = self.room - room + taken
-        return OlderRounds(summaries=summaries, forms=forms, first=first, marked=marked, tokens=tokens_taken)
+        return OlderRounds(
+            summaries=summaries if made is None else (*summaries, made),
+            forms=forms,
+            first=self._find_first(older, start),
+            marked=marked,
+            left_out=not fits,
+            tokens=self.room - room + taken,
+        )
+
+    def _find_first(self, older: Sequence[int], start: int) -> int:
+        """Return the first round of a window that begins with one of the older rounds."""
+        newest = max(self.sources.rounds.number - 1, 0)
+        return self.sources.rounds.window_start(older[start] if start < len(older) else newest, self.shown)
+
+    def _summary_room(self, room: int) -> int:
+        """Return the tokens kept for a summary of what is older: the same in every call, or it could not stay."""
+        if room < 2 * MIN_SUMMARY_TOKENS:
+            return 0
+        share = (self.limits.budget - self.sources.fixed) // SUMMARY_DIVISOR
+        return min(max(share, MIN_SUMMARY_TOKENS), MAX_SUMMARY_TOKENS, room // 2)
 
     def _measure_rounds(self, older: Sequence[int], room: int) -> tuple[dict[int, RoundForm], list[int], list[int]]:
         """Return forms, tokens and messages; rounds too far back to fit are not measured and count as too large."""
@@ -144,7 +177,9 @@ class OlderChooser(msgspec.Struct, frozen=True):
         share = room + sum(form.tokens for form in self.shown.values())
         before = self._find_previous_start(older)
         if before is not None:
-            return sticky_start(open_to, room, share, before, stickiness)
+            start = sticky_start(open_to, room, share, before, stickiness)
+            # A window that is full of messages leaves a part of its places free as well.
+            return start if start <= before else max(start, dense_start(sizes, messages - int(messages * stickiness)))
         places = [self.sources.rounds.talk.round(nth)[0].version for nth in older]
         return grid_start(open_to, places, room)
 

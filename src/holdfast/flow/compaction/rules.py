@@ -271,7 +271,8 @@ def _is_triggered(env: Env, trigger: Trigger, occasion: Occasion, tally: ThreadT
 
 
 def _has_overflow(occasion: Occasion) -> bool:
-    return occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
+    packed = occasion.packed
+    return packed is not None and (packed.conversation.truncated_count > 0 or any(s.window for s in packed.summaries))
 
 
 def _run_compaction(

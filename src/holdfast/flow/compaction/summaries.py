@@ -128,19 +128,24 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     end = max(end, covered)  # A covered message is never uncovered again.
     if not end or (end == covered and len(replaced) < 2):
         return None
-    stretches = []
-    for name, places in groupby(found[:end], key=lambda place: place.stream):
-        versions = [place.version for place in places]
-        stretches.append(MessageSpan(name, versions[0], versions[-1]))
     return SummaryPlan(
         stream=stream,
-        covers=tuple(stretches),
+        covers=list_spans(found[:end]),
         at_version=state.version,
         messages=tuple(messages[:end]),
         replaces=tuple(one.version for one in replaced if one.stream == stream),
         covered=covered,
         erasures=0 if erasures is None else erasures.version,
     )
+
+
+def list_spans(places: Sequence[MessageLocation]) -> tuple[MessageSpan, ...]:
+    """Return the spans of streams that consecutive messages of a thread lie in, oldest first."""
+    found = []
+    for stream, group in groupby(places, key=lambda place: place.stream):
+        versions = [place.version for place in group]
+        found.append(MessageSpan(stream, versions[0], versions[-1]))
+    return tuple(found)
 
 
 def _measure_uncovered(

@@ -13,11 +13,13 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.frames import calls
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs.manifest import RENDERER_VERSION, list_pieces
+from holdfast.core.packs.segments import WINDOW_PART
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
 from holdfast.flow.frames.lifecycle import check_live, match_event
 from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state, parse_id, read_event
@@ -35,6 +37,7 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.settings import Settings
 
 PACKED = "context.packed"
+SUMMED = "summary.made"
 MODEL_CALLED = "model.requested"
 LOOK_BACK = 16
 """The most packs searched for the last one of a kind."""
@@ -53,6 +56,11 @@ def last_pack(
         if (facts.role, facts.layout, facts.tokenizer, facts.asked) == msgspec.structs.astuple(window):
             return facts
     return None
+
+
+def find_window_piece(facts: ContextPacked) -> PackedPiece | None:
+    """Return the piece of a pack that is a summary of what is older than its window."""
+    return next((one for one in facts.manifest if one.kind == "summary" and one.part == WINDOW_PART), None)
 
 
 def has_erasure_since(env: Env, cursor: int) -> bool:
@@ -97,7 +105,7 @@ def begin_call(
     streams = (actor,) if actor == thread else (actor, thread)
 
     def decide(states: States) -> dict[str, list[Draft]]:
-        shown = _pack_drafts(states[thread], facts, packed, newest)
+        shown = _pack_drafts(env, states[thread], facts, packed, newest)
         if frame is None:
             return {thread: shown}
         state, now = states[actor], env.clock.now_ms()
@@ -152,8 +160,10 @@ def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> str:
     return stream
 
 
-def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack, newest: int | None) -> list[Draft]:
-    """Return the events for the thread: the pack, and the token counts that it was the first to need."""
+def _pack_drafts(
+    env: Env, state: StreamState, facts: ContextPacked, packed: AssembledPack, newest: int | None
+) -> list[Draft]:
+    """Return the events for the thread: the pack, and the token counts and the summary that were made for it."""
     if newest is not None and state.thread is not None and state.thread.newest != newest:
         raise PackOutdated("Messages were appended after this pack was made. Make another one.")
     if state.thread is not None and state.thread.ended and not state.thread.fresh:
@@ -167,8 +177,17 @@ def _pack_drafts(state: StreamState, facts: ContextPacked, packed: AssembledPack
             counts=tuple(tokens for _, tokens in fresh),
         )
         drafts.append(Draft(type="tokens.counted", facts=counted))
+    pieces = facts.manifest
+    if packed.made is not None:
+        if has_erasure_since(env, packed.metadata.log_seq):
+            raise PackOutdated("Somebody was erased after this pack was made, and its summary may repeat their words.")
+        named = replace(packed.made.facts, summary=ulid_text(env.ids.ulid()))
+        drafts.append(replace(packed.made, facts=named))
+        at = state.version + len(drafts)
+        place = {"first": at, "last": at}
+        pieces = tuple(one if one.kind != "summary" or one.first else replace(one, **place) for one in pieces)
     before = 0 if state.thread is None else state.thread.packed
-    linked = msgspec.structs.replace(facts, before=before)
+    linked = replace(facts, before=before, manifest=pieces)
     return [*drafts, Draft(type=PACKED, facts=linked, id=facts.pack)]
 
 

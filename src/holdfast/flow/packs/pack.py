@@ -23,6 +23,7 @@ from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import telemetry
 from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
+from holdfast.flow.packs.older import WindowSummaries
 from holdfast.flow.packs.recent import ThreadTail, TokenCounter
 from holdfast.flow.packs.visibility import PackRequest, Visibility, check_request
 from holdfast.flow.sessions.append import models_port
@@ -184,8 +185,14 @@ class _PackBuilder:
         if seen.frame is not None and seen.frame.turn is None:
             crumbs = visibility.load_breadcrumbs(env, seen.frame.id)
         before = manifest.last_pack(env, seen.thread, self._state, self._window, tail.packed)
-        sources = self._build_sources(counted, crumbs, tail, found)
+        older = WindowSummaries(env, seen.thread, tail, before, counter, self._mark)
+        sources = self._build_sources(counted, crumbs, tail, found, older)
         fitted = self._fit(sources, before)
+        standing, made = tail.summaries, None
+        if fitted.summaries and fitted.summaries[-1].text in older.found:
+            summary, made = older.found[fitted.summaries[-1].text]
+            standing = (*standing, summary)
+            sources = msgspec.structs.replace(sources, summaries=(*sources.summaries, fitted.summaries[-1]))
         shown = () if before is None else before.manifest
         erased = brief.erased or True in [message.erased for message in tail.messages]
         if before is not None and erased and manifest.has_erasure_since(env, before.at_seq):
@@ -195,7 +202,7 @@ class _PackBuilder:
             brief_segment=counted.segment,
             notes=counted.notes,
             crumbs=tuple(crumb for crumb, _ in crumbs),
-            standing=tail.summaries,
+            standing=standing,
             messages=self._messages,
             follows=tail.map_successors(),
             overhead=counter.framing.reply,
@@ -204,28 +211,38 @@ class _PackBuilder:
             exact=counter.tokenizer.exact and self._model.known and counter.tokenizer.name == self._model.tokenizer,
             window=self._window,
             limited_by=self._limited_by,
-            metadata=ContextPackMetadata(
-                pack_id=None,
-                frame_id=None if seen.frame is None else seen.frame.id,
-                scope=seen.thread,
-                role=asked.role,
-                created_at=env.clock.now_ms(),
-                log_seq=env.journal.position(),
-                level=CompactionLevel.NONE,
-                layout=asked.layout,
-                erased=brief.erased,
-            ),
+            metadata=self._make_metadata(brief),
             report=found.report,
             has_history_tools=counted.has_history_tools,
             pins=found.pins,
             fresh=tail.fresh,
             kept_as=counter.kept_as,
+            made=made,
             before=shown,
         )
         return assemble_pack(fitted, sources, given)
 
+    def _make_metadata(self, brief: Brief) -> ContextPackMetadata:
+        frame, asked = self._seen.frame, self._asked
+        return ContextPackMetadata(
+            pack_id=None,
+            frame_id=None if frame is None else frame.id,
+            scope=self._seen.thread,
+            role=asked.role,
+            created_at=self._env.clock.now_ms(),
+            log_seq=self._env.journal.position(),
+            level=CompactionLevel.NONE,
+            layout=asked.layout,
+            erased=brief.erased,
+        )
+
     def _build_sources(
-        self, counted: _CountedBrief, crumbs: list[visibility.Crumb], tail: ThreadTail, found: evidence.EvidenceItems
+        self,
+        counted: _CountedBrief,
+        crumbs: list[visibility.Crumb],
+        tail: ThreadTail,
+        found: evidence.EvidenceItems,
+        older: WindowSummaries,
     ) -> PackSources:
         count, settings, thread = self._counter.count, self._env.settings, self._seen.thread
         bounds = WindowBounds(messages=self._max_messages, tokens=self._budget, count=count)
@@ -248,8 +265,9 @@ class _PackBuilder:
             hidden=tail.complete and hidden,
             summaries=tuple(summary_segment(one, thread, self._mark, count) for one in tail.summaries),
             items=found.items,
-            forms=ItemForms(self._mark, count),
+            forms=ItemForms(self._mark, count, settings.abbreviate_chars),
             marker=marker_segment(self._messages, count, tools=counted.has_history_tools),
+            summarise=lambda first, room: older.summarise(talk.round(first)[0], room),
             fixed_parts=lambda: self._brief_parts(counted),
         )
 

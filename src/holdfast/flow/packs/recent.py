@@ -19,7 +19,7 @@ from holdfast.core.packs.briefs import Brief
 from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens, tools_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens
 from holdfast.flow.frames.read import read_event
-from holdfast.flow.packs.manifest import PACKED
+from holdfast.flow.packs.manifest import PACKED, SUMMED, find_window_piece
 from holdfast.flow.sessions.read import (
     LATEST,
     PAGE,
@@ -137,6 +137,8 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     """Standing summaries, oldest first, as far as there may be room for them."""
     packed: Event | None = None
     """The thread's newest journaled pack."""
+    made: Event | None = None
+    """The summary that was made for a pack and is shown by the newest one."""
     fresh: Counts = {}
     """Counts made just now."""
 
@@ -187,9 +189,14 @@ def read_tail(
         plain = bool(known.places) and not known.leading
     if found is None:
         found = _read_tail(env, stream, now, counter, plain=plain)
+        if known is not None and known.erased == erased:
+            found = replace(found, packed=known.packed, made=known.made)
     at = thread.packed
     if at and (found.packed is None or found.packed.version != at):
         found = replace(found, packed=read_event(env, stream, at))
+    summed = None if found.packed is None else find_window_piece(found.packed.facts)
+    if summed is not None and (found.made is None or found.made.version != summed.first):
+        found = replace(found, made=read_event(env, stream, summed.first or 0))
     if env.recent is not None and found is not known:
         env.recent.put(place, found)
     return found
@@ -217,9 +224,9 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     """Extend the cached tail by the new events, cut to the size a fresh read would have; None if that is impossible."""
     query = EventQuery(tenant=env.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS)
     stored = env.journal.read(query)
-    if len(stored) != now.version - known.version or any(event.type not in GROWTH_TYPES for event in stored):
-        return None
     events = [decode_event(event) for event in stored]
+    if len(stored) != now.version - known.version or not all(map(_leaves_tail_valid, events)):
+        return None
     said = [event for event in events if event.type == "message.appended"]
     new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in said]
     if new and _affects_kept(known, new):
@@ -227,7 +234,7 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     costed, fresh = _count_messages(env, new, decode_messages(env, said), counter)
     found, messages = (*known.places, *new), (*known.messages, *costed)
     end, whole = _take_until_full([*reversed(found[known.start() :])], known.request)
-    if whole is None and not known.complete:
+    if new and whole is None and not known.complete:
         return None
     cut = len(found) - len(end)
     asked = _find_questions(found, messages, stream, known.turn)
@@ -244,10 +251,15 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
         messages=(*(messages[at] for at in kept), *messages[cut:]),
         since=end[-1].key if end else None,
         question_places=asked,
-        complete=whole is None,
+        complete=whole is None if new else known.complete,
         packed=next((event for event in reversed(events) if event.type == PACKED), known.packed),
+        made=next((event for event in reversed(events) if event.type == SUMMED), known.made),
         fresh={one: older.get(one, ()) + fresh.get(one, ()) for one in {**older, **fresh}},
     )
+
+
+def _leaves_tail_valid(event: Event) -> bool:
+    return event.type in GROWTH_TYPES or (event.type == SUMMED and event.facts.window)
 
 
 def _affects_kept(known: ThreadTail, new: Sequence[MessageLocation]) -> bool:

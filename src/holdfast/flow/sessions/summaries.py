@@ -107,6 +107,7 @@ def build_summary(stream: str, version: int, facts: SummaryMade, content: Summar
         trust=facts.trust,
         state=content.state,
         usage=facts.usage,
+        window=facts.window,
     )
 
 

@@ -70,10 +70,14 @@ class TurnModelCalls:
 
     def begin(self, context: ModelCallContext | None) -> TurnModelCall:
         """Journal the beginning of a call; if messages arrive meanwhile, include them and try again."""
-        env, context = self._env, context or self.build_context()
+        env, context, compacted = self._env, context or self.build_context(), False
         while True:
             packed = context.packed
-            rules.fire_before_call(env, packed.metadata.scope, packed)
+            fired = rules.fire_before_call(env, packed.metadata.scope, packed)
+            if not compacted and any(one.made for one in fired):
+                # This call is shown what its rule compacted.
+                context, compacted = self.build_context(), True
+                continue
             digest = compute_digest(env.journal.secret, env.tenant, packed)
             how: Any = {"frame": self._place.frame, "model": context.model or None, "newest": context.newest}
             try:

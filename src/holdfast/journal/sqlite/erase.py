@@ -23,7 +23,6 @@ from holdfast.journal.sqlite.transaction import SqlitePlan
 from holdfast.records.batches import Batch, BatchPart
 from holdfast.records.events.envelope import SealedEvent, Source
 from holdfast.records.events.frames import FrameCompacted
-from holdfast.records.ids import ulid_text
 from holdfast.records.reports import Erasure
 from holdfast.sqlite.connection import fetch_rows
 
@@ -90,7 +89,7 @@ def _find_events(connection: apsw.Connection, tenant: int, subject: int) -> list
     flushed = []
     for seq, scope, summary in fetch_rows(connection, queries()["subject_summaries"], place):
         found.append(seq)
-        flushed.append((scope, ulid_text(summary)))
+        flushed.append((scope, summary))
     for (facts,) in fetch_rows(connection, queries()["subject_compactions"], place):
         compacted = decode(facts, FrameCompacted)
         flushed.append((compacted.flushed, compacted.compaction))

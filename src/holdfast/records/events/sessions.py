@@ -219,6 +219,8 @@ class SummaryMade(Facts, frozen=True):
     """The scope that passages of the covered messages were written to, if any."""
     usage: Usage | None = None
     """The usage of the model that wrote it, with its failed attempts."""
+    window: bool = False
+    """True if a pack made it of messages older than its window. It does not stand for them in the thread."""
 
     def spans(self, stream: str) -> tuple[MessageSpan, ...]:
         """Return the spans that a summary in this stream covers, oldest first."""

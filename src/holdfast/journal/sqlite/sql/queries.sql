@@ -279,21 +279,21 @@ SELECT seq FROM events WHERE tenant = ? AND subject = ?
 
 -- name: subject_summaries
 -- Summaries of a subject's messages, whoever had them made: of its own thread, and of threads that a fork shares.
-SELECT e.seq, p.flushed, p.summary_id FROM (SELECT DISTINCT stream FROM events WHERE tenant = ?1 AND subject = ?2) AS t
-CROSS JOIN summaries AS p ON p.tenant = ?1 AND p.stream = t.stream
-CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = p.stream AND e.version = p.version
+-- Read from the events: a summary that a pack made has no row.
+WITH made AS (
+    SELECT seq, stream, CAST(facts AS TEXT) AS facts FROM events WHERE tenant = ?1 AND event_type = 'summary.made'
+)
+SELECT p.seq, p.facts ->> 'flushed', p.facts ->> 'summary' FROM made AS p
 WHERE EXISTS (
-    SELECT 1 FROM events AS m WHERE m.tenant = ?1 AND m.stream = p.stream AND m.version BETWEEN p.first AND p.last
-        AND m.subject = ?2 AND m.event_type = 'message.appended'
+    SELECT 1 FROM events AS m WHERE m.tenant = ?1 AND m.stream = p.stream AND m.subject = ?2
+        AND m.version BETWEEN p.facts ->> 'first' AND p.facts ->> 'last' AND m.event_type = 'message.appended'
 )
 UNION
-SELECT e.seq, p.flushed, p.summary_id FROM summaries AS p
-CROSS JOIN json_each(p.shared) AS j
+SELECT p.seq, p.facts ->> 'flushed', p.facts ->> 'summary' FROM made AS p
+CROSS JOIN json_each(p.facts, '$.shared') AS j
 CROSS JOIN streams AS t ON t.tenant = ?1 AND t.name = j.value ->> 0
 CROSS JOIN events AS m ON m.tenant = ?1 AND m.stream = t.id AND m.version BETWEEN j.value ->> 1 AND j.value ->> 2
     AND m.subject = ?2 AND m.event_type = 'message.appended'
-CROSS JOIN events AS e ON e.tenant = ?1 AND e.stream = p.stream AND e.version = p.version
-WHERE p.tenant = ?1 AND p.shared IS NOT NULL
 
 -- name: subject_compactions
 -- Compactions that wrote evidence of a subject to the state.
