@@ -111,7 +111,7 @@ class PassageMirror:
         """Iterate over the passages that may differ: after an erasure, or without a usable mark, all of them."""
         if mark is None or mark.erasures != now.erasures or mark.version > now.version:
             for storage in (journal_storage(self._env), self.storage):
-                yield from list_keys(storage, self._scope, PASSAGE_PREFIX, None, None)
+                yield from list_keys(storage, self._scope, PASSAGE_PREFIX, None, None, None)
             return
         query = EventQuery(
             tenant=self._env.tenant,
