@@ -37,12 +37,12 @@ PAGES_PER_STEP = 512
 ITEMS_PER_STEP = 1_000
 
 
-def iterate_rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
+def iterate_rows(journal: SqliteJournal, table: str) -> Iterator[tuple[str, str, Row]]:
     """Yield all rows of a projection, in order of tenant, stream and key."""
-    table = TABLES[name]
+    names = TABLES[table].column_names
     with journal.connections.reader() as connection:
-        for tenant, stream, *values in connection.execute(select_all_sql(table)):
-            yield tenant, stream, dict(zip(table.column_names, values, strict=True))
+        for tenant, stream, *values in connection.execute(select_all_sql(TABLES[table])):
+            yield tenant, stream, dict(zip(names, values, strict=True))
 
 
 def iterate_artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
