@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from holdfast.core.journal.chain import (
     new_head,
     place_part,
 )
-from holdfast.core.journal.codec import decode_facts, outer_hash
+from holdfast.core.journal.codec import decode, decode_facts, outer_hash
 from holdfast.core.journal.load import build_state
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import PROJECTIONS, check_lookup
@@ -38,17 +39,18 @@ from holdfast.core.search.documents import (
     artifact_id,
     decode_beginning,
 )
+from holdfast.core.search.words import content_text
 from holdfast.errors import Closed, Corrupt, NotFound, Refused
 from holdfast.journal.memory import tables
 from holdfast.journal.memory.search import MemoryTextIndex
 from holdfast.journal.memory.tables import MemoryTables
+from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.ports.capabilities import BACKUP, GROUPS
 from holdfast.records.batches import (
     AppendResult,
     Artifact,
     Batch,
     BatchPart,
-    ColumnValue,
     Head,
     HeadQuery,
     PartPlacement,
@@ -61,6 +63,7 @@ from holdfast.records.batches import (
 )
 from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
+from holdfast.records.events.sessions import MessageContent
 from holdfast.records.frames import LIVE_STATUSES, StreamState
 from holdfast.records.reports import Erasure, EventQuery, Finding, Progress, Subject
 from holdfast.records.settings import Settings
@@ -327,9 +330,15 @@ class MemoryJournal:
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self._open():
-            known = next((one.id for one in self._subjects.get(tenant, ()) if one.name == query.user), -1)
-            every = tables.iterate_sessions(self._tables, tenant, self._event_at, self._heads)
-            return tables.list_sessions(every, query, known)
+            user = next((one.id for one in self._subjects.get(tenant, ()) if one.name == query.user), -1)
+            found = [
+                row
+                for row in tables.iterate_sessions(self._tables, tenant, self._event_at, self._heads)
+                if row.place < query.before
+                and (query.user is None or row.user == user)
+                and query.status in (None, row.status)
+            ]
+            return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self._open():
@@ -397,18 +406,23 @@ class MemoryJournal:
 
     def _index(self, events: Iterable[StoredEvent]) -> None:
         if self._texts is not None:
-            self._texts.index(events, self._previous_message, self._previous_entry, self._artifact_beginning)
+            lookups = IndexLookups(self._previous_text, self._previous_entry, self._artifact_beginning)
+            self._texts.index(events, lookups)
 
-    def _previous_message(self, event: StoredEvent) -> bytes | None:
+    def _previous_text(self, placed: IndexedEvent) -> str:
         """Return the message before this one as of its append, ignoring later retractions: the same at any time."""
+        event = placed.event
         for version in range(event.version - 1, 0, -1):
-            row = self._tables.row(event.tenant, event.stream, "messages", (version,))
-            if row is not None and _was_in_thread(row["retracted"], event.version):
-                return self._event_at(event.tenant, event.stream, version).content
-        return None
+            row: Any = self._tables.row(event.tenant, event.stream, "messages", (version,))
+            if row is not None and (row["retracted"] is None or row["retracted"] > event.version):
+                content = self._event_at(event.tenant, event.stream, version).content
+                beginning = partial(self._artifact_beginning, placed)
+                return "" if content is None else content_text(decode(content, MessageContent), beginning)
+        return ""
 
-    def _artifact_beginning(self, tenant: str, name: str) -> str:
+    def _artifact_beginning(self, placed: IndexedEvent, name: str) -> str:
         """Return the beginning of a text in an artifact, here or in the journal that this one is an excerpt of."""
+        tenant = placed.event.tenant
         kept = self._artifacts.get((tenant, artifact_id(name)))
         if kept is None or kept.erased:
             return ""
@@ -417,7 +431,8 @@ class MemoryJournal:
         except (NotFound, Corrupt):
             return ""  # Its file is lost there; the rest can still be searched.
 
-    def _previous_entry(self, event: StoredEvent, key: str) -> int | None:
+    def _previous_entry(self, placed: IndexedEvent, key: str) -> int | None:
+        event = placed.event
         versions = tables.list_revisions(self._tables, event.tenant, event.stream, key, event.version)
         return self._event_at(event.tenant, event.stream, versions[0]).seq if versions else None
 
@@ -636,9 +651,8 @@ class MemoryJournal:
     def _artifacts_only_in(self, tenant: str, places: set[tuple[str, int]]) -> list[bytes]:
         inside: set[bytes] = set()
         outside: set[bytes] = set()
-        for owner, stream, row in self._tables.all_rows("artifact_refs"):
-            if owner == tenant:
-                (inside if (stream, row["stream_version"]) in places else outside).add(row["artifact"])  # type: ignore[arg-type]
+        for stream, row in self._tables.tenant_rows(tenant, "artifact_refs"):
+            (inside if (stream, row["stream_version"]) in places else outside).add(row["artifact"])
         return [name for name in inside - outside if not self._artifacts[tenant, name].erased]
 
     def count(self) -> int:
@@ -681,11 +695,6 @@ class MemoryJournal:
 
     def close(self) -> None:
         self._closed = True
-
-
-def _was_in_thread(retracted: ColumnValue, at: int) -> bool:
-    """Return True if a message was part of its thread at a version."""
-    return retracted is None or int(retracted) > at
 
 
 def _is_within(query: EventQuery, place: int) -> bool:
