@@ -18,8 +18,8 @@ from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.open import (
     URL_VARIABLE,
     JournalPath,
-    JournalPathFirst,
     Json,
+    LeadingPath,
     Tenant,
     existing_path,
     open_existing,
@@ -95,7 +95,7 @@ def rebuild(
     print_result(json, {"events": events}, f"Rebuilt from {events:,} events.")
 
 
-def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = False) -> None:
+def backup(path: LeadingPath, target: Target = None, /, *, json: Json = False) -> None:
     """Copy the journal while others write. The copy appears whole or not at all."""
     journal, into = resolve_arguments(path, target, "the path of the new backup")
     copy = require_file_path(into)
@@ -122,7 +122,7 @@ def restore(
 
 
 def erase(
-    path: JournalPathFirst,
+    path: LeadingPath,
     subject: Annotated[str | None, option("The subject whose content is erased.", name="SUBJECT")] = None,
     /,
     *,

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from holdfast.cli.open import (
     JournalPath,
-    JournalPathFirst,
     Json,
+    LeadingPath,
     Tenant,
     format_command,
     open_existing,
@@ -95,7 +95,7 @@ def list_unsettled(effects: Effects) -> list[EffectInfo]:
     return sorted(chain(effects.pending(), effects.dead()), key=lambda info: (info.sink, info.scope, info.id))
 
 
-def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
+def show(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Show everything known about an effect, and its outcome."""
     journal, id = resolve_arguments(path, effect, "the effect's id")
     with open_existing(journal, tenant) as hf:
@@ -106,37 +106,25 @@ def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant =
         console().print(facts_table(list(_describe_effect(info))))
 
 
-def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
+def retry(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Let a dead, deferred or failed effect be tried at once."""
     _decide("revive", path, effect, tenant, json)
 
 
 def discard(
-    path: JournalPathFirst,
-    effect: EffectId = None,
-    /,
-    *,
-    reason: Reason = None,
-    tenant: Tenant = None,
-    json: Json = False,
+    path: LeadingPath, effect: EffectId = None, /, *, reason: Reason = None, tenant: Tenant = None, json: Json = False
 ) -> None:
     """Discard an effect for good, whatever it waits for."""
     _decide("discard", path, effect, tenant, json, reason=reason)
 
 
-def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
+def approve(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     """Approve an effect that waits for approval."""
     _decide("approve", path, effect, tenant, json)
 
 
 def reject(
-    path: JournalPathFirst,
-    effect: EffectId = None,
-    /,
-    *,
-    reason: Reason = None,
-    tenant: Tenant = None,
-    json: Json = False,
+    path: LeadingPath, effect: EffectId = None, /, *, reason: Reason = None, tenant: Tenant = None, json: Json = False
 ) -> None:
     """Reject an effect that waits for approval."""
     _decide("reject", path, effect, tenant, json, reason=reason)

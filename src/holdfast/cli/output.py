@@ -11,9 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import dropwhile
+from itertools import dropwhile, islice
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -25,6 +25,8 @@ from rich.tree import Tree
 from holdfast.records.events.envelope import Erased
 
 Rows = Sequence[tuple[str, ...]]
+ItemT = TypeVar("ItemT")
+PAGE = 100
 PATIENCE_SECONDS = 1.0
 """A progress bar appears after this time."""
 ERASED_TEXT = "(erased)"
@@ -98,6 +100,32 @@ def print_table(columns: Sequence[str], rows: Rows, build: Callable[[Rows], Tabl
         out.print(build(rows))
     else:
         print_rows(columns, rows, right)
+
+
+def print_pages(
+    columns: Sequence[str],
+    items: Iterable[ItemT],
+    format: Callable[[ItemT], tuple[str, ...]],
+    build: Callable[[list[ItemT], Rows, list[int], bool], Table],
+    right: Sequence[int] = (),
+    size: int = PAGE,
+) -> tuple[ItemT, ItemT] | None:
+    """Print items page by page, so that any number can be shown; return the first and the last, or None.
+
+    A page is aligned lines in a pipe, and on a terminal the table that `build` makes of its items, rows and widths;
+    it is told whether the page is the first. Columns only grow, so pages line up.
+    """
+    out, rest, shown = console(), iter(items), None
+    widths = [len(name) for name in columns]
+    while page := list(islice(rest, size)):
+        rows = [format(item) for item in page]
+        widths = [*map(max, widths, column_widths(rows))]
+        if out.is_terminal:
+            out.print(build(page, rows, widths, shown is None))
+        else:
+            write_lines(align_rows(rows if shown else [columns, *rows], [*widths[:-1], 0], right))
+        shown = (shown or page)[0], page[-1]
+    return shown
 
 
 def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
@@ -185,6 +213,16 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right:
         table.columns[column].justify = "right"
     for row in rows:
         table.add_row(*map(Text, row))
+    return table
+
+
+def pair_table(pairs: Iterable[tuple[Text, Text]], width: int) -> Table:
+    """Build a table of a name, which users retype and which stays whole, and what is known about it."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column(min_width=min(width, console().width // 2), overflow="fold")
+    table.add_column(overflow="fold", ratio=1)
+    for pair in pairs:
+        table.add_row(*pair)
     return table
 
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from holdfast.cli.open import (
     PATH_HELP,
-    JournalPathFirst,
     Json,
+    LeadingPath,
     Tenant,
     locate_state,
     open_existing,
@@ -58,7 +58,7 @@ CALL_HELP = "1 is the first call of the thread, -1 the newest; or give the id of
 
 
 def pack(
-    path: JournalPathFirst,
+    path: LeadingPath,
     session: SessionArgument = None,
     /,
     *,

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.cli.open import (
-    JournalPathFirst,
     Json,
+    LeadingPath,
     ScopeText,
     StateLocation,
     StoreUrl,
@@ -52,7 +52,7 @@ Limit = Annotated[int, Parameter(help="Show the best N results.")]
 
 
 def search(
-    path: JournalPathFirst,
+    path: LeadingPath,
     query: Query = None,
     /,
     *,

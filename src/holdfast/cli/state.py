@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
@@ -42,8 +42,7 @@ from holdfast.cli.open import (
 from holdfast.cli.output import (
     ERASED_TEXT,
     ProgressBar,
-    align_rows,
-    column_widths,
+    Rows,
     console,
     encode_json,
     escape_json,
@@ -51,9 +50,11 @@ from holdfast.cli.output import (
     escape_text,
     format_duration,
     format_time,
+    pair_table,
     plain_fields,
     print_json,
     print_note,
+    print_pages,
     print_result,
     print_rows,
     print_tree,
@@ -358,13 +359,14 @@ def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> Non
 def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json: bool) -> None:
     with open_state(place) as stored:
         state = stored(where)
-        pages = _iterate_pages(state, wanted)
+        entries = _iterate_entries(state, wanted)
         if json:
-            print_json({"scope": state.scope, "entries": [plain_fields(entry) for page in pages for entry in page]})
+            print_json({"scope": state.scope, "entries": [plain_fields(entry) for entry in entries]})
             return
-        last = _print_entries(pages)
-        more = last is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
-    if last is None:
+        shown = print_pages(ENTRY_COLUMNS, entries, _format_entry, _build_entry_table, (1,), ENTRIES_PER_PAGE)
+        last = "" if shown is None else shown[1].key
+        more = shown is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
+    if shown is None:
         print_note(f"{state.scope} has no entries." if wanted == EVERY_NAME else "No entry matches.")
     elif more:
         which = ("--prefix", wanted.prefix) if wanted.prefix else ()
@@ -372,32 +374,16 @@ def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json:
         print_note(f"There are more: {place.format_command('state ls', '--scope', state.scope, *options)}")
 
 
-def _iterate_pages(state: State, wanted: NameFilter) -> Iterator[Sequence[Entry]]:
-    """Yield entries page by page, so that a scope of any size can be shown."""
+def _iterate_entries(state: State, wanted: NameFilter) -> Iterator[Entry]:
+    """Yield entries, read page by page, so that a scope of any size can be shown."""
     after, left = wanted.after, wanted.limit
     while left is None or left > 0:
         size = ENTRIES_PER_PAGE if left is None else min(ENTRIES_PER_PAGE, left)
         page = state.entries(wanted.prefix, after=after, limit=size)
-        if page:
-            yield page
+        yield from page
         if len(page) < size:
             return
         after, left = page[-1].key, None if left is None else left - size
-
-
-def _print_entries(pages: Iterable[Sequence[Entry]]) -> str | None:
-    """Print entries and return the last key. Columns only grow, so pages line up."""
-    out, last = console(), None
-    widths = [0] * len(ENTRY_COLUMNS)
-    for page in pages:
-        rows = [_format_entry(entry) for entry in page]
-        widths = [*map(max, widths, column_widths([ENTRY_COLUMNS, *rows]))]
-        if out.is_terminal:
-            out.print(_build_entry_table(rows, min(max(widths[0], len(ENTRY_COLUMNS[2])), out.width // 2)))
-        else:
-            write_lines(align_rows(rows if last is not None else [ENTRY_COLUMNS, *rows], widths, (1,)))
-        last = page[-1].key
-    return last
 
 
 def _format_entry(entry: Entry) -> tuple[str, ...]:
@@ -410,15 +396,13 @@ def _format_entry(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _build_entry_table(rows: list[tuple[str, ...]], width: int) -> Table:
+def _build_entry_table(page: list[Entry], rows: Rows, widths: list[int], first: bool) -> Table:
     """Build a table for a terminal: related values share a cell, so that keys, which users retype, stay whole."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
-    table.add_column(min_width=width, overflow="fold")
-    table.add_column(overflow="fold", ratio=1)
+    pairs = []
     for key, version, written, how, value in rows:
         about = f"version {version}, {written}" + (f", {how}" if how else "")
-        table.add_row(Text(key, style="bold"), Text.assemble(value, "\n", (about, "dim")))
-    return table
+        pairs.append((Text(key, style="bold"), Text.assemble(value, "\n", (about, "dim"))))
+    return pair_table(pairs, max(widths[0], len(ENTRY_COLUMNS[2])))
 
 
 def history(
