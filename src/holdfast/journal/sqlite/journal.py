@@ -57,12 +57,7 @@ class SqliteJournal:
     capabilities: frozenset[str] = frozenset({"shared", *(group.name for group in GROUPS)})
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        settings: Settings | None = None,
-        durability: Durability = "full",
-        vfs: str | None = None,
+        self, path: Path, *, settings: Settings | None = None, durability: Durability = "full", vfs: str | None = None
     ) -> None:
         require_sqlite()
         self.settings = settings or Settings()
@@ -251,11 +246,7 @@ class SqliteJournal:
             return fetch_rows(connection, queries()["vectors_after"], (tenant, stream, embedder, after))
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
-        def drop(connection: apsw.Connection) -> None:
-            if sqlite_search.has_vectors(connection):
-                connection.execute(queries()["drop_vectors"], (tenant, _JSON.encode(list(seqs)).decode()))
-
-        self.connections.transact(drop)
+        self.connections.transact(lambda connection: sqlite_search.erase_vectors(connection, tenant, seqs))
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
         # Without a sink: from the first name to a blob, which SQLite sorts behind every text.
