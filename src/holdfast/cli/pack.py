@@ -268,10 +268,7 @@ def _format_decision(one: Decision) -> tuple[str, ...]:
 
 
 def show_rows(
-    columns: Sequence[str],
-    rows: Sequence[tuple[str, ...]],
-    right: Sequence[int],
-    style: Callable[[Sequence[str]], str],
+    columns: Sequence[str], rows: Sequence[tuple[str, ...]], right: Sequence[int], style: Callable[[Sequence[str]], str]
 ) -> None:
     """Print rows: a table for a terminal, a page at a time; aligned lines for a pipe."""
     out = console()
