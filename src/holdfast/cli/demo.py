@@ -25,7 +25,6 @@ from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.open import Json
 from holdfast.cli.output import print_json, print_line
 from holdfast.cli.pack import find_call_id, first_words
-from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.core.packs.manifest import describe_reason
 from holdfast.errors import Unavailable
@@ -99,7 +98,7 @@ class _DemoRun:
         if not self._quiet:
             show_stack(str(self._journal), pending=True)
         with open_journal(self._journal) as hf:
-            self._facts["live_after_kill"] = _count_live_frames(hf)
+            self._facts["live_after_kill"] = sum(len(frames) for _, frames in hf.index.stacks())
 
     def _resume(self) -> None:
         self._print("3. A new process runs the same code.", "bold")
@@ -143,7 +142,7 @@ class _DemoRun:
         self._print("6. Verify every hash, version and row, count the tokens, and show the last context.", "bold")
         with open_journal(self._journal) as hf:
             report = hf.journal.verify()
-            self._facts["live"] = _count_live_frames(hf)
+            self._facts["live"] = sum(len(frames) for _, frames in hf.index.stacks())
             line = hf.session(SESSION, create=False)
             self._facts["tokens_journaled"] = line.usage.spent
             pack = line.pack_at(find_call_id(hf, line, "-1"))
@@ -174,10 +173,6 @@ class _DemoRun:
 
 def _format_counts(ran: dict[str, int]) -> str:
     return ", ".join(f"{step} {count}" for step, count in ran.items())
-
-
-def _count_live_frames(hf: Holdfast) -> int:
-    return sum(len(frames) for _, frames in hf.index.stacks())
 
 
 def kill_inside_tool(folder: Path) -> bool:
