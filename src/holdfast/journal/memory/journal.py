@@ -9,12 +9,13 @@ may itself be interrupted, for example by a full stack: then the next user of th
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import product
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.summary import find_subject_events
@@ -75,17 +76,6 @@ Stream = tuple[str, str]
 JournalItem = tuple[str, StoredEvent | Subject | Artifact]
 
 
-class MemoryUndo(msgspec.Struct, frozen=True, kw_only=True):
-    """The state before a batch, of everything it may change; None means absent."""
-
-    batch: Batch
-    position: int
-    heads: dict[str, Any]
-    lengths: dict[str, int | None]
-    subjects: int | None
-    artifacts: dict[bytes, Any]
-
-
 class MemoryJournal:
     """Events, heads and rows in lists and dicts under one lock."""
 
@@ -103,19 +93,22 @@ class MemoryJournal:
         self._events: dict[int, StoredEvent] = {}
         self._position = 0
         self._unindexed: list[StoredEvent] = []
-        self._streams: dict[Stream, list[int]] = {}
+        self._versions: dict[tuple[str, str, int], int] = {}
         self._heads: dict[Stream, Head] = {}
         self._keys: dict[tuple[str, str, str], int] = {}
         self._ids: dict[tuple[str, bytes], int] = {}
-        self._subjects: dict[str, list[Subject]] = {}
+        self._subjects: dict[str, tuple[Subject, ...]] = {}
         self._artifacts: dict[tuple[str, bytes], Artifact] = {}
         self._source_bodies: BodyReader = lambda tenant, name: None
         self._renewals: dict[Stream, int] = {}
-        self._tables = MemoryTables()
+        self._tables = MemoryTables(self._artifacts)
         self._texts = MemoryTextIndex() if self._indexed else None
         self._vectors: dict[tuple[str, str, str], dict[int, tuple[bytes, bytes]]] = {}
         """Digest and vector of a text, by tenant, stream and embedder, then by the event."""
-        self._pending_undo: MemoryUndo | None = None
+        self._changes: list[tuple[dict[Any, Any], Any, Any]] = []
+        """What the last write changed: a mapping, the key, and the value before; None means absent."""
+        self._undo_to: int | None = None
+        """The position to which a failed write is still to be rolled back."""
 
     # writing
 
@@ -166,20 +159,23 @@ class MemoryJournal:
 
     def _write(self, batch: Batch, heads: dict[str, Head]) -> AppendResult:
         """Write a batch, all of it or nothing, even if interrupted halfway."""
-        before = self._prepare_undo(batch)
+        position = self._position
+        self._changes.clear()
+        self._tables.mark()
+        if self._texts is not None:
+            self._texts.begin()
         try:
             return self._apply_batch(batch, heads)
         except BaseException:
-            self._pending_undo = before
-            self._roll_back(before)
+            self._undo_to = position
+            self._roll_back(position)
             raise
 
     def _apply_batch(self, batch: Batch, heads: dict[str, Head]) -> AppendResult:
         written: list[StoredEvent] = []
         placed: list[PartPlacement] = []
         for artifact in batch.artifacts:
-            self._tables.known_artifacts.add((batch.tenant, artifact.name))
-            self._artifacts[batch.tenant, artifact.name] = artifact
+            self._set(self._artifacts, (batch.tenant, artifact.name), artifact)
         for part in batch.parts:
             head = heads[part.stream]
             seq = self._position + len(written) + 1
@@ -193,7 +189,8 @@ class MemoryJournal:
             )
         self._add_events(written)
         self._index(written)
-        self._heads.update({(batch.tenant, stream): head for stream, head in heads.items()})
+        for stream, head in heads.items():
+            self._set(self._heads, (batch.tenant, stream), head)
         return AppendResult(parts=tuple(placed))
 
     def _project(self, event: StoredEvent, facts: Any) -> None:
@@ -202,76 +199,54 @@ class MemoryJournal:
 
     def _add_events(self, events: Iterable[StoredEvent]) -> None:
         for event in events:
-            self._events[event.seq] = event
+            self._set(self._events, event.seq, event)
             self._position = event.seq
-            self._streams.setdefault((event.tenant, event.stream), []).append(event.seq)
-            self._ids[event.tenant, event.id] = event.seq
+            self._set(self._versions, (event.tenant, event.stream, event.version), event.seq)
+            self._set(self._ids, (event.tenant, event.id), event.seq)
             if event.key is not None:
-                self._keys[event.tenant, event.stream, event.key] = event.seq
+                self._set(self._keys, (event.tenant, event.stream, event.key), event.seq)
 
     def _pseudonym(self, tenant: str, name: str) -> int:
-        subjects = self._subjects.setdefault(tenant, [])
+        subjects = self._subjects.get(tenant, ())
         for subject in subjects:
             if subject.name == name:
                 return subject.id
-        subjects.append(Subject(id=len(subjects) + 1, name=name))
-        return len(subjects)
+        self._set(self._subjects, tenant, (*subjects, Subject(id=len(subjects) + 1, name=name)))
+        return len(subjects) + 1
+
+    def _set(self, kept: dict[Any, Any], key: Any, value: Any) -> None:
+        self._changes.append((kept, key, kept.get(key)))
+        kept[key] = value
 
     # all or nothing
 
     def _open(self) -> AbstractContextManager[object]:
         if self._closed:
             raise Closed
-        if self._pending_undo is not None:
+        if self._undo_to is not None:
             self._finish_rollback()
         return self._lock.lock
 
     def _finish_rollback(self) -> None:
         """Roll back a failed write whose own rollback was interrupted."""
         with self._lock.lock:
-            if self._pending_undo is not None:
-                self._roll_back(self._pending_undo)
+            if self._undo_to is not None:
+                self._roll_back(self._undo_to)
 
-    def _prepare_undo(self, batch: Batch) -> MemoryUndo:
-        """Note the state to return to if a batch cannot be written whole."""
-        tenant, streams = batch.tenant, [part.stream for part in batch.parts]
-        before = MemoryUndo(
-            batch=batch,
-            position=self._position,
-            heads={stream: self._heads.get((tenant, stream)) for stream in streams},
-            lengths={stream: _length_or_none(self._streams.get((tenant, stream))) for stream in streams},
-            subjects=_length_or_none(self._subjects.get(tenant)),
-            artifacts={one.name: self._artifacts.get((tenant, one.name)) for one in batch.artifacts},
-        )
-        self._tables.mark()
-        if self._texts is not None:
-            self._texts.begin()
-        return before
-
-    def _roll_back(self, before: MemoryUndo) -> None:
-        """Return to the noted state. Every step may be repeated."""
-        tenant, at = before.batch.tenant, before.position
-        self._position = at
+    def _roll_back(self, position: int) -> None:
+        """Take back what the last write changed, newest first. Every step may be repeated."""
         self._tables.undo()
         if self._texts is not None:
             self._texts.roll_back()
-        events = [event for part in before.batch.parts for event in part.events]
-        for seq, event in enumerate(events, at + 1):
-            self._events.pop(seq, None)
-            if self._ids.get((tenant, event.id), 0) > at:
-                del self._ids[tenant, event.id]
-        for part in before.batch.parts:
-            name = (tenant, part.stream)
-            if part.key is not None and self._keys.get((*name, part.key), 0) > at:
-                del self._keys[(*name, part.key)]
-            _restore_value(self._heads, name, before.heads[part.stream])
-            _truncate_list(self._streams, name, before.lengths[part.stream])
-        _truncate_list(self._subjects, tenant, before.subjects)
-        for artifact, known in before.artifacts.items():
-            _restore_value(self._artifacts, (tenant, artifact), known)
-            if known is None:
-                self._tables.known_artifacts.discard((tenant, artifact))
-        self._pending_undo = None
+        while self._changes:
+            kept, key, before = self._changes[-1]
+            if before is None:
+                kept.pop(key, None)
+            else:
+                kept[key] = before
+            self._changes.pop()
+        self._position = position
+        self._undo_to = None
 
     # reading
 
@@ -368,12 +343,12 @@ class MemoryJournal:
 
     def read(self, query: EventQuery) -> list[StoredEvent]:
         with self._open():
+            until = sys.maxsize if query.until is None else query.until
             if query.stream is None:
-                events = self._events.values()
-                found = [event for event in events if event.tenant == query.tenant and _is_within(query, event.seq)]
+                own = (event for event in self._events.values() if event.tenant == query.tenant)
+                found = [event for event in own if query.after < event.seq <= until]
             else:
-                seqs = self._streams.get((query.tenant, query.stream), [])
-                found = [self._events[seq] for seq in seqs if _is_within(query, self._events[seq].version)]
+                found = self._stream_events(query.tenant, query.stream, query.after, until)
             if query.types:
                 found = [event for event in found if event.type in query.types]
             if query.backwards:
@@ -390,6 +365,13 @@ class MemoryJournal:
     def _events_from(self, seq: int, count: int) -> list[StoredEvent]:
         """Return the events of one append to one stream, as far as they are held."""
         return [self._events[at] for at in range(seq, seq + count) if at in self._events]
+
+    def _stream_events(self, tenant: str, stream: str, after: int = 0, until: int = sys.maxsize) -> list[StoredEvent]:
+        """Return the events of a stream between two versions, as far as they are held."""
+        head = self._heads.get((tenant, stream))
+        versions = range(after + 1, min(until, 0 if head is None else head.version) + 1)
+        found = (self._versions.get((tenant, stream, version)) for version in versions)
+        return [self._events[seq] for seq in found if seq is not None]
 
     def snapshot(self) -> AbstractContextManager[object]:
         return self._open()
@@ -446,8 +428,7 @@ class MemoryJournal:
         return None if event.content is None else event
 
     def _event_at(self, tenant: str, stream: str, version: Any) -> StoredEvent:
-        seq: int = self._streams[tenant, stream][version - 1]
-        return self._events[seq]
+        return self._events[self._versions[tenant, stream, version]]
 
     def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
         with self._open():
@@ -510,7 +491,8 @@ class MemoryJournal:
     def find_unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
         with self._open():
             newest = max(self._vectors.get((tenant, stream, embedder), ()), default=0)
-            hits = (self._make_hit(seq, 0.0) for seq in self._streams.get((tenant, stream), ()) if seq > newest)
+            later = (event.seq for event in self._stream_events(tenant, stream) if event.seq > newest)
+            hits = (self._make_hit(seq, 0.0) for seq in later)
             found = [
                 hit.event
                 for hit in hits
@@ -577,12 +559,12 @@ class MemoryJournal:
     def _copy_item(self, tenant: str, item: Any) -> bool:
         """Copy one item in as it is; return True if it is an event."""
         if isinstance(item, Subject):
-            self._subjects.setdefault(tenant, []).append(item)
+            self._subjects[tenant] = (*self._subjects.get(tenant, ()), item)
         elif isinstance(item, Artifact):
             self._artifacts[tenant, item.name] = item
-            self._tables.known_artifacts.add((tenant, item.name))
         else:
             self._add_events([item])
+            self._changes.clear()
             self._project(item, decode_facts(item.type, item.schema, item.facts))
             self._heads[tenant, item.stream] = advance_head(self._head(tenant, item.stream), item)
             return True
@@ -638,12 +620,13 @@ class MemoryJournal:
             if self._texts is not None:
                 # Short messages are indexed with the end of the message before them: reindex these threads.
                 lines = {stored.stream for stored in theirs if stored.type == MESSAGE_APPENDED}
-                said = [self._events[seq] for line in sorted(lines) for seq in self._streams[tenant, line]]
+                said = [event for line in sorted(lines) for event in self._stream_events(tenant, line)]
                 self._texts.remove(tenant, seqs)
                 self._index(event for event in said if event.type == MESSAGE_APPENDED)
             for name in doomed:
                 self._artifacts[tenant, name] = replace(self._artifacts[tenant, name], body=None, erased=True)
-            self._subjects[tenant][known.id - 1] = Subject(id=known.id, name=None)
+            forgotten = Subject(id=known.id, name=None)
+            self._subjects[tenant] = tuple(forgotten if one is known else one for one in self._subjects[tenant])
         for callback in list(self._watchers):
             callback()
         return Erasure(subject=known.id, events=count, artifacts=len(doomed))
@@ -668,12 +651,11 @@ class MemoryJournal:
         with self._open():
             changed = {(event.tenant, event.stream) for seq, event in self._events.items() if seq > since}
             events = [event for event in self._events.values() if (event.tenant, event.stream) in changed]
-            fresh = MemoryTables()
-            fresh.known_artifacts = set(self._artifacts)
+            fresh = MemoryTables(self._artifacts)
             self._tables, old = fresh, self._tables
             try:
-                for table in PROJECTIONS:
-                    for tenant, stream, row in old.iterate_rows(table.name):
+                for table, tenant in product(PROJECTIONS, {tenant for tenant, _ in self._heads}):
+                    for stream, row in old.tenant_rows(tenant, table.name):
                         if (tenant, stream) not in changed:
                             fresh.apply(tenant, stream, RowInsert(table.name, row))
                 for done, event in enumerate(events, 1):
@@ -695,25 +677,3 @@ class MemoryJournal:
 
     def close(self) -> None:
         self._closed = True
-
-
-def _is_within(query: EventQuery, place: int) -> bool:
-    return place > query.after and (query.until is None or place <= query.until)
-
-
-def _length_or_none(found: list[Any] | None) -> int | None:
-    return None if found is None else len(found)
-
-
-def _restore_value(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    if value is None:
-        kept.pop(key, None)
-    else:
-        kept[key] = value
-
-
-def _truncate_list(kept: dict[Any, Any], key: Any, length: int | None) -> None:
-    if length is None:
-        kept.pop(key, None)
-    elif key in kept:
-        del kept[key][length:]

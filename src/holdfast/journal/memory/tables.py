@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from typing import Any
 
@@ -33,14 +33,14 @@ StreamRow = tuple[str, Row]
 
 
 class MemoryTables:
-    """Every projection: (tenant, key) → (stream, row)."""
+    """Every projection: (tenant, key) → (stream, row). Rows may refer to `artifacts`, by tenant and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, artifacts: Container[tuple[str, bytes]]) -> None:
         self._rows: dict[str, dict[Key, StreamRow]] = {table.name: {} for table in PROJECTIONS}
         self._of: dict[tuple[str, str, str], dict[Key, None]] = {}
         self._histories: dict[tuple[str, str, str], list[int]] = {}
         self._log: list[tuple[str, Key, StreamRow | None, StreamRow | None]] = []
-        self.known_artifacts: set[tuple[str, bytes]] = set()
+        self._artifacts = artifacts
 
     def mark(self) -> None:
         """Set the point to which `undo` returns."""
@@ -134,14 +134,8 @@ class MemoryTables:
     def _check_references(self, table: Table, tenant: str, row: Row) -> None:
         for column, target in table.references:
             value: Any = row[column]
-            if value is None:
-                continue
-            known = (
-                (tenant, value) in self.known_artifacts
-                if target == "artifacts"
-                else (tenant, value) in self._rows[target]
-            )
-            if not known:
+            known: Container[Any] = self._artifacts if target == "artifacts" else self._rows[target]
+            if value is not None and (tenant, value) not in known:
                 raise Refused(
                     f"{table.name}.{column} refers to a row of {target} that is not there. Nothing was written."
                 )
