@@ -148,14 +148,8 @@ def erase(
 
 
 PRAGMAS = (
-    "journal_mode",
-    "synchronous",
-    "fullfsync",
-    "checkpoint_fullfsync",
-    "foreign_keys",
-    "secure_delete",
-    "trusted_schema",
-    "cell_size_check",
+    *("journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync"),
+    *("foreign_keys", "secure_delete", "trusted_schema", "cell_size_check"),
 )
 NOT_SETTINGS = {URL_VARIABLE, "HOLDFAST_MODEL", "HOLDFAST_SCALE", "HOLDFAST_SEED"}
 SIZES = {

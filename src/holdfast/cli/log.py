@@ -24,6 +24,7 @@ from holdfast.cli.output import (
     print_note,
     print_pages,
     to_plain,
+    value_to_text,
 )
 from holdfast.client.journal import JournalView
 from holdfast.errors import InvalidValue
@@ -96,7 +97,9 @@ def event_to_json(event: Event, content: bool) -> dict[str, Any]:
 
 
 def _format_event(event: Event, content: bool) -> tuple[str, ...]:
-    what = _format_facts(to_plain(event.facts))
+    facts = to_plain(event.facts)
+    pairs = [f"{name}={value_to_text(value)}" for name, value in facts.items()] if isinstance(facts, dict) else None
+    what = encode_json(facts) if pairs is None else " ".join(pairs)
     if content and event.content is not None:
         said = ERASED_TEXT if isinstance(event.content, Erased) else encode_json(to_plain(event.content))
         what = f"{what} {said}" if what else said
@@ -115,11 +118,3 @@ def _build_table(page: list[Event], rows: Rows, widths: list[int], first: bool) 
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def _format_facts(facts: Any) -> str:
-    if not isinstance(facts, dict):
-        return encode_json(facts)
-    return " ".join(
-        f"{name}={value if isinstance(value, str) else encode_json(value)}" for name, value in facts.items()
-    )

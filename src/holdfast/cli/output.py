@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import dropwhile, islice
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 import msgspec
@@ -192,6 +191,11 @@ def encode_json(value: Any) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def value_to_text(value: Any) -> str:
+    """Return text as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else encode_json(value)
+
+
 def to_plain(value: Any) -> Any:
     """Convert a record to dicts, lists and plain values; erased content becomes None."""
     return None if isinstance(value, Erased) else msgspec.to_builtins(value)
@@ -240,7 +244,7 @@ def format_text(text: object, nothing: str) -> str:
     """Format text of a journal for one line; `nothing` stands for None."""
     if isinstance(text, Erased):
         return ERASED_TEXT
-    return nothing if text is None else escape_text(text if isinstance(text, str) else encode_json(text))
+    return nothing if text is None else escape_text(value_to_text(text))
 
 
 def format_time(at_ms: int) -> str:
@@ -299,9 +303,7 @@ class ProgressBar:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._console.is_terminal:
             self._timer.cancel()
             self._timer.join()

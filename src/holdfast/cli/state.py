@@ -59,6 +59,7 @@ from holdfast.cli.output import (
     print_rows,
     print_tree,
     shorten_text,
+    value_to_text,
     write_lines,
 )
 from holdfast.cli.sessions import check_limit
@@ -195,11 +196,6 @@ def describe_options(entry: Entry) -> list[str]:
     if entry.expires_at is not None:
         said.append(f"expires in {format_duration(max(0, entry.expires_at - SystemClock().now_ms()))}")
     return said
-
-
-def value_to_text(value: Any) -> str:
-    """Return text as it is, and any other value as JSON."""
-    return value if isinstance(value, str) else encode_json(value)
 
 
 def _make_not_found(place: StateLocation, scope: str, key: str) -> EntryNotFound:

@@ -78,15 +78,8 @@ _SERVER_ANSWERS: tuple[tuple[str, type[Exception] | None, type[HoldfastError], s
 
 All of these are answers that precede any write."""
 _URL_OPTIONS = (
-    "client_name",
-    "db",
-    "health_check_interval",
-    "max_connections",
-    "password",
-    "socket_connect_timeout",
-    "socket_keepalive",
-    "socket_timeout",
-    "username",
+    *("client_name", "db", "health_check_interval", "max_connections", "password"),
+    *("socket_connect_timeout", "socket_keepalive", "socket_timeout", "username"),
 )
 _parse: Any = parse_url  # It has no types.
 GRACE_MS: Final = 60_000

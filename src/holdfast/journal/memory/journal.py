@@ -146,10 +146,7 @@ class MemoryJournal:
             problem = find_key_conflict(part, stored) if stored else key_mismatch_error(part)
             if problem is not None:
                 raise problem
-        placed = (
-            PartPlacement(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found
-        )
-        return AppendResult(parts=tuple(placed), repeated=True)
+        return AppendResult(parts=tuple(map(_place_events, found)), repeated=True)
 
     def _find_stored(self, tenant: str, part: BatchPart) -> list[StoredEvent]:
         if part.key is not None:
@@ -184,9 +181,7 @@ class MemoryJournal:
                 self._project(event, sealed.facts_record)
             heads[part.stream] = replace(after, id=head.id)
             written.extend(events)
-            placed.append(
-                PartPlacement(stream=part.stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
-            )
+            placed.append(_place_events(events))
         self._add_events(written)
         self._index(written)
         for stream, head in heads.items():
@@ -677,3 +672,8 @@ class MemoryJournal:
 
     def close(self) -> None:
         self._closed = True
+
+
+def _place_events(events: Sequence[StoredEvent]) -> PartPlacement:
+    first, last = events[0], events[-1]
+    return PartPlacement(stream=first.stream, first=first.version, last=last.version, seq=last.seq)

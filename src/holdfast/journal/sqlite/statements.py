@@ -42,11 +42,11 @@ def bind_change(change: RowChange, tenant: int, stream: int, suffix: str = "") -
     """Return a row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
     table, name = TABLES[change.table], change.table + suffix
     if isinstance(change, RowInsert | RowReplace):
-        columns = tuple(change.row)
-        sql = _insert_sql(name, columns) if isinstance(change, RowInsert) else _replace_sql(name, table, columns)
+        columns, new = tuple(change.row), isinstance(change, RowInsert)
+        sql = _insert_sql(name, columns) if new else _upsert_sql(name, table, columns, "excluded.{0}")
         return sql, (tenant, stream, *change.row.values())
     if isinstance(change, RowIncrement):
-        sql = _bump_sql(name, table, tuple(change.amounts))
+        sql = _upsert_sql(name, table, (*table.key, *change.amounts), "{0} + excluded.{0}")
         return sql, (tenant, stream, *change.key, *change.amounts.values())
     key = (tenant, *change.key, stream) if table.per_stream else (tenant, *change.key)
     if isinstance(change, RowDelete):
@@ -71,17 +71,11 @@ def _insert_sql(name: str, columns: tuple[str, ...]) -> str:
 
 
 @cache
-def _replace_sql(name: str, table: Table, columns: tuple[str, ...]) -> str:
+def _upsert_sql(name: str, table: Table, columns: tuple[str, ...], value: str) -> str:
+    """Return the statement that inserts a row, or changes each column of the row that is there to `value`."""
     others = [column for column in columns if column not in table.key] or [table.key[-1]]
-    values = ", ".join(f"{column} = excluded.{column}" for column in others)
+    values = ", ".join(f"{column} = {value.format(column)}" for column in others)
     return f"{_insert_sql(name, columns)} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
-
-
-@cache
-def _bump_sql(name: str, table: Table, columns: tuple[str, ...]) -> str:
-    values = ", ".join(f"{column} = {column} + excluded.{column}" for column in columns)
-    insert = _insert_sql(name, (*table.key, *columns))
-    return f"{insert} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
 
 
 @cache
