@@ -60,7 +60,6 @@ def verify(
     packs: Annotated[bool, switch("Also rebuild every journaled pack and compare it.")] = False,
     json: Json = False,
 ) -> int:
-    """Check every chain, version, row, reference and artifact."""
     try:
         with open_existing(path) as hf, ProgressBar("verify") as progress:
             report = hf.journal.verify(packs=packs, progress=progress)
@@ -96,7 +95,6 @@ def rebuild(
 
 
 def backup(path: LeadingPath, target: Target = None, /, *, json: Json = False) -> None:
-    """Copy the journal while others write. The copy appears whole or not at all."""
     journal, into = resolve_arguments(path, target, "the path of the new backup")
     copy = require_file_path(into)
     with open_existing(journal) as hf, ProgressBar("backup") as progress:
@@ -114,7 +112,6 @@ def restore(
     seq: Annotated[int | None, Parameter(help="Restore events up to this cursor only.")] = None,
     json: Json = False,
 ) -> None:
-    """Restore a journal from a backup, whole or up to a cursor. The path must not exist yet."""
     source, target = existing_path(backup), require_file_path(require_path(path))
     with ProgressBar("restore") as progress:
         last = restore_backup(source, target, seq=seq, progress=progress)
@@ -130,7 +127,6 @@ def erase(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Remove all content that belongs to a subject, for good."""
     journal, whose = resolve_arguments(path, subject, "the subject")
     found = existing_path(journal)
     if not yes:
@@ -164,7 +160,6 @@ LOW_SPACE = 1_000_000_000
 
 
 def doctor(path: JournalPath = None, /, *, json: Json = False) -> None:
-    """Show versions, settings, sizes and anything to worry about."""
     report: dict[str, Any] = {
         "versions": {
             "holdfast": __version__,

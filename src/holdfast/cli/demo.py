@@ -48,7 +48,6 @@ PROMISED = {
 
 
 def demo(*, json: Json = False) -> int:
-    """Kill an agent while it pays money back, resume it, and pay exactly once."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         story = _DemoRun(Path(folder), quiet=json).run()

@@ -72,7 +72,6 @@ SinkName = Annotated[str | None, option("Only effects for this sink.")]
 
 
 def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = None, json: Json = False) -> None:
-    """Show the effects that wait, lane by lane."""
     with open_existing(path, tenant) as hf, ProgressBar("effects"):
         found = [info for info in list_unsettled(hf.effects) if sink is None or info.sink == sink]
     if json:
@@ -96,7 +95,6 @@ def list_unsettled(effects: Effects) -> list[EffectInfo]:
 
 
 def show(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
-    """Show everything known about an effect, and its outcome."""
     journal, id = resolve_arguments(path, effect, "the effect's id")
     with open_existing(journal, tenant) as hf:
         info = hf.effects.get(id.strip().upper())
@@ -107,26 +105,22 @@ def show(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None
 
 
 def retry(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
-    """Let a dead, deferred or failed effect be tried at once."""
     _decide("revive", path, effect, tenant, json)
 
 
 def discard(
     path: LeadingPath, effect: EffectId = None, /, *, reason: Reason = None, tenant: Tenant = None, json: Json = False
 ) -> None:
-    """Discard an effect for good, whatever it waits for."""
     _decide("discard", path, effect, tenant, json, reason=reason)
 
 
 def approve(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
-    """Approve an effect that waits for approval."""
     _decide("approve", path, effect, tenant, json)
 
 
 def reject(
     path: LeadingPath, effect: EffectId = None, /, *, reason: Reason = None, tenant: Tenant = None, json: Json = False
 ) -> None:
-    """Reject an effect that waits for approval."""
     _decide("reject", path, effect, tenant, json, reason=reason)
 
 
@@ -223,7 +217,6 @@ def run(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Send effects to their sinks."""
     hooks = _make_webhooks(webhook or [], secret_env or [])
     # Effects for unknown sinks are left to processes that know them.
     known = [*sorted(BUILT_IN_SINKS), *hooks]

@@ -48,7 +48,6 @@ def log(
     tenant: Tenant = None,
     json: Annotated[bool, switch("Print JSON and nothing else: one event a line, as they are read.")] = False,
 ) -> None:
-    """Show the events, and follow new ones."""
     if last is not None and last < 1:
         raise InvalidValue(f"--last must be 1 or more, not {last}.")
     if follow and until is not None:

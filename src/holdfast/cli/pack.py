@@ -71,7 +71,6 @@ def pack(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the pack of a model call, or the one that would be made now."""
     if call is not None and (budget is not None or role is not None):
         raise InvalidValue("--budget and --role are for a pack made now. Leave them out, or leave out --call.")
     journal, id = resolve_arguments(path, session, "the session's id")
@@ -306,7 +305,6 @@ def why(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show why a model knows a fact or not, and what to do about it."""
     place, (id, text) = locate_state((path, session, fact), ("SESSION", "FACT"), store=None, tenant=tenant)
     with open_existing(place.journal, tenant) as hf, ProgressBar("why"):
         line = find_session(hf, id, thread)

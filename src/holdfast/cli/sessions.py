@@ -82,7 +82,6 @@ def sessions(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the conversations with their titles, sizes and costs."""
     check_limit(limit)
     with open_existing(path, tenant) as hf:
         infos = hf.sessions(user=user, title=title, status=status, order=order, limit=limit)
@@ -189,7 +188,6 @@ def messages(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the messages of a conversation, oldest first."""
     check_limit(limit)
     journal, id = resolve_arguments(path, session, "the session's id")
     with open_existing(journal, tenant) as hf:
@@ -222,7 +220,6 @@ def fork(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Fork a new thread after a message. Nothing is copied, and the old thread stays as it is."""
     journal, id = resolve_arguments(path, session, "the session's id")
     with open_existing(journal, tenant) as hf:
         line = find_session(hf, id, thread)

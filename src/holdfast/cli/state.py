@@ -107,7 +107,6 @@ def get(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the value of a key."""
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored:
         state = stored(where)
@@ -145,7 +144,6 @@ def set_(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Write a key."""
     if lifetime is not None and lifetime not in STORED_LIFETIMES:
         # A transient entry would be gone with this process.
         raise InvalidValue(f"--lifetime must be one of {', '.join(STORED_LIFETIMES)}, not {short_repr(lifetime)}.")
@@ -179,7 +177,6 @@ def rm(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Remove a key."""
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored:
         state = stored(where)
@@ -249,7 +246,6 @@ def graph(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the keys connected with a key, as a tree."""
     check_limit(limit)
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored, ProgressBar("graph"):
@@ -318,7 +314,6 @@ def ls(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the entries of a scope, or the scopes that have any."""
     check_limit(limit)
     wanted = NameFilter(prefix, after, limit)
     if store is not None:
@@ -411,7 +406,6 @@ def history(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the values a key has held, newest first."""
     check_limit(limit)
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=None, tenant=tenant)
     with open_state(place) as stored:
