@@ -14,7 +14,6 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 from cyclopts import Parameter
-from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -65,7 +64,7 @@ from holdfast.cli.output import (
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.transfer import STDIN, read_source
 from holdfast.client.state import State, open_store
-from holdfast.core.entries import MAX_DEPTH, MAX_PAGE, EntryOptions
+from holdfast.core.entries import MAX_DEPTH, MAX_PAGE
 from holdfast.core.numbers import short_repr
 from holdfast.errors import EntryNotFound, InvalidValue, NotFound
 from holdfast.flow.state.search import MAX_REACHED
@@ -153,8 +152,8 @@ def set_(
     wanted = (*SCOPE_AND_KEY, "VALUE") if source is None else SCOPE_AND_KEY
     place, (where, name, *given) = locate_state((path, scope, key, value), wanted, store=store, tenant=tenant)
     body = given[0] if source is None else _read_text(source)
-    options = EntryOptions(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
-    how = {**asdict(options), "expected_version": expected_version, "reducer": reducer, "key": once}
+    how: dict[str, Any] = {"expected_version": expected_version, "reducer": reducer, "key": once, "ttl": ttl}
+    how |= {"tier": tier, "lifetime": lifetime, "content_kind": content_kind, "salience": salience}
     written = body if text else _parse_value(body)
     if is_new(place):
         with open_store("memory:") as rehearsal:

@@ -326,7 +326,7 @@ class SqliteJournal:
     def _fetch(self, name: str, *values: Any) -> list[Any]:
         """Return every row of a named query: a single statement, and so a snapshot by itself."""
         with self.connections.reader(once=True) as connection:
-            return fetch_rows(connection, queries()[name], values)
+            return connection.execute(queries()[name], values).fetchall()
 
     def _tenant_id(self, connection: apsw.Connection, name: str) -> int:
         row = connection.execute("SELECT id FROM tenants WHERE name = ?", (name,)).fetchone()
