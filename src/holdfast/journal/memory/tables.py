@@ -82,7 +82,7 @@ class MemoryTables:
         kept = self._rows[table].get(self._key(TABLES[table], tenant, stream, key))
         return None if kept is None else kept[1]
 
-    def stream_rows(self, tenant: str, stream: str, table: str) -> list[Row]:
+    def stream_rows(self, tenant: str, stream: str, table: str) -> list[Any]:
         """Return the rows of one stream."""
         rows = self._rows[table]
         return [rows[key][1] for key in self._of.get((table, tenant, stream), ())]
@@ -217,17 +217,15 @@ def _threads_by_session(tables: MemoryTables, tenant: str) -> dict[str, list[tup
 
 def list_entries(tables: MemoryTables, tenant: str, stream: str, page: EntryPageQuery) -> list[Row]:
     """Return live entries in order of key."""
-    found = [row for row in tables.stream_rows(tenant, stream, "state") if _is_on_page(row, page)]
-    return sorted(found, key=lambda row: str(row["key"]))
-
-
-def _is_on_page(row: Any, page: EntryPageQuery) -> bool:
-    return (
-        row["key"].startswith(page.prefix)
+    found = [
+        row
+        for row in tables.stream_rows(tenant, stream, "state")
+        if row["key"].startswith(page.prefix)
         and (page.after is None or row["key"] > page.after)
         and (row["expires_at"] is None or row["expires_at"] > page.now)
-        and (page.lifetime is None or row["lifetime"] == page.lifetime)
-    )
+        and page.lifetime in (None, row["lifetime"])
+    ]
+    return sorted(found, key=lambda row: row["key"])
 
 
 def list_revisions(tables: MemoryTables, tenant: str, stream: str, key: str, before: int) -> list[int]:
