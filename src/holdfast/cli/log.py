@@ -97,8 +97,10 @@ def event_to_json(event: Event, content: bool) -> dict[str, Any]:
 
 def _format_event(event: Event, content: bool) -> tuple[str, ...]:
     facts = to_plain(event.facts)
-    pairs = [f"{name}={value_to_text(value)}" for name, value in facts.items()] if isinstance(facts, dict) else None
-    what = encode_json(facts) if pairs is None else " ".join(pairs)
+    if isinstance(facts, dict):
+        what = " ".join(f"{name}={value_to_text(value)}" for name, value in facts.items())
+    else:
+        what = encode_json(facts)
     if content and event.content is not None:
         said = ERASED_TEXT if isinstance(event.content, Erased) else encode_json(to_plain(event.content))
         what = f"{what} {said}" if what else said
