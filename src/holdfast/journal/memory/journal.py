@@ -452,9 +452,14 @@ class MemoryJournal:
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self._open():
-            rows = tables.list_live_entries(self._tables, tenant, now, after)
-            held = (stream for stream, version in rows if self._event_with_content(tenant, stream, version))
-            return sorted(set(held))[:limit]
+            held = {
+                stream
+                for stream, row in self._tables.tenant_rows(tenant, "state")
+                if stream > after
+                and (row["expires_at"] is None or row["expires_at"] > now)
+                and self._event_with_content(tenant, stream, row["version"])
+            }
+            return sorted(held)[:limit]
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self._open():

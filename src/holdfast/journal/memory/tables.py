@@ -244,15 +244,6 @@ def list_expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> lis
     return list(islice(over, limit))
 
 
-def list_live_entries(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[str, int]]:
-    """Return (stream, version) of entries that have not expired, in streams after one."""
-    return [
-        (stream, row["version"])
-        for stream, row in tables.tenant_rows(tenant, "state")
-        if stream > after and (row["expires_at"] is None or row["expires_at"] > now)
-    ]
-
-
 def list_edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[RowWithStream]:
     """Return edges at some keys, with the streams that they begin in."""
     if query.direction == "out":
